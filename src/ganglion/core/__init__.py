@@ -1,0 +1,1 @@
+"""The vocabulary: events, requests, ports and errors; standard library only."""

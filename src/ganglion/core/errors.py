@@ -1,0 +1,248 @@
+"""The one error tree: every way a request can fail, with the status each wire gives it.
+
+GanglionError
+├── InvalidRequest            400 invalid_request_error
+│   ├── InvalidJson               invalid_json
+│   ├── MissingParameter          missing_required_parameter
+│   ├── InvalidValue              invalid_value
+│   ├── UnknownParameter          unknown_parameter
+│   ├── UnsupportedParameter      unsupported_parameter
+│   ├── ContextLengthExceeded     context_length_exceeded
+│   ├── VisionUnsupported         vision_unsupported
+│   ├── UnsupportedMediaType  415 unsupported_media_type
+│   ├── BodyTooLarge          413 body_too_large
+│   ├── RouteNotFound         404 not_found
+│   ├── MethodNotAllowed      405 method_not_allowed
+│   ├── ModelNotFound         404 model_not_found
+│   └── RequestQuarantined    422 request_quarantined
+├── InvalidApiKey             401 authentication_error / invalid_api_key
+├── NotAllowed                403 permission_error
+├── RateLimited               429 rate_limit_error / rate_limit_exceeded
+└── ServerError               500 server_error
+    ├── EngineFailed              engine_failed
+    ├── LoadFailed            422 load_failed
+    ├── Overloaded            503 overloaded
+    ├── ModelLoading          503 model_loading
+    ├── ModelRecovering       503 model_recovering
+    ├── InsufficientMemory    503 insufficient_memory, insufficient_vram
+    ├── EngineUnavailable     503 engine_unavailable
+    ├── ShuttingDown          503 shutting_down
+    ├── DeadlineExceeded      504 deadline_exceeded
+    └── StorageFull           507 storage_full
+"""
+
+from typing import ClassVar
+
+Extra = str | int | float | bool | None
+
+
+class GanglionError(Exception):
+    """Something a client is told about; `code` is stable, `message` is for people."""
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str = "internal_error"
+    grpc: ClassVar[str] = "INTERNAL"
+    retry_after_s: int | None = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        hint: str | None = None,
+        extras: dict[str, Extra] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.hint = hint
+        self.extras: dict[str, Extra] = extras or {}
+
+
+class InvalidRequest(GanglionError):
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+    grpc = "INVALID_ARGUMENT"
+
+
+class InvalidJson(InvalidRequest):
+    code = "invalid_json"
+
+
+class MissingParameter(InvalidRequest):
+    code = "missing_required_parameter"
+
+
+class InvalidValue(InvalidRequest):
+    code = "invalid_value"
+
+
+class UnknownParameter(InvalidRequest):
+    code = "unknown_parameter"
+
+
+class UnsupportedParameter(InvalidRequest):
+    code = "unsupported_parameter"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt does not fit the longest sequence this model may hold."""
+
+    code = "context_length_exceeded"
+    grpc = "RESOURCE_EXHAUSTED"
+
+    def __init__(self, prompt_tokens: int, max_tokens: int) -> None:
+        super().__init__(
+            f"This model's maximum context length is {max_tokens} tokens, but the prompt is too long: "
+            f"it holds {prompt_tokens} tokens and leaves no room for an answer. Shorten the messages.",
+            param="messages",
+            extras={"reason": "prompt_too_long", "prompt_len": prompt_tokens, "max": max_tokens},
+        )
+
+
+class VisionUnsupported(InvalidRequest):
+    code = "vision_unsupported"
+    grpc = "FAILED_PRECONDITION"
+
+
+class UnsupportedMediaType(InvalidRequest):
+    status = 415
+    code = "unsupported_media_type"
+
+
+class BodyTooLarge(InvalidRequest):
+    status = 413
+    code = "body_too_large"
+
+    def __init__(self, max_bytes: int) -> None:
+        super().__init__(
+            f"The request body is larger than {max_bytes} bytes.", extras={"max_bytes": max_bytes}
+        )
+
+
+class RouteNotFound(InvalidRequest):
+    status = 404
+    code = "not_found"
+    grpc = "UNIMPLEMENTED"
+
+
+class MethodNotAllowed(InvalidRequest):
+    status = 405
+    code = "method_not_allowed"
+    grpc = "UNIMPLEMENTED"
+
+
+class ModelNotFound(InvalidRequest):
+    status = 404
+    code = "model_not_found"
+    grpc = "NOT_FOUND"
+
+    def __init__(self, model: str, *, hint: str | None = None) -> None:
+        super().__init__(f"The model {model!r} does not exist here.", param="model", hint=hint)
+
+
+class RequestQuarantined(InvalidRequest):
+    status = 422
+    code = "request_quarantined"
+    grpc = "FAILED_PRECONDITION"
+
+
+class InvalidApiKey(GanglionError):
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+    grpc = "UNAUTHENTICATED"
+
+
+class NotAllowed(GanglionError):
+    status = 403
+    type = "permission_error"
+    code = "permission_denied"
+    grpc = "PERMISSION_DENIED"
+
+
+class RateLimited(GanglionError):
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+    grpc = "RESOURCE_EXHAUSTED"
+    retry_after_s = 1
+
+
+class ServerError(GanglionError):
+    """Not the client's doing."""
+
+
+class EngineFailed(ServerError):
+    code = "engine_failed"
+
+
+class LoadFailed(ServerError):
+    """The file is there and is not a model that this engine can run."""
+
+    status = 422
+    code = "load_failed"
+    grpc = "FAILED_PRECONDITION"
+
+
+class Overloaded(ServerError):
+    status = 503
+    code = "overloaded"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 1
+
+
+class ModelLoading(ServerError):
+    status = 503
+    code = "model_loading"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 10
+
+
+class ModelRecovering(ServerError):
+    status = 503
+    code = "model_recovering"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 2
+
+
+class InsufficientMemory(ServerError):
+    status = 503
+    code = "insufficient_memory"
+    grpc = "RESOURCE_EXHAUSTED"
+    retry_after_s = 5
+
+    def __init__(self, message: str, *, free_mb: int, required_mb: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint, extras={"free_mb": free_mb, "required_mb": required_mb})
+
+
+class EngineUnavailable(ServerError):
+    status = 503
+    code = "engine_unavailable"
+    grpc = "UNIMPLEMENTED"
+    retry_after_s = 10
+
+
+class ShuttingDown(ServerError):
+    status = 503
+    code = "shutting_down"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 15
+
+
+class DeadlineExceeded(ServerError):
+    status = 504
+    code = "deadline_exceeded"
+    grpc = "DEADLINE_EXCEEDED"
+
+    def __init__(self, deadline: str, limit_s: float) -> None:
+        super().__init__(f"The {deadline} deadline of {limit_s:g} s passed.", extras={"deadline": deadline})
+
+
+class StorageFull(ServerError):
+    status = 507
+    code = "storage_full"
+    grpc = "RESOURCE_EXHAUSTED"
+    retry_after_s = 30

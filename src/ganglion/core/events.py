@@ -1,0 +1,137 @@
+"""What a model's answer is made of: one typed event stream that every wire projects.
+
+Law: `Progress* Started Progress* (Opened Delta* Closed)* Finished`, blocks one at a time with rising
+indices, and `Failed` may end the stream at any point, also first. Nothing follows `Finished` or `Failed`.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ganglion.core.errors import GanglionError
+
+Kind = Literal["text", "reasoning", "tool_call"]
+FinishReason = Literal["stop", "length", "tool_calls"]
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """One of the likeliest tokens at a position."""
+
+    id: int
+    piece: bytes
+    logprob: float
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One token of the model's vocabulary as it was sampled; logprob is None unless asked for."""
+
+    id: int
+    piece: bytes
+    position: int
+    logprob: float | None = None
+    top: tuple[Alternative, ...] = ()
+    readout: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that is safe to show, with the tokens whose last character it carries.
+
+    Several tokens share a piece when one character spans them; special text (a control token's name) is a
+    piece of its own, so that marker matching sees it and content does not.
+    """
+
+    text: str
+    tokens: tuple[Token, ...]
+    is_special: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts; cached tokens are part of the prompt, reasoning tokens part of the completion."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds spent waiting, prefilling and decoding, as the engine saw them."""
+
+    queued_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The request is waiting or being prefilled; may repeat."""
+
+    stage: Literal["queued", "prefilled"]
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request is running; comes before its first token."""
+
+    prompt_tokens: int
+    cached_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A block of the answer begins; call_id and name belong to tool calls."""
+
+    index: int
+    kind: Kind
+    call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """More text of the open block."""
+
+    index: int
+    text: str
+    tokens: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The block is complete."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What one step added to one sequence; only token engines say this."""
+
+    pieces: tuple[Piece, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The answer is complete."""
+
+    reason: FinishReason
+    usage: Usage
+    timing: Timing = Timing()
+    stop_sequence: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The answer ends here, with the reason."""
+
+    error: GanglionError
+
+
+Event = Progress | Started | Opened | Delta | Closed | Finished | Failed
+TokenEvent = Progress | Started | Pieces | Finished | Failed

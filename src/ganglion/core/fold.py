@@ -1,0 +1,69 @@
+"""The whole answer is the stream, folded: there is no second, non-streaming path."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import assert_never
+
+from ganglion.core.errors import EngineFailed
+from ganglion.core.events import (
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Kind,
+    Opened,
+    Progress,
+    Started,
+    Token,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One finished block of an answer."""
+
+    kind: Kind
+    text: str
+    tokens: tuple[Token, ...] = ()
+    call_id: str | None = None
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A finished answer: its blocks in order and how it ended."""
+
+    blocks: tuple[Block, ...]
+    finished: Finished
+
+    def text(self, kind: Kind) -> str:
+        """All text of one kind."""
+        return "".join(block.text for block in self.blocks if block.kind == kind)
+
+
+def fold(events: Iterable[Event]) -> Answer:
+    """Fold a complete stream into its answer; raises the stream's own error when it failed."""
+    blocks: list[Block] = []
+    opened: Opened | None = None
+    texts: list[str] = []
+    tokens: list[Token] = []
+    for event in events:
+        match event:
+            case Progress() | Started():
+                pass
+            case Opened():
+                opened, texts, tokens = event, [], []
+            case Delta(text=text, tokens=more):
+                texts.append(text)
+                tokens.extend(more)
+            case Closed():
+                assert opened is not None
+                blocks.append(Block(opened.kind, "".join(texts), tuple(tokens), opened.call_id, opened.name))
+            case Finished():
+                return Answer(tuple(blocks), event)
+            case Failed(error=error):
+                raise error
+            case _:
+                assert_never(event)
+    raise EngineFailed("the engine ended its stream without saying how")

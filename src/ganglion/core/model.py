@@ -1,0 +1,26 @@
+"""What a model file says of itself before any weight is read."""
+
+from dataclasses import dataclass
+
+from ganglion.core.request import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """A model's own description: enough to plan its memory, render its prompts and fill its defaults."""
+
+    path: str
+    size_bytes: int
+    modified_s: int
+    architecture: str
+    name: str
+    context_length: int
+    block_count: int
+    kv_values_per_token: int
+    """Key and value elements that one token adds to the cache over all layers (times the element size)."""
+    vocabulary_size: int
+    chat_template: str | None = None
+    bos_token: str = ""
+    eos_token: str = ""
+    quantisation: str = ""
+    sampling: Sampling = Sampling()

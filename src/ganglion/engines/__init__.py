@@ -1,0 +1,1 @@
+"""Everything that answers: echo for tests and demos, llama for real models."""

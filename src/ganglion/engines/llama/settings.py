@@ -1,0 +1,27 @@
+"""What the operator asks of the llama engine; what is decided from it is the plan."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+KvType = Literal["f16", "q8_0", "q4_0"]
+
+
+@dataclass(frozen=True, slots=True)
+class LlamaSettings:
+    """None means: decide from the model and the machine."""
+
+    model_id: str
+    aliases: tuple[str, ...] = ()
+    threads: int | None = None
+    context: int | None = None
+    """The longest single sequence, in tokens."""
+    kv_tokens: int | None = None
+    """The pool that all sequences share, in tokens."""
+    parallel: int = 16
+    queue_limit: int = 256
+    kv_type: KvType = "f16"
+    gpu_layers: int = 0
+    chat_template: str | None = None
+    """A Jinja template that replaces the model's own."""
+    is_deterministic: bool = False
+    """An answer does not depend on its neighbours, at 20 to 30 % of the speed."""

@@ -1,0 +1,1 @@
+"""What runs next and where its KV lives; pure: no device, clock or asyncio."""

@@ -1,0 +1,1 @@
+"""The doors: HTTP, authentication, health, metrics."""

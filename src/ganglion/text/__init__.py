@@ -1,0 +1,1 @@
+"""Messages to prompt, token bytes to content and reasoning; pure."""
