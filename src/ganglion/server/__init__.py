@@ -1,1 +1,1 @@
-"""The doors: HTTP, authentication, health, metrics."""
+"""The doors: HTTP in front of any engine."""

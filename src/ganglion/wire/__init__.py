@@ -1,1 +1,1 @@
-"""Dialects: parse a client's body, project events into frames, fold into bodies; pure."""
+"""The dialects: each parses what its clients send and projects events into what they read; all of it pure."""

@@ -1,0 +1,47 @@
+"""What `--help` teaches beyond the list of flags."""
+
+ROOT = """
+Examples:
+
+  ganglion serve                          a node on http://127.0.0.1:8080
+  ganglion serve ~/models/qwen3-4b.gguf   with a model file of your own
+  ganglion chat                           talk to a model in this terminal
+  ganglion complete "Once upon a time"    continue a text
+
+ganglion COMMAND --help says more. Files lie in GANGLION_HOME (~/.ganglion).
+"""
+
+SERVE = """
+Examples:
+
+  ganglion serve
+      the embedded model on http://127.0.0.1:8080, for this machine only
+  ganglion serve ~/models/qwen3-4b.gguf smollm2 --parallel 32
+      two models behind one address
+  ganglion serve --host 0.0.0.0 --api-key "$KEY"
+      for others too; a key is required then
+  ganglion serve --engine echo
+      no model at all: answers repeat the question, for trying clients
+
+A MODEL is a GGUF file, the name of one in GANGLION_HOME/models, or smollm2,
+the embedded model. Every flag can also stand in config.toml ([server],
+[engine], [log]) or in the environment, as GANGLION_SERVER__PORT=9000.
+"""
+
+CHAT = """
+Examples:
+
+  ganglion chat
+  ganglion chat ~/models/qwen3-4b.gguf --system "Answer in one sentence."
+
+In the chat, Ctrl-C stops an answer, Ctrl-D leaves, /help lists the rest.
+"""
+
+COMPLETE = """
+Examples:
+
+  ganglion complete "Once upon a time" --max-tokens 64
+  ganglion complete --temperature 0 - < prompt.txt > story.txt
+
+The text goes to the model as it stands, without a chat template.
+"""

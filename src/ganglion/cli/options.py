@@ -1,0 +1,135 @@
+"""Flags that several commands share, as values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter, validators
+
+from ganglion.core.request import Sampling
+
+MODEL = Group("Model", sort_key=1)
+ENGINE = Group("Engine", sort_key=2)
+SAMPLING = Group("Sampling (left out: the model's own defaults)", sort_key=3)
+SERVER = Group("Server", sort_key=4)
+SECURITY = Group("Security", sort_key=5)
+OUTPUT = Group("Logs and configuration", sort_key=6)
+
+
+AT_LEAST_0 = validators.Number(gte=0)
+AT_LEAST_1 = validators.Number(gte=1)
+SHARE = validators.Number(gte=0, lte=1)
+PORT = validators.Number(gte=0, lte=65535)
+
+
+def option(help_text: str, validator: validators.Number | None = None) -> Parameter:
+    """A flag with its help and the numbers it takes."""
+    return Parameter(help=help_text, validator=validator)
+
+
+@Parameter(name="*", group=ENGINE)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFlags:
+    """How a model is run."""
+
+    engine: Annotated[
+        Literal["llama", "echo"] | None, option("llama runs GGUF files, echo repeats you (default llama).")
+    ] = None
+    threads: Annotated[int | None, option("Decode threads (default: from the machine).", AT_LEAST_1)] = None
+    context: Annotated[
+        int | None,
+        option("Longest single sequence, in tokens (default: from model and memory).", AT_LEAST_1),
+    ] = None
+    kv_tokens: Annotated[
+        int | None, option("Cache that all sequences share, in tokens (default: from memory).", AT_LEAST_1)
+    ] = None
+    parallel: Annotated[
+        int | None, option("Requests that run at once, further ones wait (default 16).", AT_LEAST_1)
+    ] = None
+    kv_type: Annotated[
+        Literal["f16", "q8_0", "q4_0"] | None, option("Element type of the cache (default f16).")
+    ] = None
+    gpu_layers: Annotated[
+        int | None, option("Layers on a GPU, if the library was built for one (default 0).", AT_LEAST_0)
+    ] = None
+    deterministic: Annotated[
+        bool | None, option("Answers do not depend on what else is running; slower.")
+    ] = None
+    chat_template: Annotated[
+        str | None, option("A Jinja file, or the template itself, in place of the model's own.")
+    ] = None
+
+    def settings(self) -> Mapping[str, object]:
+        """As config keys; None where a flag was not given."""
+        return {
+            "engine.name": self.engine,
+            "engine.threads": self.threads,
+            "engine.context": self.context,
+            "engine.kv_tokens": self.kv_tokens,
+            "engine.parallel": self.parallel,
+            "engine.kv_type": self.kv_type,
+            "engine.gpu_layers": self.gpu_layers,
+            "engine.deterministic": self.deterministic,
+            "engine.chat_template": self.chat_template,
+        }
+
+
+@Parameter(name="*", group=SAMPLING)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingFlags:
+    """How the next token is chosen."""
+
+    max_tokens: Annotated[
+        int | None, option("Stop after so many tokens (default 2048, or the room left).", AT_LEAST_1)
+    ] = None
+    temperature: Annotated[float | None, option("0 always takes the likeliest token.", AT_LEAST_0)] = None
+    top_p: Annotated[
+        float | None, option("Choose among the likeliest tokens that sum to this probability.", SHARE)
+    ] = None
+    top_k: Annotated[int | None, option("Choose among so many tokens; 0 for all.", AT_LEAST_0)] = None
+    min_p: Annotated[
+        float | None, option("Leave out tokens below this share of the likeliest one's probability.", SHARE)
+    ] = None
+    repetition_penalty: Annotated[float | None, option("Above 1 makes repeats less likely.", AT_LEAST_0)] = (
+        None
+    )
+    seed: Annotated[int | None, option("The same seed gives the same answer.")] = None
+    stop: Annotated[
+        list[str] | None, Parameter(help="Text that ends the answer; may be repeated.", negative=())
+    ] = None
+
+    def sampling(self) -> Sampling:
+        """As a request's sampling."""
+        return Sampling(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            repetition_penalty=self.repetition_penalty,
+            seed=self.seed,
+        )
+
+
+@Parameter(name="*", group=OUTPUT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFlags:
+    """Where settings come from and what is logged."""
+
+    config: Annotated[
+        Path | None, option("A TOML file (default: config.toml in GANGLION_HOME, if it is there).")
+    ] = None
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"] | None,
+        option("How much is said on stderr (default: serve info, others warning)."),
+    ] = None
+    log_format: Annotated[Literal["text", "json"] | None, option("How it is said (default text).")] = None
+
+    def settings(self) -> Mapping[str, object]:
+        """As config keys; None where a flag was not given."""
+        return {"log.level": self.log_level, "log.format": self.log_format}
+
+
+ENGINE_UNSET = EngineFlags()
+SAMPLING_UNSET = SamplingFlags()
+OUTPUT_UNSET = OutputFlags()

@@ -1,0 +1,175 @@
+"""`ganglion serve`: models behind HTTP, until a signal ends it."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ganglion import __version__
+from ganglion.cli.options import (
+    AT_LEAST_0,
+    ENGINE_UNSET,
+    MODEL,
+    OUTPUT_UNSET,
+    PORT,
+    SECURITY,
+    SERVER,
+    EngineFlags,
+    OutputFlags,
+    option,
+)
+from ganglion.cli.talk import say, say_error, say_warning
+from ganglion.config import Config, ServerConfig
+from ganglion.core.errors import InvalidValue
+from ganglion.server.settings import BuildInfo, Deadlines, ServerSettings
+
+
+@Parameter(name="*", group=SERVER)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerFlags:
+    """Where the node listens and how it lets go."""
+
+    host: Annotated[str | None, option("Address to listen on (default 127.0.0.1: this machine only).")] = None
+    port: Annotated[int | None, option("Port of HTTP; 0 takes a free one (default 8080).", PORT)] = None
+    grpc_port: Annotated[
+        int | None, option("Reserved for token sessions; nothing listens there yet.", PORT)
+    ] = None
+    strict: Annotated[bool | None, option("Refuse request fields that nobody knows.")] = None
+    drain_timeout: Annotated[
+        float | None, option("Seconds that running answers get at shutdown (default 30).", AT_LEAST_0)
+    ] = None
+
+    def settings(self) -> Mapping[str, object]:
+        """As config keys; None where a flag was not given."""
+        return {
+            "server.host": self.host,
+            "server.port": self.port,
+            "server.grpc_port": self.grpc_port,
+            "server.strict": self.strict,
+            "server.drain_timeout_s": self.drain_timeout,
+        }
+
+
+@Parameter(name="*", group=SECURITY)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityFlags:
+    """Who may call."""
+
+    api_key: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A key that callers must send; may be repeated. GANGLION_SERVER__API_KEYS hides it from ps.",
+            negative=(),
+        ),
+    ] = None
+    tls_cert: Annotated[str | None, option("Certificate chain, PEM; serves https.")] = None
+    tls_key: Annotated[str | None, option("Private key of the certificate, PEM.")] = None
+    cors_origin: Annotated[
+        list[str] | None,
+        Parameter(help="Origin of a web page that may call; may be repeated.", negative=()),
+    ] = None
+
+    def settings(self) -> Mapping[str, object]:
+        """As config keys; None where a flag was not given."""
+        return {
+            "server.api_keys": self.api_key,
+            "server.tls_cert": self.tls_cert,
+            "server.tls_key": self.tls_key,
+            "server.cors_origins": self.cors_origin,
+        }
+
+
+SERVER_UNSET = ServerFlags()
+SECURITY_UNSET = SecurityFlags()
+
+
+def serve(
+    *models: Annotated[
+        str, Parameter(help="GGUF files or names (default: the embedded model).", group=MODEL)
+    ],
+    served_name: Annotated[
+        list[str] | None,
+        Parameter(help="Name that callers use; repeat for several models.", group=MODEL, negative=()),
+    ] = None,
+    server: ServerFlags = SERVER_UNSET,
+    security: SecurityFlags = SECURITY_UNSET,
+    engine: EngineFlags = ENGINE_UNSET,
+    output: OutputFlags = OUTPUT_UNSET,
+) -> int:
+    """Run a node: models behind HTTP."""
+    from ganglion.cli.compose import load_config
+    from ganglion.cli.logs import set_up
+
+    config = load_config(output, {**server.settings(), **security.settings(), **engine.settings()})
+    set_up(config.log.level, config.log.format)
+    if config.server.grpc_port is not None:
+        say_warning("token sessions are not served yet, so nothing listens on the gRPC port")
+    return _serve(config, models, served_name or ())
+
+
+def _serve(config: Config, models: Sequence[str], served_names: Sequence[str]) -> int:
+    from ganglion.cli.compose import compose
+    from ganglion.server.bind import InsecureBind, StartRefused, check_bind
+    from ganglion.server.run import run
+
+    settings = server_settings(config.server)
+    try:
+        check_bind(settings)
+        composition = compose(config, models, served_names)
+        model_id = composition.engine.models()[0].id
+        run(
+            composition.engine,
+            settings,
+            lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
+        )
+    except StartRefused as refused:
+        say_error(refused.message, refused.hint)
+        return 2 if isinstance(refused, InsecureBind) else 1
+    return 0
+
+
+def server_settings(config: ServerConfig) -> ServerSettings:
+    """The doors' settings out of the operator's config; raises InvalidValue where two keys disagree."""
+    from ganglion.cli.version import libraries
+
+    if (config.tls_cert is None) != (config.tls_key is None):
+        raise InvalidValue(
+            "A TLS certificate and its key are given together.", hint="Set both --tls-cert and --tls-key."
+        )
+    deadlines = config.deadlines
+    return ServerSettings(
+        host=config.host,
+        port=config.port,
+        api_keys=config.api_keys,
+        cors_origins=config.cors_origins,
+        allowed_hosts=config.allowed_hosts,
+        is_strict=config.strict,
+        max_body_bytes=config.max_body_bytes,
+        deadlines=Deadlines(deadlines.queue_s, deadlines.first_token_s, deadlines.idle_s, deadlines.total_s),
+        drain_timeout_s=config.drain_timeout_s,
+        tls_cert=config.tls_cert,
+        tls_key=config.tls_key,
+        build=BuildInfo(version=__version__, libraries=libraries()),
+    )
+
+
+def welcome(url: str, origins: Sequence[str], model_id: str, *, has_keys: bool) -> str:
+    """Where the node is, where its models came from, and three ways to try it."""
+    models = "\n".join(f"  {origin}" for origin in origins)
+    key_header = ' -H "authorization: Bearer $KEY"' if has_keys else ""
+    json_header = "-H 'content-type: application/json'"
+    body = f'{{"model": "{model_id}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+    key = "os.environ['KEY']" if has_keys else "'none'"
+    imports = "import os; from openai import OpenAI" if has_keys else "from openai import OpenAI"
+    call = (
+        f"{imports}; print(OpenAI(base_url='{url}/v1', api_key={key}).chat.completions.create("
+        f"model='{model_id}', messages=[{{'role': 'user', 'content': 'Hello'}}]).choices[0].message.content)"
+    )
+    return (
+        f"ganglion {__version__} listens on {url}\n{models}\n\ntry:\n"
+        f"  curl {url}/v1/chat/completions{key_header} {json_header} -d {shlex.quote(body)}\n"
+        f'  python -c "{call}"\n'
+        f"  {url}/ in a browser\n"
+    )

@@ -1,0 +1,193 @@
+"""What the operator decided: one frozen Config from a TOML file, the environment and flags.
+
+Law: flags win over `GANGLION_SECTION__KEY` over the file over the defaults, key by key; a key that does not
+exist is an error that names where it stands and what it could have been.
+"""
+
+import difflib
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import FieldInfo, fields
+
+from ganglion.core.errors import InvalidValue, UnknownParameter
+from ganglion.engines.llama.settings import KvType, LlamaSettings
+from ganglion.server.settings import ServerSettings
+
+PREFIX: Final = "GANGLION_"
+# Defaults stand once, in the rooms that know their reasons.
+_SERVER: Final = ServerSettings()
+_LLAMA: Final = LlamaSettings(model_id="")
+
+Port = Annotated[int, Meta(ge=0, le=65535)]
+Count = Annotated[int, Meta(ge=1)]
+Seconds = Annotated[float, Meta(gt=0)]
+
+
+class Deadlines(Struct, frozen=True):
+    """How long a request may wait, in seconds, before it fails with 504."""
+
+    queue_s: Seconds = _SERVER.deadlines.queue_s
+    first_token_s: Seconds = _SERVER.deadlines.first_token_s
+    idle_s: Seconds = _SERVER.deadlines.idle_s
+    total_s: Seconds = _SERVER.deadlines.total_s
+
+
+class ServerConfig(Struct, frozen=True):
+    """The doors."""
+
+    host: str = _SERVER.host
+    port: Port = _SERVER.port
+    grpc_port: Port | None = None
+    api_keys: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    strict: bool = False
+    drain_timeout_s: Annotated[float, Meta(ge=0)] = _SERVER.drain_timeout_s
+    max_body_bytes: Count = _SERVER.max_body_bytes
+    deadlines: Deadlines = Deadlines()
+
+
+class EngineConfig(Struct, frozen=True):
+    """How models are run; None lets the engine decide from the model and the machine."""
+
+    name: Literal["llama", "echo"] = "llama"
+    threads: Count | None = None
+    context: Count | None = None
+    kv_tokens: Count | None = None
+    parallel: Count = _LLAMA.parallel
+    queue_limit: Annotated[int, Meta(ge=0)] = _LLAMA.queue_limit
+    kv_type: KvType = _LLAMA.kv_type
+    gpu_layers: Annotated[int, Meta(ge=0)] = 0
+    deterministic: bool = False
+    chat_template: str | None = None
+
+
+class LogConfig(Struct, frozen=True):
+    """What is said on stderr."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
+
+
+class Config(Struct, frozen=True):
+    """Everything an operator can decide."""
+
+    server: ServerConfig = ServerConfig()
+    engine: EngineConfig = EngineConfig()
+    log: LogConfig = LogConfig()
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One value as it was written, and where."""
+
+    key: str
+    value: object
+    source: str
+    is_text: bool = False
+    """Written where everything is text: numbers are read out of it and lists are split at commas."""
+
+
+def home(environment: Mapping[str, str]) -> Path:
+    """Where Ganglion keeps models, cache and config."""
+    return Path(environment.get(f"{PREFIX}HOME") or "~/.ganglion").expanduser()
+
+
+def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Config:
+    """Put the layers together; `flags` holds dotted keys, and None stands for a flag not given."""
+    settings = [
+        *(_from_file(file) if file is not None else ()),
+        *_from_environment(environment),
+        *(Setting(key, value, _flag(key)) for key, value in flags.items() if value is not None),
+    ]
+    values: dict[str, object] = {}
+    for setting in settings:
+        values[setting.key] = _read(setting, _field(setting))
+    return _build(values)
+
+
+def _from_file(file: Path) -> Iterator[Setting]:
+    try:
+        table = tomllib.loads(file.read_text())
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidValue(f"{file} is not TOML: {error}.") from error
+    except UnicodeDecodeError as error:
+        raise InvalidValue(f"{file} is not UTF-8 text.") from error
+    except OSError as error:
+        raise InvalidValue(f"The config file {file} could not be read: {error.strerror}.") from error
+    for key, value in _flatten(table, ""):
+        yield Setting(key, value, str(file))
+
+
+def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
+    for name, value in sorted(environment.items()):
+        key = name.removeprefix(PREFIX).lower().replace("__", ".")
+        if name.startswith(PREFIX) and ("." in key or key == "models"):
+            yield Setting(key, value, f"the environment variable {name}", is_text=True)
+
+
+def _field(setting: Setting) -> FieldInfo:
+    """The field that a dotted key names; raises UnknownParameter with the nearest key there is."""
+    known = _known(Config, "")
+    field = known.get(setting.key)
+    if field is not None:
+        return field
+    nearest = difflib.get_close_matches(setting.key, known, n=1, cutoff=0.5)
+    same_section = [key for key in known if key.startswith(f"{setting.key.partition('.')[0]}.")]
+    hint = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(same_section or known)}."
+    raise UnknownParameter(f"Unknown key {setting.key} in {setting.source}.", param=setting.key, hint=hint)
+
+
+def _known(struct: type[Struct], prefix: str) -> dict[str, FieldInfo]:
+    known: dict[str, FieldInfo] = {}
+    for field in fields(struct):
+        if isinstance(field.type, type) and issubclass(field.type, Struct):
+            known |= _known(field.type, f"{prefix}{field.name}.")
+        else:
+            known[f"{prefix}{field.name}"] = field
+    return known
+
+
+def _read(setting: Setting, field: FieldInfo) -> object:
+    value = setting.value
+    if setting.is_text and field.type == tuple[str, ...]:
+        value = [part.strip() for part in str(value).split(",") if part.strip()]
+    try:
+        return msgspec.convert(value, field.type, strict=not setting.is_text)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(
+            f"{setting.key} in {setting.source} has the wrong value: {error}.", param=setting.key
+        ) from error
+
+
+def _build(values: Mapping[str, object]) -> Config:
+    tree: dict[str, Any] = {}
+    for key, value in values.items():
+        *sections, name = key.split(".")
+        table = tree
+        for section in sections:
+            table = table.setdefault(section, {})
+        table[name] = value
+    return msgspec.convert(tree, Config)
+
+
+def _flag(key: str) -> str:
+    return f"the flag --{key.rpartition('.')[2].removesuffix('_s').replace('_', '-')}"

@@ -1,0 +1,382 @@
+"""An engine without a model: it says the user's words back, word by word, and does what a script tells it.
+
+It stands in for a model wherever tests and people need answers that are quick, exact or broken on purpose.
+"""
+
+import asyncio
+import itertools
+import re
+import time
+import zlib
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from typing import Final, Literal, assert_never
+
+from ganglion.core.engine import ModelState, Status
+from ganglion.core.errors import (
+    ContextLengthExceeded,
+    EngineFailed,
+    GanglionError,
+    ModelLoading,
+    ModelNotFound,
+    ModelRecovering,
+    ShuttingDown,
+)
+from ganglion.core.events import (
+    Alternative,
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Opened,
+    Piece,
+    Pieces,
+    Progress,
+    Started,
+    Timing,
+    Token,
+    TokenEvent,
+    Usage,
+)
+from ganglion.core.request import ChatPrompt, Prompt, Request, Stop, TextPrompt, TokenPrompt, TokenRequest
+from ganglion.engines.echo_script import Script, take_directives
+from ganglion.engines.slots import Slots, Ticket
+from ganglion.text.stops import StopMatcher
+
+MAX_TOKENS_DEFAULT: Final = 2048
+REMEMBERED_WORDS: Final = 1 << 16
+"""Words that ids can be turned back into: a vocabulary's worth."""
+_WORD: Final = re.compile(r"\s*\S+|\s+")
+
+_Kind = Literal["text", "reasoning"]
+
+
+@dataclass(frozen=True, slots=True)
+class EchoSettings:
+    """What the operator asks of an echo."""
+
+    model_id: str = "echo"
+    aliases: tuple[str, ...] = ()
+    context: int = 8192
+    parallel: int = 16
+    queue_limit: int = 256
+    allow_directives: bool = False
+    """Let `!echo delay=0.1 fail_at=3` lines in the user's message change the script."""
+    open_delay_s: float = 0.0
+    open_error: GanglionError | None = None
+    recovery_s: float = 0.1
+    """How long the engine is gone after a crash."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """One answer, decided before it begins."""
+
+    script: Script
+    words: Iterator[tuple[_Kind, str]]
+    prompt_tokens: int
+    max_tokens: int
+    stop: Stop
+    top_logprobs: int | None
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """Text that no stop string can take back, with the tokens that end in it."""
+
+    kind: _Kind
+    piece: Piece
+
+
+class _Run:
+    """A request that holds or awaits a slot, and can be ended from outside."""
+
+    def __init__(self) -> None:
+        self._ended = asyncio.Event()
+        self._error: GanglionError | None = None
+
+    def end(self, error: GanglionError) -> None:
+        self._error = error
+        self._ended.set()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, or raise why there is nothing to wait for any more."""
+        if seconds > 0:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), seconds)
+        else:
+            await asyncio.sleep(0)
+        if self._error is not None:
+            raise self._error.with_traceback(None)
+
+
+class EchoEngine:
+    """A ManagedEngine and TokenEngine whose answer is its prompt."""
+
+    def __init__(self, settings: EchoSettings | None = None, script: Script | None = None) -> None:
+        settings = settings or EchoSettings()
+        self._settings = settings
+        self._script = script or Script()
+        self._slots = Slots(settings.parallel, settings.queue_limit)
+        self._runs: dict[_Run, int] = {}
+        self._status: Status = "unloaded"
+        self._restarts = 0
+        self._created_s = int(time.time())
+        self._words_by_id: dict[int, str] = {}
+
+    async def open(self) -> None:
+        """Be ready, after the delay or with the error that the settings ask for."""
+        self._status = "loading"
+        await asyncio.sleep(self._settings.open_delay_s)
+        if self._settings.open_error is not None:
+            self._status = "failed"
+            raise self._settings.open_error
+        self._status = "loaded"
+
+    async def close(self) -> None:
+        """End what runs."""
+        self._status = "unloaded"
+        self._end_all(ShuttingDown("The engine is shutting down."))
+
+    def crash(self) -> None:
+        """Die as a native engine would: every running request fails, and new ones wait for the recovery."""
+        self._restarts += 1
+        self._status = "recovering"
+        self._end_all(EngineFailed("The engine died under this request."))
+        asyncio.get_running_loop().call_later(self._settings.recovery_s, self._recover)
+
+    def models(self) -> tuple[ModelState, ...]:
+        """The one model."""
+        settings, slots = self._settings, self._slots
+        return (
+            ModelState(
+                id=settings.model_id,
+                engine="echo",
+                status=self._status,
+                context_length=settings.context,
+                created_s=self._created_s,
+                aliases=settings.aliases,
+                capabilities=("chat", "completions"),
+                in_flight=slots.used,
+                queued=slots.queued,
+                kv_used=sum(self._runs.values()),
+                kv_total=settings.context * settings.parallel,
+                slots_used=slots.used,
+                slots_total=slots.total,
+                restarts=self._restarts,
+            ),
+        )
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """Say the last user message, or what the script says instead."""
+        try:
+            plan = self._plan(request)
+        except GanglionError as error:
+            yield Failed(error)
+            return
+        index, opened = -1, False
+        kind: _Kind | None = None
+        async with aclosing(self._play(plan)) as said:
+            async for event in said:
+                match event:
+                    case _Said(kind=new_kind, piece=piece):
+                        if new_kind != kind:
+                            if opened:
+                                yield Closed(index)
+                            index, kind, opened = index + 1, new_kind, True
+                            yield Opened(index, new_kind)
+                        yield Delta(index, piece.text, piece.tokens)
+                    case Finished():
+                        if opened:
+                            yield Closed(index)
+                        yield event
+                    case Progress() | Started() | Failed():
+                        yield event
+                    case _:
+                        assert_never(event)
+
+    async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Say the prompt's own tokens."""
+        plan = _Plan(
+            script=self._script,
+            words=self._words(self._text(TokenPrompt(request.tokens)), replace(self._script, reasoning="")),
+            prompt_tokens=len(request.tokens),
+            max_tokens=request.max_tokens,
+            stop=request.stop,
+            top_logprobs=request.top_logprobs,
+            priority=request.priority,
+        )
+        async with aclosing(self._play(plan)) as said:
+            async for event in said:
+                yield Pieces((event.piece,)) if isinstance(event, _Said) else event
+
+    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
+        """A token for each word; an echo has no special ones."""
+        return tuple(self._id_of(word) for word in _WORD.findall(text))
+
+    def _plan(self, request: Request) -> _Plan:
+        names = map(str.casefold, self._settings.aliases)
+        if request.model != self._settings.model_id and request.model.casefold() not in (*names,):
+            raise ModelNotFound(request.model, hint=f"Here: {self._settings.model_id}.")
+        text, script = self._text(request.prompt), self._script
+        if self._settings.allow_directives:
+            text, script = take_directives(text, script)
+        if request.stop.ignore_eos:
+            script = replace(script, is_unbounded=True)
+        prompt_tokens = self._count(request.prompt)
+        room = self._settings.context - prompt_tokens
+        if room <= 0:
+            raise ContextLengthExceeded(prompt_tokens, self._settings.context)
+        if request.keep_markers and script.reasoning:
+            text = f"<think>{script.reasoning}</think>{text if script.reply is None else script.reply}"
+            script = replace(script, reasoning="", reply=None)
+        asked = MAX_TOKENS_DEFAULT if request.max_tokens is None else request.max_tokens
+        return _Plan(
+            script=script,
+            words=self._words(text, script),
+            prompt_tokens=prompt_tokens,
+            max_tokens=min(asked, room),
+            stop=request.stop,
+            top_logprobs=request.top_logprobs,
+            priority=request.priority,
+        )
+
+    async def _play(
+        self, plan: _Plan
+    ) -> AsyncGenerator[Progress | Started | _Said | Finished | Failed, None]:
+        """Wait for a slot and say the plan; errors end it as Failed."""
+        run, ticket = _Run(), None
+        try:
+            self._check_ready()
+            ticket = self._slots.enter(plan.priority)
+            entered_s = time.perf_counter()
+            if not ticket.turn.done():
+                yield Progress("queued", 0, self._slots.queued)
+            await ticket.turn
+            self._runs[run] = plan.prompt_tokens
+            async with aclosing(self._say(plan, run, time.perf_counter() - entered_s)) as events:
+                async for event in events:
+                    yield event
+        except GanglionError as error:
+            yield Failed(error)
+        finally:
+            self._leave(run, ticket)
+
+    async def _say(
+        self, plan: _Plan, run: _Run, queued_s: float
+    ) -> AsyncGenerator[Started | _Said | Finished, None]:
+        script, started_s = plan.script, time.perf_counter()
+        yield Started(plan.prompt_tokens, min(script.cached_tokens, plan.prompt_tokens))
+        await run.pause(script.first_token_delay_s)
+        first_s = time.perf_counter()
+        made = reasoned = 0
+        reason: FinishReason = "stop"
+        matcher = StopMatcher(plan.stop.strings)
+        for kind, word in plan.words:
+            if made == plan.max_tokens:
+                break
+            await self._step(script, run, made)
+            token = self._token(word, plan.prompt_tokens + made, plan.top_logprobs)
+            made += 1
+            reasoned += kind == "reasoning"
+            if token.id in plan.stop.token_ids:
+                break
+            if kind == "reasoning":
+                yield _Said(kind, Piece(word, (token,)))
+                continue
+            for piece in matcher.feed((Piece(word, (token,)),)):
+                yield _Said(kind, piece)
+            if matcher.matched is not None:
+                break
+        for piece in matcher.flush():
+            yield _Said("text", piece)
+        if made >= plan.max_tokens and matcher.matched is None:
+            reason = "length"
+        ended_s = time.perf_counter()
+        yield Finished(
+            reason,
+            Usage(plan.prompt_tokens, made, min(script.cached_tokens, plan.prompt_tokens), reasoned),
+            Timing(queued_s, first_s - started_s, ended_s - first_s),
+            matcher.matched,
+        )
+
+    async def _step(self, script: Script, run: _Run, number: int) -> None:
+        await run.pause(script.delay_s if number else 0.0)
+        if number == script.fail_at:
+            raise script.error.with_traceback(None)
+        if number == script.crash_at:
+            self.crash()
+            await run.pause(0)
+
+    def _check_ready(self) -> None:
+        if self._status == "recovering":
+            raise ModelRecovering("The engine died and is starting again.")
+        if self._status != "loaded":
+            raise ModelLoading(f"The model {self._settings.model_id!r} is not loaded.")
+
+    def _leave(self, run: _Run, ticket: Ticket | None) -> None:
+        self._runs.pop(run, None)
+        if ticket is not None:
+            self._slots.leave(ticket)
+
+    def _end_all(self, error: GanglionError) -> None:
+        self._slots.refuse_waiting(error)
+        for run in self._runs:
+            run.end(error)
+
+    def _recover(self) -> None:
+        if self._status == "recovering":
+            self._status = "loaded"
+
+    def _text(self, prompt: Prompt) -> str:
+        match prompt:
+            case ChatPrompt(messages=messages):
+                users = [message.content for message in messages if message.role == "user"]
+                return users[-1] if users else ""
+            case TextPrompt(text=text):
+                return text
+            case TokenPrompt(tokens=tokens):
+                return "".join(self._words_by_id.get(token, f" <{token}>") for token in tokens)
+            case _:
+                assert_never(prompt)
+
+    def _count(self, prompt: Prompt) -> int:
+        match prompt:
+            case ChatPrompt(messages=messages):
+                return sum(len(_WORD.findall(message.content)) for message in messages)
+            case TextPrompt(text=text):
+                return len(_WORD.findall(text))
+            case TokenPrompt(tokens=tokens):
+                return len(tokens)
+            case _:
+                assert_never(prompt)
+
+    def _words(self, text: str, script: Script) -> Iterator[tuple[_Kind, str]]:
+        reply = _WORD.findall(text if script.reply is None else script.reply)
+        thoughts: list[tuple[_Kind, str]] = [("reasoning", word) for word in _WORD.findall(script.reasoning)]
+        spoken: list[tuple[_Kind, str]] = [("text", word) for word in reply]
+        if not script.is_unbounded:
+            return iter(thoughts + spoken)
+        return itertools.chain(thoughts, itertools.cycle(spoken or [("text", " echo")]))
+
+    def _id_of(self, word: str) -> int:
+        token_id = zlib.crc32(word.encode()) & 0x7FFFFFFF
+        if len(self._words_by_id) >= REMEMBERED_WORDS:
+            self._words_by_id.pop(next(iter(self._words_by_id)))
+        self._words_by_id[token_id] = word
+        return token_id
+
+    def _token(self, word: str, position: int, top_logprobs: int | None) -> Token:
+        token_id, piece = self._id_of(word), word.encode()
+        if top_logprobs is None:
+            return Token(token_id, piece, position)
+        logprob = -(1 + token_id % 99) / 100
+        top = [Alternative(token_id, piece, logprob)]
+        top += [
+            Alternative(rank, f" other{rank}".encode(), logprob - rank) for rank in range(1, top_logprobs)
+        ]
+        return Token(token_id, piece, position, logprob, tuple(top[:top_logprobs]))

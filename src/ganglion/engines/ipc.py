@@ -1,0 +1,156 @@
+"""What crosses between the server and a worker: length-prefixed msgpack, typed both ways, never pickle.
+
+One `Stepped` a step carries what every sequence got; the other way go submits, aborts and questions.
+"""
+
+import struct
+from typing import Final
+
+import msgspec
+
+MAX_FRAME_BYTES: Final = 256 * 2**20
+"""A frame announces its size; anything larger than a prompt could be is a broken peer."""
+PREFIX: Final = struct.Struct("<I")
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Anything on the socket."""
+
+
+class Submit(Frame, frozen=True):
+    """Run a token list; sampling and stop values are resolved."""
+
+    id: int
+    tokens: list[int]
+    max_tokens: int
+    temperature: float
+    top_p: float
+    top_k: int
+    min_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    seed: int | None
+    logit_bias: list[tuple[int, float]]
+    stop_strings: list[str]
+    stop_tokens: list[int]
+    ignore_eos: bool
+    top_logprobs: int | None
+    priority: int
+    salt: str
+
+
+class Abort(Frame, frozen=True):
+    """Stop a sequence; nothing more is said of it."""
+
+    id: int
+
+
+class Tokenize(Frame, frozen=True):
+    """Ask for a text's token ids."""
+
+    id: int
+    text: str
+    add_special: bool
+    parse_special: bool
+
+
+class Stop(Frame, frozen=True):
+    """End the worker."""
+
+
+class Ready(Frame, frozen=True):
+    """The model is loaded."""
+
+    vocabulary_size: int
+    load_s: float
+
+
+class Refused(Frame, frozen=True):
+    """The model could not be loaded, or a question not answered; `id` is the question's, 0 the load's."""
+
+    id: int
+    code: str
+    message: str
+    hint: str | None
+    extras: dict[str, str | int | float | bool | None]
+
+
+class Tokenized(Frame, frozen=True):
+    """The answer to Tokenize."""
+
+    id: int
+    tokens: list[int]
+
+
+class TokenRecord(msgspec.Struct, frozen=True, array_like=True):
+    """One sampled token."""
+
+    id: int
+    piece: bytes
+    position: int
+    logprob: float | None = None
+    top: list[tuple[int, bytes, float]] = []
+
+
+class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
+    """Text that may be shown, with its tokens."""
+
+    text: str
+    is_special: bool
+    tokens: list[TokenRecord]
+
+
+class End(msgspec.Struct, frozen=True, array_like=True):
+    """How a sequence ended."""
+
+    reason: str
+    completion_tokens: int
+    stop_sequence: str | None
+    queued_s: float
+    prefill_s: float
+    decode_s: float
+    error: str | None = None
+
+
+class Update(msgspec.Struct, frozen=True, array_like=True):
+    """What one step meant for one sequence; each field None or empty when it did not happen."""
+
+    id: int
+    started: tuple[int, int] | None = None
+    prefilled: tuple[int, int] | None = None
+    pieces: list[PieceRecord] = []
+    end: End | None = None
+
+
+class Load(msgspec.Struct, frozen=True, array_like=True):
+    """How busy the worker is."""
+
+    running: int
+    waiting: int
+    kv_used: int
+    step_s: float
+    """Seconds spent on steps so far."""
+    decode_s: float
+    """Seconds of these inside the library's decode."""
+
+
+class Stepped(Frame, frozen=True):
+    """One step's news."""
+
+    updates: list[Update]
+    load: Load
+
+
+ToWorker = Submit | Abort | Tokenize | Stop
+FromWorker = Ready | Refused | Tokenized | Stepped
+
+_encoder = msgspec.msgpack.Encoder()
+to_worker: Final = msgspec.msgpack.Decoder(ToWorker)
+from_worker: Final = msgspec.msgpack.Decoder(FromWorker)
+
+
+def encode(frame: ToWorker | FromWorker) -> bytes:
+    """A frame with its length before it."""
+    body = _encoder.encode(frame)
+    return PREFIX.pack(len(body)) + body

@@ -1,0 +1,211 @@
+"""llama.cpp as an Engine: a supervised worker as the token engine, chat in front of it."""
+
+import os
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final
+
+import msgspec
+import psutil
+
+from ganglion.core.engine import ModelState
+from ganglion.core.errors import EngineFailed, GanglionError, ModelLoading, Overloaded
+from ganglion.core.events import (
+    Alternative,
+    Event,
+    Failed,
+    Finished,
+    FinishReason,
+    Piece,
+    Pieces,
+    Progress,
+    Started,
+    Timing,
+    Token,
+    TokenEvent,
+    Usage,
+)
+from ganglion.core.model import ModelFacts
+from ganglion.core.request import Request, TokenRequest
+from ganglion.engines.connection import Connection
+from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
+from ganglion.engines.llama.plan import EnginePlan, plan
+from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.local import TextEngine
+from ganglion.engines.rendering import Renderer
+from ganglion.engines.supervisor import Supervisor
+
+WORKER: Final = "ganglion.engines.llama.worker"
+REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
+
+
+class LlamaEngine:
+    """One model file, served by one worker process."""
+
+    def __init__(self, facts: ModelFacts, settings: LlamaSettings) -> None:
+        self._facts = facts
+        self._settings = settings
+        self.plan: EnginePlan = plan(
+            settings,
+            facts,
+            cores=len(os.sched_getaffinity(0)),
+            free_bytes=psutil.virtual_memory().available,
+        )
+        self._created_s = int(time.time())
+        self._supervisor = Supervisor(settings.model_id, WORKER, msgspec.msgpack.encode(self.plan))
+        self._renderer = Renderer()
+        self._preparing = 0
+        self._text = TextEngine(
+            settings.model_id,
+            self,
+            self._renderer,
+            facts,
+            context=self.plan.context,
+            chat_template=settings.chat_template,
+        )
+
+    @property
+    def worker_process_id(self) -> int | None:
+        """The worker's process, while there is one."""
+        return self._supervisor.process_id
+
+    async def open(self) -> None:
+        """Start the worker and wait until the model is loaded."""
+        await self._supervisor.open()
+        await self._renderer.open()
+
+    async def close(self) -> None:
+        """Stop the worker."""
+        await self._renderer.close()
+        await self._supervisor.close()
+
+    def models(self) -> tuple[ModelState, ...]:
+        """This model."""
+        supervisor = self._supervisor
+        connection = supervisor.current
+        load = connection.load if connection is not None else None
+        in_flight = (connection.in_flight if connection is not None else 0) + self._preparing
+        running = load.running if load is not None else 0
+        return (
+            ModelState(
+                id=self._settings.model_id,
+                engine="llama",
+                status=supervisor.status,
+                context_length=self.plan.context,
+                created_s=self._facts.modified_s or self._created_s,
+                aliases=self._settings.aliases,
+                capabilities=("chat", "completion"),
+                memory_mb=self.plan.required_bytes >> 20,
+                in_flight=in_flight,
+                queued=load.waiting if load is not None else 0,
+                kv_used=load.kv_used if load is not None else 0,
+                kv_total=self.plan.kv_tokens,
+                slots_used=running,
+                slots_total=self.plan.parallel,
+                restarts=supervisor.restarts,
+                error=supervisor.error.message if supervisor.error is not None else None,
+            ),
+        )
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """Answer one request."""
+        if self._supervisor.status in ("unloaded", "loading"):
+            yield Failed(ModelLoading(f"The model {self._settings.model_id!r} is still loading."))
+            return
+        async with aclosing(self._text.generate(request)) as events:
+            async for event in events:
+                yield event
+
+    # The token engine under it
+
+    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
+        """Text to ids, in the worker."""
+        self._refuse_when_full()
+        self._preparing += 1
+        try:
+            connection = await self._supervisor.connection()
+            return await connection.tokenize(text, add_special=add_special, parse_special=parse_special)
+        finally:
+            self._preparing -= 1
+
+    async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Continue one token list in the worker."""
+        try:
+            connection = await self._supervisor.connection()
+            self._refuse_when_full()
+            async with aclosing(connection.updates(_submit(connection, request))) as updates:
+                usage = Started(len(request.tokens))
+                async for update in updates:
+                    for event in _events(update, usage):
+                        if isinstance(event, Started):
+                            usage = event
+                        yield event
+        except GanglionError as error:
+            yield Failed(error)
+
+    def _refuse_when_full(self) -> None:
+        connection = self._supervisor.current
+        in_flight = connection.in_flight if connection is not None else 0
+        limit = self.plan.parallel + self._settings.queue_limit
+        if in_flight >= limit:
+            raise Overloaded(
+                f"{in_flight} requests are running or waiting, which is as many as this model takes.",
+                extras={"queue_depth": in_flight - self.plan.parallel},
+            )
+
+
+def _submit(connection: Connection, request: TokenRequest) -> Submit:
+    sampling = request.sampling
+    return Submit(
+        id=connection.new_id(),
+        tokens=list(request.tokens),
+        max_tokens=request.max_tokens,
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        min_p=sampling.min_p,
+        repetition_penalty=sampling.repetition_penalty,
+        presence_penalty=sampling.presence_penalty,
+        frequency_penalty=sampling.frequency_penalty,
+        seed=sampling.seed,
+        logit_bias=list(sampling.logit_bias),
+        stop_strings=list(request.stop.strings),
+        stop_tokens=list(request.stop.token_ids),
+        ignore_eos=request.stop.ignore_eos,
+        top_logprobs=request.top_logprobs,
+        priority=request.priority,
+        salt=request.salt,
+    )
+
+
+def _events(update: Update, started: Started) -> list[TokenEvent]:
+    """What an update says, in the words of the event stream."""
+    events: list[TokenEvent] = []
+    if update.started is not None:
+        started = Started(*update.started)
+        events.append(started)
+    if update.prefilled is not None:
+        events.append(Progress("prefilled", *update.prefilled))
+    if update.pieces:
+        events.append(Pieces(tuple(_piece(record) for record in update.pieces)))
+    if update.end is not None:
+        events.append(_end(update.end, started))
+    return events
+
+
+def _end(end: End, started: Started) -> Finished | Failed:
+    if end.error is not None:
+        return Failed(EngineFailed(end.error))
+    usage = Usage(started.prompt_tokens, end.completion_tokens, started.cached_tokens)
+    timing = Timing(end.queued_s, end.prefill_s, end.decode_s)
+    return Finished(REASONS[end.reason], usage, timing, end.stop_sequence)
+
+
+def _piece(record: PieceRecord) -> Piece:
+    return Piece(record.text, tuple(_token(token) for token in record.tokens), record.is_special)
+
+
+def _token(record: TokenRecord) -> Token:
+    top = tuple(Alternative(*each) for each in record.top)
+    return Token(record.id, record.piece, record.position, record.logprob, top)

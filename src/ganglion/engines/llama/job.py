@@ -1,0 +1,142 @@
+"""One request inside the worker: from sampled token to text that may be shown."""
+
+from typing import Literal
+
+from ganglion.core.events import Alternative, FinishReason, Piece, Token
+from ganglion.core.request import ResolvedSampling
+from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
+from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
+from ganglion.engines.llama.sampling import NotANumber, Sampler, logprobs
+from ganglion.scheduler.sequence import Sequence
+from ganglion.text.detokenize import Detokenizer
+from ganglion.text.stops import StopMatcher
+
+
+class Vocabulary:
+    """Token bytes, remembered once asked for."""
+
+    def __init__(self, model: NativeModel) -> None:
+        self._model = model
+        self._known: dict[int, tuple[bytes, bool]] = {}
+        self.end_tokens = frozenset(model.end_tokens)
+
+    def __getitem__(self, token: int) -> tuple[bytes, bool]:
+        """A token's bytes and whether it is a control token."""
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._model.piece(token), self._model.is_control(token)
+        return known
+
+
+class Job:
+    """Owns a request's sampler and text state; `take` is called once for each of its sampled tokens."""
+
+    def __init__(self, submit: Submit, model: NativeModel, vocabulary: Vocabulary, arrived_s: float) -> None:
+        self.id = submit.id
+        self._submit = submit
+        self._vocabulary = vocabulary
+        self._stop_tokens = frozenset(submit.stop_tokens)
+        self._sampler = Sampler(
+            model,
+            ResolvedSampling(
+                temperature=submit.temperature,
+                top_p=submit.top_p,
+                top_k=submit.top_k,
+                min_p=submit.min_p,
+                repetition_penalty=submit.repetition_penalty,
+                presence_penalty=submit.presence_penalty,
+                frequency_penalty=submit.frequency_penalty,
+                seed=submit.seed,
+                logit_bias=tuple(submit.logit_bias),
+            ),
+            submit.tokens,
+            ignore_eos=submit.ignore_eos,
+        )
+        self._detokenizer = Detokenizer()
+        self._stops = StopMatcher(tuple(submit.stop_strings))
+        self._first_token_s: float | None = None
+        self.is_announced = False
+        self.sequence = Sequence.new(
+            submit.id,
+            salt=submit.salt,
+            tokens=list(submit.tokens),
+            max_tokens=submit.max_tokens,
+            priority=submit.priority,
+            arrived_s=arrived_s,
+        )
+
+    def take(
+        self, context: NativeContext, row: int, context_length: int, now_s: float
+    ) -> tuple[int | None, Update]:
+        """Sample the next token; returns it, or None when the job ended with it."""
+        if self._first_token_s is None:
+            self._first_token_s = now_s
+        logits = context.logits(row)
+        try:
+            token, record = self._choose(context, row, logits)
+        except NotANumber as error:
+            return None, self._ended("failed", [], now_s, error=error.message)
+        count = self.sequence.generated_tokens + 1
+        is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
+        if is_end or token in self._stop_tokens:
+            return None, self._ended("stop", self._flushed(), now_s)
+        is_special = self._vocabulary[token][1]
+        pieces = list(self._stops.feed(self._detokenizer.feed(record, is_special)))
+        if self._stops.matched is not None:
+            return None, self._ended("stop", pieces, now_s)
+        if count >= self._submit.max_tokens or len(self.sequence.tokens) + 1 >= context_length:
+            return None, self._ended("length", pieces + self._flushed(), now_s)
+        return token, Update(self.id, pieces=_records(pieces))
+
+    def free(self) -> None:
+        """Give native memory back."""
+        self._sampler.free()
+
+    def _choose(self, context: NativeContext, row: int, logits: Floats) -> tuple[int, Token]:
+        position = len(self.sequence.tokens)
+        wanted = self._submit.top_logprobs
+        if wanted is None:
+            token = self._sampler.choose(context, row, logits)
+            return token, Token(token, self._vocabulary[token][0], position)
+        raw = logits.copy()
+        token = self._sampler.choose(context, row, logits)
+        normaliser, likeliest = logprobs(raw, wanted)
+        top = tuple(Alternative(each, self._vocabulary[each][0], value) for each, value in likeliest)
+        return token, Token(token, self._vocabulary[token][0], position, float(raw[token]) - normaliser, top)
+
+    def _flushed(self) -> list[Piece]:
+        last = self._stops.feed(self._detokenizer.flush())
+        return [*last, *self._stops.flush()]
+
+    def _ended(
+        self,
+        reason: FinishReason | Literal["failed"],
+        pieces: list[Piece],
+        now_s: float,
+        error: str | None = None,
+    ) -> Update:
+        sequence = self.sequence
+        admitted_s = sequence.admitted_s if sequence.admitted_s is not None else now_s
+        first_s = self._first_token_s if self._first_token_s is not None else now_s
+        end = End(
+            reason=reason,
+            completion_tokens=sequence.generated_tokens + 1,
+            stop_sequence=self._stops.matched,
+            queued_s=admitted_s - sequence.arrived_s,
+            prefill_s=first_s - admitted_s,
+            decode_s=now_s - first_s,
+            error=error,
+        )
+        return Update(self.id, pieces=_records(pieces), end=end)
+
+
+def _records(pieces: list[Piece]) -> list[PieceRecord]:
+    return [
+        PieceRecord(piece.text, piece.is_special, [_record(token) for token in piece.tokens])
+        for piece in pieces
+    ]
+
+
+def _record(token: Token) -> TokenRecord:
+    top = [(each.id, each.piece, each.logprob) for each in token.top]
+    return TokenRecord(token.id, token.piece, token.position, token.logprob, top)

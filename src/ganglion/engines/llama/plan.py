@@ -1,0 +1,111 @@
+"""From what was asked to what is done: lanes, threads and memory, decided once and logged."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.model import ModelFacts
+from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.scheduler.places import LaneShape
+
+SMALL_SLOT: Final = 256
+LARGE_SLOT: Final = 1024
+"""Private slots: most turns fit the first size, most conversations the second, the rest is shared."""
+DEFAULT_CONTEXT: Final = 8192
+DEFAULT_EXTRA: Final = 8192
+"""Tokens of private slots beside one full context, when the pool's size is not given."""
+CELL_STEP: Final = 256
+"""The library pads cells to this."""
+LARGEST_CHUNK: Final = 256
+"""More tokens in one prefill batch gain nothing on CPUs and cost compute buffers of a vocabulary a token."""
+MAX_SLOTS: Final = 256
+ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+OVERHEAD_BYTES: Final = 192 * 2**20
+"""The worker's interpreter, the library and compute buffers of a small model."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePlan:
+    """What a worker is started with."""
+
+    path: str
+    context: int
+    lanes: tuple[LaneShape, ...]
+    parked_tokens: int
+    parallel: int
+    threads: int
+    kv_type: str
+    gpu_layers: int
+    is_deterministic: bool
+    required_bytes: int
+    step_s: float = 0.4
+
+    @property
+    def kv_tokens(self) -> int:
+        """How many tokens the lanes hold."""
+        return sum(lane.total_cells for lane in self.lanes)
+
+
+def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: int) -> EnginePlan:
+    """Decide everything, or say what does not fit."""
+    if facts.context_length < 1 or facts.kv_values_per_token < 0:
+        raise InvalidValue(f"{facts.path} does not say how long its context is.", param="model")
+    context = settings.context or min(facts.context_length, DEFAULT_CONTEXT)
+    kv_tokens = settings.kv_tokens or context + DEFAULT_EXTRA
+    if kv_tokens < context:
+        raise InvalidValue(
+            f"A pool of {kv_tokens} tokens cannot hold one sequence of {context}.",
+            param="kv_tokens",
+            hint=f"Raise --kv-tokens to at least {context}, or lower --context.",
+        )
+    shape = _deterministic_lanes if settings.is_deterministic else _lanes
+    lanes = shape(context, kv_tokens, settings.parallel)
+    total = sum(lane.total_cells for lane in lanes)
+    token_bytes = facts.kv_values_per_token * ELEMENT_BYTES[settings.kv_type]
+    required = int(facts.size_bytes + total * token_bytes + OVERHEAD_BYTES)
+    if required > free_bytes:
+        raise InsufficientMemory(
+            f"{facts.name or facts.path} needs about {required >> 20} MiB of memory and "
+            f"{free_bytes >> 20} MiB are free.",
+            free_mb=free_bytes >> 20,
+            required_mb=required >> 20,
+            hint="Lower --kv-tokens or --context, use --kv-type q8_0, or choose a smaller model.",
+        )
+    return EnginePlan(
+        path=facts.path,
+        context=context,
+        lanes=lanes,
+        parked_tokens=kv_tokens // 2,
+        parallel=min(settings.parallel, sum(lane.slots for lane in lanes)),
+        threads=settings.threads or cores,
+        kv_type=settings.kv_type,
+        gpu_layers=settings.gpu_layers,
+        is_deterministic=settings.is_deterministic,
+        required_bytes=required,
+    )
+
+
+def _lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
+    """Half of the pool in private slots of two sizes, half shared; all shared when the pool is small."""
+    shared = _padded(max(context, kv_tokens // 2))
+    private = max(kv_tokens - shared, 0)
+    lanes = []
+    for cells, budget in ((SMALL_SLOT, private // 2), (LARGE_SLOT, private - private // 2)):
+        slots = min(budget // cells, parallel)
+        if slots > 0 and cells < context:
+            lanes.append(LaneShape(slots, cells, is_shared=False))
+    spent = sum(lane.total_cells for lane in lanes)
+    shared = max(shared, (kv_tokens - spent) // CELL_STEP * CELL_STEP)
+    return (*lanes, LaneShape(min(parallel, MAX_SLOTS), shared, is_shared=True))
+
+
+def _deterministic_lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
+    """One sequence a slot, each in cells of its own from the first on, so that no neighbour is visible."""
+    cells = _padded(context)
+    slots = min(max(kv_tokens // cells, 1), parallel, MAX_SLOTS)
+    alone = LaneShape(1, cells, is_shared=True)
+    return (LaneShape(slots - 1, cells, is_shared=False), alone) if slots > 1 else (alone,)
+
+
+def _padded(tokens: int) -> int:
+    return -(-tokens // CELL_STEP) * CELL_STEP

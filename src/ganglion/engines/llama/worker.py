@@ -1,0 +1,228 @@
+"""The worker process: one model, its KV and its scheduler, behind a socket.
+
+Started as `python -m ganglion.engines.llama.worker FD`. The first frame is the plan; afterwards a reader
+thread takes frames in, so that tokenizing answers while a batch runs, and the main thread steps.
+Law: the worker dies with its server: end of file on the socket ends the process at once.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from queue import Empty, SimpleQueue
+from time import monotonic
+
+import msgspec
+
+from ganglion.core.errors import EngineFailed, GanglionError
+from ganglion.engines.ipc import (
+    PREFIX,
+    Abort,
+    FromWorker,
+    Load,
+    Ready,
+    Refused,
+    Stepped,
+    Stop,
+    Submit,
+    Tokenize,
+    Tokenized,
+    ToWorker,
+    Update,
+    encode,
+    to_worker,
+)
+from ganglion.engines.llama.job import Job, Vocabulary
+from ganglion.engines.llama.library import NativeModel, open_library
+from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.engines.llama.runner import Runner
+from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.pool import KvPool, PoolShape
+from ganglion.scheduler.scheduler import Scheduler, Step
+
+STALL_S = 0.05
+"""How long to wait for news when sequences wait and none can run."""
+
+
+class Line:
+    """The socket, written from two threads."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+
+    def send(self, frame: FromWorker) -> None:
+        """Send one frame, waiting while the server is behind."""
+        data = encode(frame)
+        with self._lock:
+            self._connection.sendall(data)
+
+    def bodies(self) -> Iterator[bytes]:
+        """Every frame's body until the server is gone."""
+        with self._connection.makefile("rb") as stream:
+            while prefix := stream.read(PREFIX.size):
+                yield stream.read(PREFIX.unpack(prefix)[0])
+
+
+class Loop:
+    """The step loop over one loaded model."""
+
+    def __init__(self, model: NativeModel, plan: EnginePlan, line: Line) -> None:
+        self._model = model
+        self._plan = plan
+        self._line = line
+        self._runner = Runner(model, plan)
+        self._vocabulary = Vocabulary(model)
+        shape = PoolShape(plan.lanes, plan.parked_tokens, can_trim=model.can_trim)
+        self._pool = KvPool(shape)
+        self._scheduler = Scheduler(
+            self._pool, Pace(plan.step_s, LARGEST_CHUNK), context=plan.context, parallel=plan.parallel
+        )
+        self._jobs: dict[int, Job] = {}
+        self._step_s = 0.0
+
+    def run(self, inbox: "SimpleQueue[Submit | Abort]") -> None:
+        """Step for ever, taking in what arrived between steps."""
+        while True:
+            self._take_in(inbox, is_blocking=self._scheduler.is_idle)
+            began_s = monotonic()
+            step = self._scheduler.plan(began_s)
+            if step is None:
+                self._wait(inbox)
+                continue
+            updates = self._execute(step)
+            self._step_s += monotonic() - began_s
+            self._line.send(Stepped(updates, self._load()))
+
+    def _wait(self, inbox: "SimpleQueue[Submit | Abort]") -> None:
+        if not self._scheduler.is_idle:
+            try:
+                self._handle(inbox.get(timeout=STALL_S))
+            except Empty:
+                return
+
+    def _take_in(self, inbox: "SimpleQueue[Submit | Abort]", *, is_blocking: bool) -> None:
+        if is_blocking:
+            self._handle(inbox.get())
+        while not inbox.empty():
+            self._handle(inbox.get())
+
+    def _handle(self, frame: Submit | Abort) -> None:
+        match frame:
+            case Submit():
+                job = Job(frame, self._model, self._vocabulary, monotonic())
+                self._jobs[job.id] = job
+                self._scheduler.add(job.sequence)
+            case Abort(id=number):
+                self._end(number)
+                if self._scheduler.is_idle:
+                    self._line.send(Stepped([], self._load()))
+
+    def _end(self, number: int) -> None:
+        job = self._jobs.pop(number, None)
+        if job is not None:
+            self._scheduler.remove(number)
+            job.free()
+
+    def _execute(self, step: Step) -> list[Update]:
+        began_s = monotonic()
+        sequences = {chunk.sequence: self._jobs[chunk.sequence].sequence for chunk in step.chunks}
+        rows = self._runner.run(step, self._pool, sequences)
+        now_s = monotonic()
+        context = self._runner.lane(step.lane)
+        sampled: dict[int, int] = {}
+        updates: list[Update] = []
+        for chunk in step.chunks:
+            job = self._jobs[chunk.sequence]
+            row = rows.get(job.id)
+            if not job.is_announced:
+                job.is_announced = True
+                started = job.sequence.prompt_tokens, job.sequence.cached_tokens
+                updates.append(Update(job.id, started=started))
+            if row is None:
+                done = chunk.start + chunk.count
+                updates.append(Update(job.id, prefilled=(done, len(job.sequence.tokens))))
+                continue
+            token, update = job.take(context, row, self._plan.context, now_s)
+            updates.append(update)
+            if token is not None:
+                sampled[job.id] = token
+        _crash_if_nothing_is_a_number(updates)
+        self._scheduler.commit(step, sampled, now_s - began_s)
+        for update in updates:
+            if update.end is not None:
+                self._end(update.id)
+        return updates
+
+    def _load(self) -> Load:
+        return Load(
+            running=self._scheduler.running,
+            waiting=self._scheduler.waiting,
+            kv_used=self._pool.used_cells,
+            step_s=self._step_s,
+            decode_s=self._runner.decode_s,
+        )
+
+
+def _crash_if_nothing_is_a_number(updates: list[Update]) -> None:
+    """NaN in one row is that request's end; NaN in every row is a broken device, and a restart's job."""
+    ends = [update.end for update in updates if update.end is not None or update.pieces]
+    failed = [end for end in ends if end is not None and end.error is not None]
+    if len(failed) > 1 and len(failed) == len(ends):
+        raise EngineFailed("Every sequence of a batch computed NaN.")
+
+
+def read(
+    line: Line, model: NativeModel, bodies: Iterator[bytes], inbox: "SimpleQueue[Submit | Abort]"
+) -> None:
+    """Take frames in until the server is gone or says stop."""
+    for body in bodies:
+        frame: ToWorker = to_worker.decode(body)
+        match frame:
+            case Tokenize():
+                line.send(_tokenized(model, frame))
+            case Stop():
+                break
+            case Submit() | Abort():
+                inbox.put(frame)
+    os._exit(0)
+
+
+def _tokenized(model: NativeModel, frame: Tokenize) -> Tokenized | Refused:
+    try:
+        tokens = model.tokenize(frame.text, add_special=frame.add_special, parse_special=frame.parse_special)
+    except GanglionError as error:
+        return _refused(frame.id, error)
+    return Tokenized(frame.id, tokens)
+
+
+def _refused(number: int, error: GanglionError) -> Refused:
+    return Refused(number, error.code, error.message, error.hint, error.extras)
+
+
+def main() -> None:
+    """Load the model that the first frame describes, then serve it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
+    line = Line(socket.socket(fileno=int(sys.argv[1])))
+    bodies = line.bodies()
+    first = next(bodies, None)
+    if first is None:
+        return
+    plan = msgspec.msgpack.decode(first, type=EnginePlan)
+    began_s = monotonic()
+    try:
+        model = open_library().load_model(plan.path, gpu_layers=plan.gpu_layers)
+        loop = Loop(model, plan, line)
+    except GanglionError as error:
+        line.send(_refused(0, error))
+        sys.exit(1)
+    line.send(Ready(model.vocabulary_size, monotonic() - began_s))
+    inbox: SimpleQueue[Submit | Abort] = SimpleQueue()
+    threading.Thread(target=read, args=(line, model, bodies, inbox), daemon=True).start()
+    loop.run(inbox)
+
+
+if __name__ == "__main__":
+    main()

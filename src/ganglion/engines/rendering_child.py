@@ -1,0 +1,119 @@
+"""The child process that renders chat templates, and the frames it speaks with its parent.
+
+`python -m ganglion.engines.rendering_child MEMORY_BYTES MAX_BYTES ALARM_S` says `READY`, then answers each
+`Ask` on stdin with a `Reply` on stdout until stdin ends. A frame is its length, four bytes big-endian, and
+that much msgpack.
+
+It imports little, because every template that must be killed costs a new start: no asyncio, no engine.
+"""
+
+import os
+import resource
+import signal
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import msgspec
+
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import ChatPrompt, JsonValue, Message
+from ganglion.text.template import render
+
+READY = b"\x06"
+LENGTH_BYTES = 4
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """One template to render."""
+
+    source: str
+    messages: tuple[Message, ...]
+    template_arguments: dict[str, object]
+    bos_token: str
+    eos_token: str
+    now: datetime
+
+
+class Rendered(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The prompt."""
+
+    text: str
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Why there is no prompt, in words for the client."""
+
+    message: str
+
+
+Reply = Rendered | Refused
+
+
+def framed(content: bytes) -> bytes:
+    """A frame around encoded content."""
+    return len(content).to_bytes(LENGTH_BYTES, "big") + content
+
+
+def main() -> None:
+    """Serve one parent until it closes our stdin."""
+    memory_bytes, max_bytes, alarm_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    _confine(memory_bytes)
+    try:
+        _serve(sys.stdin.buffer, sys.stdout.buffer, max_bytes, alarm_s)
+    except BrokenPipeError:
+        # The parent is gone; an ordinary exit would flush stdout and complain about it on stderr.
+        os._exit(0)
+
+
+def _serve(source: BinaryIO, sink: BinaryIO, max_bytes: int, alarm_s: float) -> None:
+    decoder = msgspec.msgpack.Decoder(Ask)
+    sink.write(READY)
+    sink.flush()
+    while length := source.read(LENGTH_BYTES):
+        ask = decoder.decode(source.read(int.from_bytes(length, "big")))
+        # The parent kills a template that takes too long. The alarm is for a parent that died meanwhile:
+        # nobody handles it, so it ends the process even inside one endless C call.
+        signal.setitimer(signal.ITIMER_REAL, alarm_s)
+        reply = _reply(ask, max_bytes)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sink.write(framed(reply))
+        sink.flush()
+
+
+def _reply(ask: Ask, max_bytes: int) -> bytes:
+    prompt = ChatPrompt(ask.messages, cast("dict[str, JsonValue]", ask.template_arguments))
+    try:
+        text = render(ask.source, prompt, bos_token=ask.bos_token, eos_token=ask.eos_token, now=ask.now)
+        reply = msgspec.msgpack.encode(Rendered(text))
+    except InvalidValue as error:
+        return msgspec.msgpack.encode(Refused(error.message))
+    except MemoryError:
+        return msgspec.msgpack.encode(Refused("The model's chat template rendered more than fits in memory."))
+    except UnicodeEncodeError:
+        return msgspec.msgpack.encode(Refused("The model's chat template rendered half a surrogate pair."))
+    if len(reply) > max_bytes:
+        return msgspec.msgpack.encode(
+            Refused(f"The model's chat template rendered more than {max_bytes} bytes. Shorten the messages.")
+        )
+    return reply
+
+
+def _confine(memory_bytes: int) -> None:
+    """Limit what a template may allocate, on top of what this process holds now."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    statm = Path("/proc/self/statm")
+    if not statm.exists():  # only Linux says how large we are and honours the limit
+        return
+    base_bytes = int(statm.read_text().split()[0]) * resource.getpagesize()
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+    limit = base_bytes + memory_bytes
+    if hard_limit != resource.RLIM_INFINITY:
+        limit = min(limit, hard_limit)
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+
+if __name__ == "__main__":
+    main()

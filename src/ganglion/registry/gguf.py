@@ -1,0 +1,197 @@
+"""A GGUF file's own description of its model, read in milliseconds and without its weights."""
+
+import math
+import mmap
+import stat
+from pathlib import Path
+from typing import Final
+
+from ganglion.core.errors import LoadFailed, ModelNotFound
+from ganglion.core.model import ModelFacts
+from ganglion.core.request import Sampling
+from ganglion.registry.gguf_reader import Array, Header, Malformed, Metadata, NotGguf, Reader
+
+_QUANTISATIONS: Final = {
+    0: "F32",
+    1: "F16",
+    2: "Q4_0",
+    3: "Q4_1",
+    7: "Q8_0",
+    8: "Q5_0",
+    9: "Q5_1",
+    10: "Q2_K",
+    11: "Q3_K_S",
+    12: "Q3_K_M",
+    13: "Q3_K_L",
+    14: "Q4_K_S",
+    15: "Q4_K_M",
+    16: "Q5_K_S",
+    17: "Q5_K_M",
+    18: "Q6_K",
+    19: "IQ2_XXS",
+    20: "IQ2_XS",
+    21: "Q2_K_S",
+    22: "IQ3_XS",
+    23: "IQ3_XXS",
+    24: "IQ1_S",
+    25: "IQ4_NL",
+    26: "IQ3_S",
+    27: "IQ3_M",
+    28: "IQ2_S",
+    29: "IQ2_M",
+    30: "IQ4_XS",
+    31: "IQ1_M",
+    32: "BF16",
+    36: "TQ1_0",
+    37: "TQ2_0",
+    38: "MXFP4",
+}
+# No model comes near these; a number beyond one is a damaged file, and would plan absurd memory.
+_LAYERS_LIMIT: Final = 1 << 14
+_WIDTH_LIMIT: Final = 1 << 20
+_CONTEXT_LIMIT: Final = 1 << 31
+
+_NOT_GGUF_HINT: Final = "Ganglion's llama engine runs GGUF files; download the model in that format."
+_DAMAGED_HINT: Final = "The file is damaged or its download was cut short; download it again."
+
+
+def read_facts(path: Path) -> ModelFacts:
+    """What the file says of its model; raises ModelNotFound or LoadFailed."""
+    try:
+        return _read(path)
+    except Malformed as error:
+        hint = _NOT_GGUF_HINT if isinstance(error, NotGguf) else _DAMAGED_HINT
+        raise LoadFailed(f"{path} is not a GGUF model: {error}.", hint=hint) from error
+    except FileNotFoundError as error:
+        raise ModelNotFound(str(path), hint=f"There is no such file in {path.parent}.") from error
+    except PermissionError as error:
+        raise LoadFailed(f"{path} may not be read by this user.", hint=f"chmod a+r {path}") from error
+    except OSError as error:
+        raise LoadFailed(f"{path} could not be read: {error.strerror or error}.") from error
+
+
+def _read(path: Path) -> ModelFacts:
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        inside = sorted(file.name for file in path.glob("*.gguf"))[:5]
+        hint = f"Name one of its files: {', '.join(inside)}." if inside else "Name a GGUF file."
+        raise LoadFailed(f"{path} is a folder, expected a GGUF file.", hint=hint)
+    if not stat.S_ISREG(status.st_mode):
+        raise LoadFailed(f"{path} is not a regular file.", hint=_NOT_GGUF_HINT)
+    if status.st_size == 0:
+        raise LoadFailed(f"{path} is empty.", hint=_DAMAGED_HINT)
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        reader = Reader(data)
+        header = reader.header()
+        if header.end > len(data):
+            raise LoadFailed(
+                f"{path} is cut short: its weights end at byte {header.end}, the file at {len(data)}.",
+                hint=_DAMAGED_HINT,
+            )
+        return _facts(path, status.st_size, int(status.st_mtime), header, reader)
+
+
+def _facts(path: Path, size_bytes: int, modified_s: int, header: Header, reader: Reader) -> ModelFacts:
+    metadata = header.metadata
+    architecture = _text(metadata, "general.architecture")
+    if architecture is None:
+        raise Malformed("it does not name its architecture")
+    block_count = _whole(metadata, f"{architecture}.block_count", _LAYERS_LIMIT)
+    context_length = _whole(metadata, f"{architecture}.context_length", _CONTEXT_LIMIT)
+    if block_count is None or context_length is None:
+        raise Malformed(
+            f"it holds no language model (architecture {architecture!r}, no layers or context length)"
+        )
+    if not header.tensor_count:
+        raise Malformed("it holds no weights, only a vocabulary")
+    tokens = metadata.get("tokenizer.ggml.tokens")
+    vocabulary = tokens if isinstance(tokens, Array) else Array(8, 0, 0)
+    bos_token, eos_token = _special_tokens(metadata, vocabulary, reader)
+    file_type = metadata.get("general.file_type")
+    return ModelFacts(
+        path=str(path),
+        size_bytes=size_bytes,
+        modified_s=modified_s,
+        architecture=architecture,
+        name=_text(metadata, "general.name") or path.stem,
+        context_length=context_length,
+        block_count=block_count,
+        kv_values_per_token=_kv_values(metadata, architecture, block_count, reader),
+        vocabulary_size=vocabulary.count or _whole(metadata, f"{architecture}.vocab_size", _WIDTH_LIMIT) or 0,
+        chat_template=_text(metadata, "tokenizer.chat_template"),
+        bos_token=bos_token,
+        eos_token=eos_token,
+        quantisation=_QUANTISATIONS.get(file_type, "") if isinstance(file_type, int) else "",
+        sampling=_sampling(metadata),
+    )
+
+
+def _kv_values(metadata: Metadata, architecture: str, block_count: int, reader: Reader) -> int:
+    """Key and value elements of one token over all layers; recurrent layers have no heads and add none."""
+    heads = max(_per_layer(metadata, f"{architecture}.attention.head_count", block_count, reader), default=0)
+    embedding = _whole(metadata, f"{architecture}.embedding_length", _WIDTH_LIMIT) or 0
+    head_length = embedding // heads if heads else 0
+    kv_heads = _per_layer(metadata, f"{architecture}.attention.head_count_kv", block_count, reader)
+    key = _whole(metadata, f"{architecture}.attention.key_length", _WIDTH_LIMIT)
+    value = _whole(metadata, f"{architecture}.attention.value_length", _WIDTH_LIMIT)
+    width = (head_length if key is None else key) + (head_length if value is None else value)
+    return sum(kv_heads or (heads,) * block_count) * width
+
+
+def _per_layer(metadata: Metadata, key: str, block_count: int, reader: Reader) -> tuple[int, ...]:
+    """One number for each layer, which a file writes once or as an array; empty when absent."""
+    value = metadata.get(key)
+    if not isinstance(value, Array):
+        number = _whole(metadata, key, _WIDTH_LIMIT, smallest=0)
+        return () if number is None else (number,) * block_count
+    numbers = reader.numbers(value)
+    if len(numbers) < block_count:
+        raise Malformed(f"{key} has {len(numbers)} entries for {block_count} layers")
+    return tuple(_checked(key, number, _WIDTH_LIMIT, 0) for number in numbers[:block_count])
+
+
+def _special_tokens(metadata: Metadata, vocabulary: Array, reader: Reader) -> tuple[str, str]:
+    bos = metadata.get("tokenizer.ggml.bos_token_id")
+    eos = metadata.get("tokenizer.ggml.eos_token_id")
+    ids = frozenset(token for token in (bos, eos) if isinstance(token, int) and 0 <= token < vocabulary.count)
+    texts = reader.strings(vocabulary, ids)
+    return (
+        texts.get(bos, "") if isinstance(bos, int) else "",
+        texts.get(eos, "") if isinstance(eos, int) else "",
+    )
+
+
+def _sampling(metadata: Metadata) -> Sampling:
+    top_k = _number(metadata, "general.sampling.top_k", largest=float(1 << 31))
+    return Sampling(
+        temperature=_number(metadata, "general.sampling.temp", largest=100.0),
+        top_p=_number(metadata, "general.sampling.top_p", largest=1.0),
+        top_k=None if top_k is None else int(top_k),
+        min_p=_number(metadata, "general.sampling.min_p", largest=1.0),
+        repetition_penalty=_number(metadata, "general.sampling.penalty_repeat", largest=100.0),
+    )
+
+
+def _number(metadata: Metadata, key: str, *, largest: float) -> float | None:
+    value = metadata.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool | str | Array) or not math.isfinite(value) or not 0 <= value <= largest:
+        raise Malformed(f"{key} is {value!r}, expected 0 to {largest:g}")
+    return float(value)
+
+
+def _text(metadata: Metadata, key: str) -> str | None:
+    value = metadata.get(key)
+    return value if isinstance(value, str) else None
+
+
+def _whole(metadata: Metadata, key: str, limit: int, *, smallest: int = 1) -> int | None:
+    value = metadata.get(key)
+    return None if value is None else _checked(key, value, limit, smallest)
+
+
+def _checked(key: str, value: object, limit: int, smallest: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= limit:
+        raise Malformed(f"{key} is {value!r}, expected a whole number from {smallest} to {limit}")
+    return value

@@ -1,0 +1,253 @@
+"""The bytes of a GGUF header: metadata and tensor places, without touching a weight.
+
+Law: nothing is allocated or looped over because the file asked for it. Every count and length is held against
+the bytes that are left, and arrays stay where they lie until someone reads one of bounded size.
+"""
+
+import mmap
+from dataclasses import dataclass
+from struct import Struct
+from typing import Final
+
+VERSIONS: Final = (2, 3)
+ALIGNMENT_DEFAULT: Final = 32
+# The largest files seen hold a few hundred keys and 20,000 tensors, and vocabulary plus merges reach 800,000
+# strings: beyond these a file is malformed, and walking it would only take time.
+KEYS_LIMIT: Final = 1 << 16
+TENSORS_LIMIT: Final = 1 << 16
+STRINGS_LIMIT: Final = 2_000_000
+KEY_BYTES_LIMIT: Final = 1 << 16
+# Longer text (an embedded tokenizer.json) is left where it lies, as an array of bytes.
+TEXT_BYTES_LIMIT: Final = 1 << 20
+ARRAY_LIMIT: Final = 1 << 16
+
+_UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
+_SCALARS: Final = {
+    0: Struct("<B"),
+    1: Struct("<b"),
+    2: Struct("<H"),
+    3: Struct("<h"),
+    4: Struct("<I"),
+    5: Struct("<i"),
+    6: Struct("<f"),
+    7: Struct("<B"),
+    10: Struct("<Q"),
+    11: Struct("<q"),
+    12: Struct("<d"),
+}
+_length_at = Struct("<Q").unpack_from
+_uint32_at = Struct("<I").unpack_from
+
+# Elements and bytes of one block, by ggml type. A type that is not here only has its offset checked.
+_BLOCKS: Final = {
+    0: (1, 4),
+    1: (1, 2),
+    2: (32, 18),
+    3: (32, 20),
+    6: (32, 22),
+    7: (32, 24),
+    8: (32, 34),
+    10: (256, 84),
+    11: (256, 110),
+    12: (256, 144),
+    13: (256, 176),
+    14: (256, 210),
+    16: (256, 66),
+    17: (256, 74),
+    18: (256, 98),
+    19: (256, 50),
+    20: (32, 18),
+    21: (256, 110),
+    22: (256, 82),
+    23: (256, 136),
+    24: (1, 1),
+    25: (1, 2),
+    26: (1, 4),
+    27: (1, 8),
+    28: (1, 8),
+    29: (256, 56),
+    30: (1, 2),
+    34: (256, 54),
+    35: (256, 66),
+    39: (32, 17),
+}
+
+
+class Malformed(Exception):
+    """The header is damaged; the message says what was found."""
+
+
+class NotGguf(Malformed):
+    """The file is of another kind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """An array that was not read: its element type, length and place in the file."""
+
+    kind: int
+    count: int
+    offset: int
+
+
+Scalar = bool | int | float | str
+Value = Scalar | Array
+Metadata = dict[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """All that stands before the weights, and where the last weight ends."""
+
+    version: int
+    metadata: Metadata
+    tensor_count: int
+    end: int
+
+
+class Reader:
+    """Walks one mapped file; every step is bounds-checked and raises Malformed."""
+
+    def __init__(self, data: mmap.mmap | bytes) -> None:
+        self._data = data
+        self._size = len(data)
+        self._offset = 0
+        self._strings = 0
+
+    def header(self) -> Header:
+        """Read everything before the weights."""
+        version, tensor_count, key_count = self._preamble()
+        metadata = self._metadata(key_count)
+        alignment = metadata.get("general.alignment", ALIGNMENT_DEFAULT)
+        if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+            raise Malformed(f"general.alignment is {alignment!r}, expected a power of two")
+        end = self._tensors_end(tensor_count, alignment)
+        return Header(version, metadata, tensor_count, end)
+
+    def strings(self, array: Array, indices: frozenset[int]) -> dict[int, str]:
+        """The strings at these indices of an array that `header()` walked over."""
+        found: dict[int, str] = {}
+        if array.kind != _STRING:
+            return found
+        offset, data = array.offset, self._data
+        last = min(max(indices, default=-1), array.count - 1)
+        for index in range(last + 1):
+            (length,) = _length_at(data, offset)
+            if index in indices and length <= TEXT_BYTES_LIMIT:
+                found[index] = data[offset + 8 : offset + 8 + length].decode(errors="replace")
+            offset += 8 + length
+        return found
+
+    def numbers(self, array: Array) -> tuple[int | float, ...]:
+        """The elements of a numeric array of bounded length."""
+        scalar = _SCALARS.get(array.kind)
+        if scalar is None or array.count > ARRAY_LIMIT:
+            raise Malformed(f"expected a short array of numbers, found {array.count} elements")
+        raw = self._data[array.offset : array.offset + array.count * scalar.size]
+        return tuple(value for (value,) in scalar.iter_unpack(raw))
+
+    def _preamble(self) -> tuple[int, int, int]:
+        if self._data[:4] != b"GGUF":
+            raise NotGguf("it does not begin with the letters GGUF")
+        self._offset = 4
+        version = self._uint32()
+        if version not in VERSIONS:
+            if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
+                raise Malformed("it is written for big-endian machines")
+            raise Malformed(f"its GGUF version is {version}, expected 2 or 3")
+        tensor_count = self._count("tensors", smallest_bytes=32, limit=TENSORS_LIMIT)
+        key_count = self._count("metadata keys", smallest_bytes=13, limit=KEYS_LIMIT)
+        return version, tensor_count, key_count
+
+    def _metadata(self, key_count: int) -> Metadata:
+        metadata: Metadata = {}
+        for _ in range(key_count):
+            key = self._text(KEY_BYTES_LIMIT)
+            if not isinstance(key, str):
+                raise Malformed(f"a metadata key of {key.count} bytes")
+            if key in metadata:
+                raise Malformed(f"the metadata key {key!r} stands there twice")
+            metadata[key] = self._value(self._uint32())
+        return metadata
+
+    def _value(self, kind: int) -> Value:
+        if kind == _STRING:
+            return self._text(TEXT_BYTES_LIMIT)
+        if kind == _ARRAY:
+            return self._array()
+        scalar = _SCALARS.get(kind)
+        if scalar is None:
+            raise Malformed(f"metadata of the unknown type {kind}")
+        offset = self._advance(scalar.size)
+        value: int | float = scalar.unpack_from(self._data, offset)[0]
+        return bool(value) if kind == _BOOL else value
+
+    def _array(self) -> Array:
+        kind = self._uint32()
+        if kind == _STRING:
+            count = self._count("strings", smallest_bytes=8, limit=STRINGS_LIMIT - self._strings)
+            self._strings += count
+            offset = self._offset
+            self._skip_strings(count)
+            return Array(kind, count, offset)
+        scalar = _SCALARS.get(kind)
+        if scalar is None:
+            raise Malformed(f"an array of the unknown type {kind}")
+        count = self._count("elements", smallest_bytes=scalar.size, limit=self._size)
+        return Array(kind, count, self._advance(count * scalar.size))
+
+    def _skip_strings(self, count: int) -> None:
+        # The one hot loop: a vocabulary and its merges are a hundred thousand strings or more.
+        offset, last, data = self._offset, self._size - 8, self._data
+        for _ in range(count):
+            if offset > last:
+                raise Malformed("it ends inside an array of strings")
+            offset += 8 + _length_at(data, offset)[0]
+        if offset > self._size:
+            raise Malformed("it ends inside an array of strings")
+        self._offset = offset
+
+    def _text(self, limit: int) -> str | Array:
+        length = self._count("bytes of text", smallest_bytes=1, limit=self._size)
+        offset = self._advance(length)
+        if length > limit:
+            return Array(0, length, offset)
+        return self._data[offset : offset + length].decode(errors="replace")
+
+    def _tensors_end(self, tensor_count: int, alignment: int) -> int:
+        ends = [self._tensor() for _ in range(tensor_count)]
+        start = -(-self._offset // alignment) * alignment
+        return start + max(ends, default=0)
+
+    def _tensor(self) -> int:
+        """Where one tensor ends, counted from the start of the weights."""
+        name_bytes = self._count("bytes of a tensor's name", smallest_bytes=1, limit=KEY_BYTES_LIMIT)
+        self._advance(name_bytes)
+        dimensions = self._uint32()
+        if dimensions > 4:
+            raise Malformed(f"a tensor of {dimensions} dimensions")
+        elements = 1
+        for _ in range(dimensions):
+            elements *= _length_at(self._data, self._advance(8))[0]
+        block_elements, block_bytes = _BLOCKS.get(self._uint32(), (1, 0))
+        (offset,) = _length_at(self._data, self._advance(8))
+        return int(offset + elements // block_elements * block_bytes)
+
+    def _count(self, what: str, *, smallest_bytes: int, limit: int) -> int:
+        (count,) = _length_at(self._data, self._advance(8))
+        if count > limit or count * smallest_bytes > self._size - self._offset:
+            raise Malformed(
+                f"it announces {count} {what}, more than its {self._size - self._offset} bytes hold"
+            )
+        return int(count)
+
+    def _uint32(self) -> int:
+        return int(_uint32_at(self._data, self._advance(4))[0])
+
+    def _advance(self, size: int) -> int:
+        """Step over `size` bytes and return where they began."""
+        offset = self._offset
+        if size > self._size - offset:
+            raise Malformed("it ends inside its header")
+        self._offset = offset + size
+        return offset

@@ -1,0 +1,83 @@
+"""How many cells of a shared lane are in use, when slots share prefixes.
+
+Law: a cell is counted once however many slots see it, and is free when the last of them lets go. The slots
+form a forest of segments; a slot holds one reference on each segment from its leaf up to its root.
+"""
+
+
+class _Segment:
+    __slots__ = ("length", "parent", "references")
+
+    def __init__(self, parent: "_Segment | None", length: int) -> None:
+        self.parent = parent
+        self.length = length
+        self.references = 1
+
+
+class SharedCells:
+    """Counts the cells behind the slots of a shared lane."""
+
+    def __init__(self) -> None:
+        self._leaves: dict[int, _Segment | None] = {}
+        self.used = 0
+
+    def length(self, slot: int) -> int:
+        """How many positions a slot sees."""
+        total, segment = 0, self._leaves.get(slot)
+        while segment is not None:
+            total += segment.length
+            segment = segment.parent
+        return total
+
+    def extend(self, slot: int, count: int) -> None:
+        """Give a slot `count` new cells of its own."""
+        if count == 0:
+            return
+        leaf = self._leaves.get(slot)
+        self.used += count
+        if leaf is not None and leaf.references == 1:
+            leaf.length += count
+        else:
+            self._leaves[slot] = _Segment(leaf, count)
+
+    def share(self, source: int, target: int, length: int) -> None:
+        """Let an empty slot see the first `length` cells of another."""
+        assert self._leaves.get(target) is None
+        segment = self._leaves.get(source)
+        beyond = self.length(source) - length
+        while segment is not None and beyond >= segment.length:
+            beyond -= segment.length
+            segment = segment.parent
+        if segment is not None and beyond > 0:
+            segment = _split(segment, segment.length - beyond)
+        self._leaves[target] = segment
+        while segment is not None:
+            segment.references += 1
+            segment = segment.parent
+
+    def trim(self, slot: int, length: int) -> None:
+        """Let a slot forget what lies beyond `length`."""
+        segment = self._leaves.get(slot)
+        beyond = self.length(slot) - length
+        while segment is not None and beyond > 0:
+            if beyond < segment.length:
+                if segment.references == 1:
+                    segment.length -= beyond
+                    self.used -= beyond
+                    break
+                _split(segment, segment.length - beyond)
+            beyond -= segment.length
+            segment.references -= 1
+            if segment.references == 0:
+                self.used -= segment.length
+            segment = segment.parent
+        self._leaves[slot] = segment
+
+
+def _split(segment: _Segment, at: int) -> _Segment:
+    """Cut a segment in two and return the first part; the second keeps its identity for those who hold it."""
+    head = _Segment(segment.parent, at)
+    head.references = segment.references
+    segment.parent = head
+    segment.length -= at
+    return head

@@ -1,0 +1,437 @@
+"""The one owner of KV: where each token list lives, who shares a prefix, what is evicted.
+
+Law: an entry's `tokens` are exactly the tokens whose KV its place or blob holds, once the moves handed out
+so far have been carried out in order. Four verbs change that: attach, park, release, drop. Sharing is part
+of attach.
+"""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass, field
+
+from ganglion.scheduler.cells import SharedCells
+from ganglion.scheduler.places import BlobId, Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
+from ganglion.scheduler.prefix import BLOCK, Digests, PrefixIndex, common_length, digests
+
+SequenceId = int
+
+SHARE_FROM = 256
+"""A prefix in the shared lane that is at least this long is worth reading once for all who share it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A token list with KV; `owner` is the running sequence that extends it, None when it is only cached."""
+
+    key: int
+    salt: str
+    tokens: list[int]
+    place: Place | None = None
+    blob: BlobId | None = None
+    owner: SequenceId | None = None
+    used: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolShape:
+    """The lanes, smallest private slots first and the shared lane last, and how much may be parked."""
+
+    lanes: tuple[LaneShape, ...]
+    parked_tokens: int
+    can_trim: bool = True
+    """False for models with recurrent state, whose KV is all or nothing."""
+
+
+@dataclass(slots=True)
+class _Lane:
+    shape: LaneShape
+    slots: list[_Entry | None] = field(default_factory=list)
+    cells: SharedCells = field(default_factory=SharedCells)
+
+
+class KvPool:
+    """Decides where KV lives; the runner carries out the moves it hands out."""
+
+    def __init__(self, shape: PoolShape) -> None:
+        assert shape.lanes
+        assert shape.lanes[-1].is_shared
+        self._shape = shape
+        self._lanes = [_Lane(lane, [None] * lane.slots) for lane in shape.lanes]
+        self._index = PrefixIndex()
+        self._entries: dict[int, _Entry] = {}
+        self._owned: dict[SequenceId, _Entry] = {}
+        self._parked_tokens = 0
+        self._moves: list[Move] = []
+        self._next_key = 0
+        self._clock = 0
+
+    # What is where
+
+    @property
+    def total_cells(self) -> int:
+        """How many tokens all lanes can hold."""
+        return sum(lane.shape.total_cells for lane in self._lanes)
+
+    @property
+    def used_cells(self) -> int:
+        """How many cells of the lanes hold something, running or cached."""
+        private = sum(
+            len(entry.tokens)
+            for lane in self._lanes
+            if not lane.shape.is_shared
+            for entry in lane.slots
+            if entry is not None
+        )
+        return private + self._shared.cells.used
+
+    @property
+    def owned_cells(self) -> int:
+        """Tokens held for running sequences, shared ones counted for each."""
+        return sum(len(entry.tokens) for entry in self._owned.values())
+
+    @property
+    def parked_tokens(self) -> int:
+        """How many tokens lie in blobs."""
+        return self._parked_tokens
+
+    def place(self, sequence: SequenceId) -> Place:
+        """Where a running sequence's KV is."""
+        place = self._owned[sequence].place
+        assert place is not None
+        return place
+
+    def held(self, sequence: SequenceId) -> int:
+        """How many tokens of a running sequence have their KV."""
+        return len(self._owned[sequence].tokens)
+
+    def take_moves(self) -> tuple[Move, ...]:
+        """Hand out what must be carried out, in order, before the next batch runs."""
+        moves = tuple(self._moves)
+        self._moves.clear()
+        return moves
+
+    def reusable(self, salt: str, tokens: Tokens[int], chain: Digests) -> int:
+        """How many leading tokens are cached somewhere."""
+        match = self._match(salt, tokens, chain)
+        return 0 if match is None else match[1]
+
+    # The verbs
+
+    def attach(
+        self, sequence: SequenceId, salt: str, tokens: Tokens[int], chain: Digests, room: int
+    ) -> int | None:
+        """Give a sequence a place with room for `room` tokens; returns how many of its tokens it reuses.
+
+        None means that nothing can be evicted to make room, and changes nothing.
+        """
+        assert sequence not in self._owned
+        match = self._match(salt, tokens, chain)
+        entry = None
+        if match is not None:
+            entry = self._reuse(*match, room)
+        if entry is None:
+            place = self._find_place(room, None, 0)
+            if place is None:
+                return None
+            entry = self._new_entry(salt, [], place)
+        self._own(entry, sequence)
+        self._index.put(entry.key, chain[: len(entry.tokens) // BLOCK])
+        self._bound_parked()
+        return len(entry.tokens)
+
+    def reserve(self, sequence: SequenceId, count: int) -> bool:
+        """Make sure that a running sequence can grow by `count`, moving or evicting what is idle."""
+        entry = self._owned[sequence]
+        assert entry.place is not None
+        lane = self._lanes[entry.place.lane]
+        need = len(entry.tokens) + count
+        if lane.shape.is_shared:
+            has_room = self._make_room(count, keep=entry)
+        else:
+            has_room = need <= lane.shape.cells or self._migrate(entry, need)
+        self._bound_parked()
+        return has_room
+
+    def extend(self, sequence: SequenceId, tokens: Tokens[int], chain: Digests | None = None) -> None:
+        """Record that a batch computed KV for more tokens of a sequence, after `reserve`."""
+        entry = self._owned[sequence]
+        assert entry.place is not None
+        entry.tokens.extend(tokens)
+        if entry.place.lane == len(self._lanes) - 1:
+            self._shared.cells.extend(entry.place.slot, len(tokens))
+        if chain is not None:
+            self._index.put(entry.key, chain[: len(entry.tokens) // BLOCK])
+
+    def release(self, sequence: SequenceId) -> None:
+        """The sequence ended; what it computed stays cached as long as nobody needs the place."""
+        entry = self._owned.pop(sequence)
+        entry.owner = None
+        entry.used = self._tick()
+        if len(entry.tokens) < BLOCK:
+            self._forget(entry)
+            return
+        self._index.put(entry.key, digests(entry.salt, entry.tokens, self._index.chain(entry.key)))
+
+    def park(self, sequence: SequenceId) -> None:
+        """Take a running sequence's place away, keeping its KV in a blob when there is room for it."""
+        entry = self._owned[sequence]
+        self.release(sequence)
+        if entry.place is not None:
+            self._evict(entry)
+        self._bound_parked()
+
+    def drop(self, sequence: SequenceId) -> None:
+        """Forget a running sequence's KV altogether."""
+        entry = self._owned.pop(sequence)
+        entry.owner = None
+        self._forget(entry)
+
+    def sweep(self) -> None:
+        """Park what is idle in the shared lane while others run there: every query scans every cell."""
+        slots = [entry for entry in self._shared.slots if entry is not None]
+        if any(entry.owner is not None for entry in slots):
+            for entry in slots:
+                if entry.owner is None:
+                    self._evict(entry)
+            self._bound_parked()
+
+    # Matching
+
+    def _reuse(self, source: _Entry, length: int, room: int) -> _Entry | None:
+        """An entry that holds the first `length` tokens of the source: itself, when idle, or a copy."""
+        if self._can_adopt(source, length, room):
+            self._trim(source, length)
+            return source
+        place = self._find_place(room, source, length)
+        if place is not None:
+            entry = self._new_entry(source.salt, source.tokens[:length], place)
+            self._fill(entry, source, length)
+            return entry
+        if source.owner is None and self._fits(source, room):
+            self._trim(source, length)
+            return source
+        return None
+
+    def _match(self, salt: str, tokens: Tokens[int], chain: Digests) -> tuple[_Entry, int] | None:
+        """The entry to reuse and how much of it; the last token is always computed, for its logits."""
+        limit = len(tokens) - 1
+        best: tuple[_Entry, int] | None = None
+        for key in self._index.nominate(chain):
+            entry = self._entries[key]
+            length = min(common_length(tokens, entry.tokens), limit)
+            if entry.salt != salt or length < BLOCK:
+                continue
+            if not self._shape.can_trim and (length != len(entry.tokens) or entry.owner is not None):
+                continue
+            if best is None or (length, entry.owner is None) > (best[1], best[0].owner is None):
+                best = entry, length
+        return best
+
+    def _can_adopt(self, entry: _Entry, length: int, room: int) -> bool:
+        """An idle entry is taken over when most of it is wanted; else its tail is kept for its next turn."""
+        return entry.owner is None and 2 * length >= len(entry.tokens) and self._fits(entry, room)
+
+    def _fits(self, entry: _Entry, room: int) -> bool:
+        if entry.place is None:
+            return False
+        shape = self._lanes[entry.place.lane].shape
+        if not shape.is_shared:
+            return room <= shape.cells
+        return self._can_make_room(room - len(entry.tokens), keep=entry)
+
+    # Places
+
+    @property
+    def _shared(self) -> _Lane:
+        return self._lanes[-1]
+
+    def _find_place(self, room: int, source: _Entry | None, length: int) -> Place | None:
+        """A slot for `room` tokens: beside its source when they share much, else the smallest that fits."""
+        last = len(self._lanes) - 1
+        if (
+            source is not None
+            and source.place is not None
+            and source.place.lane == last
+            and length >= SHARE_FROM
+        ):
+            place = self._shared_place(room - length, keep=source)
+            if place is not None:
+                return place
+        for number, lane in enumerate(self._lanes[:last]):
+            if room <= lane.shape.cells:
+                place = self._private_place(number, keep=source)
+                if place is not None:
+                    return place
+        return self._shared_place(room, keep=source)
+
+    def _private_place(self, number: int, keep: _Entry | None) -> Place | None:
+        slots = self._lanes[number].slots
+        for slot, entry in enumerate(slots):
+            if entry is None:
+                return Place(number, slot)
+        idle = [entry for entry in slots if entry is not None and entry.owner is None and entry is not keep]
+        if not idle:
+            return None
+        oldest = min(idle, key=_used)
+        place = oldest.place
+        self._evict(oldest)
+        return place
+
+    def _shared_place(self, room: int, keep: _Entry | None) -> Place | None:
+        if not self._can_make_room(room, keep=keep):
+            return None
+        slots = self._shared.slots
+        number = len(self._lanes) - 1
+        slot = next((slot for slot, entry in enumerate(slots) if entry is None), None)
+        if slot is None:
+            idle = [
+                entry for entry in slots if entry is not None and entry.owner is None and entry is not keep
+            ]
+            if not idle:
+                return None
+            oldest = min(idle, key=_used)
+            assert oldest.place is not None
+            slot = oldest.place.slot
+            self._evict(oldest)
+        return Place(number, slot) if self._make_room(room, keep=keep) else None
+
+    def _can_make_room(self, count: int, keep: _Entry | None) -> bool:
+        """Whether evicting idle entries of the shared lane would free `count` cells."""
+        if self._shared.cells.used + count <= self._shared.shape.cells:
+            return True
+        # Cells that an idle entry shares with a running one stay; owned lengths bound what must stay.
+        kept = sum(
+            len(entry.tokens)
+            for entry in self._shared.slots
+            if entry is not None and (entry.owner is not None or entry is keep)
+        )
+        return min(kept, self._shared.cells.used) + count <= self._shared.shape.cells
+
+    def _make_room(self, count: int, keep: _Entry | None) -> bool:
+        while self._shared.cells.used + count > self._shared.shape.cells:
+            idle = [
+                entry
+                for entry in self._shared.slots
+                if entry is not None and entry.owner is None and entry is not keep
+            ]
+            if not idle:
+                return False
+            self._evict(min(idle, key=_used))
+        return True
+
+    def _migrate(self, entry: _Entry, need: int) -> bool:
+        """Move a sequence that outgrew its private slot to a roomier one."""
+        old = entry.place
+        assert old is not None
+        last = len(self._lanes) - 1
+        place: Place | None = None
+        for number in range(old.lane + 1, last):
+            if place is None and need <= self._lanes[number].shape.cells:
+                place = self._private_place(number, keep=entry)
+        place = place or self._shared_place(need, keep=entry)
+        if place is None:
+            return False
+        self._moves.append(Copy(old, place, len(entry.tokens)))
+        self._moves.append(Trim(old, 0))
+        self._lanes[old.lane].slots[old.slot] = None
+        self._lanes[place.lane].slots[place.slot] = entry
+        entry.place = place
+        if place.lane == last:
+            self._shared.cells.extend(place.slot, len(entry.tokens))
+        return True
+
+    # Entries
+
+    def _new_entry(self, salt: str, tokens: list[int], place: Place) -> _Entry:
+        entry = _Entry(self._next_key, salt, tokens, place)
+        self._next_key += 1
+        self._entries[entry.key] = entry
+        self._lanes[place.lane].slots[place.slot] = entry
+        return entry
+
+    def _fill(self, entry: _Entry, source: _Entry, length: int) -> None:
+        """Bring the first `length` tokens of the source into a new entry's place."""
+        assert entry.place is not None
+        source.used = self._tick()
+        last = len(self._lanes) - 1
+        if source.place is None:
+            assert source.blob is not None
+            self._moves.append(Load(source.blob, entry.place, length))
+        elif source.place.lane == entry.place.lane == last:
+            self._moves.append(Share(source.place, entry.place, length))
+            self._shared.cells.share(source.place.slot, entry.place.slot, length)
+            return
+        else:
+            self._moves.append(Copy(source.place, entry.place, length))
+        if entry.place.lane == last:
+            self._shared.cells.extend(entry.place.slot, length)
+
+    def _own(self, entry: _Entry, sequence: SequenceId) -> None:
+        entry.owner = sequence
+        entry.used = self._tick()
+        self._owned[sequence] = entry
+
+    def _trim(self, entry: _Entry, length: int) -> None:
+        if length == len(entry.tokens):
+            return
+        assert entry.place is not None
+        del entry.tokens[length:]
+        self._index.cut(entry.key, length // BLOCK)
+        self._moves.append(Trim(entry.place, length))
+        if entry.place.lane == len(self._lanes) - 1:
+            self._shared.cells.trim(entry.place.slot, length)
+
+    def _evict(self, entry: _Entry) -> None:
+        """Take an idle entry's place, keeping it in a blob unless another entry holds all of it anyway."""
+        place = entry.place
+        assert place is not None
+        assert entry.owner is None
+        if self._is_covered(entry) or len(entry.tokens) > self._shape.parked_tokens:
+            self._forget(entry)
+            return
+        entry.blob = entry.key
+        self._moves.append(Save(place, entry.blob))
+        self._leave(entry)
+        self._parked_tokens += len(entry.tokens)
+
+    def _is_covered(self, entry: _Entry) -> bool:
+        for key in self._index.nominate(self._index.chain(entry.key)):
+            other = self._entries[key]
+            if (
+                other is not entry
+                and len(other.tokens) >= len(entry.tokens)
+                and other.salt == entry.salt
+                and other.tokens[: len(entry.tokens)] == entry.tokens
+            ):
+                return self._shape.can_trim
+        return False
+
+    def _bound_parked(self) -> None:
+        while self._parked_tokens > self._shape.parked_tokens:
+            parked = [entry for entry in self._entries.values() if entry.blob is not None]
+            self._forget(min(parked, key=_used))
+
+    def _leave(self, entry: _Entry) -> None:
+        place = entry.place
+        assert place is not None
+        self._moves.append(Trim(place, 0))
+        self._lanes[place.lane].slots[place.slot] = None
+        if place.lane == len(self._lanes) - 1:
+            self._shared.cells.trim(place.slot, 0)
+        entry.place = None
+
+    def _forget(self, entry: _Entry) -> None:
+        if entry.place is not None:
+            self._leave(entry)
+        if entry.blob is not None:
+            self._moves.append(Discard(entry.blob))
+            self._parked_tokens -= len(entry.tokens)
+        self._index.remove(entry.key)
+        del self._entries[entry.key]
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+
+def _used(entry: _Entry) -> int:
+    return entry.used

@@ -1,0 +1,300 @@
+"""What runs next: continuous batching with chunked prefill, priorities and preemption.
+
+Law: a sequence is in exactly one of waiting, running or gone; running ones own a place in the pool. A cycle
+is one decode step for each lane that has decoding sequences, then one prefill step; each step is one batch
+of one lane, so that what was decoded leaves before the prefill runs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.places import Move
+from ganglion.scheduler.pool import KvPool, SequenceId
+from ganglion.scheduler.prefix import BLOCK, common_blocks
+from ganglion.scheduler.sequence import Sequence
+
+AGE_S = 10.0
+"""Waiting this long makes a request one priority step more urgent, so that nothing waits for ever."""
+
+GROWTH = 160
+"""Room for an answer that a place is chosen with; one that grows beyond its slot moves to a larger one."""
+
+WORTH_WAITING = 2 * BLOCK
+"""A prefix that somebody else is just computing is waited for when it saves at least this many tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """New tokens that one sequence contributes to a batch; the last one's logits are wanted at the end."""
+
+    sequence: SequenceId
+    start: int
+    count: int
+    wants_logits: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One forward pass over one lane, after its moves."""
+
+    moves: tuple[Move, ...]
+    lane: int
+    chunks: tuple[Chunk, ...]
+    is_decode: bool
+
+    @property
+    def tokens(self) -> int:
+        """The size of the batch."""
+        return sum(chunk.count for chunk in self.chunks)
+
+
+class Scheduler:
+    """Decides each step; `commit` tells it what came of it."""
+
+    def __init__(self, pool: KvPool, pace: Pace, *, context: int, parallel: int) -> None:
+        self._pool = pool
+        self._pace = pace
+        self._context = context
+        self._parallel = parallel
+        self._waiting: dict[SequenceId, Sequence] = {}
+        self._running: dict[SequenceId, Sequence] = {}
+        self._lanes_due: list[int] = []
+        self._is_prefill_due = False
+        self._cycle_decode_s = 0.0
+        self._now_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences wait for a place."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """How many sequences own a place."""
+        return len(self._running)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self._waiting and not self._running
+
+    def add(self, sequence: Sequence) -> None:
+        """Queue a sequence."""
+        self._waiting[sequence.id] = sequence
+
+    def remove(self, sequence: SequenceId) -> None:
+        """The sequence ended, whichever way; what it computed stays cached."""
+        if self._running.pop(sequence, None) is not None:
+            self._pool.release(sequence)
+        else:
+            self._waiting.pop(sequence, None)
+
+    def plan(self, now_s: float) -> Step | None:
+        """The next step, or None when nothing can run."""
+        self._now_s = now_s
+        for _ in range(2):
+            while self._lanes_due:
+                step = self._decode_step(self._lanes_due.pop(0))
+                if step is not None:
+                    return step
+            if self._is_prefill_due:
+                self._is_prefill_due = False
+                self._admit()
+                step = self._prefill_step()
+                if step is not None:
+                    return step
+            self._begin_cycle()
+        return None
+
+    def commit(self, step: Step, sampled: Mapping[SequenceId, int], elapsed_s: float) -> None:
+        """Record a step that ran: `sampled` has a token for each chunk that wanted logits and goes on."""
+        if step.is_decode:
+            self._cycle_decode_s += elapsed_s
+        else:
+            self._pace.saw_prefill(step.tokens, elapsed_s)
+        for chunk in step.chunks:
+            sequence = self._running.get(chunk.sequence)
+            if sequence is None:
+                continue
+            computed = sequence.tokens[chunk.start : chunk.start + chunk.count]
+            self._pool.extend(sequence.id, computed, None if step.is_decode else sequence.chain)
+            token = sampled.get(sequence.id)
+            if token is not None:
+                sequence.append(token)
+
+    def progress(self, sequence: SequenceId) -> tuple[int, int]:
+        """How many of a running sequence's tokens have KV, of how many."""
+        return self._pool.held(sequence), len(self._running[sequence].tokens)
+
+    # One cycle
+
+    def _begin_cycle(self) -> None:
+        self._pool.sweep()
+        lanes = {
+            self._pool.place(sequence.id).lane
+            for sequence in self._running.values()
+            if self._decodes(sequence)
+        }
+        self._lanes_due = sorted(lanes)
+        self._is_prefill_due = True
+        self._pace.saw_decode(self._cycle_decode_s)
+        self._cycle_decode_s = 0.0
+
+    def _decodes(self, sequence: Sequence) -> bool:
+        return sequence.generated_tokens > 0 and len(sequence.tokens) - self._pool.held(sequence.id) == 1
+
+    def _decode_step(self, lane: int) -> Step | None:
+        chunks = []
+        for sequence in sorted(self._running.values(), key=self._rank):
+            if sequence.id not in self._running or not self._decodes(sequence):
+                continue  # preempted a moment ago
+            if self._pool.place(sequence.id).lane != lane:
+                continue
+            if not self._reserve(sequence, 1):
+                continue
+            place = self._pool.place(sequence.id)
+            if place.lane == lane:
+                chunks.append((place.slot, Chunk(sequence.id, len(sequence.tokens) - 1, 1, True)))
+            elif place.lane not in self._lanes_due:
+                self._lanes_due.append(place.lane)
+        # A sequence planned above may have been preempted by a later, more urgent one's need for room.
+        live = [item for item in chunks if item[1].sequence in self._running]
+        if not live:
+            return None
+        # Slots in order: the library splits a private lane's batch where slot numbers jump.
+        ordered = tuple(chunk for _, chunk in sorted(live, key=lambda item: item[0]))
+        return Step(self._pool.take_moves(), lane, ordered, is_decode=True)
+
+    def _prefill_step(self) -> Step | None:
+        """Fill one batch: half of it for whoever waited longest, the rest for whoever has least to do."""
+        pending = [sequence for sequence in self._running.values() if not self._decodes(sequence)]
+        if not pending:
+            return None
+        pending.sort(key=self._rank)
+        is_shared = len(pending) < len(self._running)
+        budget = self._pace.chunk(is_shared_with_decode=is_shared)
+        first = pending[0]
+        lane = self._pool.place(first.id).lane
+        wanted = self._missing(first)
+        others = sorted(
+            (each for each in pending[1:] if self._pool.place(each.id).lane == lane), key=self._missing
+        )
+        share = min(wanted, budget if not others else max(budget // 2, budget - self._missing(others[0])))
+        plan = [(first, share)]
+        budget -= share
+        for sequence in others:
+            if budget <= 0:
+                break
+            count = min(self._missing(sequence), budget)
+            plan.append((sequence, count))
+            budget -= count
+        return self._prefill_of(plan, lane)
+
+    def _prefill_of(self, plan: list[tuple[Sequence, int]], lane: int) -> Step | None:
+        chunks: list[Chunk] = []
+        for sequence, count in plan:
+            if sequence.id not in self._running or not self._reserve(sequence, count):
+                continue
+            if self._pool.place(sequence.id).lane != lane:
+                continue  # it had to move; its chunk runs in a later cycle
+            start = self._pool.held(sequence.id)
+            chunks.append(Chunk(sequence.id, start, count, start + count == len(sequence.tokens)))
+        live = tuple(chunk for chunk in chunks if chunk.sequence in self._running)
+        return Step(self._pool.take_moves(), lane, live, is_decode=False) if live else None
+
+    def _missing(self, sequence: Sequence) -> int:
+        return len(sequence.tokens) - self._pool.held(sequence.id)
+
+    # Admission and preemption
+
+    def _aged(self, sequence: Sequence) -> int:
+        """Priority with ageing; lower is sooner."""
+        return sequence.priority - int((self._now_s - sequence.arrived_s) / AGE_S)
+
+    def _rank(self, sequence: Sequence) -> tuple[int, float]:
+        return self._aged(sequence), sequence.arrived_s
+
+    def _admit(self) -> None:
+        """Give waiting sequences a place, most urgent first, tenants in turn."""
+        tenants: dict[str, int] = {}
+        for sequence in self._running.values():
+            tenants[sequence.salt] = tenants.get(sequence.salt, 0) + 1
+        waiting = list(self._waiting.values())
+        while waiting:
+            best = min(
+                waiting,
+                key=lambda each: (self._aged(each), tenants.get(each.salt, 0), each.arrived_s),
+            )
+            waiting.remove(best)
+            if self._waits_for_prefix(best):
+                continue
+            if not self._start(best):
+                return
+            tenants[best.salt] = tenants.get(best.salt, 0) + 1
+
+    def _start(self, sequence: Sequence) -> bool:
+        """Attach a sequence, taking the place of a strictly less urgent one when it must."""
+        while True:
+            if len(self._running) < self._parallel:
+                cached = self._attach(sequence)
+                if cached is not None:
+                    break
+            victim = self._victim(less_urgent_than=sequence)
+            if victim is None:
+                return False
+            self._preempt(victim)
+        del self._waiting[sequence.id]
+        self._running[sequence.id] = sequence
+        sequence.is_running = True
+        if sequence.admitted_s is None:
+            sequence.admitted_s = self._now_s
+            sequence.cached_tokens = cached
+        return True
+
+    def _attach(self, sequence: Sequence) -> int | None:
+        remaining = sequence.max_tokens - sequence.generated_tokens
+        room = min(len(sequence.tokens) + min(remaining, GROWTH), self._context)
+        return self._pool.attach(sequence.id, sequence.salt, sequence.tokens, sequence.chain, room)
+
+    def _waits_for_prefix(self, sequence: Sequence) -> bool:
+        """Whether somebody running is about to compute a prefix that this sequence can then share."""
+        if not sequence.chain:
+            return False
+        known: int | None = None
+        for other in self._running.values():
+            if other.salt != sequence.salt or not other.chain or other.chain[0] != sequence.chain[0]:
+                continue
+            common = common_blocks(sequence.chain, other.chain) * BLOCK
+            if common <= self._pool.held(other.id):
+                continue
+            if known is None:
+                known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain)
+            if common >= known + WORTH_WAITING:
+                return True
+        return False
+
+    def _reserve(self, sequence: Sequence, count: int) -> bool:
+        """Make room for a running sequence; the least urgent one goes back to waiting when there is none."""
+        while not self._pool.reserve(sequence.id, count):
+            victim = self._victim(less_urgent_than=None)
+            if victim is None or victim is sequence:
+                self._preempt(sequence)
+                return False
+            self._preempt(victim)
+        return True
+
+    def _victim(self, less_urgent_than: Sequence | None) -> Sequence | None:
+        candidates = [
+            each
+            for each in self._running.values()
+            if less_urgent_than is None or self._aged(each) > self._aged(less_urgent_than)
+        ]
+        return max(candidates, key=self._rank, default=None)
+
+    def _preempt(self, sequence: Sequence) -> None:
+        del self._running[sequence.id]
+        self._pool.park(sequence.id)
+        sequence.is_running = False
+        sequence.preemptions += 1
+        self._waiting[sequence.id] = sequence

@@ -1,0 +1,80 @@
+"""The answers to one call as one stream: n generators merged through a bounded queue.
+
+Law: leaving the context closes every generator, and each choice ends with `Finished` or `Failed`, also
+when an engine breaks off or raises.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Self
+
+from ganglion.core.engine import Engine
+from ganglion.core.errors import EngineFailed
+from ganglion.core.events import Event, Failed, Finished
+from ganglion.core.fold import Answer, fold
+from ganglion.core.request import Request
+
+logger = logging.getLogger("ganglion.server")
+
+# Enough to join a burst into one write; small, so that a client that stops reading stops its engine.
+_QUEUED_EVENTS = 64
+
+Answered = tuple[int, Event]
+
+
+class Answers:
+    """Runs the requests of one call at the same time and hands out what comes, by choice."""
+
+    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._queue: asyncio.Queue[Answered] = asyncio.Queue(_QUEUED_EVENTS)
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        self._pumps = [
+            asyncio.create_task(self._pump(choice, request)) for choice, request in enumerate(self._requests)
+        ]
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+
+    async def take(self) -> list[Answered]:
+        """Wait for the next event, and take every other that is already there."""
+        batch = [await self._queue.get()]
+        while not self._queue.empty():
+            batch.append(self._queue.get_nowait())
+        return batch
+
+    async def whole(self) -> list[Answer]:
+        """Wait for every choice's answer; raises the first failure."""
+        events: list[list[Event]] = [[] for _ in self._requests]
+        waiting = len(events)
+        while waiting:
+            for choice, event in await self.take():
+                events[choice].append(event)
+                if isinstance(event, Failed):
+                    raise event.error
+                waiting -= isinstance(event, Finished)
+        return [fold(of_choice) for of_choice in events]
+
+    async def _pump(self, choice: int, request: Request) -> None:
+        try:
+            async with aclosing(self._engine.generate(request)) as events:
+                async for event in events:
+                    await self._queue.put((choice, event))
+                    if isinstance(event, Finished | Failed):
+                        return
+            failure = EngineFailed("The engine ended its answer without saying how.")
+        except Exception:
+            logger.exception("an engine raised, request_id=%s", request.id)
+            failure = EngineFailed("The engine failed under this request.")
+        await self._queue.put((choice, Failed(failure)))

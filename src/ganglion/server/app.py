@@ -1,0 +1,31 @@
+"""The whole app: routes, wrapped in what every request passes."""
+
+from starlette.routing import Router
+from starlette.types import ASGIApp
+
+from ganglion.core.engine import Engine
+from ganglion.server.auth import Auth
+from ganglion.server.deadlines import Deadlined
+from ganglion.server.drain import Gate
+from ganglion.server.metrics import Metrics
+from ganglion.server.observe import Observed
+from ganglion.server.origin import OriginGuard, is_loopback
+from ganglion.server.refusals import Refusals
+from ganglion.server.request_log import RequestLog
+from ganglion.server.routes import build_routes
+from ganglion.server.settings import ServerSettings
+
+
+def build_app(engine: Engine, settings: ServerSettings, gate: Gate | None = None) -> ASGIApp:
+    """The ASGI app in front of an engine, which it gives deadlines and measures."""
+    gate = gate or Gate(settings.max_in_flight)
+    metrics = Metrics()
+    measured = Observed(Deadlined(engine, settings.deadlines), metrics)
+    router = Router(build_routes(measured, settings, gate, metrics), redirect_slashes=False)
+    guarded = OriginGuard(
+        Auth(router, settings.api_keys),
+        is_loopback_bind=is_loopback(settings.host),
+        allowed_hosts=settings.allowed_hosts,
+        cors_origins=settings.cors_origins,
+    )
+    return RequestLog(Refusals(guarded), gate)

@@ -1,0 +1,76 @@
+"""Who may come in: the whole app behind keys, deny by default.
+
+Law: only what PUBLIC lists answers without a key once there is one, and the path judged is `scope["path"]`,
+the one the router sees; a URL rebuilt from headers is the client's to forge.
+"""
+
+import hashlib
+import hmac
+from collections.abc import Sequence
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ganglion.core.errors import InvalidApiKey
+from ganglion.server.refusals import error_response
+from ganglion.server.scope import header, set_tenant
+
+PUBLIC = frozenset(
+    {
+        ("GET", "/"),
+        ("HEAD", "/"),
+        ("GET", "/docs"),
+        ("HEAD", "/docs"),
+        ("GET", "/health/live"),
+        ("HEAD", "/health/live"),
+        ("GET", "/health/ready"),
+        ("HEAD", "/health/ready"),
+    }
+)
+
+_BEARER = b"bearer "
+_TENANT_DIGITS = 16
+
+
+class Auth:
+    """Lets a request through when it brings one of the keys; keeps their digests only."""
+
+    def __init__(self, app: ASGIApp, api_keys: Sequence[str]) -> None:
+        self._app = app
+        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in api_keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan" or not self._digests:
+            await self._app(scope, receive, send)
+            return
+        key = _presented_key(scope)
+        digest = None if key is None else self._matching(key)
+        if digest is not None:
+            set_tenant(scope, digest.hex()[:_TENANT_DIGITS])
+            await self._app(scope, receive, send)
+        elif scope["type"] == "http" and (scope["method"], scope["path"]) in PUBLIC:
+            await self._app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1008})
+        else:
+            await error_response(_refusal(key), {"www-authenticate": "Bearer"})(scope, receive, send)
+
+    def _matching(self, key: bytes) -> bytes | None:
+        presented = hashlib.sha256(key).digest()
+        found = None
+        for digest in self._digests:  # all of them, so that time says nothing about which
+            if hmac.compare_digest(digest, presented):
+                found = digest
+        return found
+
+
+def _presented_key(scope: Scope) -> bytes | None:
+    authorization = header(scope, b"authorization")
+    if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
+        return authorization[len(_BEARER) :].strip()
+    return header(scope, b"x-api-key")
+
+
+def _refusal(key: bytes | None) -> InvalidApiKey:
+    if key is None:
+        return InvalidApiKey("No API key was given.", hint="Send it as 'Authorization: Bearer KEY'.")
+    return InvalidApiKey("The API key is not valid here.")

@@ -1,0 +1,71 @@
+"""The listening socket, taken before anything is loaded, and the binds that are refused."""
+
+import socket
+
+from ganglion.server.origin import is_loopback
+from ganglion.server.settings import ServerSettings
+
+_LAST_PORT = 65535
+
+
+class StartRefused(Exception):
+    """The server does not start; `hint` says what would let it."""
+
+    def __init__(self, message: str, *, hint: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+
+class InsecureBind(StartRefused):
+    """Others could reach this server, and nothing would ask them for a key."""
+
+
+class BindFailed(StartRefused):
+    """The address cannot be listened on."""
+
+
+def check_bind(settings: ServerSettings) -> None:
+    """Raise InsecureBind for a bind that others can reach while no key is set."""
+    if settings.api_keys or is_loopback(settings.host):
+        return
+    raise InsecureBind(
+        f"{settings.host} can be reached from other machines and no API key is set.",
+        hint="Set a key, or bind 127.0.0.1.",
+    )
+
+
+def bind(settings: ServerSettings) -> socket.socket:
+    """A bound socket, not listening yet; raises BindFailed."""
+    if not 0 <= settings.port <= _LAST_PORT:  # the resolver would wrap it around and say nothing
+        raise _failure(settings, ValueError(f"a port is a number up to {_LAST_PORT}"))
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        raise _failure(settings, error) from None
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+    except OSError as error:
+        listener.close()
+        raise _failure(settings, error) from None
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket, settings: ServerSettings) -> str:
+    """Where a client on this machine finds the socket."""
+    host, port = listener.getsockname()[:2]
+    scheme = "https" if settings.tls_cert else "http"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _failure(settings: ServerSettings, error: Exception) -> BindFailed:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return BindFailed(
+        f"Cannot listen on {settings.host}:{settings.port}: {reason}.",
+        hint="Choose another port with --port, or stop what listens there.",
+    )

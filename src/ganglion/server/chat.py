@@ -1,0 +1,66 @@
+"""The door of `POST /v1/chat/completions`."""
+
+import logging
+import time
+import uuid
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ganglion.core.engine import Engine
+from ganglion.server.answers import Answers
+from ganglion.server.drain import Gate
+from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.scope import is_on, tenant
+from ganglion.server.settings import ServerSettings
+from ganglion.wire import chat
+
+logger = logging.getLogger("ganglion.server")
+
+# Field names are the clients' to choose: remember enough for every real one, not all that could be sent.
+_REMEMBERED_FIELDS = 1024
+_FIELD_SHOWN = 64
+
+
+class ChatDoor:
+    """Parses a call, runs its requests, and streams or returns what they answer."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings, gate: Gate) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._gate = gate
+        self._noted_fields: set[str] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_json(scope, receive, self._settings)
+        call = chat.parse(body, self._arrival(scope))
+        self._note(call.unknown_fields)
+        with self._gate.admit():
+            await while_connected(scope, receive, self._answer(call, scope, receive, send))
+
+    async def _answer(self, call: chat.ChatCall, scope: Scope, receive: Receive, send: Send) -> None:
+        async with Answers(self._engine, call.requests) as answers:
+            if call.is_streamed:
+                projection = chat.ChatProjection(call.reply, len(call.requests))
+                await stream(answers, projection, send, self._settings)
+                return
+            whole = chat.body(await answers.whole(), call.reply)
+        await Response(whole, media_type="application/json")(scope, receive, send)
+
+    def _arrival(self, scope: Scope) -> chat.Arrival:
+        return chat.Arrival(
+            id=f"chatcmpl-{uuid.uuid4().hex}",
+            created_s=int(time.time()),
+            fingerprint=f"ganglion-{self._settings.build.version}",
+            tenant=tenant(scope),
+            keep_markers=is_on(scope, b"x-include-thinking"),
+            is_thought_shown=is_on(scope, b"x-thought"),
+            is_strict=self._settings.is_strict,
+        )
+
+    def _note(self, fields: tuple[str, ...]) -> None:
+        for field in fields:
+            name = field[:_FIELD_SHOWN]
+            if name not in self._noted_fields and len(self._noted_fields) < _REMEMBERED_FIELDS:
+                self._noted_fields.add(name)
+                logger.debug("a client sent the unknown field %r", name)

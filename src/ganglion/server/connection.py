@@ -1,0 +1,130 @@
+"""One TCP connection: uvicorn's HTTP protocol with the limits that it lacks.
+
+Law: a request's head is bounded in bytes and in time, and what is not HTTP is told so in our envelope.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
+from ganglion.server.scope import ABORT
+from ganglion.wire import errors
+
+MAX_HEAD_BYTES = 64 * 2**10
+HEAD_S = 30.0
+"""A head that takes longer is a client that holds the connection on purpose."""
+MAX_CONNECTIONS = 8192
+STALLED_CLOSE_S = 30.0
+MAX_PIPELINED = 64
+"""Requests that may wait behind the one being answered; nobody honest sends them at all."""
+
+
+class HeadTooLarge(InvalidRequest):
+    """The request line and headers are larger than any client of ours sends."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 with bounded heads, bounded idling and a way to cut a stalled reader."""
+
+    _head_bytes = 0
+    _is_in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+    _cycles: Sequence[RequestResponseCycle] = ()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            self._refuse(Overloaded("The server holds as many connections as it may."))
+            return
+        self._head_timer = self.loop.call_later(HEAD_S, self._give_up_on_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        # uvicorn tells only the newest of pipelined requests that its client is gone.
+        for cycle in self._cycles:
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_S, self._give_up_on_head)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(HeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        self._is_in_head, self._head_bytes = False, 0
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > MAX_HEAD_BYTES:
+            self._refuse(HeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+            return
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        super().on_headers_complete()
+        self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+        if len(self._cycles) > MAX_PIPELINED:
+            self.transport.abort()
+        # uvicorn stops reading behind a pipelined request, and would not see the client leave.
+        self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_head = True
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell what is not HTTP that it is not."""
+        self._refuse(InvalidRequest(msg))
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, and cut it if its client does not even read what it was sent."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(STALLED_CLOSE_S, self.transport.abort)
+
+    def _give_up_on_head(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self.transport.abort()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, error: GanglionError) -> None:
+        """Answer without the app, and close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_raw_response(error))
+        self.transport.close()
+
+
+def _raw_response(error: GanglionError) -> bytes:
+    body = errors.envelope(error)
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        "x-request-id": uuid.uuid4().hex,
+        **errors.headers(error),
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body

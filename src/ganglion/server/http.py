@@ -1,0 +1,158 @@
+"""What every HTTP wire shares: reading a body, watching the client, and streaming frames to it.
+
+Law: until the first byte any failure is an HTTP status; after it the wire's own error frame. The first byte
+goes out with the first token or after a second of waiting, whichever is earlier.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from contextlib import closing
+
+from starlette.types import Receive, Scope, Send
+
+from ganglion.core.errors import BodyTooLarge, DeadlineExceeded, UnsupportedMediaType
+from ganglion.core.events import Delta, Failed, Finished, Opened
+from ganglion.server.alarm import Alarm
+from ganglion.server.answers import Answers
+from ganglion.server.refusals import ClientGone
+from ganglion.server.scope import ABORT, header
+from ganglion.server.settings import ServerSettings
+from ganglion.wire.frame import Comment, Frame, sse
+from ganglion.wire.projection import Projection
+
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class ReaderStalled(Exception):
+    """The client is connected and does not read."""
+
+
+async def read_json(scope: Scope, receive: Receive, settings: ServerSettings) -> bytes:
+    """The whole body of a JSON request, within its limits."""
+    media_type = (header(scope, b"content-type") or b"").split(b";")[0].strip().lower()
+    if media_type != b"application/json" or header(scope, b"content-encoding") not in (None, b"identity"):
+        raise UnsupportedMediaType(
+            "The body must be JSON.", hint="Send it uncompressed as 'content-type: application/json'."
+        )
+    try:
+        async with asyncio.timeout(settings.body_s):
+            return await _read(scope, receive, settings.max_body_bytes)
+    except TimeoutError:
+        raise DeadlineExceeded("body", settings.body_s) from None
+
+
+async def _read(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+    announced = header(scope, b"content-length") or b""
+    if announced.isdigit() and int(announced[:20]) > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise BodyTooLarge(max_bytes)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def while_connected(scope: Scope, receive: Receive, work: Coroutine[None, None, None]) -> None:
+    """Do the work unless the client leaves first; then the work is cancelled, and awaited."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        is_over = working.done() and not working.cancelled()
+        if is_over and isinstance(working.exception(), ReaderStalled):
+            _cut(scope)
+            await leaving
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+    if working.cancelled():
+        raise ClientGone
+    working.result()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _cut(scope: Scope) -> None:
+    # Closing politely would wait for the bytes that this client does not read.
+    extension = scope.get("extensions", {}).get(ABORT)
+    if extension is None:
+        raise ReaderStalled
+    extension["abort"]()
+
+
+async def stream(answers: Answers, projection: Projection, send: Send, settings: ServerSettings) -> None:
+    """Stream the answers as the projection tells them, from the first byte to the last."""
+    with closing(Alarm()) as alarm:
+        out = _Out(send, alarm, settings.stalled_reader_s)
+        frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
+        await out.start()
+        while not projection.is_done:
+            await out.write(frames)
+            frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
+        await out.write(frames, is_last=True)
+
+
+async def _until_first_byte(answers: Answers, projection: Projection, alarm: Alarm) -> list[Frame | Comment]:
+    frames: list[Frame | Comment] = []
+    has_begun = False
+    try:
+        with alarm:
+            while not has_begun:
+                for choice, event in await answers.take():
+                    if isinstance(event, Failed) and not has_begun:
+                        raise event.error
+                    has_begun = has_begun or isinstance(event, Opened | Delta | Finished)
+                    frames += projection.feed(event, choice)
+                    if projection.is_done:
+                        return frames
+    except TimeoutError:
+        frames += projection.tick()
+    return frames
+
+
+async def _next_frames(answers: Answers, projection: Projection, alarm: Alarm) -> list[Frame | Comment]:
+    """What comes next: the frames of the events that are there, or a sign of life."""
+    frames: list[Frame | Comment] = []
+    try:
+        with alarm:
+            while not frames:
+                for choice, event in await answers.take():
+                    frames += projection.feed(event, choice)
+                    if projection.is_done:
+                        return frames
+    except TimeoutError:
+        frames += projection.tick()
+    return frames
+
+
+class _Out:
+    """The response as it is written, giving up on a client that does not read."""
+
+    def __init__(self, send: Send, alarm: Alarm, stalled_s: float) -> None:
+        self._send = send
+        self._alarm = alarm
+        self._stalled_s = stalled_s
+
+    async def start(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+
+    async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
+        body = b"".join([sse(frame) for frame in frames])
+        try:
+            with self._alarm.after(self._stalled_s):
+                await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+        except TimeoutError:
+            raise ReaderStalled from None

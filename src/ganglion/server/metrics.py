@@ -1,0 +1,135 @@
+"""What `/metrics` says, in a registry of its own."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import psutil
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+
+from ganglion.core.engine import ModelState
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_TTFT_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1, 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What is read on the event loop before a page is written off it."""
+
+    models: Sequence[ModelState] = ()
+    tasks: int = 0
+
+
+class ModelMetrics:
+    """One model's own children of the labelled metrics, looked up once."""
+
+    def __init__(self, metrics: "Metrics", model: str) -> None:
+        self._requests = metrics.requests
+        self._model = model
+        self.prompt_tokens = metrics.prompt_tokens.labels(model)
+        self.completion_tokens = metrics.completion_tokens.labels(model)
+        self.cached_tokens = metrics.cached_tokens.labels(model)
+        self.first_token_s = metrics.first_token_s.labels(model)
+        self.between_tokens_s = metrics.between_tokens_s.labels(model)
+        self.in_flight = metrics.in_flight.labels(model)
+
+    def count(self, outcome: str) -> None:
+        """Count a request that ended."""
+        self._requests.labels(self._model, outcome).inc()
+
+
+class Metrics:
+    """Every counter of this server; nothing global, so that two servers in one process do not mix."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self._snapshot = Snapshot()
+        self._models: dict[str, ModelMetrics] = {}
+        registry, by_model = self.registry, ("model",)
+        self.requests = Counter(
+            "ganglion_requests",
+            "Answers ended, by finish reason, error code or cancelled.",
+            ("model", "outcome"),
+            registry=registry,
+        )
+        self.prompt_tokens = Counter("ganglion_prompt_tokens", "Prompt tokens.", by_model, registry=registry)
+        self.completion_tokens = Counter(
+            "ganglion_completion_tokens", "Tokens generated.", by_model, registry=registry
+        )
+        self.cached_tokens = Counter(
+            "ganglion_cached_tokens", "Prompt tokens found in the cache.", by_model, registry=registry
+        )
+        self.first_token_s = Histogram(
+            "ganglion_time_to_first_token_seconds",
+            "From the request to its first token.",
+            by_model,
+            registry=registry,
+            buckets=_TTFT_S,
+        )
+        self.between_tokens_s = Histogram(
+            "ganglion_inter_token_seconds",
+            "Between two pieces of an answer.",
+            by_model,
+            registry=registry,
+            buckets=_ITL_S,
+        )
+        self.in_flight = Gauge(
+            "ganglion_requests_in_flight", "Answers being made.", by_model, registry=registry
+        )
+        registry.register(self)
+
+    def of_model(self, model: str) -> ModelMetrics:
+        """The model's own metrics; `model` is an id that an engine names, never a client's word."""
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = ModelMetrics(self, model)
+        return found
+
+    async def page(self, models: Sequence[ModelState]) -> bytes:
+        """The page in Prometheus' text format; walking processes takes a while, so a thread writes it."""
+        self._snapshot = Snapshot(models, len(asyncio.all_tasks()))
+        return await asyncio.to_thread(generate_latest, self.registry)
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time: what `collect` finds is only known then."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """What the engines and the operating system say at this moment."""
+        snapshot = self._snapshot
+        yield from _models(snapshot.models)
+        yield _gauge("ganglion_asyncio_tasks", "Tasks on the event loop.", snapshot.tasks)
+        process = psutil.Process()
+        with process.oneshot():
+            yield _gauge("ganglion_open_fds", "Open file descriptors.", process.num_fds())
+            yield _gauge("ganglion_threads", "Threads of this process.", process.num_threads())
+            yield _gauge("ganglion_resident_bytes", "Memory of this process.", process.memory_info().rss)
+        children = len(process.children(recursive=True))
+        yield _gauge("ganglion_child_processes", "Processes below this one.", children)
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)
+
+
+def _models(models: Sequence[ModelState]) -> Iterator[Metric]:
+    gauges: dict[str, tuple[str, Callable[[ModelState], int]]] = {
+        "ganglion_queue_depth": ("Requests waiting in the engine.", lambda model: model.queued),
+        "ganglion_slots_used": ("Sequences running.", lambda model: model.slots_used),
+        "ganglion_slots_total": ("Sequences that can run at once.", lambda model: model.slots_total),
+        "ganglion_kv_cells_used": ("KV cells in use.", lambda model: model.kv_used),
+        "ganglion_kv_cells_total": ("KV cells there are.", lambda model: model.kv_total),
+    }
+    for name, (documentation, read) in gauges.items():
+        family = GaugeMetricFamily(name, documentation, labels=("model",))
+        for model in models:
+            family.add_metric((model.id,), read(model))
+        yield family
+    restarts = CounterMetricFamily("ganglion_worker_restarts", "Workers started again.", labels=("model",))
+    for model in models:
+        restarts.add_metric((model.id,), model.restarts)
+    yield restarts

@@ -1,0 +1,79 @@
+"""An engine that measures another one."""
+
+import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from ganglion.core.engine import Engine, ModelState
+from ganglion.core.events import Delta, Event, Failed, Finished, Started
+from ganglion.core.request import Request
+from ganglion.server.metrics import Metrics, ModelMetrics
+
+# A model's name in a request is the client's to choose: what no engine names shares one label.
+_UNKNOWN_MODEL = "unknown"
+
+
+class Observed:
+    """Counts and times every stream that passes."""
+
+    def __init__(self, inner: Engine, metrics: Metrics) -> None:
+        self._inner = inner
+        self._metrics = metrics
+
+    def models(self) -> tuple[ModelState, ...]:
+        """The inner engine's."""
+        return self._inner.models()
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The inner engine's stream, unchanged."""
+        watch = _Watch(self._metrics.of_model(self._label(request.model)))
+        try:
+            async with aclosing(self._inner.generate(request)) as events:
+                async for event in events:
+                    watch.see(event)
+                    yield event
+        finally:
+            watch.end()
+
+    def _label(self, name: str) -> str:
+        for model in self._inner.models():
+            if name == model.id or name in model.aliases:
+                return model.id
+        return _UNKNOWN_MODEL
+
+
+class _Watch:
+    """One stream's stop-watch."""
+
+    def __init__(self, metrics: ModelMetrics) -> None:
+        self._metrics = metrics
+        self._began_s = time.perf_counter()
+        self._last_s: float | None = None
+        self._outcome = "cancelled"
+        metrics.in_flight.inc()
+
+    def see(self, event: Event) -> None:
+        match event:
+            case Delta():
+                self._delta(time.perf_counter())
+            case Started(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens):
+                self._metrics.prompt_tokens.inc(prompt_tokens)
+                self._metrics.cached_tokens.inc(cached_tokens)
+            case Finished(reason=reason, usage=usage):
+                self._outcome = reason
+                self._metrics.completion_tokens.inc(usage.completion_tokens)
+            case Failed(error=error):
+                self._outcome = error.code
+            case _:
+                pass
+
+    def _delta(self, now_s: float) -> None:
+        if self._last_s is None:
+            self._metrics.first_token_s.observe(now_s - self._began_s)
+        else:
+            self._metrics.between_tokens_s.observe(now_s - self._last_s)
+        self._last_s = now_s
+
+    def end(self) -> None:
+        self._metrics.in_flight.dec()
+        self._metrics.count(self._outcome)

@@ -1,0 +1,129 @@
+"""Which web pages may talk to this server: Host against DNS rebinding, Origin and CORS for foreign pages.
+
+Law: on a loopback bind the Host header names a loopback address; and a request that changes something, when a
+browser sends it, comes from our own page or a configured origin.
+"""
+
+import ipaddress
+from collections.abc import Sequence
+from urllib.parse import urlsplit
+
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ganglion.core.errors import NotAllowed
+from ganglion.server.refusals import error_response
+from ganglion.server.scope import header, header_values
+
+_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_EXPOSED = b"x-request-id, retry-after"
+_PREFLIGHT_MAX_AGE_S = "600"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    name = host.lower().removesuffix(".")
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
+
+
+class OriginGuard:
+    """Turns away foreign hosts and pages, and greets configured ones with CORS headers."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        is_loopback_bind: bool,
+        allowed_hosts: Sequence[str] = (),
+        cors_origins: Sequence[str] = (),
+    ) -> None:
+        self._app = app
+        self._is_loopback_bind = is_loopback_bind
+        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self._cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            await self._app(scope, receive, send)
+            return
+        refusal = self._refusal(scope)
+        if refusal is not None:
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            else:
+                await error_response(refusal)(scope, receive, send)
+            return
+        origin = header(scope, b"origin")
+        if scope["type"] == "websocket" or origin is None or not self._is_configured(origin):
+            await self._app(scope, receive, send)
+        elif scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
+            await _preflight(scope, origin)(scope, receive, send)
+        else:
+            await self._app(scope, receive, _with_cors(send, origin))
+
+    def _refusal(self, scope: Scope) -> NotAllowed | None:
+        hosts = header_values(scope, b"host")
+        if self._is_loopback_bind and not (len(hosts) == 1 and self._is_known_host(hosts[0])):
+            return NotAllowed("The Host header does not name this machine.", hint="Call it by 127.0.0.1.")
+        origins = header_values(scope, b"origin")
+        if not origins or (scope["type"] == "http" and scope["method"] in _SAFE_METHODS):
+            return None
+        if len(origins) == 1 and (self._is_configured(origins[0]) or _is_same(origins[0], hosts)):
+            return None
+        return NotAllowed(
+            "Pages of this origin may not call this server.", hint="Add it to the configured CORS origins."
+        )
+
+    def _is_known_host(self, value: bytes) -> bool:
+        host = _host_of(f"//{value.decode('latin-1')}")
+        return host is not None and (is_loopback(host) or host in self._allowed_hosts)
+
+    def _is_configured(self, origin: bytes) -> bool:
+        return "*" in self._cors_origins or origin.decode("latin-1").lower() in self._cors_origins
+
+
+def _host_of(url: str) -> str | None:
+    """The host of a URL that holds nothing but a host and maybe a port."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        return None
+    is_bare = not (parts.path or parts.query or parts.fragment or "@" in parts.netloc)
+    return parts.hostname if is_bare else None
+
+
+def _is_same(origin: bytes, hosts: list[bytes]) -> bool:
+    scheme, _, authority = origin.lower().partition(b"://")
+    return scheme in (b"http", b"https") and len(hosts) == 1 and authority == hosts[0].lower()
+
+
+def _preflight(scope: Scope, origin: bytes) -> Response:
+    asked = header(scope, b"access-control-request-headers") or b""
+    headers = {
+        "access-control-allow-origin": origin.decode("latin-1"),
+        "access-control-allow-methods": "GET, HEAD, POST, DELETE",
+        "access-control-allow-headers": asked.decode("latin-1"),
+        "access-control-max-age": _PREFLIGHT_MAX_AGE_S,
+        "vary": "origin, access-control-request-headers",
+    }
+    return Response(status_code=204, headers=headers)
+
+
+def _with_cors(send: Send, origin: bytes) -> Send:
+    async def greeting(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            cors = [
+                (b"access-control-allow-origin", origin),
+                (b"access-control-expose-headers", _EXPOSED),
+                (b"vary", b"origin"),
+            ]
+            message = {**message, "headers": [*message.get("headers", ()), *cors]}
+        await send(message)
+
+    return greeting

@@ -1,0 +1,65 @@
+"""One id and one log line per request; never a prompt, never a key."""
+
+import logging
+import re
+import time
+import uuid
+from urllib.parse import quote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ganglion.server.drain import Gate
+from ganglion.server.scope import header, set_request_id
+
+logger = logging.getLogger("ganglion.request")
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+_PATH_SHOWN = 200
+_CLIENT_GONE = 499
+
+
+class RequestLog:
+    """Names each request, says so on its response, and logs how it went."""
+
+    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+        self._app = app
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.monotonic()
+        request_id = _incoming_id(scope) or uuid.uuid4().hex
+        set_request_id(scope, request_id)
+        status = _CLIENT_GONE
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                extra = [(b"x-request-id", request_id.encode())]
+                if self._gate.is_draining:
+                    extra.append((b"connection", b"close"))
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            if logger.isEnabledFor(logging.INFO):
+                logger.info(
+                    "method=%s path=%s status=%d duration_ms=%.1f request_id=%s",
+                    scope["method"],
+                    quote(scope["path"][:_PATH_SHOWN]),
+                    status,
+                    (time.monotonic() - began_s) * 1000,
+                    request_id,
+                )
+
+
+def _incoming_id(scope: Scope) -> str | None:
+    value = header(scope, b"x-request-id")
+    if value is None or not _SANE_ID.fullmatch(value):
+        return None
+    return value.decode()

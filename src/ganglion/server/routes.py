@@ -1,0 +1,101 @@
+"""Every route of a node, and the small ones' handlers."""
+
+import platform
+import time
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from ganglion.core.engine import Engine
+from ganglion.core.errors import ModelNotFound
+from ganglion.server.chat import ChatDoor
+from ganglion.server.drain import Gate
+from ganglion.server.metrics import CONTENT_TYPE, Metrics
+from ganglion.server.pages import docs_page, start_page
+from ganglion.server.settings import ServerSettings
+from ganglion.wire import health, models, openapi
+
+
+def build_routes(engine: Engine, settings: ServerSettings, gate: Gate, metrics: Metrics) -> list[Route]:
+    """The table that the router and the access test read."""
+    views = _Views(engine, settings, gate, metrics)
+    return [
+        Route("/", views.start),
+        Route("/docs", views.docs),
+        Route("/openapi.json", views.openapi),
+        Route("/health", views.health),
+        Route("/health/live", views.live),
+        Route("/health/ready", views.ready),
+        Route("/version", views.version),
+        Route("/metrics", views.metrics),
+        Route("/v1/models", views.models),
+        Route("/v1/models/{model:path}", views.model),
+        Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
+    ]
+
+
+class _Views:
+    """What answers from memory alone."""
+
+    def __init__(self, engine: Engine, settings: ServerSettings, gate: Gate, metrics: Metrics) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._gate = gate
+        self._metrics = metrics
+        self._began_s = time.monotonic()
+        document = openapi.document(settings.build.version)
+        self._openapi = openapi.encode(document)
+        self._docs = docs_page(document)
+        build = settings.build
+        python = platform.python_version()
+        self._version = health.version(
+            health.Version(build.version, build.git_sha, python, dict(build.libraries))
+        )
+
+    async def start(self, _: Request) -> Response:
+        scheme = "https" if self._settings.tls_cert else "http"
+        url = f"{scheme}://{self._settings.host}:{self._settings.port}"
+        return start_page(self._engine.models(), url, needs_key=bool(self._settings.api_keys))
+
+    async def docs(self, _: Request) -> Response:
+        return self._docs
+
+    async def openapi(self, _: Request) -> Response:
+        return _json(self._openapi)
+
+    async def health(self, _: Request) -> Response:
+        uptime_s = time.monotonic() - self._began_s
+        return _json(
+            health.body(self._engine.models(), uptime_s=uptime_s, is_draining=self._gate.is_draining)
+        )
+
+    async def live(self, _: Request) -> Response:
+        return _json(health.probe("ok"))
+
+    async def ready(self, _: Request) -> Response:
+        status = health.node_status(self._engine.models(), is_draining=self._gate.is_draining)
+        if status in ("ok", "degraded"):
+            return _json(health.probe(status))
+        return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
+
+    async def version(self, _: Request) -> Response:
+        return _json(self._version)
+
+    async def metrics(self, _: Request) -> Response:
+        page = await self._metrics.page(self._engine.models())
+        return Response(page, headers={"content-type": CONTENT_TYPE})
+
+    async def models(self, _: Request) -> Response:
+        return _json(models.every(self._engine.models()))
+
+    async def model(self, request: Request) -> Response:
+        name: str = request.path_params["model"]
+        for model in self._engine.models():
+            if name == model.id or name in model.aliases:
+                return _json(models.one(model))
+        raise ModelNotFound(name[:200])
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

@@ -1,0 +1,204 @@
+"""A server's life: bind, listen while the engine opens, answer, drain, close.
+
+Law: whatever ends it, the engine is closed before the process leaves, and work that was let in is finished
+or told why not. The first signal drains; the second does not wait.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator
+
+import uvicorn
+import uvloop
+
+from ganglion.core.engine import ManagedEngine
+from ganglion.server.app import build_app
+from ganglion.server.bind import StartRefused, bind, check_bind, url_of
+from ganglion.server.connection import BoundedProtocol
+from ganglion.server.drain import Gate
+from ganglion.server.settings import ServerSettings
+
+logger = logging.getLogger("ganglion.server")
+
+BACKLOG = 2048
+ENGINE_CLOSE_S = 10.0
+"""An engine that takes longer to close is left to the operating system."""
+LAST_WORDS_S = 2.0
+"""For streams to send why they end, and for connections to close."""
+HASTY_WORDS_S = 0.5
+"""The same after a second signal."""
+
+
+class Shutdown:
+    """The two ways to ask a server to leave."""
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        self.stop = asyncio.Event()
+
+    def ask(self) -> None:
+        """Drain; asked again, stop at once."""
+        if self.drain.is_set():
+            self.stop.set()
+        self.drain.set()
+
+
+def run(
+    engine: ManagedEngine, settings: ServerSettings, on_listening: Callable[[str], None] | None = None
+) -> None:
+    """Serve until a signal ends it; raises StartRefused, or the error that kept the engine from opening."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serve(engine, settings, on_listening=on_listening))
+
+
+async def serve(
+    engine: ManagedEngine,
+    settings: ServerSettings,
+    *,
+    shutdown: Shutdown | None = None,
+    on_listening: Callable[[str], None] | None = None,
+) -> None:
+    """Serve until `shutdown` is asked for, by us or by a signal; `on_listening` is told the URL."""
+    check_bind(settings)
+    listener = bind(settings)
+    settings = dataclasses.replace(settings, port=listener.getsockname()[1])
+    shutdown = shutdown or Shutdown()
+    gate = Gate(settings.max_in_flight)
+    try:
+        server = _Server(_config(engine, settings, gate))
+    except StartRefused:
+        listener.close()
+        raise
+    with _signals(shutdown):
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        opening = asyncio.create_task(engine.open())
+        try:
+            await _until_listening(server, serving)
+            if on_listening is not None:
+                on_listening(url_of(listener, settings))
+            await _until_ended(shutdown, serving, opening)
+            await _drain(gate, shutdown, settings.drain_timeout_s)
+        finally:
+            try:
+                await _close(engine, opening)
+            finally:
+                await _leave(server, serving, gate, shutdown)
+                listener.close()
+    serving.result()
+    if not opening.cancelled():
+        opening.result()
+
+
+def _config(engine: ManagedEngine, settings: ServerSettings, gate: Gate) -> uvicorn.Config:
+    config = uvicorn.Config(
+        build_app(engine, settings, gate),
+        http=BoundedProtocol,
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",  # it warns of every client that does not speak HTTP
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=settings.idle_connection_s,
+        timeout_graceful_shutdown=int(LAST_WORDS_S),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise StartRefused(
+            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
+        ) from None
+    return config
+
+
+class _Server(uvicorn.Server):
+    """uvicorn without its own idea of signals, and one that says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+@contextlib.contextmanager
+def _signals(shutdown: Shutdown) -> Generator[None, None, None]:
+    loop = asyncio.get_running_loop()
+    taken = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Only the main thread may listen for signals; elsewhere `shutdown` is the only way.
+        with contextlib.suppress(ValueError, RuntimeError):
+            loop.add_signal_handler(number, shutdown.ask)
+            taken.append(number)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)
+
+
+async def _until_listening(server: _Server, serving: asyncio.Task[None]) -> None:
+    listening = asyncio.create_task(server.listening.wait())
+    await _first(serving, listening)
+    listening.cancel()
+    if serving.done():
+        serving.result()
+
+
+async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening: asyncio.Task[None]) -> None:
+    """Wait for a reason to leave: somebody asks, the server ends, or the engine cannot open."""
+    asked = asyncio.create_task(shutdown.drain.wait())
+    await _first(asked, serving, opening)
+    if opening.done() and opening.exception() is None:
+        await _first(asked, serving)
+    asked.cancel()
+
+
+async def _drain(gate: Gate, shutdown: Shutdown, timeout_s: float) -> None:
+    gate.drain()
+    logger.info("draining, %d in flight", gate.in_flight)
+    idle = asyncio.create_task(gate.idle())
+    stopped = asyncio.create_task(shutdown.stop.wait())
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await _first(idle, stopped)
+    idle.cancel()
+    stopped.cancel()
+
+
+async def _close(engine: ManagedEngine, opening: asyncio.Task[None]) -> None:
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    try:
+        async with asyncio.timeout(ENGINE_CLOSE_S):
+            await engine.close()
+    except TimeoutError:
+        logger.error("the engine did not close within %g s", ENGINE_CLOSE_S)
+
+
+async def _leave(server: _Server, serving: asyncio.Task[None], gate: Gate, shutdown: Shutdown) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HASTY_WORDS_S if shutdown.stop.is_set() else LAST_WORDS_S):
+            await gate.idle()
+    server.should_exit = True
+    server.force_exit = shutdown.stop.is_set()
+    await asyncio.gather(serving, return_exceptions=True)
+
+
+async def _first(*tasks: asyncio.Task[object] | asyncio.Task[None] | asyncio.Task[bool]) -> None:
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,0 +1,58 @@
+"""What an operator decides about the doors."""
+
+from dataclasses import dataclass
+
+MEBIBYTE = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long each stage of an answer may take."""
+
+    queue_s: float = 600.0
+    """Until the engine starts the request."""
+    first_token_s: float = 600.0
+    """From there to the first token."""
+    idle_s: float = 120.0
+    """Between events after it."""
+    total_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class BuildInfo:
+    """What is running, for `/version` and the fingerprint of answers."""
+
+    version: str = "0"
+    git_sha: str | None = None
+    libraries: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSettings:
+    """Everything the doors need; the command line fills it."""
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    api_keys: tuple[str, ...] = ()
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    """Names besides the loopback ones that a Host header may hold on a loopback bind, as behind a proxy."""
+    is_strict: bool = False
+    """Refuse fields that nobody knows instead of noting them."""
+    max_body_bytes: int = 32 * MEBIBYTE
+    max_in_flight: int = 4096
+    """Requests inside the door at once; the engines' own queues are smaller and refuse first."""
+    deadlines: Deadlines = Deadlines()
+    body_s: float = 60.0
+    """How long a client may take to send its body."""
+    first_byte_s: float = 1.0
+    """How long a failure may still become an HTTP status before the stream opens."""
+    keep_alive_s: float = 10.0
+    """How much silence a stream may hold before it says something."""
+    stalled_reader_s: float = 30.0
+    """How long one write may wait for a client that does not read."""
+    idle_connection_s: int = 15
+    drain_timeout_s: float = 30.0
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    build: BuildInfo = BuildInfo()

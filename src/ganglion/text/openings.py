@@ -1,0 +1,66 @@
+"""Whether an opening marker stands at the beginning of a text that is still arriving."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from ganglion.text.markers import Header, MarkerFamily, Shown, kind_of
+
+Undecided = Literal["undecided"]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """An opening marker with its header: how many characters it takes and what it opens."""
+
+    length: int
+    kind: Shown
+
+
+def opening_at(text: str, family: MarkerFamily, *, is_final: bool) -> Opening | Undecided | None:
+    """Read an opening marker at the beginning of `text`, None where there is none.
+
+    When the answer ends inside a header (`is_final`) the marker counts as read: what is cut off is a
+    channel's name, never an answer.
+    """
+    for opening in family.opening:
+        if text.startswith(opening):
+            if family.header is None:
+                return Opening(len(opening), "reasoning")
+            return _channel_at(text, len(opening), family, family.header, is_final)
+    if not is_final and any(opening.startswith(text) for opening in family.opening):
+        return "undecided"
+    return None
+
+
+def undecided_suffix(text: str, markers: Iterable[str]) -> int:
+    """The length of the longest suffix that begins one of the markers without completing it."""
+    longest = 0
+    for marker in markers:
+        start = text.find(marker[0], max(0, len(text) - len(marker) + 1))
+        while start >= 0:
+            if marker.startswith(text[start:]):
+                longest = max(longest, len(text) - start)
+                break
+            start = text.find(marker[0], start + 1)
+    return longest
+
+
+def _channel_at(
+    text: str, start: int, family: MarkerFamily, header: Header, is_final: bool
+) -> Opening | Undecided | None:
+    ends = (header.end, *family.closing)
+    positions = [position for end in ends if (position := text.find(end, start)) >= 0]
+    if positions:
+        stop = min(positions)
+        # A block that is closed before its header ended is empty; its closing marker is read after this one.
+        after = stop + len(header.end) if text.startswith(header.end, stop) else stop
+    else:
+        stop = len(text) - undecided_suffix(text[start:], ends)
+        after = len(text)
+    name = header.pattern.fullmatch(text, start, stop)
+    if name is None:
+        return None
+    if not positions and not is_final:
+        return "undecided"
+    return Opening(after, kind_of(name[1]))

@@ -1,0 +1,152 @@
+"""Finds the markers in an answer and says of everything else which kind it is.
+
+Law: the scanned pieces joined are the pieces fed, character for character and token for token; only borders
+move, and what is said of a character does not depend on how the text was split.
+
+A tag opens only where an answer or the text after a block begins, whitespace aside: an answer that mentions
+`<think>` stays an answer. A channel's opening is also obeyed in the middle of a block when it comes as a
+control token.
+"""
+
+import re
+from typing import Literal
+
+from ganglion.core.events import Piece
+from ganglion.text.markers import WHITESPACE, MarkerFamily, Shown
+from ganglion.text.openings import Opening, Undecided, opening_at, undecided_suffix
+
+Role = Literal["text", "reasoning", "text_marker", "reasoning_marker"]
+Scanned = tuple[Role, Piece]
+
+
+class MarkerScanner:
+    """Scans one answer; `is_open` says that the prompt already opened a reasoning block."""
+
+    __slots__ = ("_closing", "_closing_firsts", "_family", "_held", "_kind", "_mode", "_tags")
+
+    def __init__(self, family: MarkerFamily, *, is_open: bool) -> None:
+        self._family = family
+        self._closing = re.compile("|".join(map(re.escape, family.closing)))
+        self._closing_firsts = frozenset(marker[0] for marker in family.closing)
+        self._tags = frozenset(() if family.is_channel else family.opening + family.closing)
+        self._held: list[Piece] = []
+        self._kind: Shown = "reasoning" if is_open else "text"
+        self._mode: Literal["border", "enclosed", "plain"] = "border"
+        """At a border an opening may come; enclosed text has a closing marker to find, plain text none."""
+
+    def feed(self, pieces: tuple[Piece, ...]) -> list[Scanned]:
+        """Take more of the answer; what may yet become a marker is held back."""
+        scanned: list[Scanned] = []
+        for piece in pieces:
+            if not self._held and self._is_plain(piece):
+                scanned.append((self._kind, piece))
+            else:
+                self._held.append(piece)
+                self._scan(scanned, is_final=False)
+        return scanned
+
+    def finish(self) -> list[Scanned]:
+        """Decide what is held, because the answer is complete."""
+        scanned: list[Scanned] = []
+        self._scan(scanned, is_final=True)
+        return scanned
+
+    def is_shown(self, piece: Piece) -> bool:
+        """Whether a piece that is no marker is part of the content.
+
+        Control tokens are not, except a tag that was not obeyed: there the model wrote about the tag.
+        """
+        return not piece.is_special or piece.text in self._tags
+
+    def _is_plain(self, piece: Piece) -> bool:
+        if piece.is_special or self._mode == "border":
+            return False
+        return self._mode == "plain" or self._closing_firsts.isdisjoint(piece.text)
+
+    def _scan(self, scanned: list[Scanned], is_final: bool) -> None:
+        while self._held:
+            text = "".join([piece.text for piece in self._held])
+            decided = self._decide(text, is_final) if text else (self._kind, 0)
+            if decided is None:
+                return
+            self._take(scanned, *decided)
+
+    def _decide(self, text: str, is_final: bool) -> tuple[Role, int] | None:
+        """The role of the first characters held and their count, or None to wait for more."""
+        match self._mode:
+            case "border":
+                return self._decide_border(text, is_final)
+            case "enclosed":
+                return self._decide_enclosed(text, is_final)
+            case "plain":
+                position, opening = self._control_opening(text, len(text), is_final)
+                return ("text", position) if position else self._opened(opening)
+
+    def _decide_border(self, text: str, is_final: bool) -> tuple[Role, int] | None:
+        spaces = len(text) - len(text.lstrip(WHITESPACE))
+        if spaces:
+            return self._kind, spaces
+        opening = opening_at(text, self._family, is_final=is_final)
+        if opening is not None:
+            return self._opened(opening)
+        first = next(piece for piece in self._held if piece.text)
+        if not self.is_shown(first):
+            return self._kind, len(first.text)
+        self._mode = "enclosed" if self._kind == "reasoning" else "plain"
+        return self._decide(text, is_final)
+
+    def _decide_enclosed(self, text: str, is_final: bool) -> tuple[Role, int] | None:
+        closing = self._closing.search(text)
+        if closing:
+            limit = closing.start()
+        else:
+            limit = len(text) - (0 if is_final else undecided_suffix(text, self._family.closing))
+        position, opening = self._control_opening(text, limit, is_final)
+        if position:
+            return self._kind, position
+        if opening is not None:
+            return self._opened(opening)
+        if closing is None:
+            return None
+        role: Role = "reasoning_marker" if self._kind == "reasoning" else "text_marker"
+        self._kind, self._mode = "text", "border"
+        return role, closing.end()
+
+    def _opened(self, opening: Opening | Undecided | None) -> tuple[Role, int] | None:
+        if not isinstance(opening, Opening):
+            return None
+        self._kind, self._mode = opening.kind, "enclosed"
+        return "reasoning_marker" if opening.kind == "reasoning" else "text_marker", opening.length
+
+    def _control_opening(
+        self, text: str, limit: int, is_final: bool
+    ) -> tuple[int, Opening | Undecided | None]:
+        """Where before `limit` a control token opens a channel, or may be about to; else the limit."""
+        if not self._family.is_channel:
+            return limit, None
+        position = 0
+        for piece in self._held:
+            if position >= limit:
+                break
+            if piece.is_special:
+                opening = opening_at(text[position:], self._family, is_final=is_final)
+                if opening is not None:
+                    return position, opening
+            position += len(piece.text)
+        return limit, None
+
+    def _take(self, scanned: list[Scanned], role: Role, count: int) -> None:
+        """Move the first characters out; tokens without text go with the characters before them."""
+        taken = 0
+        for piece in self._held:
+            length = len(piece.text)
+            if length > count:
+                break
+            scanned.append((role, piece))
+            count -= length
+            taken += 1
+        del self._held[:taken]
+        if count:
+            head = self._held[0]
+            scanned.append((role, Piece(head.text[:count], (), head.is_special)))
+            self._held[0] = Piece(head.text[count:], head.tokens, head.is_special)

@@ -1,0 +1,15 @@
+"""Chat completions, OpenAI's first wire.
+
+A stream, in order: one role chunk per choice; content, reasoning and tool-call chunks, interleaved by
+`index` when n > 1; one chunk per choice that holds only its `finish_reason`; with
+`stream_options.include_usage` one chunk with `choices: []` and the usage (`usage: null` on all others);
+`data: [DONE]`. A failure after the first byte is one `data: {"error": …}` and the end, without `[DONE]`.
+Silence is filled with comments.
+"""
+
+from ganglion.wire.chat.reply import Reply
+from ganglion.wire.chat.request import Arrival, ChatCall, parse
+from ganglion.wire.chat.stream import ChatProjection
+from ganglion.wire.chat.whole import body
+
+__all__ = ["Arrival", "ChatCall", "ChatProjection", "Reply", "body", "parse"]

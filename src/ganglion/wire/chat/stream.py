@@ -1,0 +1,164 @@
+"""Events of one chat answer, or of n interleaved ones, to the chunks of a stream."""
+
+from dataclasses import dataclass
+from typing import assert_never
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ganglion.core.events import (
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Kind,
+    Opened,
+    Progress,
+    Started,
+    Token,
+    Usage,
+)
+from ganglion.wire.chat.reply import (
+    ChoiceDelta,
+    Chunk,
+    ChunkChoice,
+    FunctionDelta,
+    Reply,
+    ToolCallDelta,
+    logprobs_of,
+    usage_of,
+)
+from ganglion.wire.errors import envelope
+from ganglion.wire.frame import Comment, Frame
+
+_encode = msgspec.json.Encoder().encode
+_ROLE = ChoiceDelta(role="assistant", content="")
+_NOTHING = ChoiceDelta()
+_DONE = Frame(b"[DONE]")
+
+
+@dataclass(slots=True)
+class _Choice:
+    """How far one choice has come."""
+
+    index: int
+    has_role: bool = False
+    kind: Kind = "text"
+    tool_calls: int = 0
+    usage: Usage | None = None
+
+
+class ChatProjection:
+    """Feed it every event of every choice; `is_done` says that its last frame is out."""
+
+    def __init__(self, reply: Reply, choices: int = 1) -> None:
+        self._reply = reply
+        self._choices = [_Choice(index) for index in range(choices)]
+        self._no_usage: UnsetType | None = None if reply.is_usage_included else UNSET
+        self._is_done = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `[DONE]` or an error has been handed out."""
+        return self._is_done
+
+    def feed(self, event: Event, choice: int = 0) -> list[Frame]:
+        """The frames that this event of this choice adds; none once the stream is done."""
+        if self._is_done:
+            return []
+        state = self._choices[choice]
+        match event:
+            case Delta(text=text, tokens=tokens):
+                return self._more(state, text, tokens)
+            case Opened():
+                return self._open(state, event)
+            case Progress() | Started() | Closed():
+                return []
+            case Finished():
+                return self._finish(state, event)
+            case Failed(error=error):
+                self._is_done = True
+                return [Frame(envelope(error))]
+            case _:
+                assert_never(event)
+
+    def tick(self) -> list[Frame | Comment]:
+        """The role chunks when nothing went out yet, then a comment."""
+        frames: list[Frame | Comment] = [
+            frame for state in self._choices if not state.has_role for frame in self._role(state)
+        ]
+        return frames or [Comment()]
+
+    def _role(self, state: _Choice) -> list[Frame]:
+        if state.has_role:
+            return []
+        state.has_role = True
+        return [self._chunk(ChunkChoice(state.index, _ROLE))]
+
+    def _open(self, state: _Choice, opened: Opened) -> list[Frame]:
+        frames = self._role(state)
+        state.kind = opened.kind
+        if opened.kind == "tool_call":
+            function = FunctionDelta("", opened.name or "")
+            call = ToolCallDelta(state.tool_calls, function, opened.call_id or "", "function")
+            state.tool_calls += 1
+            frames.append(self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,)))))
+        return frames
+
+    def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        match state.kind:
+            case "text":
+                logprobs = logprobs_of(tokens) if self._reply.has_logprobs and tokens else None
+                if not text and logprobs is None:
+                    return []
+                return [self._chunk(ChunkChoice(state.index, ChoiceDelta(content=text), logprobs))]
+            case "reasoning":
+                if not text:
+                    return []
+                delta = ChoiceDelta(reasoning_content=text, reasoning=text)
+                thought = text if self._reply.is_thought_shown else UNSET
+                return [self._chunk(ChunkChoice(state.index, delta), thought)]
+            case "tool_call":
+                call = ToolCallDelta(state.tool_calls - 1, FunctionDelta(text))
+                return [self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,))))]
+            case _:
+                assert_never(state.kind)
+
+    def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
+        frames = self._role(state)
+        frames.append(self._chunk(ChunkChoice(state.index, _NOTHING, None, finished.reason)))
+        state.usage = finished.usage
+        usages = [choice.usage for choice in self._choices if choice.usage is not None]
+        if len(usages) < len(self._choices):
+            return frames
+        if self._reply.is_usage_included:
+            frames.append(self._usage(usages))
+        frames.append(_DONE)
+        self._is_done = True
+        return frames
+
+    def _chunk(self, choice: ChunkChoice, thought: str | UnsetType = UNSET) -> Frame:
+        reply = self._reply
+        chunk = Chunk(
+            id=reply.id,
+            created=reply.created_s,
+            model=reply.model,
+            system_fingerprint=reply.fingerprint,
+            choices=(choice,),
+            usage=self._no_usage,
+            thought=thought,
+        )
+        return Frame(_encode(chunk))
+
+    def _usage(self, usages: list[Usage]) -> Frame:
+        reply = self._reply
+        chunk = Chunk(
+            id=reply.id,
+            created=reply.created_s,
+            model=reply.model,
+            system_fingerprint=reply.fingerprint,
+            choices=(),
+            usage=usage_of(usages),
+        )
+        return Frame(_encode(chunk))

@@ -1,0 +1,60 @@
+"""Finished chat answers to one body."""
+
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET
+
+from ganglion.core.fold import Answer
+from ganglion.wire.chat.reply import (
+    AnswerMessage,
+    CalledFunction,
+    ChatCompletion,
+    Choice,
+    ChoiceLogprobs,
+    Reply,
+    ToolCall,
+    logprobs_of,
+    usage_of,
+)
+
+_encode = msgspec.json.Encoder().encode
+
+
+def body(answers: Sequence[Answer], reply: Reply) -> bytes:
+    """The whole answer; `answers` holds one per choice, in order."""
+    completion = ChatCompletion(
+        id=reply.id,
+        created=reply.created_s,
+        model=reply.model,
+        system_fingerprint=reply.fingerprint,
+        choices=tuple(_choice(index, answer, reply) for index, answer in enumerate(answers)),
+        usage=usage_of([answer.finished.usage for answer in answers]),
+        thought=(answers[0].text("reasoning") or None) if reply.is_thought_shown else UNSET,
+    )
+    return _encode(completion)
+
+
+def _choice(index: int, answer: Answer, reply: Reply) -> Choice:
+    logprobs = _logprobs(answer) if reply.has_logprobs else None
+    return Choice(index, _message(answer), logprobs, answer.finished.reason)
+
+
+def _message(answer: Answer) -> AnswerMessage:
+    text = answer.text("text")
+    reasoning = answer.text("reasoning") or UNSET
+    calls = tuple(
+        ToolCall(id=block.call_id or "", function=CalledFunction(block.name or "", block.text))
+        for block in answer.blocks
+        if block.kind == "tool_call"
+    )
+    return AnswerMessage(
+        content=None if calls and not text else text,
+        reasoning_content=reasoning,
+        reasoning=reasoning,
+        tool_calls=calls or UNSET,
+    )
+
+
+def _logprobs(answer: Answer) -> ChoiceLogprobs:
+    return logprobs_of(token for block in answer.blocks if block.kind == "text" for token in block.tokens)

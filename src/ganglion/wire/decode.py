@@ -1,0 +1,44 @@
+"""Body bytes to one typed struct; whatever is wrong is told with the parameter that it is about."""
+
+import re
+from typing import TypeVar
+
+import msgspec
+
+from ganglion.core.errors import InvalidJson, InvalidRequest, InvalidValue, MissingParameter
+
+T = TypeVar("T")
+
+# Greedy on purpose: the offending value is quoted before the path and may itself look like one.
+_WITH_PATH = re.compile(r"(?P<problem>.*) - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
+_QUOTED_LIMIT = 300
+
+
+def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
+    """Decode, or raise the InvalidRequest that names the first thing wrong."""
+    try:
+        return decoder.decode(body)
+    except msgspec.ValidationError as error:
+        raise _refusal(str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidJson(f"The body is not valid JSON: {error}.") from None
+    except RecursionError:
+        raise InvalidJson("The body is JSON nested too deeply to read.") from None
+
+
+def _refusal(report: str) -> InvalidRequest:
+    located = _WITH_PATH.fullmatch(report)
+    problem, path = (located["problem"], located["path"]) if located else (report, "")
+    path = path.removesuffix("[...]")
+    missing = _MISSING.fullmatch(problem)
+    if missing:
+        param = f"{path}.{missing['field']}" if path else missing["field"]
+        return MissingParameter(f"The parameter '{param}' is required.", param=param)
+    subject = f"for '{path}'" if path else "for the body"
+    return InvalidValue(f"Invalid value {subject}: {_shown(problem)}.", param=path or None)
+
+
+def _shown(problem: str) -> str:
+    text = problem[:1].lower() + problem[1:]
+    return text if len(text) <= _QUOTED_LIMIT else text[:_QUOTED_LIMIT] + "…"

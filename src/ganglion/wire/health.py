@@ -1,0 +1,144 @@
+"""How a node says it is doing.
+
+Law: a model id stands in exactly one of the activation lists.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Literal, assert_never
+
+import msgspec
+
+from ganglion.core.engine import ModelState, Status
+
+_encode = msgspec.json.Encoder().encode
+
+NodeStatus = Literal["ok", "loading", "degraded", "draining"]
+
+
+class Device(msgspec.Struct, frozen=True):
+    """One accelerator, as last read."""
+
+    index: int
+    name: str
+    memory_used_mb: int
+    memory_free_mb: int
+    utilization_pct: float | None
+    temperature_c: float | None
+
+
+class FailedActivation(msgspec.Struct, frozen=True):
+    """A model that could not be made ready, and why."""
+
+    model: str
+    error: str
+
+
+class Activation(msgspec.Struct, frozen=True):
+    """Which models are on their way to answering."""
+
+    state: Literal["pre_warming", "ready"]
+    pending: list[str]
+    in_progress: str | None
+    completed: list[str]
+    failed: list[FailedActivation]
+
+
+class ModelHealth(msgspec.Struct, frozen=True):
+    """One model's load."""
+
+    id: str
+    status: Status
+    in_flight: int
+    queued: int
+    kv_used: int
+    kv_total: int
+
+
+class Health(msgspec.Struct, frozen=True):
+    """The body of `GET /health`."""
+
+    status: NodeStatus
+    uptime_s: float
+    devices: list[Device]
+    activation: Activation
+    models: list[ModelHealth]
+
+
+class Probe(msgspec.Struct, frozen=True):
+    """The body of the two probes for orchestrators."""
+
+    status: NodeStatus
+
+
+class Version(msgspec.Struct, frozen=True):
+    """The body of `GET /version`."""
+
+    version: str
+    git_sha: str | None
+    python: str
+    libraries: dict[str, str]
+
+
+def body(models: Sequence[ModelState], *, uptime_s: float, is_draining: bool) -> bytes:
+    """The body of `GET /health`."""
+    return _encode(
+        Health(
+            status=node_status(models, is_draining=is_draining),
+            uptime_s=round(uptime_s, 3),
+            devices=[],
+            activation=activation(models),
+            models=[
+                ModelHealth(
+                    model.id, model.status, model.in_flight, model.queued, model.kv_used, model.kv_total
+                )
+                for model in models
+            ],
+        )
+    )
+
+
+def probe(status: NodeStatus) -> bytes:
+    """The body of `GET /health/live` and `GET /health/ready`."""
+    return _encode(Probe(status))
+
+
+def version(value: Version) -> bytes:
+    """The body of `GET /version`."""
+    return _encode(value)
+
+
+def node_status(models: Sequence[ModelState], *, is_draining: bool) -> NodeStatus:
+    """The node in one word: `ok` and `degraded` answer requests, the others do not."""
+    if is_draining:
+        return "draining"
+    if not any(model.status == "loaded" for model in models):
+        return "loading"
+    if any(model.status in ("failed", "recovering") for model in models):
+        return "degraded"
+    return "ok"
+
+
+def activation(models: Iterable[ModelState]) -> Activation:
+    """Sort every model into the one list that says how far it is."""
+    pending: list[str] = []
+    completed: list[str] = []
+    failed: list[FailedActivation] = []
+    in_progress: str | None = None
+    is_warming = False
+    for model in models:
+        match model.status:
+            case "loading" | "downloading":
+                is_warming = True
+                if in_progress is None:
+                    in_progress = model.id
+                else:
+                    pending.append(model.id)
+            case "unloaded":
+                pending.append(model.id)
+            case "loaded" | "draining" | "recovering":
+                completed.append(model.id)
+            case "failed":
+                failed.append(FailedActivation(model.id, model.error or "unknown"))
+            case _:
+                assert_never(model.status)
+    return Activation("pre_warming" if is_warming else "ready", pending, in_progress, completed, failed)

@@ -1,0 +1,145 @@
+"""One Config from a file, the environment and flags."""
+
+from pathlib import Path
+
+import pytest
+
+from ganglion.config import Config, home, load
+from ganglion.core.errors import InvalidValue, UnknownParameter
+
+FILE = """
+models = ["smollm2", "other.gguf"]
+
+[server]
+port = 9000
+api_keys = ["a", "b"]
+
+[server.deadlines]
+queue_s = 5
+
+[engine]
+name = "echo"
+parallel = 4
+
+[log]
+level = "debug"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_without_anything_the_defaults_stand() -> None:
+    config = load(None, {}, {})
+    assert config == Config()
+    assert (config.server.host, config.server.port, config.engine.name) == ("127.0.0.1", 8080, "llama")
+
+
+def test_a_file_is_read(file: Path) -> None:
+    config = load(file, {}, {})
+    assert config.models == ("smollm2", "other.gguf")
+    assert config.server.api_keys == ("a", "b")
+    assert config.server.deadlines.queue_s == 5.0
+    assert config.server.deadlines.idle_s == Config().server.deadlines.idle_s
+    assert (config.engine.name, config.engine.parallel, config.log.level) == ("echo", 4, "debug")
+
+
+def test_flags_win_over_the_environment_over_the_file(file: Path) -> None:
+    environment = {
+        "GANGLION_SERVER__PORT": "9001",
+        "GANGLION_ENGINE__PARALLEL": "8",
+        "GANGLION_LOG__LEVEL": "error",
+    }
+    config = load(file, environment, {"server.port": 9002, "log.level": None})
+    assert (config.server.port, config.engine.parallel, config.log.level) == (9002, 8, "error")
+
+
+def test_the_environment_is_text_and_is_read_by_type() -> None:
+    environment = {
+        "GANGLION_SERVER__API_KEYS": "one, two",
+        "GANGLION_SERVER__STRICT": "true",
+        "GANGLION_SERVER__DEADLINES__TOTAL_S": "1.5",
+        "GANGLION_MODELS": "a,b",
+        "GANGLION_HOME": "/somewhere",
+        "GANGLION_LIBLLAMA": "/lib/x.so",
+        "OTHER__THING": "1",
+    }
+    config = load(None, environment, {})
+    assert config.server.api_keys == ("one", "two")
+    assert config.server.strict is True
+    assert config.server.deadlines.total_s == 1.5
+    assert config.models == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    ("written", "key", "nearest"),
+    [
+        ("[server]\nprot = 1", "server.prot", "server.port"),
+        ("[servr]\nport = 1", "servr.port", "server.port"),
+        ("[engine]\nkv_token = 1", "engine.kv_token", "engine.kv_tokens"),
+        ("model = ['x']", "model", "models"),
+    ],
+)
+def test_a_typo_names_the_key_the_file_and_the_nearest_key(
+    tmp_path: Path, written: str, key: str, nearest: str
+) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(written)
+    with pytest.raises(UnknownParameter) as raised:
+        load(file, {}, {})
+    assert raised.value.message == f"Unknown key {key} in {file}."
+    assert raised.value.hint == f"Did you mean {nearest}?"
+
+
+def test_a_typo_in_the_environment_names_the_variable() -> None:
+    with pytest.raises(UnknownParameter) as raised:
+        load(None, {"GANGLION_SERVER__PROT": "1"}, {})
+    assert "GANGLION_SERVER__PROT" in raised.value.message
+    assert raised.value.hint == "Did you mean server.port?"
+
+
+def test_a_key_that_is_like_no_other_is_told_what_there_is() -> None:
+    with pytest.raises(UnknownParameter) as raised:
+        load(None, {"GANGLION_LOG__XYZZY": "1"}, {})
+    assert raised.value.hint == "There are: log.level, log.format."
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        '[server]\nport = "80"',
+        "[server]\nport = 70000",
+        '[engine]\nname = "vllm"',
+        "[engine]\nparallel = 0",
+        "server = 1",
+    ],
+)
+def test_a_wrong_value_names_its_key_and_file(tmp_path: Path, written: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(written)
+    with pytest.raises((InvalidValue, UnknownParameter)) as raised:
+        load(file, {}, {})
+    assert str(file) in raised.value.message
+    assert (raised.value.param or "").split(".")[0] in ("server", "engine")
+
+
+@pytest.mark.parametrize("content", [b"[server", b"\xff\xfe"])
+def test_a_file_that_is_not_toml_says_so(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "config.toml"
+    file.write_bytes(content)
+    with pytest.raises(InvalidValue, match=r"config\.toml is not"):
+        load(file, {}, {})
+
+
+def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="could not be read"):
+        load(tmp_path / "missing.toml", {}, {})
+
+
+def test_home_is_where_the_environment_says() -> None:
+    assert home({"GANGLION_HOME": "/data/ganglion"}) == Path("/data/ganglion")
+    assert home({}) == Path.home() / ".ganglion"

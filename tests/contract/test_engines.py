@@ -1,0 +1,241 @@
+"""What every engine owes its callers; to add an engine, write its factory and list it in ENGINES."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from ganglion.core.engine import ManagedEngine
+from ganglion.core.errors import ModelNotFound
+from ganglion.core.events import Delta, Event, Failed, Finished, Opened, Started
+from ganglion.core.fold import fold
+from ganglion.core.grammar import Grammar
+from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TextPrompt
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """An open engine under test; its answer to QUESTION at temperature 0 is some dozens of tokens long."""
+
+    engine: ManagedEngine
+    model: str
+
+    def ask(self, text: str = "", **changes: object) -> Request:
+        """A request that this engine answers the same way each time."""
+        asked = {
+            "id": "contract",
+            "model": self.model,
+            "prompt": ChatPrompt((Message("user", text or QUESTION),)),
+            "sampling": Sampling(temperature=0.0),
+            "max_tokens": 48,
+            "stop": Stop(),
+        }
+        return Request(**(asked | changes))  # type: ignore[arg-type]
+
+    async def answer(self, request: Request) -> list[Event]:
+        """All events of one answer, each checked against the grammar."""
+        return await checked(self.engine.generate(request))
+
+
+QUESTION = (
+    "Count from one to twenty in words: one two three four five six seven eight nine ten eleven twelve."
+)
+
+
+async def checked(stream: AsyncGenerator[Event, None]) -> list[Event]:
+    """Collect a whole stream; raises GrammarError where it breaks the law."""
+    grammar, events = Grammar(), []
+    async for event in stream:
+        grammar.feed(event)
+        events.append(event)
+    grammar.check_ended()
+    return events
+
+
+@asynccontextmanager
+async def echo() -> AsyncIterator[Subject]:
+    from ganglion.engines.echo import EchoEngine, EchoSettings
+
+    engine = EchoEngine(EchoSettings(model_id="echo", aliases=("parrot",)))
+    await engine.open()
+    try:
+        yield Subject(engine, "echo")
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def residents() -> AsyncIterator[Subject]:
+    from ganglion.engines.echo import EchoEngine, EchoSettings
+    from ganglion.registry.residency import Residents
+
+    engine = Residents([EchoEngine(EchoSettings(model_id=name)) for name in ("first", "second")])
+    await engine.open()
+    try:
+        yield Subject(engine, "second")
+    finally:
+        await engine.close()
+
+
+@asynccontextmanager
+async def llama() -> AsyncIterator[Subject]:
+    from ganglion.core.model import ModelFacts
+    from ganglion.registry.embedded import SMOLLM2, find
+    from ganglion.registry.gguf import read_facts
+
+    module = pytest.importorskip("ganglion.engines.llama.engine")
+    settings = pytest.importorskip("ganglion.engines.llama.settings")
+    found = find(SMOLLM2, Path("nowhere"))
+    if found is None:
+        pytest.skip("the embedded model is not installed")
+    facts: ModelFacts = read_facts(found.path)
+    engine: ManagedEngine = module.LlamaEngine(
+        facts, settings.LlamaSettings(model_id="smollm2", context=2048)
+    )
+    await engine.open()
+    try:
+        yield Subject(engine, "smollm2")
+    finally:
+        await engine.close()
+
+
+Factory = Callable[[], AbstractAsyncContextManager[Subject]]
+ENGINES = [
+    pytest.param(echo, id="echo"),
+    pytest.param(residents, id="residents"),
+    pytest.param(llama, id="llama", marks=pytest.mark.model),
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=ENGINES)
+async def subject(request: pytest.FixtureRequest) -> AsyncIterator[Subject]:
+    factory: Factory = request.param
+    async with factory() as opened:
+        yield opened
+
+
+def text_of(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, Delta))
+
+
+def finish_of(events: list[Event]) -> Finished:
+    assert isinstance(events[-1], Finished), events[-1]
+    return events[-1]
+
+
+async def is_idle(subject: Subject, within_s: float = 2.0) -> bool:
+    async with asyncio.timeout(within_s):
+        while any(state.in_flight or state.queued for state in subject.engine.models()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return True
+
+
+async def test_an_ordinary_answer_starts_speaks_and_finishes(subject: Subject) -> None:
+    events = await subject.answer(subject.ask())
+    assert text_of(events)
+    assert any(isinstance(event, Started) for event in events)
+    assert finish_of(events).reason in ("stop", "length")
+
+
+async def test_the_fold_is_the_deltas_put_together(subject: Subject) -> None:
+    events = await subject.answer(subject.ask())
+    assert "".join(block.text for block in fold(events).blocks) == text_of(events)
+
+
+async def test_usage_agrees_with_the_stream(subject: Subject) -> None:
+    events = await subject.answer(subject.ask(max_tokens=12))
+    [started] = [event for event in events if isinstance(event, Started)]
+    usage = finish_of(events).usage
+    told = sum(len(event.tokens) for event in events if isinstance(event, Delta))
+    assert usage.prompt_tokens == started.prompt_tokens > 0
+    assert usage.cached_tokens == started.cached_tokens <= usage.prompt_tokens
+    assert told <= usage.completion_tokens <= 12
+    assert usage.reasoning_tokens <= usage.completion_tokens
+
+
+async def test_hitting_max_tokens_is_length(subject: Subject) -> None:
+    finished = finish_of(await subject.answer(subject.ask(max_tokens=3)))
+    assert (finished.reason, finished.usage.completion_tokens) == ("length", 3)
+
+
+async def test_the_same_question_gets_the_same_answer(subject: Subject) -> None:
+    first, second = [text_of(await subject.answer(subject.ask())) for _ in range(2)]
+    assert first == second
+
+
+async def test_a_stop_string_ends_the_answer_and_is_not_shown(subject: Subject) -> None:
+    whole = text_of(await subject.answer(subject.ask()))
+    # Across a word's border, so that no single token is the stop string.
+    stop = whole[len(whole) // 2 : len(whole) // 2 + 5]
+    events = await subject.answer(subject.ask(stop=Stop(strings=(stop, "never said"))))
+    assert text_of(events) == whole[: whole.index(stop)]
+    assert finish_of(events).reason == "stop"
+    assert finish_of(events).stop_sequence == stop
+
+
+async def test_logprobs_come_only_when_asked_for(subject: Subject) -> None:
+    plain = await subject.answer(subject.ask(max_tokens=4))
+    asked = await subject.answer(subject.ask(max_tokens=4, top_logprobs=3))
+    tokens = [token for event in asked if isinstance(event, Delta) for token in event.tokens]
+    assert tokens
+    assert all(token.logprob is not None and token.logprob <= 0 for token in tokens)
+    assert all(len(token.top) == 3 for token in tokens)
+    assert all(
+        token.logprob is None and not token.top
+        for event in plain
+        if isinstance(event, Delta)
+        for token in event.tokens
+    )
+
+
+async def test_closing_the_stream_cancels_the_answer(subject: Subject) -> None:
+    endless = subject.ask(max_tokens=2000, stop=Stop(ignore_eos=True))
+    async with aclosing(subject.engine.generate(endless)) as events:
+        async for event in events:
+            if isinstance(event, Delta):
+                break
+        assert any(state.in_flight for state in subject.engine.models())
+    assert await is_idle(subject)
+
+
+async def test_closing_an_unread_stream_holds_nothing(subject: Subject) -> None:
+    stream = subject.engine.generate(subject.ask())
+    await stream.aclose()
+    assert await is_idle(subject)
+
+
+async def test_an_empty_message_is_answered_or_refused_by_the_grammar(subject: Subject) -> None:
+    events = await subject.answer(subject.ask(prompt=ChatPrompt((Message("user", ""),)), max_tokens=4))
+    assert isinstance(events[-1], Finished)
+
+
+async def test_plain_text_is_continued(subject: Subject) -> None:
+    events = await subject.answer(subject.ask(prompt=TextPrompt("Once upon a time"), max_tokens=4))
+    assert text_of(events)
+
+
+async def test_sixteen_at_once_are_all_answered(subject: Subject) -> None:
+    requests = [subject.ask(f"Say the number {number} please.", max_tokens=8) for number in range(16)]
+    answers = await asyncio.gather(*(checked(subject.engine.generate(request)) for request in requests))
+    assert all(isinstance(events[-1], Finished) for events in answers)
+    assert all(any(isinstance(event, Opened) for event in events) for events in answers)
+    assert await is_idle(subject)
+
+
+async def test_an_unknown_model_fails_before_anything_starts(subject: Subject) -> None:
+    events = await subject.answer(subject.ask(model="no-such-model"))
+    [failed] = events
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, ModelNotFound)
+
+
+async def test_its_models_are_listed_as_loaded(subject: Subject) -> None:
+    states = {state.id: state for state in subject.engine.models()}
+    assert states[subject.model].status == "loaded"
+    assert states[subject.model].context_length > 0

@@ -1,0 +1,249 @@
+"""The scheduler and the pool under any interleaving, against a model of what the cells hold."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.places import Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
+from ganglion.scheduler.pool import KvPool, PoolShape
+from ganglion.scheduler.scheduler import Scheduler, Step
+from ganglion.scheduler.sequence import Sequence
+
+SHAPE = PoolShape(
+    lanes=(LaneShape(3, 48, False), LaneShape(2, 96, False), LaneShape(4, 160, True)), parked_tokens=200
+)
+
+
+class Device:
+    """What the native library would hold: tokens per place, tokens per blob."""
+
+    def __init__(self, shape: PoolShape) -> None:
+        self.shape = shape
+        self.cells: dict[Place, list[int]] = {}
+        self.blobs: dict[int, list[int]] = {}
+
+    def carry_out(self, moves: tuple[Move, ...]) -> None:
+        for move in moves:
+            match move:
+                case Trim(place, length):
+                    assert length <= len(self.cells.get(place, []))
+                    self.cells[place] = self.cells.get(place, [])[:length]
+                case Share(source, target, length) | Copy(source, target, length):
+                    assert not self.cells.get(target)
+                    assert length <= len(self.cells[source])
+                    self.cells[target] = self.cells[source][:length]
+                case Save(place, blob):
+                    assert blob not in self.blobs
+                    self.blobs[blob] = list(self.cells[place])
+                case Load(blob, place, length):
+                    assert not self.cells.get(place)
+                    assert length <= len(self.blobs[blob])
+                    self.cells[place] = self.blobs[blob][:length]
+                case Discard(blob):
+                    del self.blobs[blob]
+
+    def run(self, step: Step, pool: KvPool, sequences: dict[int, Sequence]) -> None:
+        self.carry_out(step.moves)
+        for chunk in step.chunks:
+            place = pool.place(chunk.sequence)
+            assert place.lane == step.lane
+            tokens = sequences[chunk.sequence].tokens
+            held = self.cells.setdefault(place, [])
+            assert held == tokens[: chunk.start], "the cells hold exactly what precedes the chunk"
+            held.extend(tokens[chunk.start : chunk.start + chunk.count])
+            lane = self.shape.lanes[place.lane]
+            assert lane.is_shared or len(held) <= lane.cells
+
+
+def scheduler(shape: PoolShape = SHAPE, context: int = 150, parallel: int = 6) -> tuple[Scheduler, KvPool]:
+    pool = KvPool(shape)
+    return Scheduler(pool, Pace(0.4, 32), context=context, parallel=parallel), pool
+
+
+def sequence(
+    number: int, tokens: list[int], *, max_tokens: int = 8, priority: int = 0, salt: str = ""
+) -> Sequence:
+    return Sequence.new(
+        number, salt=salt, tokens=tokens, max_tokens=max_tokens, priority=priority, arrived_s=float(number)
+    )
+
+
+def drive(
+    subject: Scheduler, pool: KvPool, device: Device, sequences: dict[int, Sequence], now_s: float
+) -> Step | None:
+    step = subject.plan(now_s)
+    if step is None:
+        return None
+    device.run(step, pool, sequences)
+    sampled = {}
+    ended = []
+    for chunk in step.chunks:
+        if chunk.wants_logits:
+            one = sequences[chunk.sequence]
+            if one.generated_tokens + 1 >= one.max_tokens or len(one.tokens) + 1 >= 150:
+                ended.append(one.id)
+            else:
+                sampled[one.id] = 1000 + len(one.tokens)
+    subject.commit(step, sampled, 0.01 * step.tokens)
+    for number in ended:
+        subject.remove(number)
+        del sequences[number]
+    return step
+
+
+PROMPTS = st.tuples(st.integers(0, 3), st.integers(1, 120)).map(
+    lambda pair: [pair[0]] * (pair[1] // 2) + list(range(pair[1] - pair[1] // 2))
+)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("add"), PROMPTS, st.integers(1, 60), st.integers(-1, 1), st.sampled_from(["", "tenant"])
+        ),
+        st.tuples(st.just("step"), st.integers(1, 6)),
+        st.tuples(st.just("abort"), st.integers(0, 30)),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ACTIONS)
+def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_none(actions):
+    subject, pool = scheduler()
+    device = Device(SHAPE)
+    sequences: dict[int, Sequence] = {}
+    now_s, number = 0.0, 0
+    for action in actions:
+        now_s += 1.0
+        if action[0] == "add":
+            _, tokens, max_tokens, priority, salt = action
+            sequences[number] = sequence(number, tokens, max_tokens=max_tokens, priority=priority, salt=salt)
+            subject.add(sequences[number])
+            number += 1
+        elif action[0] == "step":
+            for _ in range(action[1]):
+                drive(subject, pool, device, sequences, now_s)
+        elif action[1] in sequences:
+            subject.remove(action[1])
+            del sequences[action[1]]
+        assert subject.running + subject.waiting == len(sequences)
+    for _ in range(20_000):
+        if not sequences:
+            break
+        now_s += 0.1
+        assert drive(subject, pool, device, sequences, now_s) is not None, "somebody can always run"
+    assert not sequences
+    assert subject.is_idle
+    device.carry_out(pool.take_moves())
+    assert sum(len(blob) for blob in device.blobs.values()) == pool.parked_tokens <= SHAPE.parked_tokens
+    private = sum(len(held) for place, held in device.cells.items() if not SHAPE.lanes[place.lane].is_shared)
+    assert private <= pool.used_cells <= pool.total_cells
+
+
+def run_until(subject, pool, device, sequences, condition, limit=1000):
+    for count in range(limit):
+        if condition():
+            return count
+        assert drive(subject, pool, device, sequences, float(count)) is not None
+    raise AssertionError("never happened")
+
+
+def test_requests_that_arrive_together_prefill_their_common_prefix_once():
+    shape = PoolShape(lanes=(LaneShape(8, 1000, True),), parked_tokens=0)
+    subject, pool = scheduler(shape)
+    device = Device(shape)
+    prefix = list(range(96))
+    sequences = {n: sequence(n, [*prefix, 500 + n, 600 + n]) for n in range(4)}
+    for each in sequences.values():
+        subject.add(each)
+    prefilled = 0
+    while any(each.generated_tokens == 0 for each in sequences.values()):
+        step = drive(subject, pool, device, sequences, 0.0)
+        assert step is not None
+        prefilled += 0 if step.is_decode else step.tokens
+    assert prefilled == 98 + 3 * 2
+    assert [each.cached_tokens for each in sequences.values()] == [0, 96, 96, 96]
+
+
+def test_another_tenant_never_finds_a_cached_prefix():
+    subject, pool = scheduler()
+    device = Device(SHAPE)
+    sequences = {0: sequence(0, list(range(40)))}
+    subject.add(sequences[0])
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    sequences[1] = sequence(1, list(range(40)), salt="other")
+    sequences[2] = sequence(2, list(range(40)))
+    subject.add(sequences[1])
+    subject.add(sequences[2])
+    one, two = sequences[1], sequences[2]
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    assert (one.cached_tokens, two.cached_tokens) == (0, 39)
+
+
+def test_a_follow_up_turn_reuses_the_conversation_even_after_it_was_parked():
+    shape = PoolShape(lanes=SHAPE.lanes, parked_tokens=1000)
+    subject, pool = scheduler(shape)
+    device = Device(shape)
+    sequences = {0: sequence(0, list(range(40)))}
+    first = sequences[0]
+    subject.add(first)
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    for number in range(1, 12):  # enough others to take every private slot
+        sequences[number] = sequence(number, [number + 50] * 30, max_tokens=4)
+        subject.add(sequences[number])
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    follow_up = sequence(99, [*first.tokens, 7, 7, 7])
+    sequences[99] = follow_up
+    subject.add(follow_up)
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    assert follow_up.cached_tokens == len(first.tokens)
+    assert device.blobs
+
+
+def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_finishes():
+    shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=160)
+    subject, pool = scheduler(shape, parallel=1)
+    device = Device(shape)
+    slow = sequence(0, list(range(30)), max_tokens=50, priority=1)
+    sequences = {0: slow}
+    subject.add(slow)
+    run_until(subject, pool, device, sequences, lambda: slow.generated_tokens > 5)
+    urgent = sequence(1, list(range(100, 130)), max_tokens=3, priority=0)
+    sequences[1] = urgent
+    subject.add(urgent)
+    run_until(subject, pool, device, sequences, lambda: 1 not in sequences)
+    assert 0 in sequences
+    assert slow.preemptions == 1
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+
+
+def test_a_long_prompt_is_cut_into_chunks_while_others_decode():
+    shape = PoolShape(lanes=(LaneShape(4, 64, False), LaneShape(4, 160, True)), parked_tokens=0)
+    subject, pool = scheduler(shape)
+    device = Device(shape)
+    sequences = {0: sequence(0, list(range(10)), max_tokens=40)}
+    subject.add(sequences[0])
+    run_until(subject, pool, device, sequences, lambda: sequences[0].generated_tokens > 3)
+    sequences[1] = sequence(1, list(range(140)), max_tokens=4)
+    subject.add(sequences[1])
+    kinds = []
+    while sequences.get(1) is not None and sequences[1].generated_tokens == 0:
+        step = drive(subject, pool, device, sequences, 0.0)
+        assert step is not None
+        kinds.append(step.is_decode)
+    assert kinds.count(False) >= 140 // 32
+    assert all(not (one is False and other is False) for one, other in pairwise(kinds))
+
+
+def test_waiting_long_enough_overtakes_any_priority():
+    shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=0)
+    subject, _ = scheduler(shape, parallel=1)
+    old = sequence(0, list(range(20)), priority=3)
+    sequences = {0: old, 1: sequence(1, list(range(20, 40)), priority=0)}
+    sequences[1].arrived_s = 100.0
+    subject.add(sequences[1])
+    subject.add(old)
+    subject.plan(100.0)
+    assert old.is_running

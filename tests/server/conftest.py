@@ -1,0 +1,100 @@
+"""A server on a real socket, around an echo that does what its prompt tells it."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+
+import httpx
+import pytest
+
+from ganglion.core.engine import ManagedEngine
+from ganglion.engines.echo import EchoEngine, EchoSettings
+from ganglion.server.app import build_app
+from ganglion.server.run import Shutdown, serve
+from ganglion.server.settings import ServerSettings
+
+
+@dataclass
+class Served:
+    """A running server and what a test needs to talk to it."""
+
+    engine: ManagedEngine
+    url: str
+    port: int
+    shutdown: Shutdown
+    http: httpx.AsyncClient
+    ended: asyncio.Task[None] = field(repr=False)
+
+    def chat(self, content: str = "hello there you", **fields: object) -> dict[str, object]:
+        return {"model": "echo", "messages": [{"role": "user", "content": content}]} | fields
+
+    async def post(self, content: str = "hello there you", **fields: object) -> httpx.Response:
+        return await self.http.post("/v1/chat/completions", json=self.chat(content, **fields))
+
+    def slots_used(self) -> int:
+        return sum(model.in_flight + model.queued for model in self.engine.models())
+
+    async def until_idle(self, within_s: float = 2.0) -> None:
+        await self.eventually(lambda: self.slots_used() == 0, within_s)
+
+    async def eventually(self, holds: Callable[[], bool], within_s: float = 2.0) -> None:
+        async with asyncio.timeout(within_s):
+            while not holds():  # noqa: ASYNC110 - a leak has no event to wait for
+                await asyncio.sleep(0.002)
+
+
+Serving = Callable[..., AbstractAsyncContextManager[Served]]
+
+
+def echo(**fields: object) -> EchoEngine:
+    return EchoEngine(EchoSettings(**({"allow_directives": True} | fields)))
+
+
+@pytest.fixture
+def serving() -> Serving:
+    """Start a server inside the test's own event loop; leaving it shuts it down."""
+
+    @asynccontextmanager
+    async def start(engine: ManagedEngine | None = None, **fields: object) -> AsyncIterator[Served]:
+        engine = engine or echo()
+        settings = ServerSettings(**({"port": 0, "drain_timeout_s": 0.2} | fields))
+        shutdown = Shutdown()
+        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        ended = asyncio.create_task(
+            serve(engine, settings, shutdown=shutdown, on_listening=listening.set_result)
+        )
+        await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
+        if ended.done():
+            ended.result()
+        url = listening.result()
+        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
+            try:
+                yield Served(engine, url, int(url.rsplit(":", 1)[1]), shutdown, http, ended)
+            finally:
+                shutdown.ask()
+                shutdown.ask()
+                await asyncio.gather(ended, return_exceptions=True)
+
+    return start
+
+
+@pytest.fixture
+def calling() -> Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]:
+    """Call an app without a socket between."""
+
+    @asynccontextmanager
+    async def start(
+        engine: ManagedEngine | None = None, headers: dict[str, str] | None = None, **fields: object
+    ) -> AsyncIterator[httpx.AsyncClient]:
+        engine = engine or echo()
+        await engine.open()
+        app = build_app(engine, ServerSettings(**fields))
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1:8080", headers=headers
+        ) as http:
+            yield http
+        await engine.close()
+
+    return start

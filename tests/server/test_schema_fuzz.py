@@ -1,0 +1,95 @@
+"""The server against its own OpenAPI document: nothing breaks, and every answer is a documented one."""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    negative_data_rejection,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from ganglion.engines.echo import EchoEngine
+from ganglion.server.run import Shutdown, serve
+from ganglion.server.settings import ServerSettings
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+FEW, MANY = 15, 120
+
+
+@pytest.fixture
+def url() -> Iterator[str]:
+    """A server on a thread of its own, since the fuzzer blocks the test's."""
+    listening = threading.Event()
+    found: list[str] = []
+    loops: list[tuple[asyncio.AbstractEventLoop, Shutdown]] = []
+
+    def on_listening(at: str) -> None:
+        found.append(at)
+        listening.set()
+
+    async def live() -> None:
+        shutdown = Shutdown()
+        loops.append((asyncio.get_running_loop(), shutdown))
+        await serve(EchoEngine(), ServerSettings(port=0), shutdown=shutdown, on_listening=on_listening)
+
+    thread = threading.Thread(target=lambda: asyncio.run(live()))
+    thread.start()
+    assert listening.wait(10)
+    yield found[0]
+    loop, shutdown = loops[0]
+    loop.call_soon_threadsafe(shutdown.ask)
+    thread.join(10)
+    assert not thread.is_alive()
+
+
+def fuzz(operation: schemathesis.APIOperation, mode: GenerationMode, seen: Counter[int]) -> None:
+    """Send cases of one operation that fit its schema, or that violate it."""
+    has_body, has_path = bool(operation.body), bool(operation.path_parameters)
+
+    @settings(
+        max_examples=MANY if has_body else FEW if has_path else 1,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def drive(case: schemathesis.Case) -> None:
+        if has_body and mode is GenerationMode.POSITIVE:
+            case.body["model"] = "echo"  # a made-up name would only ever find that it is one
+        response = case.call()
+        # A body that violates a maximum can be refused for its size before anybody reads it.
+        more = () if response.status_code == 413 else (negative_data_rejection,)
+        case.validate_response(response, checks=(*CHECKS, *more))
+        seen[response.status_code] += 1
+
+    drive()
+
+
+def test_no_case_of_the_document_breaks_the_server(url: str) -> None:
+    schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+    seen: Counter[int] = Counter()
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        fuzz(operation, GenerationMode.POSITIVE, seen)
+        if operation.body:
+            fuzz(operation, GenerationMode.NEGATIVE, seen)
+    print(f"schema cases: {sum(seen.values())}, by status: {dict(seen)}")
+    assert sum(seen.values()) > 200
+    assert seen[200] > 50
+    assert seen[400] > 50

@@ -1,0 +1,192 @@
+"""What chat clients read, frame by frame."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ganglion.core.errors import EngineFailed
+from ganglion.core.events import (
+    Alternative,
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Opened,
+    Progress,
+    Started,
+    Token,
+    Usage,
+)
+from ganglion.core.fold import fold
+from ganglion.core.grammar import Grammar
+from ganglion.wire.chat import ChatProjection, Reply, body
+from ganglion.wire.frame import Comment, Frame, sse
+
+GOLDEN = Path(__file__).parent.parent / "golden" / "chat"
+PLAIN = Reply("chatcmpl-1", 1700000000, "tiny", "ganglion-test")
+FINISHED = Finished("stop", Usage(7, 3, 4, 1))
+TOP = (Alternative(5, b"Hi", -0.25), Alternative(6, b"\xe2\x82", float("-inf")))
+
+HELLO: list[Event] = [
+    Progress("queued", 1, 2),
+    Started(7, 4),
+    Progress("prefilled", 4, 7),
+    Opened(0, "text"),
+    Delta(0, "Hel"),
+    Delta(0, "lo \n“you”"),
+    Closed(0),
+    FINISHED,
+]
+THINKING: list[Event] = [
+    Started(7, 4),
+    Opened(0, "reasoning"),
+    Delta(0, "hm"),
+    Closed(0),
+    Opened(1, "text"),
+    Delta(1, "yes"),
+    Closed(1),
+    FINISHED,
+]
+CALLING: list[Event] = [
+    Started(7),
+    Opened(0, "tool_call", "call_1", "weather"),
+    Delta(0, '{"city":'),
+    Delta(0, '"Oslo"}'),
+    Closed(0),
+    Opened(1, "tool_call", "call_2", "time"),
+    Delta(1, "{}"),
+    Closed(1),
+    Finished("tool_calls", Usage(7, 9)),
+]
+LIKELY: list[Event] = [
+    Started(7),
+    Opened(0, "reasoning"),
+    Delta(0, "hm", (Token(1, b"hm", 7, -0.5),)),
+    Closed(0),
+    Opened(1, "text"),
+    Delta(1, "Hi", (Token(5, b"Hi", 8, -0.25, TOP),)),
+    Closed(1),
+    FINISHED,
+]
+BROKEN: list[Event] = [*HELLO[:5], Failed(EngineFailed("The engine died under this request."))]
+
+TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
+    "plain": (PLAIN, HELLO),
+    "usage": (Reply("chatcmpl-1", 1700000000, "tiny", is_usage_included=True), HELLO),
+    "reasoning": (PLAIN, THINKING),
+    "thought": (Reply("chatcmpl-1", 1700000000, "tiny", is_thought_shown=True), THINKING),
+    "tool_calls": (PLAIN, CALLING),
+    "logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", has_logprobs=True), LIKELY),
+    "empty": (PLAIN, [Started(7), FINISHED]),
+    "failed": (PLAIN, BROKEN),
+}
+
+
+def transcript(reply: Reply, events: list[Event]) -> bytes:
+    projection = ChatProjection(reply)
+    return b"".join(sse(frame) for event in events for frame in projection.feed(event))
+
+
+def check_golden(path: Path, found: bytes) -> None:
+    if os.environ.get("GANGLION_UPDATE_GOLDEN"):
+        path.write_bytes(found)
+    assert found == path.read_bytes()
+
+
+@pytest.mark.parametrize("name", TRANSCRIPTS)
+def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
+    reply, events = TRANSCRIPTS[name]
+    grammar = Grammar()
+    for event in events:
+        grammar.feed(event)
+    check_golden(GOLDEN / f"{name}.sse", transcript(reply, events))
+
+
+@pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name != "failed"])
+def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
+    reply, events = TRANSCRIPTS[name]
+    check_golden(GOLDEN / f"{name}.json", body([fold(events)], reply) + b"\n")
+
+
+def test_silence_is_filled_with_the_role_and_then_with_comments() -> None:
+    projection = ChatProjection(PLAIN, choices=2)
+    first = projection.tick()
+    assert [json.loads(frame.data)["choices"][0]["index"] for frame in first if isinstance(frame, Frame)] == [
+        0,
+        1,
+    ]
+    assert projection.tick() == [Comment()]
+    assert sse(Comment()) == b": keep-alive\n\n"
+    opened = projection.feed(Opened(0, "text"), 1)
+    assert opened == []  # its role is already out
+
+
+def test_choices_interleave_and_the_prompt_counts_once() -> None:
+    reply = Reply("chatcmpl-1", 1700000000, "tiny", is_usage_included=True)
+    projection = ChatProjection(reply, choices=2)
+    sent = [frame for event in HELLO for choice in (1, 0) for frame in projection.feed(event, choice)]
+    assert [frame.data for frame in sent].count(b"[DONE]") == 1
+    chunks = [json.loads(frame.data) for frame in sent[:-1]]
+    assert [chunk["choices"][0]["index"] for chunk in chunks if chunk["choices"]] == [1, 0] * 4
+    assert chunks[-1]["usage"] == {
+        "prompt_tokens": 7,
+        "completion_tokens": 6,
+        "total_tokens": 13,
+        "prompt_tokens_details": {"cached_tokens": 4},
+        "completion_tokens_details": {"reasoning_tokens": 2},
+    }
+
+
+blocks = st.lists(
+    st.tuples(st.sampled_from(["text", "reasoning", "tool_call"]), st.lists(st.text(max_size=5), max_size=5)),
+    max_size=4,
+)
+
+
+def stream_of(parts: list[tuple[str, list[str]]]) -> list[Event]:
+    events: list[Event] = [Started(3)]
+    for index, (kind, texts) in enumerate(parts):
+        is_call = kind == "tool_call"
+        events.append(Opened(index, kind, f"call_{index}" if is_call else None, "f" if is_call else None))
+        events += [Delta(index, text) for text in texts]
+        events.append(Closed(index))
+    return [*events, Finished("stop", Usage(3, 2))]
+
+
+@given(st.lists(blocks, min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_no_text_is_lost_whatever_the_splits_and_the_interleaving(parts, random) -> None:
+    streams = [stream_of(of_choice) for of_choice in parts]
+    answers = [fold(stream) for stream in streams]
+    projection = ChatProjection(PLAIN, len(streams))
+    waiting = {choice: list(stream) for choice, stream in enumerate(streams)}
+    sent: list[Frame] = []
+    while waiting:
+        choice = random.choice(sorted(waiting))
+        sent += projection.feed(waiting[choice].pop(0), choice)
+        if not waiting[choice]:
+            del waiting[choice]
+    assert projection.is_done
+    assert sent[-1].data == b"[DONE]"
+    chunks = [json.loads(frame.data) for frame in sent[:-1]]
+    assert {(chunk["id"], chunk["created"], chunk["model"]) for chunk in chunks} == {
+        ("chatcmpl-1", 1700000000, "tiny")
+    }
+    for choice, answer in enumerate(answers):
+        own = [chunk["choices"][0] for chunk in chunks if chunk["choices"][0]["index"] == choice]
+        assert own[0]["delta"] == {"role": "assistant", "content": ""}
+        assert own[-1]["delta"] == {}
+        assert [part["finish_reason"] for part in own] == [None] * (len(own) - 1) + ["stop"]
+        deltas = [part["delta"] for part in own]
+        assert "".join(delta.get("content", "") for delta in deltas) == answer.text("text")
+        assert "".join(delta.get("reasoning", "") for delta in deltas) == answer.text("reasoning")
+        assert "".join(delta.get("reasoning_content", "") for delta in deltas) == answer.text("reasoning")
+        calls: dict[int, str] = {}
+        for delta in deltas:
+            for call in delta.get("tool_calls", ()):
+                calls[call["index"]] = calls.get(call["index"], "") + call["function"]["arguments"]
+        assert list(calls.values()) == [block.text for block in answer.blocks if block.kind == "tool_call"]
