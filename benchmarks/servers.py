@@ -65,7 +65,7 @@ def ours(model: str, threads: int | None, *, kv_tokens: int | None = KV_TOKENS, 
     """This repository's server; None leaves a choice to it."""
     command = [str(Path(sys.prefix) / "bin" / "ganglion"), "serve", "--port", "{port}"]
     if kv_tokens is not None:
-        command += ["--kv-tokens", str(kv_tokens), "--parallel", str(PARALLEL)]
+        command += ["--kv-tokens", str(kv_tokens)]
     if threads is not None:
         command += ["--threads", str(threads)]
     return Launch("ganglion", (*command, *shlex.split(extra)), model)

@@ -202,6 +202,8 @@ class KvPool:
             self._trim(source, length)
             return source
         place = self._find_place(room, source, length)
+        if place is not None and not self._can_carry(source, place):
+            return None
         if place is not None:
             entry = self._new_entry(source.salt, source.tokens[:length], place)
             self._fill(entry, source, length)
@@ -222,9 +224,24 @@ class KvPool:
                 continue
             if not self._shape.can_trim and (length != len(entry.tokens) or entry.owner is not None):
                 continue
-            if best is None or (length, entry.owner is None) > (best[1], best[0].owner is None):
+            # Of equal matches take an idle one, and of these the shortest, which costs least to carry.
+            worth = length, entry.owner is None, -len(entry.tokens)
+            if best is None or worth > (best[1], best[0].owner is None, -len(best[0].tokens)):
                 best = entry, length
         return best
+
+    def _can_carry(self, source: _Entry, place: Place) -> bool:
+        """Whether a part of the source can be brought here: blobs are read whole and cut afterwards.
+
+        What the target cannot hold whole passes through a spare slot of the shared lane.
+        """
+        last = len(self._lanes) - 1
+        if source.place is not None and source.place.lane == last:
+            return True
+        shape = self._lanes[place.lane].shape
+        if not shape.is_shared and len(source.tokens) <= shape.cells:
+            return True
+        return self._shared.cells.used + len(source.tokens) <= self._shared.shape.cells
 
     def _can_adopt(self, entry: _Entry, length: int, room: int) -> bool:
         """An idle entry is taken over when most of it is wanted; else its tail is kept for its next turn."""

@@ -19,7 +19,6 @@ import numpy.typing as npt
 from ganglion.core.errors import EngineFailed, EngineUnavailable, LoadFailed
 
 Floats = npt.NDArray[np.float32]
-Blob = npt.NDArray[np.uint8]
 
 DECLARATIONS: Final = """
 typedef int32_t llama_pos; typedef int32_t llama_token; typedef int32_t llama_seq_id;
@@ -316,7 +315,7 @@ class NativeModel:
                 f"No context of {cells} tokens could be made: {self.library.last_error()}",
                 hint="Try a smaller --kv-tokens or --context.",
             )
-        return NativeContext(self, pointer, batch)
+        return NativeContext(self, pointer, batch, streams=1 if is_unified else slots)
 
     def free(self) -> None:
         """Give the weights back; contexts must be gone by then."""
@@ -326,7 +325,8 @@ class NativeModel:
 class NativeContext:
     """One KV cache and its compute buffers, with a batch that numpy fills in place."""
 
-    def __init__(self, model: NativeModel, pointer: Any, batch: int) -> None:
+    def __init__(self, model: NativeModel, pointer: Any, batch: int, *, streams: int) -> None:
+        self._streams = streams
         ffi, lib = model.library.ffi, model.library.lib
         self._model = model
         self._ffi, self._lib, self._pointer = ffi, lib, pointer
@@ -383,20 +383,35 @@ class NativeContext:
         """Let the target slot see the source's first cells; only in a unified context."""
         self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
 
-    def save(self, slot: int) -> Blob:
-        """A slot's KV as bytes."""
+    def save(self, slot: int) -> "SavedState":
+        """A slot's KV, to be loaded into any slot of any context of the same model."""
         size = self._lib.llama_state_seq_get_size(self._pointer, slot)
-        blob = np.empty(size, np.uint8)
-        pointer = self._ffi.cast("uint8_t *", blob.ctypes.data)
+        # So much earlier that the cells begin at a fixed place, however many empty streams precede them.
+        stream = slot if self._streams > 1 else 0
+        start = SavedState.MARGIN - 4 * stream
+        words = np.empty((2 * SavedState.MARGIN + size) // 4 + 1, np.uint32)
+        pointer = self._ffi.cast("uint8_t *", words.ctypes.data + start)
         if self._lib.llama_state_seq_get_data(self._pointer, pointer, size, slot) == 0:
             raise EngineFailed("The library could not save a sequence's state.")
-        return blob
+        header = words[start // 4 : SavedState.MARGIN // 4 + 3]
+        if header[2] != self._streams or header[3 : 3 + stream].any():
+            raise EngineFailed("The library saves sequences in a format that this binding does not know.")
+        end = start + size - 4 * (self._streams - 1 - stream)
+        return SavedState(words, int(header[0]), end)
 
-    def load(self, slot: int, blob: Blob) -> None:
-        """Put saved KV into a slot."""
-        pointer = self._ffi.cast("const uint8_t *", blob.ctypes.data)
-        if self._lib.llama_state_seq_set_data(self._pointer, pointer, len(blob), slot) == 0:
-            raise EngineFailed("The library could not restore a sequence's state.")
+    def load(self, slot: int, state: "SavedState") -> None:
+        """Put saved KV into an empty slot."""
+        if not self.try_load(slot, state):
+            raise EngineFailed(
+                f"The library could not restore a sequence: {self._model.library.last_error()}"
+            )
+
+    def try_load(self, slot: int, state: "SavedState") -> bool:
+        """Put saved KV into an empty slot, or leave it empty when it does not fit."""
+        address, size = state.framed(slot, self._streams)
+        pointer = self._ffi.cast("const uint8_t *", address)
+        read: int = self._lib.llama_state_seq_set_data(self._pointer, pointer, size, slot)
+        return read > 0
 
     def free(self) -> None:
         """Give the cache back."""
@@ -406,6 +421,35 @@ class NativeContext:
         """Draw a token from a row's logits."""
         token: int = self._lib.llama_sampler_sample(chain.pointer, self._pointer, row)
         return token
+
+
+class SavedState:
+    """A sequence's KV as bytes, with room around it for the header that each target context expects.
+
+    The library writes `magic, slot, streams`, then for each stream its number of cells and the cells. It
+    refuses a state whose number of streams is not its own, although the cells are the same: so the header is
+    written anew for each target, in place, and nothing is copied.
+    """
+
+    MARGIN: Final = 1024
+    """Four bytes for each of the most slots that a context can have."""
+
+    def __init__(self, words: npt.NDArray[np.uint32], magic: int, end: int) -> None:
+        self._words = words
+        self._magic = magic
+        self._end = end
+
+    @property
+    def size_bytes(self) -> int:
+        """How much memory this holds."""
+        return self._words.nbytes
+
+    def framed(self, slot: int, streams: int) -> tuple[int, int]:
+        """Address and size of the state as a context with so many streams wrote it."""
+        start = self.MARGIN // 4
+        self._words[start : start + 3] = (self._magic, slot, streams)
+        self._words[self._end // 4 : self._end // 4 + streams - 1] = 0
+        return self._words.ctypes.data + self.MARGIN, self._end - self.MARGIN + 4 * (streams - 1)
 
 
 class SamplerChain:

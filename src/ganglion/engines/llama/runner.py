@@ -5,7 +5,7 @@ from time import perf_counter
 from typing import assert_never
 
 from ganglion.core.errors import EngineFailed
-from ganglion.engines.llama.library import Blob, NativeContext, NativeModel
+from ganglion.engines.llama.library import NativeContext, NativeModel, SavedState
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
 from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.pool import KvPool, SequenceId
@@ -20,7 +20,7 @@ class Runner:
         self._lanes = [
             model.new_context(
                 cells=lane.total_cells,
-                slots=lane.slots,
+                slots=lane.slots + lane.is_shared,
                 is_unified=lane.is_shared,
                 batch=max(LARGEST_CHUNK, lane.slots),
                 threads=plan.threads,
@@ -29,7 +29,10 @@ class Runner:
             )
             for lane in plan.lanes
         ]
-        self._blobs: dict[BlobId, Blob] = {}
+        self._shapes = plan.lanes
+        self._spare = plan.lanes[-1].slots
+        """A slot of the shared lane that nothing lives in, for cutting what is read whole."""
+        self._blobs: dict[BlobId, SavedState] = {}
         self.decode_s = 0.0
 
     def lane(self, number: int) -> NativeContext:
@@ -63,17 +66,37 @@ class Runner:
             case Share(source=source, target=target, length=length):
                 self._lanes[source.lane].share(source.slot, target.slot, length)
             case Copy(source=source, target=target, length=length):
-                self._lanes[target.lane].load(target.slot, self._lanes[source.lane].save(source.slot))
-                self._trim(target, length)
+                self._bring(self._cut(source, length), target, length)
             case Save(place=place, blob=blob):
                 self._blobs[blob] = self._lanes[place.lane].save(place.slot)
             case Load(blob=blob, place=place, length=length):
-                self._lanes[place.lane].load(place.slot, self._blobs[blob])
-                self._trim(place, length)
+                self._bring(self._blobs[blob], place, length)
             case Discard(blob=blob):
                 del self._blobs[blob]
             case _:
                 assert_never(move)
+
+    def _cut(self, source: Place, length: int) -> SavedState:
+        """The first positions of a slot as a blob; of a private slot all of it, which is as cheap."""
+        lane = self._lanes[source.lane]
+        if not self._shapes[source.lane].is_shared:
+            return lane.save(source.slot)
+        lane.share(source.slot, self._spare, length)
+        blob = lane.save(self._spare)
+        lane.trim(self._spare, 0)
+        return blob
+
+    def _bring(self, blob: SavedState, target: Place, length: int) -> None:
+        """Read a blob into a slot and keep its first positions."""
+        lane = self._lanes[target.lane]
+        if not lane.try_load(target.slot, blob):
+            shared = self._lanes[-1]
+            shared.load(self._spare, blob)
+            shared.trim(self._spare, length)
+            cut = shared.save(self._spare)
+            shared.trim(self._spare, 0)
+            lane.load(target.slot, cut)
+        self._trim(target, length)
 
     def _trim(self, place: Place, length: int) -> None:
         if not self._lanes[place.lane].trim(place.slot, length):

@@ -17,7 +17,7 @@ class LlamaSettings:
     """The longest single sequence, in tokens."""
     kv_tokens: int | None = None
     """The pool that all sequences share, in tokens."""
-    parallel: int = 16
+    parallel: int = 64
     queue_limit: int = 256
     kv_type: KvType = "f16"
     gpu_layers: int = 0

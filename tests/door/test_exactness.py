@@ -1,0 +1,115 @@
+"""The engine computes what the model says, alone or among neighbours."""
+
+import asyncio
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ganglion.core.events import Delta
+from ganglion.core.fold import fold
+from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
+from ganglion.engines.llama.engine import LlamaEngine
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.registry.gguf import read_facts
+
+pytestmark = pytest.mark.model
+
+TEXT = (
+    "The ganglion is a cluster of neurons in the peripheral nervous system. Signals arrive, are weighed, and "
+    "leave again; what looks like one answer is the work of many cells that never see the whole."
+)
+
+
+@pytest.fixture(scope="module")
+def facts():
+    found = find(SMOLLM2, Path("nowhere"))
+    assert found is not None, "make setup installs the embedded model"
+    return read_facts(found.path)
+
+
+def engine(facts, **changes: object) -> LlamaEngine:
+    settings = LlamaSettings("m", context=512, kv_tokens=17 * 512, parallel=17)
+    return LlamaEngine(facts, replace(settings, **changes))
+
+
+def true_logprobs(path: str, tokens: list[int]) -> list[float]:
+    """Each token's logprob given those before it, straight from the library, one batch, numpy alone."""
+    model = open_library().load_model(path, gpu_layers=0)
+    context = model.new_context(
+        cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=False
+    )
+    rows = context.decode([(0, at, [token], True) for at, token in enumerate(tokens)])
+    values = []
+    for row, token in zip(rows[:-1], tokens[1:], strict=True):
+        assert row is not None
+        logits = context.logits(row).astype(np.float64)
+        values.append(float(logits[token] - logits.max() - np.log(np.exp(logits - logits.max()).sum())))
+    context.free()
+    model.free()
+    return values
+
+
+async def forced_logprob(subject: LlamaEngine, tokens: list[int], end: int) -> float:
+    """The engine's logprob of one token: the bias forces the choice, the report stays the model's own."""
+    request = Request(
+        id="force",
+        model="m",
+        prompt=TokenPrompt(tuple(tokens[:end])),
+        sampling=Sampling(temperature=0.0, logit_bias=((tokens[end], 100.0),)),
+        max_tokens=1,
+        top_logprobs=0,
+    )
+    events = [event async for event in subject.generate(request)]
+    (token,) = (token for event in events if isinstance(event, Delta) for token in event.tokens)
+    assert token.id == tokens[end]
+    assert token.logprob is not None
+    return token.logprob
+
+
+@pytest.mark.parametrize(("is_deterministic", "tolerance"), [(True, 1e-3), (False, 0.02)])
+async def test_perplexity_of_a_fixed_text_is_the_librarys_own(facts, is_deterministic, tolerance):
+    subject = engine(facts, is_deterministic=is_deterministic)
+    await subject.open()
+    try:
+        tokens = list(await subject.tokenize(TEXT, add_special=True, parse_special=False))
+        ours = [await forced_logprob(subject, tokens, end) for end in range(1, len(tokens))]
+    finally:
+        await subject.close()
+    truth = await asyncio.to_thread(true_logprobs, facts.path, tokens)
+    perplexity, expected = (math.exp(-sum(values) / len(values)) for values in (ours, truth))
+    assert perplexity == pytest.approx(expected, rel=tolerance)
+    assert max(abs(one - other) for one, other in zip(ours, truth, strict=True)) < (
+        2e-3 if is_deterministic else 0.5
+    )
+
+
+async def test_greedy_output_is_the_same_alone_and_among_sixteen_neighbours_in_deterministic_mode(facts):
+    subject = engine(facts, is_deterministic=True)
+    await subject.open()
+
+    async def answer(text: str, **sampling: object) -> str:
+        request = Request(
+            id="one",
+            model="m",
+            prompt=ChatPrompt((Message("user", text),)),
+            sampling=Sampling(**sampling),
+            stop=Stop(ignore_eos=True),
+            max_tokens=60,
+        )
+        return fold([event async for event in subject.generate(request)]).text("text")
+
+    try:
+        alone = await answer("Describe a harbour at dawn.", temperature=0.0)
+        neighbours = [
+            answer("Tell me about " + "very " * (number * 3) + "old towns.", temperature=1.0)
+            for number in range(16)
+        ]
+        among, *_ = await asyncio.gather(answer("Describe a harbour at dawn.", temperature=0.0), *neighbours)
+    finally:
+        await subject.close()
+    assert among == alone
