@@ -7,34 +7,55 @@ a fast machine takes large chunks, a long one on a slow machine small ones.
 SMALLEST_CHUNK = 16
 """Below this the fixed cost of a step dominates."""
 
+TILE = 64
+"""Attention kernels work in tiles of this many rows: at long contexts 32 rows take nearly as long as 64."""
+
+STRETCH = 1.4
+"""How far over its budget a step may go to fill one tile."""
+
+DOUBLING = 3000.0
+"""Tokens of context that make a token about twice as dear; the measured scale corrects what this misses."""
+
 MEMORY = 0.3
-"""Weight of the newest measurement; a step near the end of a long prompt is slower than one at its start."""
+"""Weight of the newest measurement."""
 
 
 class Pace:
-    """Turns a time budget into a number of tokens."""
+    """Turns a time budget into tokens; work is counted in tokens at an empty context."""
 
     def __init__(self, step_s: float, largest_chunk: int) -> None:
         self._step_s = step_s
-        self._largest_chunk = largest_chunk
-        self._prefill_token_s: float | None = None
-        self._decode_step_s = 0.0
+        self.largest_chunk = largest_chunk
+        self._unit_s: float | None = None
+        self._decode_s = 0.0
 
-    def saw_prefill(self, tokens: int, elapsed_s: float) -> None:
+    def saw_prefill(self, work: float, elapsed_s: float) -> None:
         """Learn from a prefill step."""
-        if tokens >= SMALLEST_CHUNK:
-            each = elapsed_s / tokens
-            old = self._prefill_token_s
-            self._prefill_token_s = each if old is None else old + MEMORY * (each - old)
+        if work >= SMALLEST_CHUNK:
+            each = elapsed_s / work
+            self._unit_s = each if self._unit_s is None else self._unit_s + MEMORY * (each - self._unit_s)
 
     def saw_decode(self, elapsed_s: float) -> None:
         """Learn from the decode steps of one cycle."""
-        self._decode_step_s += MEMORY * (elapsed_s - self._decode_step_s)
+        self._decode_s += MEMORY * (elapsed_s - self._decode_s)
 
-    def chunk(self, *, is_shared_with_decode: bool) -> int:
-        """How many tokens fit into the next prefill step."""
-        if self._prefill_token_s is None:
-            return min(4 * SMALLEST_CHUNK, self._largest_chunk)
-        budget_s = self._step_s - (self._decode_step_s if is_shared_with_decode else 0.0)
-        fitting = int(budget_s / self._prefill_token_s)
-        return max(SMALLEST_CHUNK, min(fitting, self._largest_chunk))
+    def budget(self, *, is_shared_with_decode: bool) -> float:
+        """How much work fits into the next prefill step."""
+        if self._unit_s is None:
+            return TILE
+        left_s = self._step_s - (self._decode_s if is_shared_with_decode else 0.0)
+        return max(left_s / self._unit_s, SMALLEST_CHUNK)
+
+    def chunk(self, budget: float, start: int) -> int:
+        """How many tokens from position `start` on fit into a budget, in whole tiles where it can be."""
+        fitting = int(budget / self.work(1, start))
+        if fitting >= TILE:
+            return min(fitting // TILE * TILE, self.largest_chunk)
+        if fitting * STRETCH >= TILE:
+            return min(TILE, self.largest_chunk)
+        return min(max(fitting, SMALLEST_CHUNK), self.largest_chunk)
+
+    @staticmethod
+    def work(tokens: int, start: int) -> float:
+        """What a chunk costs, given what it must look back at."""
+        return tokens * (1.0 + (start + tokens / 2) / DOUBLING)

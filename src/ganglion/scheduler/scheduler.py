@@ -61,6 +61,7 @@ class Scheduler:
         self._running: dict[SequenceId, Sequence] = {}
         self._lanes_due: list[int] = []
         self._is_prefill_due = False
+        self._is_turn_of_others = False
         self._cycle_decode_s = 0.0
         self._now_s = 0.0
 
@@ -112,7 +113,8 @@ class Scheduler:
         if step.is_decode:
             self._cycle_decode_s += elapsed_s
         else:
-            self._pace.saw_prefill(step.tokens, elapsed_s)
+            work = sum(self._pace.work(chunk.count, chunk.start) for chunk in step.chunks)
+            self._pace.saw_prefill(work, elapsed_s)
         for chunk in step.chunks:
             sequence = self._running.get(chunk.sequence)
             if sequence is None:
@@ -167,29 +169,39 @@ class Scheduler:
         return Step(self._pool.take_moves(), lane, ordered, is_decode=True)
 
     def _prefill_step(self) -> Step | None:
-        """Fill one batch: half of it for whoever waited longest, the rest for whoever has least to do."""
+        """Fill one batch with whole prompts, or with a part of one that is too long.
+
+        Sequences of one batch run side by side only as far as they are equally long, so only the first is
+        ever cut. While the first is too long, the others take turns with it.
+        """
         pending = [sequence for sequence in self._running.values() if not self._decodes(sequence)]
         if not pending:
             return None
         pending.sort(key=self._rank)
-        is_shared = len(pending) < len(self._running)
-        budget = self._pace.chunk(is_shared_with_decode=is_shared)
+        budget = self._pace.budget(is_shared_with_decode=len(pending) < len(self._running))
+        self._is_turn_of_others = not self._is_turn_of_others
+        if self._is_turn_of_others and self._cost(pending[0]) > budget:
+            pending = [each for each in pending if self._cost(each) <= budget] or pending
         first = pending[0]
         lane = self._pool.place(first.id).lane
-        wanted = self._missing(first)
-        others = sorted(
-            (each for each in pending[1:] if self._pool.place(each.id).lane == lane), key=self._missing
-        )
-        share = min(wanted, budget if not others else max(budget // 2, budget - self._missing(others[0])))
-        plan = [(first, share)]
-        budget -= share
-        for sequence in others:
-            if budget <= 0:
+        is_whole = self._cost(first) <= budget
+        most = self._pace.largest_chunk if is_whole else self._pace.chunk(budget, self._pool.held(first.id))
+        plan = [(first, min(self._missing(first), most))]
+        room = self._pace.largest_chunk - plan[0][1]
+        budget -= self._cost(first)
+        for sequence in pending[1:]:
+            if self._pool.place(sequence.id).lane != lane:
+                continue
+            count = self._missing(sequence)
+            if self._cost(sequence) > budget or count > room:
                 break
-            count = min(self._missing(sequence), budget)
             plan.append((sequence, count))
-            budget -= count
+            budget -= self._cost(sequence)
+            room -= count
         return self._prefill_of(plan, lane)
+
+    def _cost(self, sequence: Sequence) -> float:
+        return self._pace.work(self._missing(sequence), self._pool.held(sequence.id))
 
     def _prefill_of(self, plan: list[tuple[Sequence, int]], lane: int) -> Step | None:
         chunks: list[Chunk] = []

@@ -8,9 +8,8 @@ from ganglion.core.model import ModelFacts
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.scheduler.places import LaneShape
 
-SMALL_SLOT: Final = 256
-LARGE_SLOT: Final = 1024
-"""Private slots: most turns fit the first size, most conversations the second, the rest is shared."""
+PRIVATE_SLOT: Final = 512
+"""Cells of a private slot: most conversations fit; more sizes would split batches over more lanes."""
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_EXTRA: Final = 8192
 """Tokens of private slots beside one full context, when the pool's size is not given."""
@@ -38,7 +37,7 @@ class EnginePlan:
     gpu_layers: int
     is_deterministic: bool
     required_bytes: int
-    step_s: float = 0.4
+    step_s: float = 0.55
 
     @property
     def kv_tokens(self) -> int:
@@ -86,17 +85,14 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
 
 
 def _lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
-    """Half of the pool in private slots of two sizes, half shared; all shared when the pool is small."""
+    """Half of the pool in private slots, half shared; all shared when the pool is small."""
     shared = _padded(max(context, kv_tokens // 2))
-    private = max(kv_tokens - shared, 0)
-    lanes = []
-    for cells, budget in ((SMALL_SLOT, private // 2), (LARGE_SLOT, private - private // 2)):
-        slots = min(budget // cells, parallel)
-        if slots > 0 and cells < context:
-            lanes.append(LaneShape(slots, cells, is_shared=False))
-    spent = sum(lane.total_cells for lane in lanes)
-    shared = max(shared, (kv_tokens - spent) // CELL_STEP * CELL_STEP)
-    return (*lanes, LaneShape(min(parallel, MAX_SLOTS), shared, is_shared=True))
+    slots = min(max(kv_tokens - shared, 0) // PRIVATE_SLOT, parallel)
+    if slots < 1 or context <= PRIVATE_SLOT:
+        return (LaneShape(min(parallel, MAX_SLOTS), _padded(kv_tokens), is_shared=True),)
+    private = LaneShape(slots, PRIVATE_SLOT, is_shared=False)
+    shared = max(shared, (kv_tokens - private.total_cells) // CELL_STEP * CELL_STEP)
+    return private, LaneShape(min(parallel, MAX_SLOTS - 1), shared, is_shared=True)
 
 
 def _deterministic_lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
