@@ -10,6 +10,9 @@ SMALLEST_CHUNK = 16
 TILE = 64
 """Attention kernels work in tiles of this many rows: at long contexts 32 rows take nearly as long as 64."""
 
+HALF_TILE = TILE // 2
+"""Beyond the first tile, half a one is worth its time."""
+
 STRETCH = 1.4
 """How far over its budget a step may go to fill one tile."""
 
@@ -50,7 +53,7 @@ class Pace:
         """How many tokens from position `start` on fit into a budget, in whole tiles where it can be."""
         fitting = int(budget / self.work(1, start))
         if fitting >= TILE:
-            return min(fitting // TILE * TILE, self.largest_chunk)
+            return min(fitting // HALF_TILE * HALF_TILE, self.largest_chunk)
         if fitting * STRETCH >= TILE:
             return min(TILE, self.largest_chunk)
         return min(max(fitting, SMALLEST_CHUNK), self.largest_chunk)

@@ -8,8 +8,8 @@ from ganglion.core.model import ModelFacts
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.scheduler.places import LaneShape
 
-PRIVATE_SLOT: Final = 512
-"""Cells of a private slot: most conversations fit; more sizes would split batches over more lanes."""
+PRIVATE_SLOTS: Final = (256, 768)
+"""Cells of the private slots, as many of each size: single turns fit the first, conversations the second."""
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_EXTRA: Final = 8192
 """Tokens of private slots beside one full context, when the pool's size is not given."""
@@ -87,12 +87,13 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
 def _lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
     """Half of the pool in private slots, half shared; all shared when the pool is small."""
     shared = _padded(max(context, kv_tokens // 2))
-    slots = min(max(kv_tokens - shared, 0) // PRIVATE_SLOT, parallel)
-    if slots < 1 or context <= PRIVATE_SLOT:
-        return (LaneShape(min(parallel, MAX_SLOTS), _padded(kv_tokens), is_shared=True),)
-    private = LaneShape(slots, PRIVATE_SLOT, is_shared=False)
-    shared = max(shared, (kv_tokens - private.total_cells) // CELL_STEP * CELL_STEP)
-    return private, LaneShape(min(parallel, MAX_SLOTS - 1), shared, is_shared=True)
+    slots = min(max(kv_tokens - shared, 0) // sum(PRIVATE_SLOTS), parallel)
+    if slots < 1 or context <= max(PRIVATE_SLOTS):
+        return (LaneShape(min(parallel, MAX_SLOTS - 1), _padded(kv_tokens), is_shared=True),)
+    private = tuple(LaneShape(slots, cells, is_shared=False) for cells in PRIVATE_SLOTS)
+    left = kv_tokens - sum(lane.total_cells for lane in private)
+    shared = max(shared, left // CELL_STEP * CELL_STEP)
+    return (*private, LaneShape(min(parallel, MAX_SLOTS - 1), shared, is_shared=True))
 
 
 def _deterministic_lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
