@@ -14,7 +14,7 @@ from benchmarks.measure import Summary
 NOISE = 0.05
 """A ratio this near its target has neither reached nor missed it."""
 
-Unit = Literal["tok/s", "s", "ms", "MiB", "MB", ""]
+Unit = Literal["tok/s", "s", "ms", "MiB", "MB", "%", ""]
 Verdict = Literal["ok", "within noise", "MISS", ""]
 
 
@@ -185,6 +185,8 @@ def shown(value: float | None, unit: Unit) -> str:
             return f"{value / 1e6:.0f} MB"
         case "s":
             return f"{value:.2f} s"
+        case "%":
+            return f"{value:.1f} %"
         case "tok/s":
             return f"{value:.1f} tok/s"
         case "":

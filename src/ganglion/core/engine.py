@@ -35,6 +35,9 @@ class ModelState:
     slots_used: int = 0
     slots_total: int = 0
     restarts: int = 0
+    step_s: float = 0.0
+    """Seconds that the worker spent on steps, and of these inside the native library."""
+    native_s: float = 0.0
     error: str | None = None
 
 

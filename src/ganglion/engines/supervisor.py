@@ -150,8 +150,8 @@ class Supervisor:
             began_s = loop.time()
             try:
                 await self._start()
-            except GanglionError as error:
-                self.error = error
+            except (GanglionError, OSError) as error:
+                self.error = error if isinstance(error, GanglionError) else EngineFailed(str(error))
                 self.status = "recovering"
                 self._lost.set()
 

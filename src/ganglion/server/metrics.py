@@ -129,7 +129,13 @@ def _models(models: Sequence[ModelState]) -> Iterator[Metric]:
         for model in models:
             family.add_metric((model.id,), read(model))
         yield family
-    restarts = CounterMetricFamily("ganglion_worker_restarts", "Workers started again.", labels=("model",))
-    for model in models:
-        restarts.add_metric((model.id,), model.restarts)
-    yield restarts
+    counters: dict[str, tuple[str, Callable[[ModelState], float]]] = {
+        "ganglion_worker_restarts": ("Workers started again.", lambda model: model.restarts),
+        "ganglion_step_seconds": ("Time spent on steps.", lambda model: model.step_s),
+        "ganglion_native_seconds": ("Time of these inside the native library.", lambda model: model.native_s),
+    }
+    for name, (documentation, count) in counters.items():
+        counter = CounterMetricFamily(name, documentation, labels=("model",))
+        for model in models:
+            counter.add_metric((model.id,), count(model))
+        yield counter

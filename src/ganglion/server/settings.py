@@ -39,7 +39,8 @@ class ServerSettings:
     """Names besides the loopback ones that a Host header may hold on a loopback bind, as behind a proxy."""
     is_strict: bool = False
     """Refuse fields that nobody knows instead of noting them."""
-    max_body_bytes: int = 32 * MEBIBYTE
+    max_body_bytes: int = 8 * MEBIBYTE
+    """JSON is read on the event loop: what a larger body costs, everybody waits for."""
     max_in_flight: int = 4096
     """Requests inside the door at once; the engines' own queues are smaller and refuse first."""
     deadlines: Deadlines = Deadlines()

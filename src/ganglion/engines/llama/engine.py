@@ -1,5 +1,6 @@
 """llama.cpp as an Engine: a supervised worker as the token engine, chat in front of it."""
 
+import logging
 import os
 import time
 from collections.abc import AsyncGenerator
@@ -7,7 +8,6 @@ from contextlib import aclosing
 from typing import Final
 
 import msgspec
-import psutil
 
 from ganglion.core.engine import ModelState
 from ganglion.core.errors import EngineFailed, GanglionError, ModelLoading, Overloaded
@@ -30,11 +30,14 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.connection import Connection
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
+from ganglion.engines.llama.memory import free_bytes
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.local import TextEngine
 from ganglion.engines.rendering import Renderer
 from ganglion.engines.supervisor import Supervisor
+
+logger = logging.getLogger("ganglion.engines")
 
 WORKER: Final = "ganglion.engines.llama.worker"
 REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
@@ -50,9 +53,16 @@ class LlamaEngine:
             settings,
             facts,
             cores=len(os.sched_getaffinity(0)),
-            free_bytes=psutil.virtual_memory().available,
+            free_bytes=free_bytes(),
         )
         self._created_s = int(time.time())
+        if self.plan.context > facts.context_length:
+            logger.warning(
+                "%s was trained on contexts of %d tokens; beyond that its answers degrade (context is %d)",
+                settings.model_id,
+                facts.context_length,
+                self.plan.context,
+            )
         self._supervisor = Supervisor(settings.model_id, WORKER, msgspec.msgpack.encode(self.plan))
         self._renderer = Renderer()
         self._preparing = 0
@@ -104,6 +114,8 @@ class LlamaEngine:
                 slots_used=running,
                 slots_total=self.plan.parallel,
                 restarts=supervisor.restarts,
+                step_s=load.step_s if load is not None else 0.0,
+                native_s=load.decode_s if load is not None else 0.0,
                 error=supervisor.error.message if supervisor.error is not None else None,
             ),
         )

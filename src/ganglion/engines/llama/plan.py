@@ -57,6 +57,12 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
             param="kv_tokens",
             hint=f"Raise --kv-tokens to at least {context}, or lower --context.",
         )
+    if settings.is_deterministic and settings.kv_type != "f16":
+        raise InvalidValue(
+            f"Deterministic mode runs without flash attention, which a {settings.kv_type} cache needs.",
+            param="kv_type",
+            hint="Leave --kv-type at f16, or leave --deterministic out.",
+        )
     shape = _deterministic_lanes if settings.is_deterministic else _lanes
     lanes = shape(context, kv_tokens, settings.parallel)
     total = sum(lane.total_cells for lane in lanes)
