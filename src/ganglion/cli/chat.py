@@ -47,7 +47,7 @@ def chat(
 
     config = load_config(output, engine.settings())
     set_up(output.log_level or "warning", config.log.format)
-    composition = compose(config, [model] if model else [], [])
+    composition = compose(config, [model] if model else config.models[:1], [])
     with Background() as background:
         try:
             background.run(composition.engine.open())

@@ -50,7 +50,7 @@ def complete(
     prompt = sys.stdin.read() if text == "-" else text
     config = load_config(output, engine.settings())
     set_up(output.log_level or "warning", config.log.format)
-    composition = compose(config, [model] if model else [], [])
+    composition = compose(config, [model] if model else config.models[:1], [])
     request = Request(
         id="complete",
         model=composition.engine.models()[0].id,

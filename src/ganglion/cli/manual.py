@@ -24,8 +24,9 @@ Examples:
       no model at all: answers repeat the question, for trying clients
 
 A MODEL is a GGUF file, the name of one in GANGLION_HOME/models, or smollm2,
-the embedded model. Every flag can also stand in config.toml ([server],
-[engine], [log]) or in the environment, as GANGLION_SERVER__PORT=9000.
+the embedded model. Flags of the server, the engine and the logs can also
+stand in config.toml ([server], [engine], [log]) or in the environment, as
+GANGLION_SERVER__PORT=9000.
 """
 
 CHAT = """

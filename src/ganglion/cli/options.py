@@ -39,13 +39,17 @@ class EngineFlags:
     threads: Annotated[int | None, option("Decode threads (default: from the machine).", AT_LEAST_1)] = None
     context: Annotated[
         int | None,
-        option("Longest single sequence, in tokens (default: from model and memory).", AT_LEAST_1),
+        option(
+            "Longest single sequence, in tokens (default: what the model was trained on, at most 8192).",
+            AT_LEAST_1,
+        ),
     ] = None
     kv_tokens: Annotated[
-        int | None, option("Cache that all sequences share, in tokens (default: from memory).", AT_LEAST_1)
+        int | None,
+        option("Cache that all sequences share, in tokens (default: the context and 8192).", AT_LEAST_1),
     ] = None
     parallel: Annotated[
-        int | None, option("Requests that run at once, further ones wait (default 16).", AT_LEAST_1)
+        int | None, option("Requests that run at once, further ones wait (default 64).", AT_LEAST_1)
     ] = None
     kv_type: Annotated[
         Literal["f16", "q8_0", "q4_0"] | None, option("Element type of the cache (default f16).")

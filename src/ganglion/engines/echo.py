@@ -160,7 +160,7 @@ class EchoEngine:
                 context_length=settings.context,
                 created_s=self._created_s,
                 aliases=settings.aliases,
-                capabilities=("chat", "completions"),
+                capabilities=("chat",),
                 in_flight=slots.used,
                 queued=slots.queued,
                 kv_used=sum(self._runs.values()),

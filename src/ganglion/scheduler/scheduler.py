@@ -94,7 +94,8 @@ class Scheduler:
     def plan(self, now_s: float) -> Step | None:
         """The next step, or None when nothing can run."""
         self._now_s = now_s
-        for _ in range(2):
+        # Three: one ends, the next admits a preempted sequence that has all its KV, the third decodes it.
+        for _ in range(3):
             while self._lanes_due:
                 step = self._decode_step(self._lanes_due.pop(0))
                 if step is not None:

@@ -31,7 +31,7 @@ def check_bind(settings: ServerSettings) -> None:
         return
     raise InsecureBind(
         f"{settings.host} can be reached from other machines and no API key is set.",
-        hint="Set a key, or bind 127.0.0.1.",
+        hint="Set a key with --api-key, or bind 127.0.0.1.",
     )
 
 

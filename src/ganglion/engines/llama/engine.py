@@ -52,7 +52,7 @@ class LlamaEngine:
         self.plan: EnginePlan = plan(
             settings,
             facts,
-            cores=len(os.sched_getaffinity(0)),
+            cores=_cores(),
             free_bytes=free_bytes(),
         )
         self._created_s = int(time.time())
@@ -105,7 +105,7 @@ class LlamaEngine:
                 context_length=self.plan.context,
                 created_s=self._facts.modified_s or self._created_s,
                 aliases=self._settings.aliases,
-                capabilities=("chat", "completion"),
+                capabilities=("chat",),
                 memory_mb=self.plan.required_bytes >> 20,
                 in_flight=in_flight,
                 queued=load.waiting if load is not None else 0,
@@ -165,6 +165,13 @@ class LlamaEngine:
                 f"{in_flight} requests are running or waiting, which is as many as this model takes.",
                 extras={"queue_depth": in_flight - self.plan.parallel},
             )
+
+
+def _cores() -> int:
+    """The cores this process may use, where the system says, else all."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _submit(connection: Connection, request: TokenRequest) -> Submit:

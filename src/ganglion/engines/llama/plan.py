@@ -67,7 +67,8 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
     lanes = shape(context, kv_tokens, settings.parallel)
     total = sum(lane.total_cells for lane in lanes)
     token_bytes = facts.kv_values_per_token * ELEMENT_BYTES[settings.kv_type]
-    required = int(facts.size_bytes + total * token_bytes + OVERHEAD_BYTES)
+    parked = kv_tokens // 2
+    required = int(facts.size_bytes + (total + parked) * token_bytes + OVERHEAD_BYTES)
     if required > free_bytes:
         raise InsufficientMemory(
             f"{facts.name or facts.path} needs about {required >> 20} MiB of memory and "
@@ -80,7 +81,7 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
         path=facts.path,
         context=context,
         lanes=lanes,
-        parked_tokens=kv_tokens // 2,
+        parked_tokens=parked,
         parallel=min(settings.parallel, sum(lane.slots for lane in lanes)),
         threads=settings.threads or cores,
         kv_type=settings.kv_type,

@@ -24,4 +24,4 @@ class LlamaSettings:
     chat_template: str | None = None
     """A Jinja template that replaces the model's own."""
     is_deterministic: bool = False
-    """An answer does not depend on its neighbours, at 20 to 30 % of the speed."""
+    """An answer does not depend on its neighbours; decoding is 20 to 30 % slower."""
