@@ -58,6 +58,7 @@ void *llama_init_from_model(void *model, struct llama_context_params params);
 void llama_free(void *context);
 const void *llama_model_get_vocab(void *model);
 int32_t llama_model_n_ctx_train(void *model);
+int32_t llama_model_n_swa(void *model);
 bool llama_model_is_recurrent(void *model);
 bool llama_model_is_hybrid(void *model);
 bool llama_model_has_encoder(void *model);
@@ -250,6 +251,9 @@ class NativeModel:
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocab)
         self.trained_context: int = lib.llama_model_n_ctx_train(pointer)
         self.can_trim = not (lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer))
+        self.has_one_cache: bool = self.can_trim and lib.llama_model_n_swa(pointer) == 0
+        """Whether all layers keep KV alike. Sliding windows and recurrent layers keep several kinds, and a
+        saved state of these only fits contexts of the same shape."""
         self.end_tokens = tuple(
             token for token in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )

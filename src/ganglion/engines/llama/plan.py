@@ -1,6 +1,6 @@
 """From what was asked to what is done: lanes, threads and memory, decided once and logged."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from ganglion.core.errors import InsufficientMemory, InvalidValue
@@ -38,6 +38,11 @@ class EnginePlan:
     is_deterministic: bool
     required_bytes: int
     step_s: float = 0.55
+
+    def in_one_lane(self) -> "EnginePlan":
+        """The same pool without private slots, for models whose saved state does not fit another lane."""
+        shared = replace(self.lanes[-1], cells=sum(lane.total_cells for lane in self.lanes))
+        return replace(self, lanes=(shared,))
 
     @property
     def kv_tokens(self) -> int:

@@ -219,7 +219,7 @@ def main() -> None:
     began_s = monotonic()
     try:
         model = open_library().load_model(plan.path, gpu_layers=plan.gpu_layers)
-        loop = Loop(model, plan, line)
+        loop = Loop(model, plan if model.has_one_cache else plan.in_one_lane(), line)
     except GanglionError as error:
         line.send(_refused(0, error))
         sys.exit(1)
