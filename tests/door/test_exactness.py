@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from ganglion.core.events import Delta
-from ganglion.core.fold import fold
 from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.library import open_library
@@ -88,28 +87,44 @@ async def test_perplexity_of_a_fixed_text_is_the_librarys_own(facts, is_determin
     )
 
 
+QUESTION = "Describe a harbour at dawn."
+NEIGHBOURS = [
+    QUESTION,  # whose cache could be reused
+    "Describe harbour at dawn.",  # one token shorter: side by side it would leave a lone token behind
+    *("Tell me about " + "very " * (number * 3) + "old towns." for number in range(14)),
+]
+
+
 async def test_greedy_output_is_the_same_alone_and_among_sixteen_neighbours_in_deterministic_mode(facts):
     subject = engine(facts, is_deterministic=True)
-    await subject.open()
 
-    async def answer(text: str, **sampling: object) -> str:
+    async def answer(text: str, temperature: float) -> list[tuple[int, float | None]]:
+        """The tokens of an answer, each with its logprob to the last bit."""
         request = Request(
             id="one",
             model="m",
             prompt=ChatPrompt((Message("user", text),)),
-            sampling=Sampling(**sampling),
+            sampling=Sampling(temperature=temperature),
             stop=Stop(ignore_eos=True),
-            max_tokens=60,
+            max_tokens=50,
+            top_logprobs=0,
         )
-        return fold([event async for event in subject.generate(request)]).text("text")
-
-    try:
-        alone = await answer("Describe a harbour at dawn.", temperature=0.0)
-        neighbours = [
-            answer("Tell me about " + "very " * (number * 3) + "old towns.", temperature=1.0)
-            for number in range(16)
+        events = [event async for event in subject.generate(request)]
+        return [
+            (token.id, token.logprob)
+            for event in events
+            if isinstance(event, Delta)
+            for token in event.tokens
         ]
-        among, *_ = await asyncio.gather(answer("Describe a harbour at dawn.", temperature=0.0), *neighbours)
+
+    await subject.open()
+    try:
+        alone = await answer(QUESTION, 0.0)
+        neighbours = [answer(text, 1.0) for text in NEIGHBOURS]
+        *_, among = await asyncio.gather(*neighbours, answer(QUESTION, 0.0))
+        again = await answer(QUESTION, 0.0)
     finally:
         await subject.close()
+    assert len(alone) == 50
     assert among == alone
+    assert again == alone

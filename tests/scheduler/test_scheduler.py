@@ -57,9 +57,14 @@ class Device:
             assert lane.is_shared or len(held) <= lane.cells
 
 
-def scheduler(shape: PoolShape = SHAPE, context: int = 150, parallel: int = 6) -> tuple[Scheduler, KvPool]:
+def scheduler(
+    shape: PoolShape = SHAPE, context: int = 150, parallel: int = 6, *, is_deterministic: bool = False
+) -> tuple[Scheduler, KvPool]:
     pool = KvPool(shape)
-    return Scheduler(pool, Pace(0.4, 32), context=context, parallel=parallel), pool
+    subject = Scheduler(
+        pool, Pace(0.4, 32), context=context, parallel=parallel, is_deterministic=is_deterministic
+    )
+    return subject, pool
 
 
 def sequence(
@@ -219,6 +224,22 @@ def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_fini
     run_until(subject, pool, device, sequences, lambda: not sequences)
 
 
+def test_a_preempted_sequence_that_has_all_its_kv_decodes_at_once_when_it_comes_back():
+    shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=160)
+    subject, pool = scheduler(shape, parallel=1)
+    device = Device(shape)
+    slow = sequence(0, list(range(30)), max_tokens=50, priority=1)
+    sequences = {0: slow}
+    subject.add(slow)
+    run_until(subject, pool, device, sequences, lambda: slow.generated_tokens > 5)
+    sequences[1] = sequence(1, list(range(100, 116)), max_tokens=1, priority=0)
+    subject.add(sequences[1])
+    run_until(subject, pool, device, sequences, lambda: 1 not in sequences)  # ends with its prefill
+    step = drive(subject, pool, device, sequences, 0.0)
+    assert step is not None
+    assert step.is_decode
+
+
 def test_a_long_prompt_is_cut_into_chunks_while_others_decode():
     shape = PoolShape(lanes=(LaneShape(4, 64, False), LaneShape(4, 160, True)), parked_tokens=0)
     subject, pool = scheduler(shape)
@@ -247,3 +268,24 @@ def test_waiting_long_enough_overtakes_any_priority():
     subject.add(old)
     subject.plan(100.0)
     assert old.is_running
+
+
+@given(st.integers(1, 140), st.lists(st.integers(1, 140), max_size=4))
+def test_in_deterministic_mode_a_prompt_is_cut_alone_and_at_fixed_places(length, neighbours):
+    shape = PoolShape(lanes=(LaneShape(5, 160, False), LaneShape(1, 160, True)), parked_tokens=0)
+    subject, pool = scheduler(shape, is_deterministic=True)
+    device = Device(shape)
+    sequences = {
+        number: sequence(number, list(range(size)), salt=str(number))
+        for number, size in enumerate([*neighbours, length])
+    }
+    for each in sequences.values():
+        subject.add(each)
+    cuts = []
+    while sequences:
+        step = drive(subject, pool, device, sequences, 0.0)
+        assert step is not None
+        if not step.is_decode:
+            (chunk,) = step.chunks
+            cuts += [chunk.count] if chunk.sequence == len(neighbours) else []
+    assert cuts == [32] * (length // 32) + ([length % 32] if length % 32 else [])

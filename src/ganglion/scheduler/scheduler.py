@@ -52,9 +52,12 @@ class Step:
 class Scheduler:
     """Decides each step; `commit` tells it what came of it."""
 
-    def __init__(self, pool: KvPool, pace: Pace, *, context: int, parallel: int) -> None:
+    def __init__(
+        self, pool: KvPool, pace: Pace, *, context: int, parallel: int, is_deterministic: bool = False
+    ) -> None:
         self._pool = pool
         self._pace = pace
+        self._is_deterministic = is_deterministic
         self._context = context
         self._parallel = parallel
         self._waiting: dict[SequenceId, Sequence] = {}
@@ -179,6 +182,8 @@ class Scheduler:
         if not pending:
             return None
         pending.sort(key=self._rank)
+        if self._is_deterministic:
+            return self._prefill_alone(pending[0])
         budget = self._pace.budget(is_shared_with_decode=len(pending) < len(self._running))
         self._is_turn_of_others = not self._is_turn_of_others
         if self._is_turn_of_others and self._cost(pending[0]) > budget:
@@ -200,6 +205,16 @@ class Scheduler:
             budget -= self._cost(sequence)
             room -= count
         return self._prefill_of(plan, lane)
+
+    def _prefill_alone(self, sequence: Sequence) -> Step | None:
+        """A part of one prompt, cut at fixed places, whatever the neighbours and the clock do.
+
+        The library computes a lone row with other kernels than several, and a prompt that is one token longer
+        than its neighbour in the batch, or than the budget, leaves a lone row behind.
+        """
+        most = self._pace.largest_chunk
+        count = min(self._missing(sequence), most - self._pool.held(sequence.id) % most)
+        return self._prefill_of([(sequence, count)], self._pool.place(sequence.id).lane)
 
     def _cost(self, sequence: Sequence) -> float:
         return self._pace.work(self._missing(sequence), self._pool.held(sequence.id))

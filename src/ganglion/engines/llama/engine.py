@@ -146,7 +146,8 @@ class LlamaEngine:
         try:
             connection = await self._supervisor.connection()
             self._refuse_when_full()
-            async with aclosing(connection.updates(_submit(connection, request))) as updates:
+            submit = _submit(connection, request, is_deterministic=self.plan.is_deterministic)
+            async with aclosing(connection.updates(submit)) as updates:
                 usage = Started(len(request.tokens))
                 async for update in updates:
                     for event in _events(update, usage):
@@ -174,10 +175,11 @@ def _cores() -> int:
     return os.cpu_count() or 1
 
 
-def _submit(connection: Connection, request: TokenRequest) -> Submit:
+def _submit(connection: Connection, request: TokenRequest, *, is_deterministic: bool) -> Submit:
     sampling = request.sampling
+    number = connection.new_id()
     return Submit(
-        id=connection.new_id(),
+        id=number,
         tokens=list(request.tokens),
         max_tokens=request.max_tokens,
         temperature=sampling.temperature,
@@ -194,7 +196,8 @@ def _submit(connection: Connection, request: TokenRequest) -> Submit:
         ignore_eos=request.stop.ignore_eos,
         top_logprobs=request.top_logprobs,
         priority=request.priority,
-        salt=request.salt,
+        # What a neighbour left in the cache was cut elsewhere; only a sequence's own KV is exactly its own.
+        salt=f"{request.salt}/{number}" if is_deterministic else request.salt,
     )
 
 

@@ -82,7 +82,11 @@ class Loop:
         shape = PoolShape(plan.lanes, plan.parked_tokens, can_trim=model.can_trim)
         self._pool = KvPool(shape)
         self._scheduler = Scheduler(
-            self._pool, Pace(plan.step_s, LARGEST_CHUNK), context=plan.context, parallel=plan.parallel
+            self._pool,
+            Pace(plan.step_s, LARGEST_CHUNK),
+            context=plan.context,
+            parallel=plan.parallel,
+            is_deterministic=plan.is_deterministic,
         )
         self._jobs: dict[int, Job] = {}
         self._step_s = 0.0

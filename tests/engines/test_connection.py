@@ -1,0 +1,206 @@
+"""The server's end of a worker's socket, fed with bytes and without a worker."""
+
+import asyncio
+from contextlib import aclosing
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ganglion.core.errors import EngineFailed, InsufficientMemory, InvalidValue, LoadFailed
+from ganglion.engines.connection import IDLE, Connection, error_of
+from ganglion.engines.ipc import (
+    MAX_FRAME_BYTES,
+    PREFIX,
+    Abort,
+    End,
+    Load,
+    PieceRecord,
+    Ready,
+    Refused,
+    Stepped,
+    Submit,
+    Tokenize,
+    Tokenized,
+    ToWorker,
+    Update,
+    encode,
+    to_worker,
+)
+
+BUSY = Load(running=2, waiting=1, kv_used=30, step_s=1.0, decode_s=0.9)
+
+
+class Line:
+    """A transport that keeps what is written."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_aborted = False
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+    def frames(self) -> list[ToWorker]:
+        """What a worker would have read."""
+        frames, rest = [], self.written
+        while rest:
+            (length,) = PREFIX.unpack_from(rest)
+            frames.append(to_worker.decode(rest[PREFIX.size : PREFIX.size + length]))
+            rest = rest[PREFIX.size + length :]
+        return frames
+
+
+def connection() -> tuple[Connection, Line, list[str]]:
+    line, news = Line(), []
+    subject = Connection(lambda: news.append("lost"))
+    subject.connection_made(line)
+    return subject, line, news
+
+
+def submit(number: int) -> Submit:
+    return Submit(
+        id=number,
+        tokens=[1, 2],
+        max_tokens=8,
+        temperature=0.0,
+        top_p=1.0,
+        top_k=0,
+        min_p=0.0,
+        repetition_penalty=1.0,
+        presence_penalty=0.0,
+        frequency_penalty=0.0,
+        seed=None,
+        logit_bias=[],
+        stop_strings=[],
+        stop_tokens=[],
+        ignore_eos=False,
+        top_logprobs=None,
+        priority=0,
+        salt="",
+    )
+
+
+def end() -> End:
+    return End("length", 2, None, 0.0, 0.0, 0.0)
+
+
+def stepped(*updates: Update, load: Load = BUSY) -> bytes:
+    return encode(Stepped(list(updates), load))
+
+
+STREAM = b"".join(
+    [
+        encode(Ready(100, 0.5)),
+        stepped(Update(7, started=(2, 0))),
+        stepped(Update(7, pieces=[PieceRecord("Hello ünd " * 20, False, [])]), Update(99, started=(1, 0))),
+        encode(Tokenized(5, [1, 2, 3])),
+        stepped(Update(7, end=end())),
+    ]
+)
+
+
+async def collected(subject: Connection, number: int) -> list[Update]:
+    return [update async for update in subject.updates(submit(number))]
+
+
+@given(st.sets(st.integers(0, len(STREAM))))
+def test_frames_are_the_same_wherever_the_stream_is_cut(cuts):
+    async def scenario() -> None:
+        subject, _, _ = connection()
+        reading = asyncio.create_task(collected(subject, 7))
+        await asyncio.sleep(0)
+        edges = [0, *sorted(cuts), len(STREAM)]
+        for start, stop in pairwise(edges):
+            subject.data_received(STREAM[start:stop])
+        first, second, last = await reading
+        assert subject.ready.result() == Ready(100, 0.5)
+        assert first.started == (2, 0)
+        assert second.pieces[0].text == "Hello ünd " * 20
+        assert last.end == end()
+        assert subject.load == BUSY
+        assert subject.in_flight == 0
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 2**32 - 1])
+async def test_a_frame_larger_than_any_could_be_cuts_the_line_before_it_is_read(length: int) -> None:
+    subject, line, _ = connection()
+    subject.data_received(PREFIX.pack(length) + b"x")
+    assert line.is_aborted
+    subject.connection_lost(None)
+    with pytest.raises(EngineFailed):
+        await subject.ready
+
+
+async def test_a_lost_worker_ends_every_request_and_question_with_its_reason() -> None:
+    subject, _, news = connection()
+    subject.data_received(encode(Ready(100, 0.5)))
+    requests = [asyncio.create_task(collected(subject, number)) for number in (11, 12, 13)]
+    question = asyncio.create_task(subject.tokenize("a", add_special=True, parse_special=False))
+    await asyncio.sleep(0)
+    subject.data_received(stepped(Update(12, end=end())))
+    subject.connection_lost(ConnectionResetError())
+    answers = await asyncio.gather(*requests, question, return_exceptions=True)
+    assert [isinstance(each, EngineFailed) for each in answers] == [True, False, True, True]
+    assert (subject.in_flight, subject.load, news) == (0, IDLE, ["lost"])
+
+
+async def test_what_came_before_the_worker_died_is_still_read() -> None:
+    subject, _, _ = connection()
+    subject.data_received(encode(Ready(100, 0.5)))
+    async with aclosing(subject.updates(submit(7))) as updates:
+        first = asyncio.ensure_future(anext(updates))
+        await asyncio.sleep(0)
+        subject.data_received(stepped(Update(7, started=(2, 0))))
+        subject.connection_lost(None)
+        assert (await first).started == (2, 0)
+        with pytest.raises(EngineFailed):
+            await anext(updates)
+
+
+async def test_closing_a_request_aborts_it_and_an_ended_one_is_not_aborted() -> None:
+    subject, line, _ = connection()
+    subject.data_received(encode(Ready(100, 0.5)))
+    running = asyncio.create_task(collected(subject, 7))
+    await asyncio.sleep(0)
+    subject.data_received(stepped(Update(7, end=end())))
+    await running
+    left = asyncio.create_task(collected(subject, 8))
+    await asyncio.sleep(0)
+    left.cancel()
+    await asyncio.gather(left, return_exceptions=True)
+    assert [frame for frame in line.frames() if isinstance(frame, Abort)] == [Abort(8)]
+    subject.data_received(stepped(Update(8, started=(1, 0))))  # it was under way; nobody misses it
+    assert subject.in_flight == 0
+
+
+async def test_questions_are_answered_by_number_in_any_order() -> None:
+    subject, line, _ = connection()
+    texts = ["a", "b", "c"]
+    asked = [
+        asyncio.create_task(subject.tokenize(text, add_special=False, parse_special=True)) for text in texts
+    ]
+    await asyncio.sleep(0)
+    numbers = {frame.text: frame.id for frame in line.frames() if isinstance(frame, Tokenize)}
+    subject.data_received(encode(Tokenized(numbers["c"], [3])))
+    subject.data_received(encode(Refused(numbers["a"], "engine_failed", "no", None, {})))
+    subject.data_received(encode(Tokenized(numbers["b"], [2])))
+    subject.data_received(encode(Tokenized(12345, [9])))
+    refused, *answered = await asyncio.gather(*asked, return_exceptions=True)
+    assert isinstance(refused, EngineFailed)
+    assert answered == [(2,), (3,)]
+
+
+def test_a_refusal_becomes_the_error_that_its_code_names() -> None:
+    refused = error_of(Refused(0, "load_failed", "broken", "fetch it again", {"a": 1}))
+    assert type(refused) is LoadFailed
+    assert (refused.message, refused.hint, refused.extras) == ("broken", "fetch it again", {"a": 1})
+    assert type(error_of(Refused(0, "no_such_code", "?", None, {}))) is EngineFailed
+    assert type(error_of(Refused(4, "no_such_code", "?", None, {}))) is InvalidValue
+    assert not isinstance(error_of(Refused(0, "insufficient_memory", "?", None, {})), InsufficientMemory)

@@ -1,0 +1,111 @@
+"""From what an operator asks to what a worker is started with."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.model import ModelFacts
+from ganglion.engines.llama.plan import (
+    CELL_STEP,
+    DEFAULT_CONTEXT,
+    DEFAULT_EXTRA,
+    MAX_SLOTS,
+    PRIVATE_SLOTS,
+    EnginePlan,
+    plan,
+)
+from ganglion.engines.llama.settings import LlamaSettings
+
+GIBIBYTE = 2**30
+FACTS = ModelFacts(
+    path="/models/small.gguf",
+    size_bytes=100 * 2**20,
+    modified_s=0,
+    architecture="llama",
+    name="Small",
+    context_length=32768,
+    block_count=30,
+    kv_values_per_token=11520,
+    vocabulary_size=49152,
+)
+
+
+def planned(facts: ModelFacts = FACTS, free_bytes: int = 1024 * GIBIBYTE, **settings: object) -> EnginePlan:
+    asked = replace(LlamaSettings("m"), **settings)
+    return plan(asked, facts, cores=4, free_bytes=free_bytes)
+
+
+def test_nothing_asked_gives_a_bounded_context_private_slots_beside_it_and_all_cores():
+    found = planned()
+    assert found.context == DEFAULT_CONTEXT
+    assert found.kv_tokens == DEFAULT_CONTEXT + DEFAULT_EXTRA
+    assert [lane.cells for lane in found.lanes[:-1]] == list(PRIVATE_SLOTS)
+    assert found.threads == 4
+
+
+def test_a_model_trained_on_less_gets_the_context_it_was_trained_on():
+    assert planned(replace(FACTS, context_length=2048)).context == 2048
+
+
+@given(st.integers(1, 40_000), st.integers(0, 80_000), st.integers(1, 300), st.booleans())
+def test_any_pool_holds_what_was_asked_and_one_whole_context(context, extra, parallel, is_deterministic):
+    kv_tokens = context + extra
+    found = planned(
+        context=context, kv_tokens=kv_tokens, parallel=parallel, is_deterministic=is_deterministic
+    )
+    shared = found.lanes[-1]
+    assert shared.is_shared
+    assert not any(lane.is_shared for lane in found.lanes[:-1])
+    assert shared.cells >= context
+    assert all(lane.slots >= 1 and lane.cells % CELL_STEP == 0 for lane in found.lanes)
+    assert all(lane.slots <= MAX_SLOTS for lane in found.lanes)
+    assert 1 <= found.parallel <= parallel
+    assert found.parallel <= sum(lane.slots for lane in found.lanes)
+    if not is_deterministic:
+        assert abs(found.kv_tokens - kv_tokens) < 2 * CELL_STEP
+
+
+@given(st.integers(1, 9000), st.integers(0, 60_000), st.integers(1, 64))
+def test_deterministic_lanes_give_every_sequence_a_whole_context_of_its_own(context, extra, parallel):
+    found = planned(context=context, kv_tokens=context + extra, parallel=parallel, is_deterministic=True)
+    assert all(lane.cells == found.lanes[-1].cells >= context for lane in found.lanes)
+    assert found.lanes[-1].slots == 1
+    assert found.parallel == sum(lane.slots for lane in found.lanes)
+    assert found.kv_tokens <= max(context + extra, found.lanes[-1].cells)
+
+
+@pytest.mark.parametrize(("context", "kv_tokens"), [(512, 512), (512, 1024), (700, 5000), (4096, 4096)])
+def test_a_pool_too_small_to_divide_is_shared_by_all(context, kv_tokens):
+    (lane,) = planned(context=context, kv_tokens=kv_tokens, parallel=8).lanes
+    assert (lane.is_shared, lane.slots) == (True, 8)
+    assert 0 <= lane.cells - kv_tokens < CELL_STEP
+
+
+def test_a_pool_smaller_than_the_context_is_an_error_that_says_what_to_raise():
+    with pytest.raises(InvalidValue, match="cannot hold one sequence of 4096") as caught:
+        planned(context=4096, kv_tokens=4095)
+    assert caught.value.param == "kv_tokens"
+    assert "--kv-tokens to at least 4096" in str(caught.value.hint)
+
+
+def test_what_does_not_fit_says_how_much_is_free_and_how_much_is_needed():
+    needed = planned().required_bytes
+    assert planned(free_bytes=needed).required_bytes == needed
+    with pytest.raises(InsufficientMemory) as caught:
+        planned(free_bytes=needed - 1)
+    assert caught.value.extras == {"free_mb": (needed - 1) >> 20, "required_mb": needed >> 20}
+    assert caught.value.hint
+
+
+def test_a_coarser_cache_needs_less_memory():
+    sizes = [planned(kv_type=kind).required_bytes for kind in ("f16", "q8_0", "q4_0")]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(set(sizes)) == 3
+
+
+def test_a_file_that_does_not_say_its_context_is_refused():
+    with pytest.raises(InvalidValue, match="how long its context is"):
+        planned(replace(FACTS, context_length=0))

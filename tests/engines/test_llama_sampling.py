@@ -1,0 +1,161 @@
+"""Choosing a token: the arithmetic on a row of logits, with the real sampler chain where chance decides."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from ganglion.core.request import ResolvedSampling
+from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.sampling import NotANumber, Sampler, logprobs
+from ganglion.registry.embedded import SMOLLM2, find
+
+ROWS = arrays(np.float32, st.integers(8, 200), elements=st.floats(-60, 60, width=32))
+END = 3
+"""The only end token of the vocabulary that these tests imagine."""
+
+
+class Words:
+    """What a greedy sampler asks of a model."""
+
+    end_tokens = (END,)
+
+
+def greedy(prompt: list[int] | None = None, *, ignore_eos: bool = False, **fields: object) -> Sampler:
+    defaults = {
+        "temperature": 0.0,
+        "top_p": 1.0,
+        "top_k": 0,
+        "min_p": 0.0,
+        "repetition_penalty": 1.0,
+        "presence_penalty": 0.0,
+        "frequency_penalty": 0.0,
+        "seed": None,
+        "logit_bias": (),
+    }
+    sampling = ResolvedSampling(**(defaults | fields))
+    return Sampler(Words(), sampling, prompt or [], ignore_eos=ignore_eos)
+
+
+def choose(sampler: Sampler, *logits: float) -> tuple[int, list[float]]:
+    """The choice, and the row as it was chosen from."""
+    row = np.array(logits, np.float32)
+    return sampler.choose(None, 0, row), row.tolist()
+
+
+@given(ROWS, st.integers(0, 8))
+def test_logprobs_are_those_of_double_precision(row, count):
+    exact = row.astype(np.float64)
+    exact -= exact.max() + np.log(np.exp(exact - exact.max()).sum())
+    normaliser, likeliest = logprobs(row, count)
+    assert np.allclose(row.astype(np.float64) - normaliser, exact, atol=1e-5)
+    values = [value for _, value in likeliest]
+    assert values == sorted(values, reverse=True)
+    assert np.allclose(values, np.sort(exact)[::-1][:count], atol=1e-5)
+    assert all(abs(exact[token] - value) < 1e-5 for token, value in likeliest)
+    assert len({token for token, _ in likeliest}) == count
+
+
+def test_greedy_takes_the_likeliest_and_leaves_the_row_alone():
+    token, row = choose(greedy(), 0.0, 2.0, 1.0, -1.0)
+    assert (token, row) == (1, [0.0, 2.0, 1.0, -1.0])
+
+
+def test_a_bias_is_added_once():
+    token, row = choose(greedy(logit_bias=((0, 3.0), (2, -5.0))), 0.0, 2.0, 1.0, 0.0)
+    assert (token, row) == (0, [3.0, 2.0, -4.0, 0.0])
+
+
+def test_an_ignored_end_is_never_chosen_whatever_its_bias():
+    token, row = choose(greedy(ignore_eos=True, logit_bias=((END, 100.0),)), 0.0, 1.0, 0.0, 9.0)
+    assert token == 1
+    assert row[END] == -np.inf
+
+
+def test_presence_counts_once_and_frequency_every_time():
+    sampler = greedy(presence_penalty=0.5, frequency_penalty=0.25)
+    assert choose(sampler, 1.0, 0.0, 0.0, 0.0) == (0, [1.0, 0.0, 0.0, 0.0])
+    assert choose(sampler, 1.0, 0.0, 0.0, 0.0) == (0, [0.25, 0.0, 0.0, 0.0])
+    assert choose(sampler, 1.0, 0.5, 0.0, 0.0) == (1, [0.0, 0.5, 0.0, 0.0])
+    assert choose(sampler, 1.0, 1.0, 0.0, 0.0)[1] == [0.0, 0.25, 0.0, 0.0]
+
+
+def test_presence_and_frequency_forgive_the_prompt_and_repetition_does_not():
+    assert choose(greedy([0], presence_penalty=2.0), 1.0, 0.5, 0.0, 0.0)[0] == 0
+    token, row = choose(greedy([0, 2], repetition_penalty=2.0), 1.0, 0.6, -1.0, -3.0)
+    assert token == 1
+    assert row == pytest.approx([0.5, 0.6, -2.0, -3.0])
+
+
+def test_repetition_remembers_what_was_said():
+    sampler = greedy(repetition_penalty=4.0)
+    assert choose(sampler, 1.0, 0.5, 0.0, 0.0)[0] == 0
+    assert choose(sampler, 1.0, 0.5, 0.0, 0.0)[0] == 1
+
+
+@pytest.mark.parametrize(
+    "row", [[np.nan] * 4, [0.0, np.nan, 1.0, 0.0], [-np.inf] * 4, [0.0, np.inf, 0.0, 0.0]]
+)
+def test_a_row_that_is_not_a_number_ends_its_own_request(row):
+    with pytest.raises(NotANumber):
+        choose(greedy(), *row)
+
+
+@pytest.fixture(scope="module")
+def model():
+    found = find(SMOLLM2, Path("nowhere"))
+    assert found is not None, "make setup installs the embedded model"
+    loaded = open_library().load_model(str(found.path), gpu_layers=0)
+    yield loaded
+    loaded.free()
+
+
+@pytest.fixture(scope="module")
+def context(model: NativeModel):
+    opened = model.new_context(
+        cells=256, slots=1, is_unified=True, batch=32, threads=2, kv_type="f16", flash_attention=False
+    )
+    yield opened
+    opened.free()
+
+
+def draws(model: NativeModel, context: NativeContext, count: int, **fields: object) -> list[int]:
+    """Tokens drawn from one and the same row: four equally likely ones, and a fifth at half their chance."""
+    defaults = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0, "seed": 5}
+    penalties = {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+    sampling = ResolvedSampling(**(defaults | penalties | {"logit_bias": ()} | fields))
+    sampler = Sampler(model, sampling, [], ignore_eos=False)
+    (row,) = context.decode([(0, 0, [1], True)])
+    logits = context.logits(row)
+    tokens = []
+    for _ in range(count):
+        logits[:] = -50.0
+        logits[[10, 20, 30, 40]] = 5.0
+        logits[50] = 5.0 - np.log(2.0)
+        tokens.append(sampler.choose(context, row, logits))
+    sampler.free()
+    context.trim(0, 0)
+    return tokens
+
+
+@pytest.mark.model
+def test_a_draw_follows_the_probabilities_and_the_seed(model, context):
+    drawn = draws(model, context, 900)
+    counts = Counter(drawn)
+    assert set(counts) == {10, 20, 30, 40, 50}
+    assert all(150 < counts[token] < 250 for token in (10, 20, 30, 40))
+    assert 60 < counts[50] < 145
+    assert draws(model, context, 900) == drawn
+    assert draws(model, context, 900, seed=6) != drawn
+
+
+@pytest.mark.model
+def test_the_filters_leave_out_what_they_say(model, context):
+    assert set(draws(model, context, 200, min_p=0.6)) == {10, 20, 30, 40}
+    assert set(draws(model, context, 200, top_k=4)) == {10, 20, 30, 40}
+    assert len(set(draws(model, context, 200, top_p=0.4))) == 2
+    assert len(set(draws(model, context, 50, top_k=1))) == 1

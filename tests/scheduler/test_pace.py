@@ -1,0 +1,68 @@
+"""How large a prefill step may be."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ganglion.scheduler.pace import SMALLEST_CHUNK, STRETCH, TILE, Pace
+
+LARGEST = 256
+SPEEDS = st.floats(1e-6, 1.0)
+
+
+def measured(unit_s: float, decode_s: float = 0.0, step_s: float = 0.5) -> Pace:
+    """A pace that saw this speed, and nothing else, for long."""
+    pace = Pace(step_s, LARGEST)
+    for _ in range(40):
+        pace.saw_prefill(100.0, 100.0 * unit_s)
+        pace.saw_decode(decode_s)
+    return pace
+
+
+def test_the_first_step_is_one_tile_since_nothing_is_known():
+    pace = Pace(0.5, LARGEST)
+    assert pace.chunk(pace.budget(is_shared_with_decode=False), 0) <= TILE
+    assert pace.budget(is_shared_with_decode=True) == TILE
+
+
+@given(SPEEDS, st.floats(0, 2.0), st.integers(0, 100_000))
+def test_a_chunk_is_never_smaller_than_worth_a_step_nor_larger_than_a_batch(unit_s, decode_s, start):
+    pace = measured(unit_s, decode_s)
+    for is_shared in (False, True):
+        chunk = pace.chunk(pace.budget(is_shared_with_decode=is_shared), start)
+        assert SMALLEST_CHUNK <= chunk <= LARGEST
+
+
+@given(SPEEDS, st.integers(0, 20_000))
+def test_a_step_keeps_its_time_unless_it_is_the_smallest_or_fills_a_tile(unit_s, start):
+    pace = measured(unit_s)
+    chunk = pace.chunk(pace.budget(is_shared_with_decode=False), start)
+    expected_s = chunk * pace.work(1, start) * unit_s
+    assert chunk == SMALLEST_CHUNK or expected_s <= 0.5 * (STRETCH if chunk == TILE else 1.0) * 1.01
+
+
+@given(st.integers(0, 5000), st.integers(0, 5000))
+def test_longer_contexts_take_smaller_chunks(one, other):
+    pace = measured(0.002)
+    budget = pace.budget(is_shared_with_decode=False)
+    near, far = sorted((one, other))
+    assert pace.chunk(budget, near) >= pace.chunk(budget, far)
+
+
+@given(st.integers(1, 500), st.integers(1, 500), st.integers(0, 5000))
+def test_work_adds_up_however_a_prompt_is_cut(first, second, start):
+    parts = Pace.work(first, start) + Pace.work(second, start + first)
+    assert parts == pytest.approx(Pace.work(first + second, start))
+
+
+def test_decoding_neighbours_shrink_the_step():
+    pace = measured(0.001, decode_s=0.2)
+    assert pace.budget(is_shared_with_decode=False) == pytest.approx(500, rel=0.01)
+    assert pace.budget(is_shared_with_decode=True) == pytest.approx(300, rel=0.01)
+
+
+def test_a_tiny_step_teaches_nothing():
+    pace = measured(0.001)
+    before = pace.budget(is_shared_with_decode=False)
+    pace.saw_prefill(SMALLEST_CHUNK - 1.0, 10.0)
+    assert pace.budget(is_shared_with_decode=False) == before
