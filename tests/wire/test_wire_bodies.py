@@ -67,6 +67,8 @@ def test_every_model_stands_in_one_activation_list(statuses, expected) -> None:
     [
         (("loaded",), True, "draining"),
         (("loading",), False, "loading"),
+        (("failed", "loading"), False, "loading"),
+        (("failed", "failed"), False, "failed"),
         ((), False, "loading"),
         (("loaded", "failed"), False, "degraded"),
         (("loaded", "unloaded"), False, "ok"),

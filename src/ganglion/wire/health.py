@@ -12,7 +12,7 @@ from ganglion.core.engine import ModelState, Status
 
 _encode = msgspec.json.Encoder().encode
 
-NodeStatus = Literal["ok", "loading", "degraded", "draining"]
+NodeStatus = Literal["ok", "loading", "degraded", "failed", "draining"]
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -112,7 +112,8 @@ def node_status(models: Sequence[ModelState], *, is_draining: bool) -> NodeStatu
     if is_draining:
         return "draining"
     if not any(model.status == "loaded" for model in models):
-        return "loading"
+        is_over = bool(models) and all(model.status == "failed" for model in models)
+        return "failed" if is_over else "loading"
     if any(model.status in ("failed", "recovering") for model in models):
         return "degraded"
     return "ok"

@@ -65,7 +65,7 @@ class LlamaEngine:
             )
         self._supervisor = Supervisor(settings.model_id, WORKER, msgspec.msgpack.encode(self.plan))
         self._renderer = Renderer()
-        self._preparing = 0
+        self._in_flight = 0
         self._text = TextEngine(
             settings.model_id,
             self,
@@ -95,7 +95,6 @@ class LlamaEngine:
         supervisor = self._supervisor
         connection = supervisor.current
         load = connection.load if connection is not None else None
-        in_flight = (connection.in_flight if connection is not None else 0) + self._preparing
         running = load.running if load is not None else 0
         return (
             ModelState(
@@ -107,7 +106,7 @@ class LlamaEngine:
                 aliases=self._settings.aliases,
                 capabilities=("chat",),
                 memory_mb=self.plan.required_bytes >> 20,
-                in_flight=in_flight,
+                in_flight=self._in_flight,
                 queued=load.waiting if load is not None else 0,
                 kv_used=load.kv_used if load is not None else 0,
                 kv_total=self.plan.kv_tokens,
@@ -125,27 +124,29 @@ class LlamaEngine:
         if self._supervisor.status in ("unloaded", "loading"):
             yield Failed(ModelLoading(f"The model {self._settings.model_id!r} is still loading."))
             return
-        async with aclosing(self._text.generate(request)) as events:
-            async for event in events:
-                yield event
+        limit = self.plan.parallel + self._settings.queue_limit
+        if self._in_flight >= limit:
+            yield Failed(_overloaded(limit, self._settings.queue_limit))
+            return
+        self._in_flight += 1
+        try:
+            async with aclosing(self._text.generate(request)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._in_flight -= 1
 
     # The token engine under it
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Text to ids, in the worker."""
-        self._refuse_when_full()
-        self._preparing += 1
-        try:
-            connection = await self._supervisor.connection()
-            return await connection.tokenize(text, add_special=add_special, parse_special=parse_special)
-        finally:
-            self._preparing -= 1
+        connection = await self._supervisor.connection()
+        return await connection.tokenize(text, add_special=add_special, parse_special=parse_special)
 
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list in the worker."""
         try:
             connection = await self._supervisor.connection()
-            self._refuse_when_full()
             submit = _submit(connection, request, is_deterministic=self.plan.is_deterministic)
             async with aclosing(connection.updates(submit)) as updates:
                 usage = Started(len(request.tokens))
@@ -157,15 +158,12 @@ class LlamaEngine:
         except GanglionError as error:
             yield Failed(error)
 
-    def _refuse_when_full(self) -> None:
-        connection = self._supervisor.current
-        in_flight = connection.in_flight if connection is not None else 0
-        limit = self.plan.parallel + self._settings.queue_limit
-        if in_flight >= limit:
-            raise Overloaded(
-                f"{in_flight} requests are running or waiting, which is as many as this model takes.",
-                extras={"queue_depth": in_flight - self.plan.parallel},
-            )
+
+def _overloaded(limit: int, queue_limit: int) -> Overloaded:
+    return Overloaded(
+        f"{limit} requests are running or waiting, which is as many as this model takes.",
+        extras={"queue_depth": queue_limit},
+    )
 
 
 def _cores() -> int:
