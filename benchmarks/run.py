@@ -4,8 +4,8 @@
     make bench ARGS="--only W1,W5 --rounds 1"
     make bench ARGS="--footprint --bare"
 
-Law: one server runs at a time. Each round starts one, runs every workload on it and stops it, then the other;
-who goes first alternates, so that a machine that slows down or warms up favours neither.
+Law: one server runs at a time. Each round starts one for each workload and stops it, then the other; who goes
+first alternates from round to round, so that a machine that slows down or warms up favours neither.
 """
 
 from __future__ import annotations
@@ -167,20 +167,20 @@ async def _measure(
 def _plan(
     options: argparse.Namespace, chosen: Sequence[Workload], number: int
 ) -> list[tuple[Launch, list[Workload]]]:
-    """The servers to start in one round, in order, and what each is asked to do."""
+    """The servers to start in one round, in order, and what each is asked to do.
+
+    Both run a workload before either runs the next: the machine's speed drifts over minutes.
+    """
     plan: list[tuple[Launch, list[Workload]]] = []
-    if not options.skip_ours:
-        plan.append((ours(options.model_name, options.threads, extra=options.serve_args), list(chosen)))
-    if not options.skip_peer:
-        plan += [
-            (
-                peer(options.model_name, options.threads, is_unified=is_unified),
-                [workload for workload in chosen if _is_unified(options, workload) == is_unified],
-            )
-            for is_unified in (False, True)
-        ]
-    plan = [(launch, part) for launch, part in plan if part]
-    return plan if number % 2 == 0 else plan[::-1]
+    for workload in chosen:
+        pair = []
+        if not options.skip_ours:
+            pair.append(ours(options.model_name, options.threads, extra=options.serve_args))
+        if not options.skip_peer:
+            is_unified = _is_unified(options, workload)
+            pair.append(peer(options.model_name, options.threads, is_unified=is_unified))
+        plan += [(launch, [workload]) for launch in (pair if number % 2 == 0 else pair[::-1])]
+    return plan
 
 
 def _is_unified(options: argparse.Namespace, workload: Workload) -> bool:
