@@ -1,8 +1,8 @@
 """The one owner of KV: where each token list lives, who shares a prefix, what is evicted.
 
 Law: an entry's `tokens` are exactly the tokens whose KV its place or blob holds, once the moves handed out
-so far have been carried out in order. Four verbs change that: attach, park, release, drop. Sharing is part
-of attach.
+so far have been carried out in order. Three verbs change that: attach, park, release. Sharing is part of
+attach.
 """
 
 from collections.abc import Sequence as Tokens
@@ -82,11 +82,6 @@ class KvPool:
             if entry is not None
         )
         return private + self._shared.cells.used
-
-    @property
-    def owned_cells(self) -> int:
-        """Tokens held for running sequences, shared ones counted for each."""
-        return sum(len(entry.tokens) for entry in self._owned.values())
 
     @property
     def parked_tokens(self) -> int:
@@ -178,12 +173,6 @@ class KvPool:
         if entry.place is not None:
             self._evict(entry)
         self._bound_parked()
-
-    def drop(self, sequence: SequenceId) -> None:
-        """Forget a running sequence's KV altogether."""
-        entry = self._owned.pop(sequence)
-        entry.owner = None
-        self._forget(entry)
 
     def sweep(self) -> None:
         """Park what is idle in the shared lane while others run there: every query scans every cell."""

@@ -274,7 +274,6 @@ class Scheduler:
             self._preempt(victim)
         del self._waiting[sequence.id]
         self._running[sequence.id] = sequence
-        sequence.is_running = True
         if sequence.admitted_s is None:
             sequence.admitted_s = self._now_s
             sequence.cached_tokens = cached
@@ -323,6 +322,5 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         del self._running[sequence.id]
         self._pool.park(sequence.id)
-        sequence.is_running = False
         sequence.preemptions += 1
         self._waiting[sequence.id] = sequence

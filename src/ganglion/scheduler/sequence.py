@@ -1,6 +1,6 @@
 """One running or waiting token list, as the scheduler sees it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from ganglion.scheduler.pool import SequenceId
 from ganglion.scheduler.prefix import Digests, digests
@@ -18,11 +18,10 @@ class Sequence:
     priority: int
     arrived_s: float
     chain: Digests = ()
-    is_running: bool = False
     admitted_s: float | None = None
     cached_tokens: int = 0
     """Prompt tokens whose KV was found when the sequence first ran."""
-    preemptions: int = field(default=0)
+    preemptions: int = 0
 
     @classmethod
     def new(

@@ -75,11 +75,6 @@ class LlamaEngine:
             chat_template=settings.chat_template,
         )
 
-    @property
-    def worker_process_id(self) -> int | None:
-        """The worker's process, while there is one."""
-        return self._supervisor.process_id
-
     async def open(self) -> None:
         """Start the worker and wait until the model is loaded."""
         await self._supervisor.open()

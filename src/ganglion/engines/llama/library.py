@@ -57,11 +57,9 @@ void llama_model_free(void *model);
 void *llama_init_from_model(void *model, struct llama_context_params params);
 void llama_free(void *context);
 const void *llama_model_get_vocab(void *model);
-int32_t llama_model_n_ctx_train(void *model);
 int32_t llama_model_n_swa(void *model);
 bool llama_model_is_recurrent(void *model);
 bool llama_model_is_hybrid(void *model);
-bool llama_model_has_encoder(void *model);
 int32_t llama_vocab_n_tokens(const void *vocab);
 bool llama_vocab_is_eog(const void *vocab, llama_token token);
 bool llama_vocab_is_control(const void *vocab, llama_token token);
@@ -87,7 +85,6 @@ void *llama_sampler_init_temp(float temperature);
 void *llama_sampler_init_dist(uint32_t seed);
 llama_token llama_sampler_sample(void *chain, void *context, int32_t row);
 void llama_sampler_free(void *sampler);
-const char *llama_print_system_info(void);
 """
 
 CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
@@ -249,7 +246,6 @@ class NativeModel:
         lib = library.lib
         self._vocab = lib.llama_model_get_vocab(pointer)
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocab)
-        self.trained_context: int = lib.llama_model_n_ctx_train(pointer)
         self.can_trim = not (lib.llama_model_is_recurrent(pointer) or lib.llama_model_is_hybrid(pointer))
         self.has_one_cache: bool = self.can_trim and lib.llama_model_n_swa(pointer) == 0
         """Whether all layers keep KV alike. Sliding windows and recurrent layers keep several kinds, and a
@@ -442,11 +438,6 @@ class SavedState:
         self._words = words
         self._magic = magic
         self._end = end
-
-    @property
-    def size_bytes(self) -> int:
-        """How much memory this holds."""
-        return self._words.nbytes
 
     def framed(self, slot: int, streams: int) -> tuple[int, int]:
         """Address and size of the state as a context with so many streams wrote it."""
