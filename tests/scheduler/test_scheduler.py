@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.pace import LONGEST_INTERVAL, Pace
 from ganglion.scheduler.places import Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Scheduler, Step
@@ -16,6 +16,9 @@ SHAPE = PoolShape(
 )
 
 
+STEP_S = 0.4
+
+
 class Device:
     """What the native library would hold: tokens per place, tokens per blob."""
 
@@ -23,6 +26,8 @@ class Device:
         self.shape = shape
         self.cells: dict[Place, list[int]] = {}
         self.blobs: dict[int, list[int]] = {}
+        self.aside: Step | None = None
+        """The step in the background. Its tokens are there at once: whoever needs its lane waits for it."""
 
     def carry_out(self, moves: tuple[Move, ...]) -> None:
         for move in moves:
@@ -45,6 +50,7 @@ class Device:
                     del self.blobs[blob]
 
     def run(self, step: Step, pool: KvPool, sequences: dict[int, Sequence]) -> None:
+        assert self.aside is None or self.aside.lane != step.lane, "a lane runs one step at a time"
         self.carry_out(step.moves)
         for chunk in step.chunks:
             place = pool.place(chunk.sequence)
@@ -62,7 +68,7 @@ def scheduler(
 ) -> tuple[Scheduler, KvPool]:
     pool = KvPool(shape)
     subject = Scheduler(
-        pool, Pace(0.4, 32), context=context, parallel=parallel, is_deterministic=is_deterministic
+        pool, Pace(STEP_S, 32), context=context, parallel=parallel, is_deterministic=is_deterministic
     )
     return subject, pool
 
@@ -78,14 +84,26 @@ def sequence(
 def drive(
     subject: Scheduler, pool: KvPool, device: Device, sequences: dict[int, Sequence], now_s: float
 ) -> Step | None:
+    """Run the next step, or commit the one in the background when no other can run before it."""
     step = subject.plan(now_s)
     if step is None:
-        return None
+        step, device.aside = device.aside, None
+        if step is not None:
+            conclude(subject, step, sequences)
+        return step
     device.run(step, pool, sequences)
+    if step.is_aside:
+        device.aside = step
+    else:
+        conclude(subject, step, sequences)
+    return step
+
+
+def conclude(subject: Scheduler, step: Step, sequences: dict[int, Sequence]) -> None:
     sampled = {}
     ended = []
     for chunk in step.chunks:
-        if chunk.wants_logits:
+        if chunk.wants_logits and chunk.sequence in sequences:
             one = sequences[chunk.sequence]
             if one.generated_tokens + 1 >= one.max_tokens or len(one.tokens) + 1 >= 150:
                 ended.append(one.id)
@@ -95,7 +113,6 @@ def drive(
     for number in ended:
         subject.remove(number)
         del sequences[number]
-    return step
 
 
 PROMPTS = st.tuples(st.integers(0, 3), st.integers(1, 120)).map(
@@ -107,6 +124,7 @@ ACTIONS = st.lists(
             st.just("add"), PROMPTS, st.integers(1, 60), st.integers(-1, 1), st.sampled_from(["", "tenant"])
         ),
         st.tuples(st.just("step"), st.integers(1, 6)),
+        st.tuples(st.just("aside")),
         st.tuples(st.just("abort"), st.integers(0, 30)),
     ),
     max_size=40,
@@ -130,6 +148,10 @@ def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_
         elif action[0] == "step":
             for _ in range(action[1]):
                 drive(subject, pool, device, sequences, now_s)
+        elif action[0] == "aside":
+            if device.aside is not None:
+                step, device.aside = device.aside, None
+                conclude(subject, step, sequences)
         elif action[1] in sequences:
             subject.remove(action[1])
             del sequences[action[1]]
@@ -240,8 +262,8 @@ def test_a_preempted_sequence_that_has_all_its_kv_decodes_at_once_when_it_comes_
     assert step.is_decode
 
 
-def test_a_long_prompt_is_cut_into_chunks_while_others_decode():
-    shape = PoolShape(lanes=(LaneShape(4, 64, False), LaneShape(4, 160, True)), parked_tokens=0)
+def test_a_long_prompt_is_cut_into_chunks_while_others_decode_in_its_lane():
+    shape = PoolShape(lanes=(LaneShape(4, 160, True),), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(10)), max_tokens=40)}
@@ -256,6 +278,54 @@ def test_a_long_prompt_is_cut_into_chunks_while_others_decode():
         kinds.append(step.is_decode)
     assert kinds.count(False) >= 140 // 32
     assert all(not (one is False and other is False) for one, other in pairwise(kinds))
+
+
+def test_a_long_prompt_runs_in_the_background_while_others_decode_at_intervals():
+    shape = PoolShape(lanes=(LaneShape(4, 64, False), LaneShape(4, 160, True)), parked_tokens=0)
+    subject, pool = scheduler(shape)
+    device = Device(shape)
+    sequences = {0: sequence(0, list(range(10)), max_tokens=40)}
+    subject.add(sequences[0])
+    run_until(subject, pool, device, sequences, lambda: sequences[0].generated_tokens > 3)
+    sequences[1] = sequence(1, list(range(140)), max_tokens=4)
+    subject.add(sequences[1])
+    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
+    now_s, decoded = 1000.0, []
+    for _ in range(8):
+        step = subject.plan(now_s)
+        if step is None:
+            assert 0 < subject.resume_s - now_s <= LONGEST_INTERVAL * STEP_S
+            now_s = subject.resume_s
+            continue
+        assert step.is_decode
+        device.run(step, pool, sequences)
+        conclude(subject, step, sequences)
+        decoded.append(now_s)
+    assert len(decoded) >= 4
+    assert max(later - earlier for earlier, later in pairwise(decoded)) <= LONGEST_INTERVAL * STEP_S
+
+
+def test_who_outgrows_a_slot_while_the_shared_lane_is_in_use_moves_there_before_its_next_step():
+    shape = PoolShape(lanes=(LaneShape(4, 16, False), LaneShape(4, 160, True)), parked_tokens=0)
+    subject, pool = scheduler(shape)
+    device = Device(shape)
+    growing = sequence(0, list(range(6)), max_tokens=10)
+    sequences = {0: growing, 1: sequence(1, [7] * 130, max_tokens=4)}
+    subject.add(growing)
+    run_until(subject, pool, device, sequences, lambda: growing.generated_tokens > 3)
+    growing.max_tokens = 30  # more than its slot was chosen for
+    subject.add(sequences[1])
+    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
+    while (step := subject.plan(1000.0 + len(growing.tokens))) is not None:
+        device.run(step, pool, sequences)
+        conclude(subject, step, sequences)
+    assert len(growing.tokens) == 17, "16 fit its slot, and the last one has no KV yet"
+    step, device.aside = device.aside, None
+    assert step is not None
+    conclude(subject, step, sequences)
+    run_until(subject, pool, device, sequences, lambda: len(growing.tokens) > 17)
+    assert pool.place(0).lane == 1
+    run_until(subject, pool, device, sequences, lambda: not sequences)
 
 
 def test_waiting_long_enough_overtakes_any_priority():

@@ -19,6 +19,15 @@ STRETCH = 1.4
 DOUBLING = 3000.0
 """Tokens of context that make a token about twice as dear; the measured scale corrects what this misses."""
 
+ASIDE = 3.0
+"""How many step budgets a step in the background may take: large batches are faster, and few wait for it."""
+
+INTERVAL = 10.0
+"""Beside a step in the background, cycles begin this many times their decoding apart, so that it gets on."""
+
+LONGEST_INTERVAL = 0.8
+"""And never longer than this part of a step budget, so that a stream's gap stays within it."""
+
 MEMORY = 0.3
 """Weight of the newest measurement."""
 
@@ -49,9 +58,19 @@ class Pace:
         left_s = self._step_s - (self._decode_s if is_shared_with_decode else 0.0)
         return max(left_s / self._unit_s, SMALLEST_CHUNK)
 
+    def budget_aside(self) -> float:
+        """How much work fits into the next step in the background."""
+        return TILE if self._unit_s is None else max(ASIDE * self._step_s / self._unit_s, SMALLEST_CHUNK)
+
+    def interval(self, decode_s: float, cycle_s: float) -> float:
+        """How long after the beginning of one cycle the next begins, beside a step in the background."""
+        return max(min(INTERVAL * decode_s, LONGEST_INTERVAL * self._step_s), 2 * cycle_s)
+
     def chunk(self, budget: float, start: int) -> int:
         """How many tokens from position `start` on fit into a budget, in whole tiles where it can be."""
         fitting = int(budget / self.work(1, start))
+        if fitting >= 2 * TILE:
+            return min(fitting // TILE * TILE, self.largest_chunk)
         if fitting >= TILE:
             return min(fitting // HALF_TILE * HALF_TILE, self.largest_chunk)
         if fitting * STRETCH >= TILE:

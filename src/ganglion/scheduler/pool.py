@@ -63,6 +63,7 @@ class KvPool:
         self._moves: list[Move] = []
         self._next_key = 0
         self._clock = 0
+        self._is_shared_locked = False
 
     # What is where
 
@@ -87,6 +88,11 @@ class KvPool:
     def parked_tokens(self) -> int:
         """How many tokens lie in blobs."""
         return self._parked_tokens
+
+    @property
+    def shared_lane(self) -> int:
+        """The number of the shared lane, the last one."""
+        return len(self._lanes) - 1
 
     def place(self, sequence: SequenceId) -> Place:
         """Where a running sequence's KV is."""
@@ -119,7 +125,7 @@ class KvPool:
         None means that nothing can be evicted to make room, and changes nothing.
         """
         assert sequence not in self._owned
-        match = self._match(salt, tokens, chain)
+        match = self._match(salt, tokens, chain, is_locked=self._is_shared_locked)
         entry = None
         if match is not None:
             entry = self._reuse(*match, room)
@@ -151,7 +157,7 @@ class KvPool:
         entry = self._owned[sequence]
         assert entry.place is not None
         entry.tokens.extend(tokens)
-        if entry.place.lane == len(self._lanes) - 1:
+        if entry.place.lane == self.shared_lane:
             self._shared.cells.extend(entry.place.slot, len(tokens))
         if chain is not None:
             self._index.put(entry.key, chain[: len(entry.tokens) // BLOCK])
@@ -183,6 +189,38 @@ class KvPool:
                     self._evict(entry)
             self._bound_parked()
 
+    # The shared lane in use
+
+    def lock_shared(self) -> None:
+        """A step runs on the shared lane in the background: from now on nothing needs a move there."""
+        self._is_shared_locked = True
+
+    def unlock_shared(self) -> None:
+        """The step on the shared lane is over."""
+        self._is_shared_locked = False
+
+    def needs_locked_lane(self, salt: str, tokens: Tokens[int], chain: Digests, room: int) -> bool:
+        """Whether a sequence waits for the shared lane: it must live there, or much of it is there."""
+        if not self._is_shared_locked:
+            return False
+        if room > max(lane.shape.cells for lane in self._lanes[:-1]):
+            return True
+        best = self._match(salt, tokens, chain)
+        other = self._match(salt, tokens, chain, is_locked=True)
+        return best is not None and best[1] >= (other[1] if other is not None else 0) + SHARE_FROM
+
+    def is_stuck(self, sequence: SequenceId, count: int) -> bool:
+        """Whether a running sequence can grow by `count` only once the shared lane is free."""
+        entry = self._owned[sequence]
+        assert entry.place is not None
+        need = len(entry.tokens) + count
+        if not self._is_shared_locked or need <= self._lanes[entry.place.lane].shape.cells:
+            return False
+        return not any(
+            need <= lane.shape.cells and any(each is None or each.owner is None for each in lane.slots)
+            for lane in self._lanes[entry.place.lane + 1 : -1]
+        )
+
     # Matching
 
     def _reuse(self, source: _Entry, length: int, room: int) -> _Entry | None:
@@ -202,12 +240,16 @@ class KvPool:
             return source
         return None
 
-    def _match(self, salt: str, tokens: Tokens[int], chain: Digests) -> tuple[_Entry, int] | None:
+    def _match(
+        self, salt: str, tokens: Tokens[int], chain: Digests, *, is_locked: bool = False
+    ) -> tuple[_Entry, int] | None:
         """The entry to reuse and how much of it; the last token is always computed, for its logits."""
         limit = len(tokens) - 1
         best: tuple[_Entry, int] | None = None
         for key in self._index.nominate(chain):
             entry = self._entries[key]
+            if is_locked and entry.place is not None and entry.place.lane == self.shared_lane:
+                continue
             length = min(common_length(tokens, entry.tokens), limit)
             if entry.salt != salt or length < BLOCK:
                 continue
@@ -224,12 +266,14 @@ class KvPool:
 
         What the target cannot hold whole passes through a spare slot of the shared lane.
         """
-        last = len(self._lanes) - 1
+        last = self.shared_lane
         if source.place is not None and source.place.lane == last:
             return True
         shape = self._lanes[place.lane].shape
         if not shape.is_shared and len(source.tokens) <= shape.cells:
             return True
+        if self._is_shared_locked:
+            return False
         return self._shared.cells.used + len(source.tokens) <= self._shared.shape.cells
 
     def _can_adopt(self, entry: _Entry, length: int, room: int) -> bool:
@@ -252,7 +296,7 @@ class KvPool:
 
     def _find_place(self, room: int, source: _Entry | None, length: int) -> Place | None:
         """A slot for `room` tokens: beside its source when they share much, else the smallest that fits."""
-        last = len(self._lanes) - 1
+        last = self.shared_lane
         if (
             source is not None
             and source.place is not None
@@ -283,10 +327,10 @@ class KvPool:
         return place
 
     def _shared_place(self, room: int, keep: _Entry | None) -> Place | None:
-        if not self._can_make_room(room, keep=keep):
+        if self._is_shared_locked or not self._can_make_room(room, keep=keep):
             return None
         slots = self._shared.slots
-        number = len(self._lanes) - 1
+        number = self.shared_lane
         slot = next((slot for slot, entry in enumerate(slots) if entry is None), None)
         if slot is None:
             idle = [
@@ -328,7 +372,7 @@ class KvPool:
         """Move a sequence that outgrew its private slot to a roomier one."""
         old = entry.place
         assert old is not None
-        last = len(self._lanes) - 1
+        last = self.shared_lane
         place: Place | None = None
         for number in range(old.lane + 1, last):
             if place is None and need <= self._lanes[number].shape.cells:
@@ -358,7 +402,7 @@ class KvPool:
         """Bring the first `length` tokens of the source into a new entry's place."""
         assert entry.place is not None
         source.used = self._tick()
-        last = len(self._lanes) - 1
+        last = self.shared_lane
         if source.place is None:
             assert source.blob is not None
             self._moves.append(Load(source.blob, entry.place, length))
@@ -383,7 +427,7 @@ class KvPool:
         del entry.tokens[length:]
         self._index.cut(entry.key, length // BLOCK)
         self._moves.append(Trim(entry.place, length))
-        if entry.place.lane == len(self._lanes) - 1:
+        if entry.place.lane == self.shared_lane:
             self._shared.cells.trim(entry.place.slot, length)
 
     def _evict(self, entry: _Entry) -> None:
@@ -421,7 +465,7 @@ class KvPool:
         assert place is not None
         self._moves.append(Trim(place, 0))
         self._lanes[place.lane].slots[place.slot] = None
-        if place.lane == len(self._lanes) - 1:
+        if place.lane == self.shared_lane:
             self._shared.cells.trim(place.slot, 0)
         entry.place = None
 

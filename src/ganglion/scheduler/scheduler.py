@@ -3,10 +3,14 @@
 Law: a sequence is in exactly one of waiting, running or gone; running ones own a place in the pool. A cycle
 is one decode step for each lane that has decoding sequences, then one prefill step; each step is one batch
 of one lane, so that what was decoded leaves before the prefill runs.
+
+Prompts of the shared lane run *aside* while nobody decodes there: a large step in the background, beside the
+cycles of the private lanes, which then come at intervals so that it gets on. Until it is committed, nothing
+else is planned for its lane.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.places import Move
@@ -42,6 +46,8 @@ class Step:
     lane: int
     chunks: tuple[Chunk, ...]
     is_decode: bool
+    is_aside: bool = False
+    """Whether it runs in the background; steps of other lanes are planned before it is committed."""
 
     @property
     def tokens(self) -> int:
@@ -65,8 +71,15 @@ class Scheduler:
         self._lanes_due: list[int] = []
         self._is_prefill_due = False
         self._is_turn_of_others = False
+        self._cycle_began_s = 0.0
+        self._cycle_s = 0.0
         self._cycle_decode_s = 0.0
         self._now_s = 0.0
+        self._aside: Step | None = None
+        self._stuck: list[Sequence] = []
+        """Decoding sequences that outgrew their slots while the shared lane was in use."""
+        self.resume_s = 0.0
+        """When `plan` has to be called again, though nothing happened, after it gave None."""
 
     @property
     def waiting(self) -> int:
@@ -99,6 +112,9 @@ class Scheduler:
         self._now_s = now_s
         # Three: one ends, the next admits a preempted sequence that has all its KV, the third decodes it.
         for _ in range(3):
+            aside = self._aside_step()
+            if aside is not None:
+                return aside
             while self._lanes_due:
                 step = self._decode_step(self._lanes_due.pop(0))
                 if step is not None:
@@ -109,25 +125,37 @@ class Scheduler:
                 step = self._prefill_step()
                 if step is not None:
                     return step
+            if self._aside is not None:
+                pause_s = self._pace.interval(self._cycle_decode_s, self._cycle_s)
+                self.resume_s = self._cycle_began_s + pause_s
+                if now_s < self.resume_s:
+                    return None
             self._begin_cycle()
         return None
 
     def commit(self, step: Step, sampled: Mapping[SequenceId, int], elapsed_s: float) -> None:
         """Record a step that ran: `sampled` has a token for each chunk that wanted logits and goes on."""
+        if not step.is_aside:
+            self._cycle_s += elapsed_s
         if step.is_decode:
             self._cycle_decode_s += elapsed_s
         else:
             work = sum(self._pace.work(chunk.count, chunk.start) for chunk in step.chunks)
             self._pace.saw_prefill(work, elapsed_s)
+        if step.is_aside:
+            self._aside = None
+            self._pool.unlock_shared()
+        else:
+            self._account(step)
+        for number, token in sampled.items():
+            self._running[number].append(token)
+
+    def _account(self, step: Step) -> None:
+        """Tell the pool what KV the step computes; of a step aside already when it starts."""
         for chunk in step.chunks:
-            sequence = self._running.get(chunk.sequence)
-            if sequence is None:
-                continue
+            sequence = self._running[chunk.sequence]
             computed = sequence.tokens[chunk.start : chunk.start + chunk.count]
             self._pool.extend(sequence.id, computed, None if step.is_decode else sequence.chain)
-            token = sampled.get(sequence.id)
-            if token is not None:
-                sequence.append(token)
 
     def progress(self, sequence: SequenceId) -> tuple[int, int]:
         """How many of a running sequence's tokens have KV, of how many."""
@@ -136,16 +164,17 @@ class Scheduler:
     # One cycle
 
     def _begin_cycle(self) -> None:
-        self._pool.sweep()
-        lanes = {
-            self._pool.place(sequence.id).lane
-            for sequence in self._running.values()
-            if self._decodes(sequence)
-        }
-        self._lanes_due = sorted(lanes)
+        if self._aside is None:
+            self._pool.sweep()
+        self._lanes_due = sorted(self._decoding_lanes())
         self._is_prefill_due = True
         self._pace.saw_decode(self._cycle_decode_s)
-        self._cycle_decode_s = 0.0
+        self._cycle_began_s = self._now_s
+        self._cycle_s = self._cycle_decode_s = 0.0
+
+    def _decoding_lanes(self) -> set[int]:
+        decoding = (sequence.id for sequence in self._running.values() if self._decodes(sequence))
+        return {self._pool.place(sequence).lane for sequence in decoding}
 
     def _decodes(self, sequence: Sequence) -> bool:
         return sequence.generated_tokens > 0 and len(sequence.tokens) - self._pool.held(sequence.id) == 1
@@ -156,6 +185,9 @@ class Scheduler:
             if sequence.id not in self._running or not self._decodes(sequence):
                 continue  # preempted a moment ago
             if self._pool.place(sequence.id).lane != lane:
+                continue
+            if self._pool.is_stuck(sequence.id, 1):
+                self._stuck.append(sequence)
                 continue
             if not self._reserve(sequence, 1):
                 continue
@@ -172,22 +204,61 @@ class Scheduler:
         ordered = tuple(chunk for _, chunk in sorted(live, key=lambda item: item[0]))
         return Step(self._pool.take_moves(), lane, ordered, is_decode=True)
 
+    def _aside_step(self) -> Step | None:
+        """The next step in the background, when there is none and the shared lane has prompts only."""
+        if self._aside is not None or self._is_deterministic or self._pool.shared_lane == 0:
+            return None
+        for sequence in self._stuck:
+            if sequence.id in self._running:
+                self._reserve(sequence, 1)
+        self._stuck.clear()
+        if not any(self._is_for_aside(sequence) for sequence in self._running.values()):
+            return None
+        self._admit()
+        self._pool.sweep()
+        if not self._can_run_aside():
+            return None
+        pending = [sequence for sequence in self._running.values() if self._is_for_aside(sequence)]
+        step = self._prefill_of(*self._batch(sorted(pending, key=self._rank), self._pace.budget_aside()))
+        if step is None:
+            return None
+        self._aside = replace(step, is_aside=True)
+        self._account(self._aside)
+        self._pool.lock_shared()
+        return self._aside
+
+    def _is_for_aside(self, sequence: Sequence) -> bool:
+        is_shared = self._pool.place(sequence.id).lane == self._pool.shared_lane
+        return is_shared and not self._decodes(sequence)
+
+    def _can_run_aside(self) -> bool:
+        return self._pool.shared_lane not in self._decoding_lanes()
+
     def _prefill_step(self) -> Step | None:
         """Fill one batch with whole prompts, or with a part of one that is too long.
 
-        Sequences of one batch run side by side only as far as they are equally long, so only the first is
-        ever cut. While the first is too long, the others take turns with it.
+        While the most urgent one is too long, the others take turns with it.
         """
         pending = [sequence for sequence in self._running.values() if not self._decodes(sequence)]
+        if self._is_deterministic:
+            return self._prefill_alone(min(pending, key=self._rank)) if pending else None
+        if self._pool.shared_lane > 0 and (self._aside is not None or self._can_run_aside()):
+            pending = [sequence for sequence in pending if not self._is_for_aside(sequence)]
         if not pending:
             return None
         pending.sort(key=self._rank)
-        if self._is_deterministic:
-            return self._prefill_alone(pending[0])
         budget = self._pace.budget(is_shared_with_decode=len(pending) < len(self._running))
         self._is_turn_of_others = not self._is_turn_of_others
         if self._is_turn_of_others and self._cost(pending[0]) > budget:
             pending = [each for each in pending if self._cost(each) <= budget] or pending
+        return self._prefill_of(*self._batch(pending, budget))
+
+    def _batch(self, pending: list[Sequence], budget: float) -> tuple[list[tuple[Sequence, int]], int]:
+        """What the first of some prompts and those after it in its lane contribute, and the lane.
+
+        Sequences of one batch run side by side only as far as they are equally long, so only the first is
+        ever cut.
+        """
         first = pending[0]
         lane = self._pool.place(first.id).lane
         is_whole = self._cost(first) <= budget
@@ -204,7 +275,7 @@ class Scheduler:
             plan.append((sequence, count))
             budget -= self._cost(sequence)
             room -= count
-        return self._prefill_of(plan, lane)
+        return plan, lane
 
     def _prefill_alone(self, sequence: Sequence) -> Step | None:
         """A part of one prompt, cut at fixed places, whatever the neighbours and the clock do.
@@ -255,7 +326,7 @@ class Scheduler:
                 key=lambda each: (self._aged(each), tenants.get(each.salt, 0), each.arrived_s),
             )
             waiting.remove(best)
-            if self._waits_for_prefix(best):
+            if self._waits_for_prefix(best) or self._waits_for_lane(best):
                 continue
             if not self._start(best):
                 return
@@ -280,9 +351,16 @@ class Scheduler:
         return True
 
     def _attach(self, sequence: Sequence) -> int | None:
-        remaining = sequence.max_tokens - sequence.generated_tokens
-        room = min(len(sequence.tokens) + min(remaining, GROWTH), self._context)
+        room = self._room(sequence)
         return self._pool.attach(sequence.id, sequence.salt, sequence.tokens, sequence.chain, room)
+
+    def _room(self, sequence: Sequence) -> int:
+        remaining = sequence.max_tokens - sequence.generated_tokens
+        return min(len(sequence.tokens) + min(remaining, GROWTH), self._context)
+
+    def _waits_for_lane(self, sequence: Sequence) -> bool:
+        room = self._room(sequence)
+        return self._pool.needs_locked_lane(sequence.salt, sequence.tokens, sequence.chain, room)
 
     def _waits_for_prefix(self, sequence: Sequence) -> bool:
         """Whether somebody running is about to compute a prefix that this sequence can then share."""
@@ -315,9 +393,15 @@ class Scheduler:
         candidates = [
             each
             for each in self._running.values()
-            if less_urgent_than is None or self._aged(each) > self._aged(less_urgent_than)
+            if (less_urgent_than is None or self._aged(each) > self._aged(less_urgent_than))
+            and not self._is_aside(each)
         ]
         return max(candidates, key=self._rank, default=None)
+
+    def _is_aside(self, sequence: Sequence) -> bool:
+        """Whether the background computes it just now, so that its place cannot be taken."""
+        step = self._aside
+        return step is not None and any(chunk.sequence == sequence.id for chunk in step.chunks)
 
     def _preempt(self, sequence: Sequence) -> None:
         del self._running[sequence.id]

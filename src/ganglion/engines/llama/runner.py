@@ -1,6 +1,12 @@
-"""Carries out the scheduler's steps on the native library: moves first, then one batch."""
+"""Carries out the scheduler's steps on the native library: moves first, then one batch.
 
-from collections.abc import Mapping
+Law: a native context is touched by one thread at a time. A step aside holds its lane's context until it is
+computed; whoever needs that context meanwhile waits.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import assert_never
 
@@ -11,6 +17,20 @@ from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, 
 from ganglion.scheduler.pool import KvPool, SequenceId
 from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
+
+Run = tuple[int, int, list[int], bool]
+"""Slot, first position, tokens, and whether the last one's logits are wanted."""
+
+
+@dataclass(slots=True, eq=False)
+class Aside:
+    """A step in the background; `rows` and `elapsed_s` are there once it is computed, or what it raised."""
+
+    step: Step
+    computed: threading.Event = field(default_factory=threading.Event)
+    rows: dict[SequenceId, int] = field(default_factory=dict)
+    elapsed_s: float = 0.0
+    error: Exception | None = None
 
 
 class Runner:
@@ -33,19 +53,61 @@ class Runner:
         self._spare = plan.lanes[-1].slots
         """A slot of the shared lane that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
+        self._aside: Aside | None = None
         self.decode_s = 0.0
 
     def lane(self, number: int) -> NativeContext:
-        """The context behind a lane."""
+        """The context behind a lane, once no step in the background uses it."""
+        if self._aside is not None and self._aside.step.lane == number:
+            self._aside.computed.wait()
         return self._lanes[number]
 
     def run(
         self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]
     ) -> dict[SequenceId, int]:
         """Run a step; returns the logits row of each sequence that wanted one."""
+        runs = self._prepare(step, pool, sequences)
+        began_s = perf_counter()
+        rows = self.lane(step.lane).decode(runs)
+        self.decode_s += perf_counter() - began_s
+        return _rows_of(step, rows)
+
+    def run_aside(
+        self,
+        step: Step,
+        pool: KvPool,
+        sequences: Mapping[SequenceId, Sequence],
+        when_computed: Callable[[Aside], None],
+    ) -> None:
+        """Start a step in the background; one at a time, `collect` makes room for the next."""
+        assert self._aside is None
+        runs = self._prepare(step, pool, sequences)
+        self._aside = aside = Aside(step)
+
+        def compute() -> None:
+            began_s = perf_counter()
+            try:
+                aside.rows = _rows_of(step, self._lanes[step.lane].decode(runs))
+            except Exception as error:  # noqa: BLE001 - raised again where it is collected
+                aside.error = error
+            aside.elapsed_s = perf_counter() - began_s
+            aside.computed.set()
+            when_computed(aside)
+
+        threading.Thread(target=compute, daemon=True).start()
+
+    def collect(self, aside: Aside) -> dict[SequenceId, int]:
+        """The logits rows of a step that was computed in the background."""
+        self._aside = None
+        self.decode_s += aside.elapsed_s
+        if aside.error is not None:
+            raise aside.error
+        return aside.rows
+
+    def _prepare(self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]) -> list[Run]:
         for move in step.moves:
             self._carry_out(move)
-        runs = [
+        return [
             (
                 pool.place(chunk.sequence).slot,
                 chunk.start,
@@ -54,21 +116,17 @@ class Runner:
             )
             for chunk in step.chunks
         ]
-        began_s = perf_counter()
-        rows = self._lanes[step.lane].decode(runs)
-        self.decode_s += perf_counter() - began_s
-        return {chunk.sequence: row for chunk, row in zip(step.chunks, rows, strict=True) if row is not None}
 
     def _carry_out(self, move: Move) -> None:
         match move:
             case Trim(place=place, length=length):
                 self._trim(place, length)
             case Share(source=source, target=target, length=length):
-                self._lanes[source.lane].share(source.slot, target.slot, length)
+                self.lane(source.lane).share(source.slot, target.slot, length)
             case Copy(source=source, target=target, length=length):
                 self._bring(self._cut(source, length), target, length)
             case Save(place=place, blob=blob):
-                self._blobs[blob] = self._lanes[place.lane].save(place.slot)
+                self._blobs[blob] = self.lane(place.lane).save(place.slot)
             case Load(blob=blob, place=place, length=length):
                 self._bring(self._blobs[blob], place, length)
             case Discard(blob=blob):
@@ -78,7 +136,7 @@ class Runner:
 
     def _cut(self, source: Place, length: int) -> SavedState:
         """The first positions of a slot as a blob; of a private slot all of it, which is as cheap."""
-        lane = self._lanes[source.lane]
+        lane = self.lane(source.lane)
         if not self._shapes[source.lane].is_shared:
             return lane.save(source.slot)
         lane.share(source.slot, self._spare, length)
@@ -88,9 +146,9 @@ class Runner:
 
     def _bring(self, blob: SavedState, target: Place, length: int) -> None:
         """Read a blob into a slot and keep its first positions."""
-        lane = self._lanes[target.lane]
+        lane = self.lane(target.lane)
         if not lane.try_load(target.slot, blob):
-            shared = self._lanes[-1]
+            shared = self.lane(len(self._lanes) - 1)
             shared.load(self._spare, blob)
             shared.trim(self._spare, length)
             cut = shared.save(self._spare)
@@ -99,5 +157,9 @@ class Runner:
         self._trim(target, length)
 
     def _trim(self, place: Place, length: int) -> None:
-        if not self._lanes[place.lane].trim(place.slot, length):
+        if not self.lane(place.lane).trim(place.slot, length):
             raise EngineFailed(f"The library could not cut slot {place.slot} to {length} tokens.")
+
+
+def _rows_of(step: Step, rows: list[int | None]) -> dict[SequenceId, int]:
+    return {chunk.sequence: row for chunk, row in zip(step.chunks, rows, strict=True) if row is not None}

@@ -37,10 +37,14 @@ from ganglion.engines.ipc import (
 from ganglion.engines.llama.job import Job, Vocabulary
 from ganglion.engines.llama.library import NativeModel, open_library
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
-from ganglion.engines.llama.runner import Runner
+from ganglion.engines.llama.runner import Aside, Runner
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Scheduler, Step
+from ganglion.scheduler.sequence import Sequence
+
+Inbox = SimpleQueue["Submit | Abort | Aside"]
+"""What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
 SPIN_COUNT = "1000"
 """How long OpenMP threads spin at a barrier before they sleep. The library's default spins for milliseconds:
@@ -90,8 +94,10 @@ class Loop:
         )
         self._jobs: dict[int, Job] = {}
         self._step_s = 0.0
+        self._foreground_s = 0.0
+        """What the steps beside the one in the background took."""
 
-    def run(self, inbox: "SimpleQueue[Submit | Abort]") -> None:
+    def run(self, inbox: Inbox) -> None:
         """Step for ever, taking in what arrived between steps."""
         while True:
             self._take_in(inbox, is_blocking=self._scheduler.is_idle)
@@ -99,34 +105,45 @@ class Loop:
             step = self._scheduler.plan(began_s)
             if step is None:
                 self._wait(inbox)
-                continue
-            updates = self._execute(step)
-            self._step_s += monotonic() - began_s
-            self._line.send(Stepped(updates, self._load()))
+            elif step.is_aside:
+                self._foreground_s = 0.0
+                self._runner.run_aside(step, self._pool, self._sequences(step), inbox.put)
+            else:
+                rows = self._runner.run(step, self._pool, self._sequences(step))
+                self._conclude(step, rows, monotonic() - began_s)
+                elapsed_s = monotonic() - began_s
+                self._foreground_s += elapsed_s
+                self._step_s += elapsed_s
 
-    def _wait(self, inbox: "SimpleQueue[Submit | Abort]") -> None:
+    def _wait(self, inbox: Inbox) -> None:
         if not self._scheduler.is_idle:
+            pause_s = max(self._scheduler.resume_s - monotonic(), 0.0) or STALL_S
             try:
-                self._handle(inbox.get(timeout=STALL_S))
+                self._handle(inbox.get(timeout=pause_s))
             except Empty:
                 return
 
-    def _take_in(self, inbox: "SimpleQueue[Submit | Abort]", *, is_blocking: bool) -> None:
+    def _take_in(self, inbox: Inbox, *, is_blocking: bool) -> None:
         if is_blocking:
             self._handle(inbox.get())
         while not inbox.empty():
             self._handle(inbox.get())
 
-    def _handle(self, frame: Submit | Abort) -> None:
-        match frame:
+    def _handle(self, item: Submit | Abort | Aside) -> None:
+        match item:
             case Submit():
-                job = Job(frame, self._model, self._vocabulary, monotonic())
+                job = Job(item, self._model, self._vocabulary, monotonic())
                 self._jobs[job.id] = job
                 self._scheduler.add(job.sequence)
             case Abort(id=number):
                 self._end(number)
                 if self._scheduler.is_idle:
                     self._line.send(Stepped([], self._load()))
+            case Aside(step=step, elapsed_s=elapsed_s):
+                rows = self._runner.collect(item)
+                self._step_s += elapsed_s
+                # While the foreground computed, the background hardly did: that time says nothing about it.
+                self._conclude(step, rows, max(elapsed_s - self._foreground_s, 0.0))
 
     def _end(self, number: int) -> None:
         job = self._jobs.pop(number, None)
@@ -134,16 +151,19 @@ class Loop:
             self._scheduler.remove(number)
             job.free()
 
-    def _execute(self, step: Step) -> list[Update]:
-        began_s = monotonic()
-        sequences = {chunk.sequence: self._jobs[chunk.sequence].sequence for chunk in step.chunks}
-        rows = self._runner.run(step, self._pool, sequences)
+    def _sequences(self, step: Step) -> dict[int, Sequence]:
+        return {chunk.sequence: self._jobs[chunk.sequence].sequence for chunk in step.chunks}
+
+    def _conclude(self, step: Step, rows: dict[int, int], elapsed_s: float) -> None:
+        """Sample from a step's logits, commit it, and tell the server."""
         now_s = monotonic()
         context = self._runner.lane(step.lane)
         sampled: dict[int, int] = {}
         updates: list[Update] = []
         for chunk in step.chunks:
-            job = self._jobs[chunk.sequence]
+            job = self._jobs.get(chunk.sequence)
+            if job is None:
+                continue  # it was given up while the step ran in the background
             row = rows.get(job.id)
             if not job.is_announced:
                 job.is_announced = True
@@ -158,11 +178,11 @@ class Loop:
             if token is not None:
                 sampled[job.id] = token
         _crash_if_nothing_is_a_number(updates)
-        self._scheduler.commit(step, sampled, now_s - began_s)
+        self._scheduler.commit(step, sampled, elapsed_s)
         for update in updates:
             if update.end is not None:
                 self._end(update.id)
-        return updates
+        self._line.send(Stepped(updates, self._load()))
 
     def _load(self) -> Load:
         return Load(
@@ -182,9 +202,7 @@ def _crash_if_nothing_is_a_number(updates: list[Update]) -> None:
         raise EngineFailed("Every sequence of a batch computed NaN.")
 
 
-def read(
-    line: Line, model: NativeModel, bodies: Iterator[bytes], inbox: "SimpleQueue[Submit | Abort]"
-) -> None:
+def read(line: Line, model: NativeModel, bodies: Iterator[bytes], inbox: Inbox) -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
@@ -228,7 +246,7 @@ def main() -> None:
         line.send(_refused(0, error))
         sys.exit(1)
     line.send(Ready(model.vocabulary_size, monotonic() - began_s))
-    inbox: SimpleQueue[Submit | Abort] = SimpleQueue()
+    inbox: Inbox = SimpleQueue()
     threading.Thread(target=read, args=(line, model, bodies, inbox), daemon=True).start()
     loop.run(inbox)
 
