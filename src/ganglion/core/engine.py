@@ -39,6 +39,18 @@ class ModelState:
     """Seconds that the worker spent on steps, and of these inside the native library."""
     native_s: float = 0.0
     error: str | None = None
+    is_pinned: bool = False
+    """Never evicted to make room."""
+    priority: int = 0
+    """Lower is more urgent: of idle models, the one with the highest number is evicted first."""
+    last_used_s: float | None = None
+    """Seconds since the epoch; None when no request has named it yet."""
+    devices: tuple[str, ...] = ("cpu",)
+    bytes_done: int = 0
+    """While downloading."""
+    bytes_total: int = 0
+    source: str = ""
+    """Where it came from and why its name means it, for people."""
 
 
 class Engine(Protocol):
@@ -62,6 +74,58 @@ class ManagedEngine(Engine, Protocol):
 
     async def close(self) -> None:
         """Stop and give everything back; running requests end with `Failed`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """What somebody who asks for a load may decide; None leaves it to the configuration."""
+
+    engine: str | None = None
+    quant: str | None = None
+    context_length: int | None = None
+    is_pinned: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """How far a load has come; bytes count while downloading."""
+
+    model: str
+    status: Status
+    bytes_done: int = 0
+    bytes_total: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Activation:
+    """The models that were configured, each in exactly one of these."""
+
+    pending: tuple[str, ...] = ()
+    in_progress: str | None = None
+    completed: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+    """Model and why."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to warm."""
+        return not self.pending and self.in_progress is None
+
+
+class ModelHolder(ManagedEngine, Protocol):
+    """An engine whose models come and go."""
+
+    def load(self, name: str, options: LoadOptions) -> AsyncGenerator[LoadProgress, None]:
+        """Load a model, joining whoever already does; ends when it is resident, raises why it cannot be."""
+        ...
+
+    async def unload(self, name: str, *, is_forced: bool) -> None:
+        """Let a model go once its requests are finished; forced, they end with `Failed`."""
+        ...
+
+    def activation(self) -> Activation:
+        """How far the configured models have come."""
         ...
 
 

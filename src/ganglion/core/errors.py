@@ -21,6 +21,7 @@ GanglionError
 └── ServerError               500 server_error
     ├── EngineFailed              engine_failed
     ├── LoadFailed            422 load_failed
+    ├── HubUnreachable        502 hub_unreachable
     ├── Overloaded            503 overloaded
     ├── ModelLoading          503 model_loading
     ├── ModelRecovering       503 model_recovering
@@ -185,6 +186,12 @@ class LoadFailed(ServerError):
     status = 422
     code = "load_failed"
     grpc = "FAILED_PRECONDITION"
+
+
+class HubUnreachable(ServerError):
+    status = 502
+    code = "hub_unreachable"
+    grpc = "UNAVAILABLE"
 
 
 class Overloaded(ServerError):

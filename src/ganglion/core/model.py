@@ -23,4 +23,8 @@ class ModelFacts:
     bos_token: str = ""
     eos_token: str = ""
     quantisation: str = ""
+    parameters: int = 0
+    """How many weights there are."""
+    capabilities: tuple[str, ...] = ()
+    """Of chat, tools, vision, embeddings, reasoning, completion: what the file itself gives away."""
     sampling: Sampling = Sampling()
