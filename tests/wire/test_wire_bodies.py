@@ -57,7 +57,7 @@ def test_extras_never_hide_the_named_fields() -> None:
 )
 def test_every_model_stands_in_one_activation_list(statuses, expected) -> None:
     states = [replace(MODEL, id=f"m{place}", status=status) for place, status in enumerate(statuses)]
-    found = health.activation(states)
+    found = health.derived_activation(states)
     failed = [failure.model for failure in found.failed]
     assert (found.state, found.pending, found.in_progress, found.completed, failed) == expected
 

@@ -37,6 +37,11 @@ app.command(
     "ganglion.cli.complete:complete", help="Continue a text and print it.", help_epilogue=manual.COMPLETE
 )
 app.command(
+    "ganglion.cli.doctor:doctor",
+    help="Check this machine and say what to do.",
+    help_epilogue=manual.DOCTOR,
+)
+app.command(
     "ganglion.cli.version:version", help="Print the versions of Ganglion and its engines.", help_epilogue=""
 )
 

@@ -7,6 +7,7 @@ Examples:
   ganglion serve ~/models/qwen3-4b.gguf   with a model file of your own
   ganglion chat                           talk to a model in this terminal
   ganglion complete "Once upon a time"    continue a text
+  ganglion doctor                         what is wrong with this machine
 
 ganglion COMMAND --help says more. Files lie in GANGLION_HOME (~/.ganglion).
 """
@@ -45,4 +46,15 @@ Examples:
   ganglion complete --temperature 0 - < prompt.txt > story.txt
 
 The text goes to the model as it stands, without a chat template.
+"""
+
+DOCTOR = """
+Examples:
+
+  ganglion doctor
+  ganglion doctor --json | jq '.checks[] | select(.verdict != "ok")'
+
+Looks at Python, the config, folders and disks, the processor, memory, the
+llama.cpp library (loaded in a process of its own), the GPU, and the ports.
+Each finding is ok, warn or fail. Nothing is changed and nothing is fetched.
 """

@@ -111,6 +111,7 @@ def serve(
 
 def _serve(config: Config, models: Sequence[str], served_names: Sequence[str]) -> int:
     from ganglion.cli.compose import compose
+    from ganglion.cli.machine import watch_machine
     from ganglion.server.bind import InsecureBind, StartRefused, check_bind
     from ganglion.server.run import run
 
@@ -123,6 +124,7 @@ def _serve(config: Config, models: Sequence[str], served_names: Sequence[str]) -
             composition.engine,
             settings,
             lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
+            watch_machine().source,
         )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)

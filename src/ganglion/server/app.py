@@ -4,6 +4,7 @@ from starlette.routing import Router
 from starlette.types import ASGIApp
 
 from ganglion.core.engine import Engine
+from ganglion.core.machine import MachineSource
 from ganglion.server.auth import Auth
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
@@ -16,12 +17,20 @@ from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 
 
-def build_app(engine: Engine, settings: ServerSettings, gate: Gate | None = None) -> ASGIApp:
+def build_app(
+    engine: Engine,
+    settings: ServerSettings,
+    gate: Gate | None = None,
+    machine: MachineSource | None = None,
+) -> ASGIApp:
     """The ASGI app in front of an engine, which it gives deadlines and measures."""
     gate = gate or Gate(settings.max_in_flight)
     metrics = Metrics()
     measured = Observed(Deadlined(engine, settings.deadlines), metrics)
-    router = Router(build_routes(measured, settings, gate, metrics), redirect_slashes=False)
+    # An engine whose models come and go tells how far they are; what wraps it only passes answers on.
+    activation = getattr(engine, "activation", None)
+    routes = build_routes(measured, settings, gate, metrics, machine=machine, activation=activation)
+    router = Router(routes, redirect_slashes=False)
     guarded = OriginGuard(
         Auth(router, settings.api_keys),
         is_loopback_bind=is_loopback(settings.host),

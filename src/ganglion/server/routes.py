@@ -1,32 +1,44 @@
 """Every route of a node, and the small ones' handlers."""
 
 import platform
-import time
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ganglion.core.engine import Engine
+from ganglion.core.engine import Activation, Engine
 from ganglion.core.errors import ModelNotFound
+from ganglion.core.machine import MachineSource
 from ganglion.server.chat import ChatDoor
 from ganglion.server.drain import Gate
+from ganglion.server.machine import MachineDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import health, models, openapi
 
 
-def build_routes(engine: Engine, settings: ServerSettings, gate: Gate, metrics: Metrics) -> list[Route]:
+def build_routes(
+    engine: Engine,
+    settings: ServerSettings,
+    gate: Gate,
+    metrics: Metrics,
+    *,
+    machine: MachineSource | None = None,
+    activation: Callable[[], Activation] | None = None,
+) -> list[Route]:
     """The table that the router and the access test read."""
     views = _Views(engine, settings, gate, metrics)
+    node = MachineDoor(engine, gate, version=settings.build.version, machine=machine, activation=activation)
     return [
         Route("/", views.start),
         Route("/docs", views.docs),
         Route("/openapi.json", views.openapi),
-        Route("/health", views.health),
+        Route("/health", node.health),
         Route("/health/live", views.live),
         Route("/health/ready", views.ready),
+        Route("/discovery", node.discovery),
         Route("/version", views.version),
         Route("/metrics", views.metrics),
         Route("/v1/models", views.models),
@@ -43,7 +55,6 @@ class _Views:
         self._settings = settings
         self._gate = gate
         self._metrics = metrics
-        self._began_s = time.monotonic()
         document = openapi.document(settings.build.version)
         self._openapi = openapi.encode(document)
         self._docs = docs_page(document)
@@ -63,12 +74,6 @@ class _Views:
 
     async def openapi(self, _: Request) -> Response:
         return _json(self._openapi)
-
-    async def health(self, _: Request) -> Response:
-        uptime_s = time.monotonic() - self._began_s
-        return _json(
-            health.body(self._engine.models(), uptime_s=uptime_s, is_draining=self._gate.is_draining)
-        )
 
     async def live(self, _: Request) -> Response:
         return _json(health.probe("ok"))

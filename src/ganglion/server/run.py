@@ -14,8 +14,10 @@ from collections.abc import Callable, Generator
 
 import uvicorn
 import uvloop
+from starlette.types import ASGIApp
 
 from ganglion.core.engine import ManagedEngine
+from ganglion.core.machine import MachineSource
 from ganglion.server.app import build_app
 from ganglion.server.bind import StartRefused, bind, check_bind, url_of
 from ganglion.server.connection import BoundedProtocol
@@ -48,11 +50,14 @@ class Shutdown:
 
 
 def run(
-    engine: ManagedEngine, settings: ServerSettings, on_listening: Callable[[str], None] | None = None
+    engine: ManagedEngine,
+    settings: ServerSettings,
+    on_listening: Callable[[str], None] | None = None,
+    machine: MachineSource | None = None,
 ) -> None:
     """Serve until a signal ends it; raises StartRefused, or the error that kept the engine from opening."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(engine, settings, on_listening=on_listening))
+        runner.run(serve(engine, settings, on_listening=on_listening, machine=machine))
 
 
 async def serve(
@@ -61,6 +66,7 @@ async def serve(
     *,
     shutdown: Shutdown | None = None,
     on_listening: Callable[[str], None] | None = None,
+    machine: MachineSource | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal; `on_listening` is told the URL."""
     check_bind(settings)
@@ -69,7 +75,7 @@ async def serve(
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
     try:
-        server = _Server(_config(engine, settings, gate))
+        server = _Server(_config(build_app(engine, settings, gate, machine), settings))
     except StartRefused:
         listener.close()
         raise
@@ -93,9 +99,9 @@ async def serve(
         opening.result()
 
 
-def _config(engine: ManagedEngine, settings: ServerSettings, gate: Gate) -> uvicorn.Config:
+def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     config = uvicorn.Config(
-        build_app(engine, settings, gate),
+        app,
         http=BoundedProtocol,
         ws="none",
         lifespan="off",

@@ -8,7 +8,9 @@ from typing import Literal, assert_never
 
 import msgspec
 
+from ganglion.core import engine
 from ganglion.core.engine import ModelState, Status
+from ganglion.core.machine import DeviceReading
 
 _encode = msgspec.json.Encoder().encode
 
@@ -16,7 +18,7 @@ NodeStatus = Literal["ok", "loading", "degraded", "failed", "draining"]
 
 
 class Device(msgspec.Struct, frozen=True):
-    """One accelerator, as last read."""
+    """One device, as last read; index -1 is the processor, listed where no accelerator can be used."""
 
     index: int
     name: str
@@ -79,14 +81,21 @@ class Version(msgspec.Struct, frozen=True):
     libraries: dict[str, str]
 
 
-def body(models: Sequence[ModelState], *, uptime_s: float, is_draining: bool) -> bytes:
-    """The body of `GET /health`."""
+def body(
+    models: Sequence[ModelState],
+    *,
+    uptime_s: float,
+    is_draining: bool,
+    devices: Iterable[DeviceReading] = (),
+    activation: engine.Activation | None = None,
+) -> bytes:
+    """The body of `GET /health`; without an account of the activation, the models' states give one."""
     return _encode(
         Health(
             status=node_status(models, is_draining=is_draining),
             uptime_s=round(uptime_s, 3),
-            devices=[],
-            activation=activation(models),
+            devices=[msgspec.convert(device, Device, from_attributes=True) for device in devices],
+            activation=derived_activation(models) if activation is None else _activation(activation),
             models=[
                 ModelHealth(
                     model.id, model.status, model.in_flight, model.queued, model.kv_used, model.kv_total
@@ -119,7 +128,7 @@ def node_status(models: Sequence[ModelState], *, is_draining: bool) -> NodeStatu
     return "ok"
 
 
-def activation(models: Iterable[ModelState]) -> Activation:
+def derived_activation(models: Iterable[ModelState]) -> Activation:
     """Sort every model into the one list that says how far it is."""
     pending: list[str] = []
     completed: list[str] = []
@@ -143,3 +152,13 @@ def activation(models: Iterable[ModelState]) -> Activation:
             case _:
                 assert_never(model.status)
     return Activation("pre_warming" if is_warming else "ready", pending, in_progress, completed, failed)
+
+
+def _activation(account: engine.Activation) -> Activation:
+    return Activation(
+        state="ready" if account.is_over else "pre_warming",
+        pending=list(account.pending),
+        in_progress=account.in_progress,
+        completed=list(account.completed),
+        failed=[FailedActivation(model, error) for model, error in account.failed],
+    )

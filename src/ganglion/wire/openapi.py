@@ -8,6 +8,7 @@ import msgspec
 from ganglion.core.request import JsonValue
 from ganglion.wire.chat.asked import ChatBody
 from ganglion.wire.chat.reply import ChatCompletion, Chunk
+from ganglion.wire.discovery import Discovery
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.models import ModelCard, ModelList
@@ -15,7 +16,10 @@ from ganglion.wire.models import ModelCard, ModelList
 Json = dict[str, JsonValue]
 
 _JSON = "application/json"
-_SHAPES = (ChatBody, ChatCompletion, Chunk, ErrorEnvelope, Health, Probe, Version, ModelCard, ModelList)
+_SHAPES = (
+    *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope),
+    *(Discovery, Health, Probe, Version, ModelCard, ModelList),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,12 @@ OPERATIONS: tuple[Operation, ...] = (
         {"200": _json("They should.", Probe), "503": _json("Not now.", Probe)},
         is_public=True,
         can_fail=False,
+    ),
+    Operation(
+        "get",
+        "/discovery",
+        "Say what machine and which engines these are.",
+        {"200": _json("The machine.", Discovery)},
     ),
     Operation("get", "/version", "Name what is running.", {"200": _json("The versions.", Version)}),
     Operation("get", "/metrics", "Prometheus metrics.", {"200": _text("The metrics.", "text/plain")}),

@@ -1,29 +1,30 @@
-"""How much memory this process may still take."""
+"""How much memory and how many cores this process may take."""
 
-from pathlib import Path
+import os
 
 import psutil
 
-CGROUP_FILES = (
-    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
-    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
-)
-"""Where a container's limit and use stand, in the two versions of the interface."""
+from ganglion.core.machine import Memory
+from ganglion.engines.cgroup import allowed_cores, allowed_memory
+
+
+def read_memory() -> Memory:
+    """What the machine has, or the container if that is less."""
+    machine = psutil.virtual_memory()
+    allowed = allowed_memory()
+    if allowed is None:
+        return Memory(int(machine.total), int(machine.available))
+    return Memory(
+        min(int(machine.total), allowed.total_bytes), min(int(machine.available), allowed.free_bytes)
+    )
 
 
 def free_bytes() -> int:
-    """What the machine has left, or the container if that is less."""
-    free = int(psutil.virtual_memory().available)
-    for limit_file, used_file in CGROUP_FILES:
-        limit, used = _number(Path(limit_file)), _number(Path(used_file))
-        if limit is not None and used is not None:
-            free = min(free, max(limit - used, 0))
-    return free
+    """What is left of it."""
+    return read_memory().free_bytes
 
 
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text().strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
+def usable_cores() -> int:
+    """The cores this process may run on, or the container's share of time if that is less."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, allowed_cores() or cores)

@@ -1,0 +1,69 @@
+"""`ganglion doctor`: what is right and wrong with this machine, and what to do."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ganglion import __version__
+from ganglion.cli.options import OUTPUT, OutputFlags
+from ganglion.cli.talk import say
+
+if TYPE_CHECKING:
+    from ganglion.cli.checkup import Finding
+
+STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+
+
+def doctor(
+    *,
+    config: Annotated[
+        Path | None,
+        Parameter(help="A TOML file (default: config.toml in GANGLION_HOME).", group=OUTPUT),
+    ] = None,
+    json: Annotated[
+        bool, Parameter(help="One JSON object instead of a table.", group=OUTPUT, negative=())
+    ] = False,
+) -> int:
+    """Check this machine; ends with 1 when something keeps a node from working."""
+    import os
+
+    from ganglion.cli.checkup import check_up
+    from ganglion.cli.compose import load_config
+
+    findings = list(check_up(lambda: load_config(OutputFlags(config=config), {}), config, os.environ))
+    if json:
+        _print_json(findings)
+    else:
+        _print_table(findings)
+    count = {verdict: sum(each.verdict == verdict for each in findings) for verdict in STYLES}
+    say(f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed")
+    return 1 if count["fail"] else 0
+
+
+def _print_json(findings: "Sequence[Finding]") -> None:
+    import msgspec
+
+    has_failed = any(each.verdict == "fail" for each in findings)
+    report = {"version": __version__, "has_failed": has_failed, "checks": findings}
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
+
+
+def _print_table(findings: "Sequence[Finding]") -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    # A column that nothing stands in takes room from the findings.
+    has_advice = any(each.advice for each in findings)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("check", "", "finding", *(("what to do",) if has_advice else ())):
+        table.add_column(heading, overflow="fold")
+    for each in findings:
+        verdict = Text(each.verdict, STYLES[each.verdict])
+        cells = [Text(each.check), verdict, Text(each.finding)]
+        table.add_row(*cells, *([Text(each.advice or "")] if has_advice else []))
+    Console(file=sys.stdout, highlight=False).print(table)
