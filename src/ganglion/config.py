@@ -1,7 +1,8 @@
 """What the operator decided: one frozen Config from a TOML file, the environment and flags.
 
 Law: flags win over `GANGLION_SECTION__KEY` over the file over the defaults, key by key; a key that does not
-exist is an error that names where it stands and what it could have been.
+exist is an error that names where it stands and what it could have been. The words under each key are its
+description in docs/configuration.md, which `make reference` writes.
 """
 
 import difflib
@@ -33,25 +34,40 @@ class Deadlines(Struct, frozen=True):
     """How long a request may wait, in seconds, before it fails with 504."""
 
     queue_s: Seconds = _SERVER.deadlines.queue_s
+    """Until the engine starts the request: loading, rendering, tokenizing, waiting for a place."""
     first_token_s: Seconds = _SERVER.deadlines.first_token_s
+    """From there to the first token."""
     idle_s: Seconds = _SERVER.deadlines.idle_s
+    """Between two events after it."""
     total_s: Seconds = _SERVER.deadlines.total_s
+    """All of it."""
 
 
 class ServerConfig(Struct, frozen=True):
     """The doors."""
 
     host: str = _SERVER.host
+    """Address to listen on; one that other machines reach needs a key."""
     port: Port = _SERVER.port
+    """Port of HTTP; 0 takes a free one."""
     grpc_port: Port | None = None
+    """Reserved for token sessions; nothing listens there yet."""
     api_keys: tuple[str, ...] = ()
+    """Keys of which callers must send one."""
     cors_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call, or `*`."""
     allowed_hosts: tuple[str, ...] = ()
+    """Names besides the loopback ones that the Host header may hold on a loopback bind, as behind a proxy."""
     tls_cert: str | None = None
+    """Certificate chain, PEM; serves https. Given together with the key."""
     tls_key: str | None = None
+    """Private key of the certificate, PEM."""
     strict: bool = False
+    """Refuse request fields that nobody knows, instead of noting them in the debug log."""
     drain_timeout_s: Annotated[float, Meta(ge=0)] = _SERVER.drain_timeout_s
+    """How long running answers get at shutdown, in seconds."""
     max_body_bytes: Count = _SERVER.max_body_bytes
+    """Largest request body."""
     deadlines: Deadlines = Deadlines()
 
 
@@ -59,22 +75,35 @@ class EngineConfig(Struct, frozen=True):
     """How models are run; None lets the engine decide from the model and the machine."""
 
     name: Literal["llama", "echo"] = "llama"
+    """`llama` runs GGUF files; `echo` repeats the question, for trying clients."""
     threads: Count | None = None
+    """Threads of each worker; left out, the cores this process may use."""
     context: Count | None = None
+    """Longest single sequence, prompt and answer, in tokens; left out, the trained length, at most 8192.
+    Above the trained length is allowed, with a warning."""
     kv_tokens: Count | None = None
+    """KV cache of all sequences together, in tokens, at least the context; left out, the context and 8192."""
     parallel: Count = _LLAMA.parallel
+    """Sequences that run at once; further ones wait."""
     queue_limit: Annotated[int, Meta(ge=0)] = _LLAMA.queue_limit
+    """Requests that may wait besides; more are refused with `overloaded`."""
     kv_type: KvType = _LLAMA.kv_type
+    """Element type of the cache."""
     gpu_layers: Annotated[int, Meta(ge=0)] = 0
+    """Layers on a GPU, for a library that was built for one."""
     deterministic: bool = False
+    """An answer does not depend on what else is running; slower."""
     chat_template: str | None = None
+    """A Jinja file, or the template itself; left out, the model's own, else ChatML."""
 
 
 class LogConfig(Struct, frozen=True):
     """What is said on stderr."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
+    """How much is said on stderr."""
     format: Literal["text", "json"] = "text"
+    """Lines of text, or one JSON object a line."""
 
 
 class Config(Struct, frozen=True):
@@ -84,6 +113,7 @@ class Config(Struct, frozen=True):
     engine: EngineConfig = EngineConfig()
     log: LogConfig = LogConfig()
     models: tuple[str, ...] = ()
+    """GGUF files, names of files in the models folder, or `smollm2`; left out, the embedded model."""
 
 
 @dataclass(frozen=True, slots=True)

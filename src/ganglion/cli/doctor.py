@@ -57,13 +57,13 @@ def _print_table(findings: "Sequence[Finding]") -> None:
     from rich.table import Table
     from rich.text import Text
 
-    # A column that nothing stands in takes room from the findings.
-    has_advice = any(each.advice for each in findings)
+    # What to do stands under its finding: a column of its own leaves too little room on 80 columns.
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("check", "", "finding", *(("what to do",) if has_advice else ())):
+    for heading in ("check", "", "finding, and what to do"):
         table.add_column(heading, overflow="fold")
     for each in findings:
-        verdict = Text(each.verdict, STYLES[each.verdict])
-        cells = [Text(each.check), verdict, Text(each.finding)]
-        table.add_row(*cells, *([Text(each.advice or "")] if has_advice else []))
+        words = Text(each.finding)
+        if each.advice:
+            words.append(f"\nto do: {each.advice}", "bold")
+        table.add_row(Text(each.check), Text(each.verdict, STYLES[each.verdict]), words)
     Console(file=sys.stdout, highlight=False).print(table)

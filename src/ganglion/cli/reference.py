@@ -1,0 +1,173 @@
+"""The tables of docs/configuration.md, written from the code: `python -m ganglion.cli.reference FILE`.
+
+A table stands between `<!-- keys: SECTION -->` and `<!-- end of keys -->`; `top` is the section of the keys
+that stand above all tables of the TOML file.
+"""
+
+import ast
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+from msgspec import inspect as kinds
+
+from ganglion.cli.options import EngineFlags, OutputFlags
+from ganglion.cli.serve import SecurityFlags, ServerFlags
+from ganglion.cli.talk import say_error
+from ganglion.config import PREFIX, Config
+
+FLAGS: Final[tuple[type[Any], ...]] = (ServerFlags, SecurityFlags, EngineFlags, OutputFlags)
+TOP: Final = "top"
+BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
+ABSENT: Final = "-"
+WORDS: Final = {kinds.BoolType: "`true`, `false`", kinds.StrType: "text", kinds.DictType: "table"}
+HEAD: Final = "| key | flag | environment | value | default | meaning |\n|---|---|---|---|---|---|\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One thing that an operator can decide."""
+
+    section: str
+    name: str
+    type: kinds.Type
+    default: object
+    meaning: str
+
+    @property
+    def path(self) -> str:
+        """As it is written in the environment and in messages."""
+        return self.name if self.section == TOP else f"{self.section}.{self.name}"
+
+
+def main(arguments: list[str]) -> int:
+    """Write the tables of one file anew."""
+    if len(arguments) != 1:
+        say_error("One file is expected.", "python -m ganglion.cli.reference docs/configuration.md")
+        return 2
+    file = Path(arguments[0])
+    try:
+        file.write_text(filled(file.read_text()))
+    except ValueError as error:
+        say_error(str(error))
+        return 1
+    return 0
+
+
+def filled(document: str) -> str:
+    """The document with every table as the code has it; raises ValueError where a section has no place."""
+    tables = {section: _table(section) for section in dict.fromkeys(key.section for key in keys())}
+    placed = [match[2] for match in BLOCK.finditer(document)]
+    if sorted(placed) != sorted(tables):
+        wrong = set(placed) ^ set(tables) or {name for name in placed if placed.count(name) > 1}
+        raise ValueError(f"Each section needs one place in the document, as in <!-- keys: {min(wrong)} -->.")
+    return BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", document)
+
+
+def keys() -> Iterator[Key]:
+    """Every key there is, section by section, in the order of the code."""
+    yield from _keys(Config, TOP)
+
+
+def _keys(struct: type[msgspec.Struct], section: str) -> Iterator[Key]:
+    described = _described(struct)
+    info = kinds.type_info(struct)
+    assert isinstance(info, kinds.StructType)
+    below: list[tuple[type[msgspec.Struct], str]] = []
+    for field in info.fields:
+        if isinstance(field.type, kinds.StructType):
+            below.append((field.type.cls, field.name if section == TOP else f"{section}.{field.name}"))
+            continue
+        meaning = described.get(field.name)
+        if not meaning:
+            raise ValueError(f"{struct.__name__}.{field.name} has no description under it.")
+        yield Key(section, field.name, field.type, field.default, meaning)
+    for each, name in below:
+        yield from _keys(each, name)
+
+
+def _described(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """The text under each field of a class, which only the source holds."""
+    [definition] = ast.parse(inspect.getsource(struct)).body
+    assert isinstance(definition, ast.ClassDef)
+    found: dict[str, str] = {}
+    for field, text in zip(definition.body, definition.body[1:], strict=False):
+        match field, text:
+            case (
+                ast.AnnAssign(target=ast.Name(id=name)),
+                ast.Expr(value=ast.Constant(value=str(words))),
+            ):
+                found[name] = " ".join(words.split())
+    return found
+
+
+def _table(section: str) -> str:
+    flags = _flags()
+    return HEAD + "".join(_row(key, flags.get(key.path)) for key in keys() if key.section == section)
+
+
+def _row(key: Key, flag: str | None) -> str:
+    variable = PREFIX + key.path.upper().replace(".", "__")
+    cells = (
+        f"`{key.path}`",
+        f"`{flag}`" if flag else ABSENT,
+        f"`{variable}`",
+        _value(key.type),
+        _default(key.default),
+        key.meaning,
+    )
+    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |\n"
+
+
+def _flags() -> dict[str, str]:
+    """Which flag sets a key: each flag is given its own name, and comes out under its key."""
+    found = {"models": "MODELS"}
+    for group in FLAGS:
+        named = group(**{field.name: f"--{field.name.replace('_', '-')}" for field in fields(group)})
+        found |= named.settings()
+    return found
+
+
+def _value(kind: kinds.Type) -> str:
+    match kind:
+        case kinds.UnionType(types=types):
+            return " or ".join(_value(each) for each in types if not isinstance(each, kinds.NoneType))
+        case kinds.LiteralType(values=values):
+            return ", ".join(f"`{value}`" for value in values)
+        case kinds.IntType() | kinds.FloatType():
+            return f"{'whole ' if isinstance(kind, kinds.IntType) else ''}number{_bounds(kind)}"
+        case kinds.VarTupleType(item_type=item) | kinds.ListType(item_type=item):
+            return f"list of {_value(item)}"
+        case _ if type(kind) in WORDS:
+            return WORDS[type(kind)]
+        case _:
+            raise ValueError(f"The reference has no words for {type(kind).__name__}.")
+
+
+def _bounds(kind: kinds.IntType | kinds.FloatType) -> str:
+    lowest = f" from {kind.ge}" if kind.ge is not None else f" above {kind.gt}" if kind.gt is not None else ""
+    highest = f" to {kind.le}" if kind.le is not None else f" below {kind.lt}" if kind.lt is not None else ""
+    return lowest + highest
+
+
+def _default(value: object) -> str:
+    match value:
+        case None:
+            return ABSENT
+        case () | []:
+            return "none"
+        case bool():
+            return f"`{str(value).lower()}`"
+        case int() | float():
+            return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
+        case _:
+            return f"`{value}`"
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
