@@ -107,6 +107,7 @@ def test_help_teaches_and_is_quick(environment: dict[str, str]) -> None:
             ["--log-level", "--log-format", "default 8080", "Security", "Examples:", '--api-key "$KEY"'],
         ),
         ("chat", ["--system", "--temperature", "Ctrl-C", "Examples:"]),
+        ("doctor", ["--json", "--config", "Examples:", "warn"]),
         ("complete", ["--model", "--max-tokens", "--seed", "stdin", "Examples:"]),
     ],
 )

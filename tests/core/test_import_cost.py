@@ -19,7 +19,8 @@ HEAVY = {
 
 
 @pytest.mark.parametrize(
-    "module", ["ganglion", "ganglion.cli.main", "ganglion.cli.serve", "ganglion.cli.chat"]
+    "module",
+    ["ganglion", "ganglion.cli.main", "ganglion.cli.serve", "ganglion.cli.chat", "ganglion.cli.doctor"],
 )
 def test_importing_it_pulls_in_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print(*sys.modules)"

@@ -6,9 +6,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from ganglion.core.engine import ModelState
+from ganglion.core.engine import Activation, ModelState
 from ganglion.core.errors import GanglionError, InsufficientMemory, InvalidValue, Overloaded, ServerError
-from ganglion.wire import errors, health, models, openapi
+from ganglion.core.machine import Accelerator, Cpu, Device, DeviceReading, EngineFacts, Machine
+from ganglion.wire import discovery, errors, health, models, openapi
 
 MODEL = ModelState(
     "tiny", "echo", "loaded", 512, 1700000000, aliases=("t",), capabilities=("chat",), in_flight=1
@@ -85,6 +86,64 @@ def test_health_holds_what_it_promises() -> None:
     assert found["models"] == [
         {"id": "tiny", "status": "loaded", "in_flight": 1, "queued": 0, "kv_used": 0, "kv_total": 0}
     ]
+
+
+def test_health_shows_the_devices_and_the_engines_own_account_of_its_activation() -> None:
+    account = Activation(("c",), "b", ("a",), (("d", "a bad file"),))
+    reading = DeviceReading(0, "card", 70, 30, 42.0, None)
+    found = json.loads(
+        health.body([MODEL], uptime_s=1, is_draining=False, devices=[reading], activation=account)
+    )
+    assert found["devices"] == [
+        {
+            "index": 0,
+            "name": "card",
+            "memory_used_mb": 70,
+            "memory_free_mb": 30,
+            "utilization_pct": 42.0,
+            "temperature_c": None,
+        }
+    ]
+    assert found["activation"] == {
+        "state": "pre_warming",
+        "pending": ["c"],
+        "in_progress": "b",
+        "completed": ["a"],
+        "failed": [{"model": "d", "error": "a bad file"}],
+    }
+    over = health.body([MODEL], uptime_s=1, is_draining=False, activation=Activation(completed=("a",)))
+    assert json.loads(over)["activation"]["state"] == "ready"
+
+
+def test_discovery_names_what_is_wrong_and_nothing_when_all_is_well() -> None:
+    machine = Machine(
+        hostname="node-1",
+        os="Debian",
+        kernel="6.1",
+        cpu=Cpu("A Processor", "x86_64", 8, ("avx2",)),
+        memory_total_mb=1024,
+        devices=(Device(0, "H200", 143771, "9.0"),),
+        engines=(EngineFacts("llama", "2026.1", "bundled", None),),
+        accelerator=Accelerator("CUDA 12.8", "570"),
+    )
+    found = json.loads(discovery.body(machine, version="1.2", max_context=4096))
+    assert found == {
+        "hostname": "node-1",
+        "os": "Debian",
+        "kernel": "6.1",
+        "cpu": {"model": "A Processor", "architecture": "x86_64", "cores": 8, "flags": ["avx2"]},
+        "memory_total_mb": 1024,
+        "devices": [
+            {"index": 0, "name": "H200", "memory_total_mb": 143771, "compute_capability": "9.0"},
+        ],
+        "accelerator": {"runtime": "CUDA 12.8", "driver": "570"},
+        "engines": [{"name": "llama", "version": "2026.1", "library": "bundled", "accelerators": None}],
+        "version": "1.2",
+        "max_context": 4096,
+    }
+    broken = replace(machine, accelerator=None, accelerator_unusable="No driver.")
+    told = json.loads(discovery.body(broken, version="1.2", max_context=None))
+    assert (told["accelerator"], told["accelerator_unusable"]) == (None, "No driver.")
 
 
 def test_a_model_card_says_what_the_model_can_do() -> None:

@@ -66,16 +66,22 @@ def _needed(file: BinaryIO) -> Iterator[str]:
             dynamic = (offset, size)
     if dynamic is None:
         return
+    yield from _names(file, dynamic, loads)
+
+
+def _names(file: BinaryIO, dynamic: tuple[int, int], loads: list[tuple[int, int, int]]) -> Iterator[str]:
     file.seek(dynamic[0])
     table = file.read(min(dynamic[1], 16 * MOST_ENTRIES))
     tags = list(struct.iter_unpack("<qQ", table[: len(table) // 16 * 16]))
     strings = next((value for tag, value in tags if tag == _DT_STRTAB), None)
-    if strings is None:
+    offsets = [
+        strings - address + offset
+        for address, offset, size in loads
+        if strings is not None and address <= strings < address + size
+    ]
+    if not offsets:
         return
-    strings_offset = next(
-        strings - address + offset for address, offset, size in loads if address <= strings < address + size
-    )
     for tag, value in tags:
         if tag == _DT_NEEDED:
-            file.seek(strings_offset + value)
+            file.seek(offsets[0] + value)
             yield file.read(256).partition(b"\0")[0].decode("utf-8", "replace")

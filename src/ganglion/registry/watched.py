@@ -37,8 +37,8 @@ class Watched(Generic[T]):
         """The last value; waits only where there is none to show, at most `within_s`, then TimeoutError."""
         with self._lock:
             taken = self._taken
-            age_s = math.inf if taken is None else time.monotonic() - taken[1]
-            if age_s > self._fresh_s and self._taking is None:
+            age_s = 0.0 if taken is None else time.monotonic() - taken[1]
+            if self._taking is None and (taken is None or age_s > self._fresh_s):
                 self._taking = self._begin()
             taking = self._taking
         if taken is not None and (taking is None or age_s <= self._shown_s):
