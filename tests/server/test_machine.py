@@ -1,12 +1,12 @@
 """`/health` and `/discovery` over a real socket."""
 
-import asyncio
-import time
+import threading
 
 from ganglion.cli.machine import watch_machine
 from ganglion.core.engine import Activation
-from ganglion.core.machine import MachineSource
+from ganglion.core.machine import MachineSource, Memory
 from ganglion.engines.echo import EchoEngine, EchoSettings
+from ganglion.registry.devices import Devices
 
 KEYS = {"x-api-key": "secret"}
 
@@ -39,25 +39,20 @@ async def test_discovery_and_health_need_a_key_once_there_is_one(serving) -> Non
 
 
 async def test_health_reads_the_devices_once_in_five_seconds_and_never_on_the_event_loop(serving) -> None:
-    watched = watch_machine()
-    reads = []
-    read_memory = watched.devices._read_memory
-    watched.devices._read_memory = lambda: (reads.append(1), read_memory())[1]
-    async with serving(machine=watched.source) as served:
-        answers = [(await served.http.get("/health")).json() for _ in range(20)]
-    assert len(reads) == 1
-    [device] = {str(answer["devices"]) for answer in answers}
-    assert "memory_free_mb" in device
+    readers = []
 
+    def read_memory() -> Memory:
+        readers.append(threading.current_thread())
+        return Memory(4 * 2**30, 2**30)
 
-async def test_a_machine_that_cannot_be_read_holds_up_health_only_for_a_moment(serving) -> None:
-    async def never() -> tuple[()]:
-        return ()
-
-    async with serving(machine=MachineSource(describe=asyncio.Event().wait, readings=never)) as served:
-        began_s = time.monotonic()
-        assert (await served.http.get("/health")).json()["devices"] == []
-        assert time.monotonic() - began_s < 5
+    devices = Devices(read_memory, cpu_name="A Processor", nvml=None, can_accelerate=False)
+    source = MachineSource(watch_machine().source.describe, devices.readings)
+    async with serving(machine=source) as served:
+        answers = [(await served.http.get("/health")).json()["devices"] for _ in range(20)]
+    assert answers == [answers[0]] * 20
+    assert (answers[0][0]["memory_used_mb"], answers[0][0]["memory_free_mb"]) == (3072, 1024)
+    [reader] = readers
+    assert reader is not threading.main_thread()
 
 
 async def test_health_tells_the_engines_own_account_or_one_from_its_models(serving) -> None:
