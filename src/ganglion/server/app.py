@@ -3,7 +3,7 @@
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
-from ganglion.core.engine import Engine
+from ganglion.core.engine import Engine, ModelHolder
 from ganglion.server.auth import Auth
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
@@ -21,7 +21,8 @@ def build_app(engine: Engine, settings: ServerSettings, gate: Gate | None = None
     gate = gate or Gate(settings.max_in_flight)
     metrics = Metrics()
     measured = Observed(Deadlined(engine, settings.deadlines), metrics)
-    router = Router(build_routes(measured, settings, gate, metrics), redirect_slashes=False)
+    holder = engine if isinstance(engine, ModelHolder) else None
+    router = Router(build_routes(measured, settings, gate, metrics, holder), redirect_slashes=False)
     guarded = OriginGuard(
         Auth(router, settings.api_keys),
         is_loopback_bind=is_loopback(settings.host),

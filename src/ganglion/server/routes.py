@@ -7,19 +7,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ganglion.core.engine import Engine
+from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import ModelNotFound
 from ganglion.server.chat import ChatDoor
 from ganglion.server.drain import Gate
+from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import health, models, openapi
 
 
-def build_routes(engine: Engine, settings: ServerSettings, gate: Gate, metrics: Metrics) -> list[Route]:
-    """The table that the router and the access test read."""
+def build_routes(
+    engine: Engine,
+    settings: ServerSettings,
+    gate: Gate,
+    metrics: Metrics,
+    holder: ModelHolder | None = None,
+) -> list[Route]:
+    """The table that the router and the access test read; the holder's models come and go."""
     views = _Views(engine, settings, gate, metrics)
+    models = ModelViews(engine, settings)
     return [
         Route("/", views.start),
         Route("/docs", views.docs),
@@ -29,6 +37,11 @@ def build_routes(engine: Engine, settings: ServerSettings, gate: Gate, metrics: 
         Route("/health/ready", views.ready),
         Route("/version", views.version),
         Route("/metrics", views.metrics),
+        Route("/models", models.every),
+        Route("/models/load", LoadDoor(holder, settings), methods=["POST"]),
+        Route("/models/unload", UnloadDoor(holder, settings), methods=["POST"]),
+        Route("/models/{model:path}/endpoint", models.endpoint),
+        Route("/models/{model:path}/capabilities", models.capabilities),
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
