@@ -11,7 +11,7 @@ import pytest
 from ganglion.core.engine import ManagedEngine
 from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.server.app import build_app
-from ganglion.server.run import Shutdown, serve
+from ganglion.server.run import Reload, Shutdown, serve
 from ganglion.server.settings import ServerSettings
 
 
@@ -56,13 +56,15 @@ def serving() -> Serving:
     """Start a server inside the test's own event loop; leaving it shuts it down."""
 
     @asynccontextmanager
-    async def start(engine: ManagedEngine | None = None, **fields: object) -> AsyncIterator[Served]:
+    async def start(
+        engine: ManagedEngine | None = None, reload: Reload | None = None, **fields: object
+    ) -> AsyncIterator[Served]:
         engine = engine or echo()
         settings = ServerSettings(**({"port": 0, "drain_timeout_s": 0.2} | fields))
         shutdown = Shutdown()
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         ended = asyncio.create_task(
-            serve(engine, settings, shutdown=shutdown, on_listening=listening.set_result)
+            serve(engine, settings, shutdown=shutdown, on_listening=listening.set_result, reload=reload)
         )
         await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():

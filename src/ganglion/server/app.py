@@ -7,6 +7,7 @@ from ganglion.core.engine import Engine, ModelHolder
 from ganglion.server.auth import Auth
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
+from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
 from ganglion.server.observe import Observed
 from ganglion.server.origin import OriginGuard, is_loopback
@@ -16,7 +17,9 @@ from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 
 
-def build_app(engine: Engine, settings: ServerSettings, gate: Gate | None = None) -> ASGIApp:
+def build_app(
+    engine: Engine, settings: ServerSettings, gate: Gate | None = None, keys: KeyRing | None = None
+) -> ASGIApp:
     """The ASGI app in front of an engine, which it gives deadlines and measures."""
     gate = gate or Gate(settings.max_in_flight)
     metrics = Metrics()
@@ -24,7 +27,7 @@ def build_app(engine: Engine, settings: ServerSettings, gate: Gate | None = None
     holder = engine if isinstance(engine, ModelHolder) else None
     router = Router(build_routes(measured, settings, gate, metrics, holder), redirect_slashes=False)
     guarded = OriginGuard(
-        Auth(router, settings.api_keys),
+        Auth(router, keys or KeyRing(settings.api_keys)),
         is_loopback_bind=is_loopback(settings.host),
         allowed_hosts=settings.allowed_hosts,
         cors_origins=settings.cors_origins,

@@ -1,4 +1,4 @@
-"""How much memory this process may still take."""
+"""How much memory is left, and how much a process takes."""
 
 from pathlib import Path
 
@@ -19,6 +19,14 @@ def free_bytes() -> int:
         if limit is not None and used is not None:
             free = min(free, max(limit - used, 0))
     return free
+
+
+def resident_bytes(process_id: int | None) -> int:
+    """What a process has touched of its memory; 0 when it is not there or nobody says."""
+    try:
+        return int(psutil.Process(process_id).memory_info().rss) if process_id is not None else 0
+    except psutil.Error:
+        return 0
 
 
 def _number(path: Path) -> int | None:
