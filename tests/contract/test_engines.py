@@ -73,9 +73,12 @@ async def echo() -> AsyncIterator[Subject]:
 @asynccontextmanager
 async def residents() -> AsyncIterator[Subject]:
     from ganglion.engines.echo import EchoEngine, EchoSettings
-    from ganglion.registry.residency import Residents
+    from ganglion.registry.candidate import Candidate, made_by
+    from ganglion.registry.residency import Residency
 
-    engine = Residents([EchoEngine(EchoSettings(model_id=name)) for name in ("first", "second")])
+    first, second = (EchoEngine(EchoSettings(model_id=name)) for name in ("first", "second"))
+    candidates = [Candidate("first", made_by(lambda: first)), Candidate("second", made_by(lambda: second))]
+    engine = Residency(candidates, free_bytes=lambda: 0)
     await engine.open()
     try:
         yield Subject(engine, "second")

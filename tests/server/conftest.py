@@ -12,7 +12,7 @@ from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
 from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.server.app import build_app
-from ganglion.server.run import Shutdown, serve
+from ganglion.server.run import Reload, Shutdown, serve
 from ganglion.server.settings import ServerSettings
 
 
@@ -58,14 +58,24 @@ def serving() -> Serving:
 
     @asynccontextmanager
     async def start(
-        engine: ManagedEngine | None = None, machine: MachineSource | None = None, **fields: object
+        engine: ManagedEngine | None = None,
+        reload: Reload | None = None,
+        machine: MachineSource | None = None,
+        **fields: object,
     ) -> AsyncIterator[Served]:
         engine = engine or echo()
         settings = ServerSettings(**({"port": 0, "drain_timeout_s": 0.2} | fields))
         shutdown = Shutdown()
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         ended = asyncio.create_task(
-            serve(engine, settings, shutdown=shutdown, on_listening=listening.set_result, machine=machine)
+            serve(
+                engine,
+                settings,
+                shutdown=shutdown,
+                on_listening=listening.set_result,
+                reload=reload,
+                machine=machine,
+            )
         )
         await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
         if ended.done():

@@ -10,6 +10,7 @@ from ganglion.engines.echo import EchoEngine
 from ganglion.server.auth import PUBLIC, Auth
 from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind
 from ganglion.server.drain import Gate
+from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
 from ganglion.server.origin import is_loopback
 from ganglion.server.routes import build_routes
@@ -98,7 +99,7 @@ async def test_no_made_up_credential_is_accepted(value: bytes, name: bytes, is_b
         "path": "/v1/models",
         "headers": [(name, b"Bearer " + value if is_bearer else value)],
     }
-    await Auth(app, ("a-real-key",))(scope, None, send)
+    await Auth(app, KeyRing(["a-real-key"]))(scope, None, send)
     assert not reached
     assert sent[0]["status"] == 401
 
@@ -109,7 +110,7 @@ async def test_tenants_of_different_keys_differ() -> None:
     async def app(scope, receive, send) -> None:
         tenants.add(scope["ganglion.tenant"])
 
-    guard = Auth(app, ("one", "two"))
+    guard = Auth(app, KeyRing(["one", "two"]))
     for key in (b"one", b"two", b"one"):
         await guard(
             {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-api-key", key)]}, None, None

@@ -18,6 +18,8 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from ganglion.engines.echo import EchoEngine
+from ganglion.registry.candidate import Candidate, made_by
+from ganglion.registry.residency import Residency
 from ganglion.server.run import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 
@@ -44,7 +46,8 @@ def url() -> Iterator[str]:
     async def live() -> None:
         shutdown = Shutdown()
         loops.append((asyncio.get_running_loop(), shutdown))
-        await serve(EchoEngine(), ServerSettings(port=0), shutdown=shutdown, on_listening=on_listening)
+        engine = Residency([Candidate("echo", made_by(EchoEngine))], free_bytes=lambda: 0)
+        await serve(engine, ServerSettings(port=0), shutdown=shutdown, on_listening=on_listening)
 
     thread = threading.Thread(target=lambda: asyncio.run(live()))
     thread.start()

@@ -5,7 +5,7 @@ import platform
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,12 +59,10 @@ class Patient:
     memory: Memory
 
 
-def check_up(
-    load_config: Callable[[], Config], config_file: Path | None, environment: Mapping[str, str]
-) -> Iterator[Finding]:
+def check_up(config_file: Path | None, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Every finding in turn; one that is wrong keeps no other check from running."""
     home = configuration.home(environment)
-    config, finding = _configuration(load_config, config_file, home)
+    config, finding = _configuration(config_file, home / "config.toml", environment)
     yield _python()
     yield finding
     yield from _manifest(home)
@@ -99,17 +97,17 @@ def _python() -> Finding:
 
 
 def _configuration(
-    load_config: Callable[[], Config], file: Path | None, home: Path
+    named: Path | None, default: Path, environment: Mapping[str, str]
 ) -> tuple[Config, Finding]:
     """The config to check with, the defaults where it is wrong."""
-    read = file or home / "config.toml"
+    file = named or (default if default.is_file() else None)
     try:
-        config = load_config()
+        config = configuration.load(file, environment, {})
     except GanglionError as error:
         return Config(), Finding("config", "fail", error.message, error.hint)
-    if file is None and not read.is_file():
-        return config, Finding("config", "ok", f"no {read}; defaults and environment")
-    return config, Finding("config", "ok", f"{read} is valid")
+    if file is None:
+        return config, Finding("config", "ok", f"no {default}; defaults and environment")
+    return config, Finding("config", "ok", f"{file} is valid")
 
 
 def _manifest(home: Path) -> Iterator[Finding]:

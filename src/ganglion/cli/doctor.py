@@ -1,5 +1,6 @@
 """`ganglion doctor`: what is right and wrong with this machine, and what to do."""
 
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ganglion import __version__
-from ganglion.cli.options import OUTPUT, OutputFlags
+from ganglion.cli.options import OUTPUT
 from ganglion.cli.talk import say
 
 if TYPE_CHECKING:
@@ -28,12 +29,9 @@ def doctor(
     ] = False,
 ) -> int:
     """Check this machine; ends with 1 when something keeps a node from working."""
-    import os
-
     from ganglion.cli.checkup import check_up
-    from ganglion.cli.compose import load_config
 
-    findings = list(check_up(lambda: load_config(OutputFlags(config=config), {}), config, os.environ))
+    findings = list(check_up(config, os.environ))
     if json:
         _print_json(findings)
     else:

@@ -124,7 +124,7 @@ def _serve(config: Config, models: Sequence[str], served_names: Sequence[str]) -
             composition.engine,
             settings,
             lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
-            watch_machine().source,
+            machine=watch_machine().source,
         )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)

@@ -7,7 +7,7 @@ these generators raise only on bugs.
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from ganglion.core.events import Event, TokenEvent
 from ganglion.core.request import Request, TokenRequest
@@ -28,6 +28,8 @@ class ModelState:
     aliases: tuple[str, ...] = ()
     capabilities: tuple[str, ...] = ()
     memory_mb: int = 0
+    """What it was promised, and of that what it has touched so far."""
+    resident_mb: int = 0
     in_flight: int = 0
     queued: int = 0
     kv_used: int = 0
@@ -113,6 +115,7 @@ class Activation:
         return not self.pending and self.in_progress is None
 
 
+@runtime_checkable
 class ModelHolder(ManagedEngine, Protocol):
     """An engine whose models come and go."""
 

@@ -1,154 +1,401 @@
-"""Several resident models as one engine, dispatched by name.
+"""Models that come and go, as one engine: found by name, loaded once, evicted when room is needed.
 
-Law: a model that fails to open stays listed with its error, and never keeps another one from serving.
+Law: one load however many ask; loads take their turns in the order they were asked for; a model that is
+pinned, or that somebody uses, is never evicted: the one whose turn it is waits until it is let go, while
+newcomers of that model line up behind.
 """
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
-from ganglion.core.engine import ManagedEngine, ModelState, Status
+from ganglion.core.engine import Activation, LoadOptions, LoadProgress, ManagedEngine, ModelState
 from ganglion.core.errors import (
     EngineFailed,
     GanglionError,
+    InsufficientMemory,
     InvalidValue,
     ModelLoading,
     ModelNotFound,
+    Overloaded,
     ShuttingDown,
 )
 from ganglion.core.events import Event, Failed, Progress
 from ganglion.core.request import Request
+from ganglion.registry.activation import Activating
+from ganglion.registry.candidate import Candidate
+from ganglion.registry.resident import Resident
 from ganglion.registry.resolver import what_is_here
 
 logger = logging.getLogger("ganglion.registry")
 
-WAITING_LIMIT: Final = 256
-"""Requests that may wait for one model to load: as many as an engine's own queue holds."""
+WAITING_LIMIT: Final = 1024
+"""Requests that may wait for one model to load; further ones are told to come back."""
 CATCH_ALL: Final = "*"
+BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0)
+"""How long after a failed load a request tries again; until then it gets the same error at once."""
+WATCH_S: Final = 1.0
+"""How often models are looked at that nobody has asked for."""
+
+Find = Callable[[str], Awaitable[Candidate]]
+"""What a name means that is not held; raises ModelNotFound."""
 
 
-class Resident:
-    """One model and how far its opening has come."""
+@dataclass(frozen=True, slots=True)
+class ResidencySettings:
+    """What the operator decides about holding models."""
 
-    def __init__(self, engine: ManagedEngine) -> None:
-        self.engine = engine
-        self.status: Status = "unloaded"
-        self.error: GanglionError | None = None
-        self.settled = asyncio.Event()
-        self.waiting = 0
+    max_models: int | None = None
+    """How many may be loaded at once; None leaves it to memory."""
+    memory_bytes: int | None = None
+    """What all loaded models together may take; None leaves it to the machine."""
+    auto_load: bool = True
+    """Whether a request loads the model it names."""
+
+
+async def _nothing_else(name: str) -> Candidate:
+    raise ModelNotFound(name)
+
+
+def _report(loop: asyncio.AbstractEventLoop, resident: Resident, done: int, total: int) -> None:
+    loop.call_soon_threadsafe(resident.report, done, total)
+
+
+class Residency:
+    """A ModelHolder over engines, by exact id, then alias in any case, then whatever `find` finds."""
+
+    def __init__(
+        self,
+        configured: Sequence[Candidate],
+        *,
+        free_bytes: Callable[[], int],
+        find: Find = _nothing_else,
+        settings: ResidencySettings | None = None,
+    ) -> None:
+        self._find = find
+        self._free_bytes = free_bytes
+        self._settings = settings or ResidencySettings()
+        self._residents: dict[str, Resident] = {}
+        self._activating = Activating()
+        self._turn = asyncio.Lock()
+        self._watch: asyncio.Task[None] | None = None
+        self._is_closing = False
+        self.configure(configured)
+
+    def configure(self, candidates: Sequence[Candidate]) -> None:
+        """Hold these names from now on; what is loaded and no longer named stays until it is let go."""
+        ids = [candidate.id for candidate in candidates]
+        for model_id in ids:
+            if ids.count(model_id) > 1:
+                raise InvalidValue(
+                    f"Two models would be served as {model_id!r}.",
+                    param="model",
+                    hint="Give one of them another name with --served-name.",
+                )
+        for model_id in [each for each in self._residents if each not in ids]:
+            if self._residents[model_id].status in ("unloaded", "failed"):
+                del self._residents[model_id]
+        for candidate in candidates:
+            resident = self._residents.setdefault(candidate.id, Resident(candidate))
+            resident.candidate, resident.is_pinned = candidate, candidate.is_pinned
+        self._activating.configure(ids)
+
+    # A life
 
     async def open(self) -> None:
-        """Open the engine and remember how it went."""
-        names = ", ".join(state.id for state in self.engine.models())
-        began_s = time.monotonic()
-        self.status = "loading"
-        try:
-            await self.engine.open()
-        except GanglionError as error:
-            self.fail(error)
-            logger.error("%s failed to load: %s", names, error.message)
-        except Exception as error:
-            # The outermost door of a load: whatever the reason, this model failed and the others go on.
-            self.fail(EngineFailed(f"The model could not be opened: {error}"))
-            logger.exception("%s failed to load", names)
-        else:
-            self.status = "loaded"
-            self.settled.set()
-            logger.info("%s loaded in %.1f s", names, time.monotonic() - began_s)
-
-    def fail(self, error: GanglionError) -> None:
-        """Let everyone who waits know that this model will not come."""
-        self.status, self.error = "failed", error
-        self.settled.set()
-
-    def states(self) -> tuple[ModelState, ...]:
-        """The engine's own view, overruled until it is open."""
-        states = self.engine.models()
-        if self.status == "loaded":
-            return states
-        error = None if self.error is None else self.error.message
-        waiting = self.waiting
-        return tuple(replace(state, status=self.status, error=error, queued=waiting) for state in states)
-
-
-class Residents:
-    """A ManagedEngine over several, by exact id, then alias in any case, then the alias `*`."""
-
-    def __init__(self, engines: Sequence[ManagedEngine]) -> None:
-        self._residents = tuple(Resident(engine) for engine in engines)
-        self._by_id: dict[str, Resident] = {}
-        for resident in self._residents:
-            for state in resident.engine.models():
-                if state.id in self._by_id:
-                    raise InvalidValue(
-                        f"Two models would be served as {state.id!r}.",
-                        param="model",
-                        hint="Give one of them another name with --served-name.",
-                    )
-                self._by_id[state.id] = resident
-
-    async def open(self) -> None:
-        """Open one after another, in order; raises the first error when none could be opened."""
-        for resident in self._residents:
-            if resident.error is None:
-                await resident.open()
-        errors = [resident.error for resident in self._residents if resident.error is not None]
-        if errors and len(errors) == len(self._residents):
-            raise errors[0]
+        """Load the configured models one after another; raises the first error when all failed for good."""
+        self._watch = asyncio.create_task(self._unload_idle(), name="unload idle models")
+        while (model_id := await self._activating.next()) is not None:
+            resident = self._residents.get(model_id)
+            if resident is None:
+                continue
+            try:
+                with resident.claimed() as claim:
+                    await self._bring(resident, claim, LoadOptions(), is_patient=False)
+            except GanglionError as error:
+                self._activating.failed(model_id, error)
+            else:
+                self._activating.completed(model_id)
+        hopeless = self._activating.hopeless()
+        if hopeless is not None:
+            raise hopeless
 
     async def close(self) -> None:
         """Close all; an engine that cannot be closed does not keep the others open."""
-        for resident in self._residents:
-            if not resident.settled.is_set():
-                resident.fail(ShuttingDown("The server is shutting down."))
-        closings = (resident.engine.close() for resident in self._residents)
+        self._is_closing = True
+        residents = list(self._residents.values())
+        tasks = [self._watch, *(each.loading for each in residents), *(each.leaving for each in residents)]
+        running = [task for task in tasks if task is not None]
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        closings = [self._close(resident) for resident in self._residents.values()]
         for outcome in await asyncio.gather(*closings, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    # What is here
+
     def models(self) -> tuple[ModelState, ...]:
-        """Every resident model, in the order they were named."""
-        return tuple(state for resident in self._residents for state in resident.states())
+        """Every model that is held or was named, in that order."""
+        return tuple(state for resident in self._residents.values() for state in resident.states())
+
+    def activation(self) -> Activation:
+        """How far the configured models have come."""
+        return self._activating.lists()
+
+    # Answers
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """Answer with the model that is meant, waiting for it while it loads."""
-        model_id = self._id_of(request.model)
-        if model_id is None:
-            names = [state.id for state in self.models()]
-            yield Failed(ModelNotFound(request.model, hint=what_is_here(request.model, names)))
-            return
-        resident = self._by_id[model_id]
-        if not resident.settled.is_set():
-            if resident.waiting >= WAITING_LIMIT:
-                yield Failed(ModelLoading(f"The model {model_id!r} is still loading.", param="model"))
-                return
-            yield Progress("queued", 0, resident.waiting + 1)
-            await self._wait(resident)
-        if resident.error is not None:
-            yield Failed(resident.error)
-            return
-        async with aclosing(resident.engine.generate(replace(request, model=model_id))) as events:
-            async for event in events:
-                yield event
-
-    async def _wait(self, resident: Resident) -> None:
-        resident.waiting += 1
+        """Answer with the model that is meant, loading it when it is not here."""
         try:
-            await resident.settled.wait()
-        finally:
-            resident.waiting -= 1
+            resident = await self._meant(request.model, may_find=self._settings.auto_load)
+            if not self._settings.auto_load and resident.status in ("unloaded", "failed"):
+                raise resident.error or self._unknown(request.model)
+            with resident.claimed() as claim:
+                if not resident.serves(claim) or await self._has_given_up(resident):
+                    if not self._settings.auto_load or resident.claims > WAITING_LIMIT:
+                        raise ModelLoading(f"The model {resident.id!r} is still loading.", param="model")
+                    yield Progress("queued", 0, resident.claims)
+                    await self._bring(resident, claim, LoadOptions(), is_patient=True)
+                assert resident.engine is not None
+                meant = replace(request, model=resident.id)
+                async with aclosing(resident.engine.generate(meant)) as events:
+                    async for event in events:
+                        yield event
+        except GanglionError as error:
+            yield Failed(error)
 
-    def _id_of(self, name: str) -> str | None:
-        if name in self._by_id:
-            return name
-        wanted = name.casefold()
-        states = [state for resident in self._residents for state in resident.engine.models()]
-        for alias in (wanted, CATCH_ALL):
-            for state in states:
-                if alias in map(str.casefold, state.aliases):
-                    return state.id
+    # Loading and unloading
+
+    async def load(self, name: str, options: LoadOptions) -> AsyncGenerator[LoadProgress, None]:
+        """Load a model, joining whoever already does; ends when it is resident, raises why it cannot be."""
+        wanted = f"{name}:{options.quant}" if options.quant is not None else name
+        resident = await self._meant(wanted, may_find=True)
+        if options.is_pinned is not None:
+            resident.is_pinned = options.is_pinned
+        if resident.status in ("unloaded", "failed"):
+            self._loading(resident, options)  # also for somebody who does not wait for the first step
+        with resident.claimed() as claim:
+            bringing = asyncio.ensure_future(self._bring(resident, claim, options, is_patient=False))
+            try:
+                while not bringing.done():
+                    yield resident.progress()
+                    news = asyncio.ensure_future(resident.changed())
+                    await asyncio.wait((bringing, news), return_when=asyncio.FIRST_COMPLETED)
+                    news.cancel()
+                bringing.result()
+                yield resident.progress()
+            finally:
+                bringing.cancel()
+                await asyncio.gather(bringing, return_exceptions=True)
+
+    async def unload(self, name: str, *, is_forced: bool) -> None:
+        """Let a model go once its requests are finished; forced, they end with `Failed`."""
+        resident = await self._meant(name, may_find=False)
+        loading = resident.loading
+        if loading is not None:
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
+        if resident.status in ("unloaded", "failed"):
+            resident.become("unloaded")
+        elif is_forced:
+            await self._close(resident)
+        else:
+            await self._evict(resident)
+
+    async def _bring(
+        self, resident: Resident, claim: object, options: LoadOptions, *, is_patient: bool
+    ) -> None:
+        """Return once the model serves the holder of the claim, raise why it cannot."""
+        loop = asyncio.get_running_loop()
+        while not resident.serves(claim) or await self._has_given_up(resident):
+            if self._is_closing:
+                raise ShuttingDown("The server is shutting down.")
+            if resident.status == "failed" and is_patient and loop.time() < resident.retry_s:
+                assert resident.error is not None
+                raise resident.error
+            if resident.status == "draining":
+                await resident.changed()
+                continue
+            # Waited for and not awaited: whoever leaves, the others still wait for this load.
+            await asyncio.wait((self._loading(resident, options),))
+            if resident.error is not None:
+                raise resident.error
+
+    def _loading(self, resident: Resident, options: LoadOptions) -> asyncio.Task[None]:
+        """The one load of a model, begun now unless it has been."""
+        if resident.loading is None:
+            load = self._load(resident, options)
+            resident.loading = asyncio.create_task(load, name=f"load {resident.id}")
+        return resident.loading
+
+    async def _load(self, resident: Resident, options: LoadOptions) -> None:
+        """One load, from wherever the file is to an open engine; how it went is the resident's status."""
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            fetch = resident.candidate.fetch
+            if fetch is not None:
+                resident.become("downloading")
+                await fetch(options, partial(_report, loop, resident))
+            resident.become("loading")
+            async with self._turn:
+                engine = await self._build(resident, options)
+                resident.engine = engine
+                await engine.open()
+            resident.become("loaded")
+            logger.info("%s loaded in %.1f s", resident.id, loop.time() - began_s)
+        except GanglionError as error:
+            await self._fail(resident, error)
+        except asyncio.CancelledError:
+            await self._close_engine(resident)
+            resident.become("unloaded", ShuttingDown("The model was unloaded while it was loading."))
+            raise
+        except Exception as error:
+            # The outermost door of a load: whatever the reason, this model failed and the others go on.
+            logger.exception("%s failed to load", resident.id)
+            await self._fail(resident, EngineFailed(f"The model could not be opened: {error}"))
+        finally:
+            resident.loading = None
+
+    async def _fail(self, resident: Resident, error: GanglionError) -> None:
+        logger.error("%s failed to load: %s", resident.id, error.message)
+        await self._close_engine(resident)
+        pause_s = BACKOFF_S[min(resident.failures, len(BACKOFF_S) - 1)]
+        resident.failures += 1
+        resident.retry_s = asyncio.get_running_loop().time() + pause_s
+        resident.become("failed", error)
+
+    async def _has_given_up(self, resident: Resident) -> bool:
+        """Whether the engine of a loaded model is dead for good; it then counts as a load that failed."""
+        assert resident.engine is not None
+        reasons = [state.error for state in resident.engine.models() if state.status == "failed"]
+        if reasons:
+            await self._fail(resident, EngineFailed(f"The engine is down: {reasons[0] or 'it gave up'}."))
+        return bool(reasons)
+
+    # Room
+
+    async def _build(self, resident: Resident, options: LoadOptions) -> ManagedEngine:
+        """Make the engine, evicting others until it fits; raises InsufficientMemory when none can go."""
+        while True:
+            most = self._settings.max_models
+            if most is not None and len(self._loaded()) >= most:
+                await self._evict(self._victim(resident) or self._no_place(most))
+                continue
+            try:
+                return await resident.candidate.build(options, free_bytes=self._room_bytes())
+            except InsufficientMemory:
+                victim = self._victim(resident)
+                if victim is None:
+                    raise
+                await self._evict(victim)
+
+    def _room_bytes(self) -> int:
+        """What is free, less what loaded models were promised and have not touched yet."""
+        states = [state for resident in self._loaded() for state in resident.states()]
+        untouched = sum(max(state.memory_mb - state.resident_mb, 0) << 20 for state in states)
+        free = self._free_bytes() - untouched
+        if self._settings.memory_bytes is not None:
+            promised = sum(state.memory_mb << 20 for state in states)
+            free = min(free, self._settings.memory_bytes - promised)
+        return max(free, 0)
+
+    def _loaded(self) -> list[Resident]:
+        return [each for each in self._residents.values() if each.status in ("loaded", "draining")]
+
+    def _victim(self, resident: Resident) -> Resident | None:
+        """Who goes: of those not more urgent an idle one before a busy one, then the least urgent, then the
+        one that was left alone for longest."""
+        candidates = [
+            each
+            for each in self._loaded()
+            if not each.is_pinned and each.candidate.priority >= resident.candidate.priority
+        ]
+        return min(
+            candidates,
+            key=lambda each: (not each.is_idle, -each.candidate.priority, each.idle_since_s),
+            default=None,
+        )
+
+    def _no_place(self, most: int) -> Resident:
+        raise Overloaded(
+            f"{most} models are loaded, which is as many as this node holds, and none of them may go.",
+            hint="Unload one, or raise residency.max_models.",
+        )
+
+    async def _evict(self, resident: Resident) -> None:
+        """Return once a loaded model finished what it does and is closed."""
+        if resident.leaving is None and resident.status == "loaded":
+            logger.info("%s is let go, %d in flight", resident.id, resident.claims)
+            resident.become("draining")
+            resident.leaving = asyncio.create_task(self._leave(resident), name=f"unload {resident.id}")
+        if resident.leaving is not None:
+            # Waited for and not awaited: whoever gives up meanwhile does not leave it half gone.
+            await asyncio.wait((resident.leaving,))
+
+    async def _leave(self, resident: Resident) -> None:
+        try:
+            while not resident.is_idle:
+                await resident.changed()
+            await self._close(resident)
+        finally:
+            resident.leaving = None
+
+    async def _close(self, resident: Resident) -> None:
+        if resident.engine is not None:
+            await self._close_engine(resident)
+        if resident.status != "failed":
+            resident.become("unloaded")
+
+    async def _close_engine(self, resident: Resident) -> None:
+        engine, resident.engine = resident.engine, None
+        if engine is not None:
+            await engine.close()
+
+    async def _unload_idle(self) -> None:
+        """Let go of models that nobody has asked for in their time."""
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(WATCH_S)
+            for resident in self._loaded():
+                keep_s = resident.candidate.keep_alive_s
+                is_due = keep_s is not None and loop.time() - resident.idle_since_s >= keep_s
+                if is_due and resident.is_idle and not resident.is_pinned and resident.status == "loaded":
+                    with suppress(GanglionError):
+                        await self._evict(resident)
+
+    # Names
+
+    async def _meant(self, name: str, *, may_find: bool) -> Resident:
+        """The resident that a name means, one that is made now if need be; raises ModelNotFound."""
+        resident = self._residents.get(name) or self._with_alias(name.casefold())
+        if resident is not None:
+            return resident
+        if may_find:
+            try:
+                candidate = await self._find(name)
+            except ModelNotFound:
+                resident = self._with_alias(CATCH_ALL)
+                if resident is None:
+                    raise
+                return resident
+            return self._residents.setdefault(candidate.id, Resident(candidate))
+        resident = self._with_alias(CATCH_ALL)
+        if resident is None:
+            raise self._unknown(name)
+        return resident
+
+    def _with_alias(self, alias: str) -> Resident | None:
+        for resident in self._residents.values():
+            if alias in map(str.casefold, resident.candidate.aliases):
+                return resident
         return None
+
+    def _unknown(self, name: str) -> ModelNotFound:
+        return ModelNotFound(name, hint=what_is_here(name, [state.id for state in self.models()]))

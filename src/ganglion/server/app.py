@@ -3,11 +3,12 @@
 from starlette.routing import Router
 from starlette.types import ASGIApp
 
-from ganglion.core.engine import Engine
+from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.machine import MachineSource
 from ganglion.server.auth import Auth
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
+from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
 from ganglion.server.observe import Observed
 from ganglion.server.origin import OriginGuard, is_loopback
@@ -21,18 +22,19 @@ def build_app(
     engine: Engine,
     settings: ServerSettings,
     gate: Gate | None = None,
+    keys: KeyRing | None = None,
+    *,
     machine: MachineSource | None = None,
 ) -> ASGIApp:
     """The ASGI app in front of an engine, which it gives deadlines and measures."""
     gate = gate or Gate(settings.max_in_flight)
     metrics = Metrics()
     measured = Observed(Deadlined(engine, settings.deadlines), metrics)
-    # An engine whose models come and go tells how far they are; what wraps it only passes answers on.
-    activation = getattr(engine, "activation", None)
-    routes = build_routes(measured, settings, gate, metrics, machine=machine, activation=activation)
+    holder = engine if isinstance(engine, ModelHolder) else None
+    routes = build_routes(measured, settings, gate, metrics, holder, machine=machine)
     router = Router(routes, redirect_slashes=False)
     guarded = OriginGuard(
-        Auth(router, settings.api_keys),
+        Auth(router, keys or KeyRing(settings.api_keys)),
         is_loopback_bind=is_loopback(settings.host),
         allowed_hosts=settings.allowed_hosts,
         cors_origins=settings.cors_origins,

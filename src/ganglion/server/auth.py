@@ -4,13 +4,10 @@ Law: only what PUBLIC lists answers without a key once there is one, and the pat
 the one the router sees; a URL rebuilt from headers is the client's to forge.
 """
 
-import hashlib
-import hmac
-from collections.abc import Sequence
-
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ganglion.core.errors import InvalidApiKey
+from ganglion.server.keys import KeyRing
 from ganglion.server.refusals import error_response
 from ganglion.server.scope import header, set_tenant
 
@@ -32,18 +29,18 @@ _TENANT_DIGITS = 16
 
 
 class Auth:
-    """Lets a request through when it brings one of the keys; keeps their digests only."""
+    """Lets a request through when it brings one of the keys."""
 
-    def __init__(self, app: ASGIApp, api_keys: Sequence[str]) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
         self._app = app
-        self._digests = tuple(hashlib.sha256(key.encode()).digest() for key in api_keys)
+        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or not self._digests:
+        if scope["type"] == "lifespan" or self._keys.is_empty:
             await self._app(scope, receive, send)
             return
         key = _presented_key(scope)
-        digest = None if key is None else self._matching(key)
+        digest = None if key is None else self._keys.match(key)
         if digest is not None:
             set_tenant(scope, digest.hex()[:_TENANT_DIGITS])
             await self._app(scope, receive, send)
@@ -53,14 +50,6 @@ class Auth:
             await send({"type": "websocket.close", "code": 1008})
         else:
             await error_response(_refusal(key), {"www-authenticate": "Bearer"})(scope, receive, send)
-
-    def _matching(self, key: bytes) -> bytes | None:
-        presented = hashlib.sha256(key).digest()
-        found = None
-        for digest in self._digests:  # all of them, so that time says nothing about which
-            if hmac.compare_digest(digest, presented):
-                found = digest
-        return found
 
 
 def _presented_key(scope: Scope) -> bytes | None:

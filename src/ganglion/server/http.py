@@ -20,7 +20,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.wire.frame import Comment, Frame, sse
 from ganglion.wire.projection import Projection
 
-_STREAM_HEADERS = [
+STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
@@ -147,7 +147,7 @@ class _Out:
         self._stalled_s = stalled_s
 
     async def start(self) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
 
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
         body = b"".join([sse(frame) for frame in frames])

@@ -1,12 +1,11 @@
 """The two routes about the node itself: how it is, and what it stands on."""
 
 import time
-from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ganglion.core.engine import Activation, Engine
+from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import RouteNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.drain import Gate
@@ -20,16 +19,15 @@ class MachineDoor:
         self,
         engine: Engine,
         gate: Gate,
-        *,
         version: str,
+        holder: ModelHolder | None,
         machine: MachineSource | None,
-        activation: Callable[[], Activation] | None,
     ) -> None:
         self._engine = engine
         self._gate = gate
         self._version = version
+        self._holder = holder
         self._machine = machine
-        self._activation = activation
         self._began_s = time.monotonic()
 
     async def health(self, _: Request) -> Response:
@@ -41,7 +39,7 @@ class MachineDoor:
                 uptime_s=time.monotonic() - self._began_s,
                 is_draining=self._gate.is_draining,
                 devices=devices,
-                activation=None if self._activation is None else self._activation(),
+                activation=None if self._holder is None else self._holder.activation(),
             )
         )
 

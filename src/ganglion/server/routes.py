@@ -1,18 +1,18 @@
 """Every route of a node, and the small ones' handlers."""
 
 import platform
-from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from ganglion.core.engine import Activation, Engine
+from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.chat import ChatDoor
 from ganglion.server.drain import Gate
 from ganglion.server.machine import MachineDoor
+from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.settings import ServerSettings
@@ -24,13 +24,14 @@ def build_routes(
     settings: ServerSettings,
     gate: Gate,
     metrics: Metrics,
+    holder: ModelHolder | None = None,
     *,
     machine: MachineSource | None = None,
-    activation: Callable[[], Activation] | None = None,
 ) -> list[Route]:
-    """The table that the router and the access test read."""
+    """The table that the router and the access test read; the holder's models come and go."""
     views = _Views(engine, settings, gate, metrics)
-    node = MachineDoor(engine, gate, version=settings.build.version, machine=machine, activation=activation)
+    models = ModelViews(engine, settings)
+    node = MachineDoor(engine, gate, settings.build.version, holder, machine)
     return [
         Route("/", views.start),
         Route("/docs", views.docs),
@@ -41,6 +42,11 @@ def build_routes(
         Route("/discovery", node.discovery),
         Route("/version", views.version),
         Route("/metrics", views.metrics),
+        Route("/models", models.every),
+        Route("/models/load", LoadDoor(holder, settings), methods=["POST"]),
+        Route("/models/unload", UnloadDoor(holder, settings), methods=["POST"]),
+        Route("/models/{model:path}/endpoint", models.endpoint),
+        Route("/models/{model:path}/capabilities", models.capabilities),
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),

@@ -17,11 +17,13 @@ import uvloop
 from starlette.types import ASGIApp
 
 from ganglion.core.engine import ManagedEngine
+from ganglion.core.errors import GanglionError
 from ganglion.core.machine import MachineSource
 from ganglion.server.app import build_app
 from ganglion.server.bind import StartRefused, bind, check_bind, url_of
 from ganglion.server.connection import BoundedProtocol
 from ganglion.server.drain import Gate
+from ganglion.server.keys import KeyRing
 from ganglion.server.settings import ServerSettings
 
 logger = logging.getLogger("ganglion.server")
@@ -33,6 +35,19 @@ LAST_WORDS_S = 2.0
 """For streams to send why they end, and for connections to close."""
 HASTY_WORDS_S = 0.5
 """The same after a second signal."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A configuration that was read anew and found valid."""
+
+    api_keys: tuple[str, ...]
+    apply: Callable[[], None]
+    """Puts everything but the keys into force; called on the event loop, and does not fail."""
+
+
+Reload = Callable[[], Reloaded]
+"""Reads the configuration again, off the event loop; raises what is wrong with it."""
 
 
 class Shutdown:
@@ -53,11 +68,13 @@ def run(
     engine: ManagedEngine,
     settings: ServerSettings,
     on_listening: Callable[[str], None] | None = None,
+    reload: Reload | None = None,
+    *,
     machine: MachineSource | None = None,
 ) -> None:
     """Serve until a signal ends it; raises StartRefused, or the error that kept the engine from opening."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(engine, settings, on_listening=on_listening, machine=machine))
+        runner.run(serve(engine, settings, on_listening=on_listening, reload=reload, machine=machine))
 
 
 async def serve(
@@ -66,6 +83,7 @@ async def serve(
     *,
     shutdown: Shutdown | None = None,
     on_listening: Callable[[str], None] | None = None,
+    reload: Reload | None = None,
     machine: MachineSource | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal; `on_listening` is told the URL."""
@@ -74,12 +92,13 @@ async def serve(
     settings = dataclasses.replace(settings, port=listener.getsockname()[1])
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
+    keys = KeyRing(settings.api_keys)
     try:
-        server = _Server(_config(build_app(engine, settings, gate, machine), settings))
+        server = _Server(_config(build_app(engine, settings, gate, keys, machine=machine), settings))
     except StartRefused:
         listener.close()
         raise
-    with _signals(shutdown):
+    with _signals(shutdown), _reloading(reload, keys, settings):
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         opening = asyncio.create_task(engine.open())
         try:
@@ -156,6 +175,44 @@ def _signals(shutdown: Shutdown) -> Generator[None, None, None]:
     finally:
         for number in taken:
             loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def _reloading(reload: Reload | None, keys: KeyRing, settings: ServerSettings) -> Generator[None, None, None]:
+    """While inside, SIGHUP reads the configuration again; one at a time, and a wrong one changes nothing."""
+    loop = asyncio.get_running_loop()
+    turn = asyncio.Lock()
+    running: set[asyncio.Task[None]] = set()
+
+    async def once(reload: Reload) -> None:
+        async with turn:
+            try:
+                fresh = await asyncio.to_thread(reload)
+                check_bind(dataclasses.replace(settings, api_keys=fresh.api_keys))
+            except (GanglionError, StartRefused) as error:
+                logger.error("the configuration was not reloaded: %s %s", error.message, error.hint or "")
+                return
+            keys.replace(fresh.api_keys)
+            fresh.apply()
+            logger.info("the configuration was reloaded")
+
+    def begin(reload: Reload) -> None:
+        task = loop.create_task(once(reload))
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    is_listening = False
+    if reload is not None:
+        with contextlib.suppress(ValueError, RuntimeError):
+            loop.add_signal_handler(signal.SIGHUP, begin, reload)
+            is_listening = True
+    try:
+        yield
+    finally:
+        if is_listening:
+            loop.remove_signal_handler(signal.SIGHUP)
+        for task in running:
+            task.cancel()
 
 
 async def _until_listening(server: _Server, serving: asyncio.Task[None]) -> None:

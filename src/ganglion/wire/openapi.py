@@ -11,14 +11,16 @@ from ganglion.wire.chat.reply import ChatCompletion, Chunk
 from ganglion.wire.discovery import Discovery
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
+from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
 from ganglion.wire.models import ModelCard, ModelList
 
 Json = dict[str, JsonValue]
 
 _JSON = "application/json"
 _SHAPES = (
-    *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope),
-    *(Discovery, Health, Probe, Version, ModelCard, ModelList),
+    *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope, ModelCard, ModelList),
+    *(Discovery, Health, Probe, Version),
+    *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
 )
 
 
@@ -128,6 +130,18 @@ _MODEL: Json = {
     "schema": {"type": "string"},
 }
 
+_LOAD_ANSWER: Json = {
+    "description": "It is loaded; with `accept: text/event-stream`, how it got there.",
+    "content": {_JSON: {"schema": _ref("Loaded")}, "text/event-stream": {"schema": {"type": "string"}}},
+}
+_WAIT: Json = {
+    "name": "wait",
+    "in": "query",
+    "required": False,
+    "description": "false answers 202 at once.",
+    "schema": {"type": "string", "enum": ["true", "false"]},
+}
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "post",
@@ -146,6 +160,41 @@ OPERATIONS: tuple[Operation, ...] = (
         "/v1/models/{model}",
         "Describe one model.",
         {"200": _json("The model.", ModelCard)},
+        parameters=(_MODEL,),
+    ),
+    Operation(
+        "get",
+        "/models",
+        "List the models that are held, loaded or not.",
+        {"200": _content("The models.", _JSON, {"type": "array", "items": _ref("HeldModel")})},
+    ),
+    Operation(
+        "post",
+        "/models/load",
+        "Load a model, fetching it when it is not here.",
+        {"200": _LOAD_ANSWER, "202": _json("It is on its way; `GET /models` says how far.", Loaded)},
+        body="LoadBody",
+        parameters=(_WAIT,),
+    ),
+    Operation(
+        "post",
+        "/models/unload",
+        "Let a model go, once its requests are finished.",
+        {"200": _json("It is gone.", Loaded)},
+        body="UnloadBody",
+    ),
+    Operation(
+        "get",
+        "/models/{model}/endpoint",
+        "Say where a loaded model answers.",
+        {"200": _json("The base URL.", Endpoint)},
+        parameters=(_MODEL,),
+    ),
+    Operation(
+        "get",
+        "/models/{model}/capabilities",
+        "Say what a model can do.",
+        {"200": _json("Its capabilities.", Capabilities)},
         parameters=(_MODEL,),
     ),
     Operation("get", "/health", "Say how the node is doing.", {"200": _json("Its health.", Health)}),

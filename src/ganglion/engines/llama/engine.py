@@ -30,7 +30,7 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.connection import Connection
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
-from ganglion.engines.llama.memory import free_bytes
+from ganglion.engines.llama.memory import free_bytes, resident_bytes
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.local import TextEngine
@@ -46,14 +46,15 @@ REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 class LlamaEngine:
     """One model file, served by one worker process."""
 
-    def __init__(self, facts: ModelFacts, settings: LlamaSettings) -> None:
+    def __init__(self, facts: ModelFacts, settings: LlamaSettings, *, free_memory: int | None = None) -> None:
+        """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
         self._facts = facts
         self._settings = settings
         self.plan: EnginePlan = plan(
             settings,
             facts,
             cores=_cores(),
-            free_bytes=free_bytes(),
+            free_bytes=free_bytes() if free_memory is None else free_memory,
         )
         self._created_s = int(time.time())
         if self.plan.context > facts.context_length:
@@ -101,6 +102,7 @@ class LlamaEngine:
                 aliases=self._settings.aliases,
                 capabilities=("chat",),
                 memory_mb=self.plan.required_bytes >> 20,
+                resident_mb=resident_bytes(supervisor.process_id) >> 20,
                 in_flight=self._in_flight,
                 queued=load.waiting if load is not None else 0,
                 kv_used=load.kv_used if load is not None else 0,

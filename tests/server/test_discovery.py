@@ -1,9 +1,10 @@
 """`/health` and `/discovery` over a real socket."""
 
 import threading
+from collections.abc import AsyncGenerator
 
 from ganglion.cli.machine import watch_machine
-from ganglion.core.engine import Activation
+from ganglion.core.engine import Activation, LoadOptions, LoadProgress
 from ganglion.core.machine import MachineSource, Memory
 from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.registry.devices import Devices
@@ -12,7 +13,13 @@ KEYS = {"x-api-key": "secret"}
 
 
 class Warming(EchoEngine):
-    """An engine that gives an account of its own."""
+    """An engine whose models come and go, and that gives an account of them."""
+
+    async def load(self, name: str, options: LoadOptions) -> AsyncGenerator[LoadProgress, None]:
+        yield LoadProgress(name, "loaded")
+
+    async def unload(self, name: str, *, is_forced: bool) -> None:
+        pass
 
     def activation(self) -> Activation:
         return Activation(pending=("later",), in_progress="now", failed=(("never", "a bad file"),))

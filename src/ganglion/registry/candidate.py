@@ -1,0 +1,48 @@
+"""A model that could be held: its name, and how to get from there to an engine."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ganglion.core.engine import LoadOptions, ManagedEngine
+
+Report = Callable[[int, int], None]
+"""Told how many bytes are done and how many there are in all; may be called from any thread."""
+
+
+class Build(Protocol):
+    """Makes the engine without opening it; raises InsufficientMemory when it does not fit."""
+
+    async def __call__(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
+        """`free_bytes` is what the models that are already here leave."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What the registry knows of a model before anything is loaded."""
+
+    id: str
+    build: Build
+    fetch: Callable[[LoadOptions, Report], Awaitable[None]] | None = None
+    """Brings the file to this machine; None when it is here."""
+    aliases: tuple[str, ...] = ()
+    engine: str = "llama"
+    source: str = ""
+    """Where it comes from, for people."""
+    context_length: int = 0
+    created_s: int = 0
+    capabilities: tuple[str, ...] = ()
+    is_pinned: bool = False
+    priority: int = 0
+    keep_alive_s: float | None = None
+    """How long it stays when nobody asks for it; None is for ever."""
+
+
+def made_by(make: Callable[[], ManagedEngine]) -> Build:
+    """The build of an engine that takes no memory to speak of and no options."""
+
+    async def build(options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
+        return make()
+
+    return build

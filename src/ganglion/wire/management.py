@@ -1,0 +1,171 @@
+"""Models that come and go, on the management routes.
+
+Frames of `POST /models/load` with `accept: text/event-stream`, in order:
+`event: progress` {"model", "status", "bytes_done", "bytes_total"} again and again, then one of
+`event: loaded` {"status": "loaded", "model"} and `event: error` {"error": {…}}.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+
+from ganglion.core.engine import LoadOptions, LoadProgress, ModelState, Status
+from ganglion.core.errors import GanglionError, UnsupportedParameter
+from ganglion.wire.decode import decode
+from ganglion.wire.errors import envelope
+from ganglion.wire.frame import Frame
+
+_encode = msgspec.json.Encoder().encode
+
+Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class LoadBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /models/load`."""
+
+    model_id: Name
+    engine: str | None = None
+    quant: str | None = None
+    context_length: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
+    devices: list[str | int] | None = None
+    tensor_parallel: int | None = None
+    pinned: bool | None = None
+
+
+class UnloadBody(msgspec.Struct, frozen=True, kw_only=True):
+    """The body of `POST /models/unload`."""
+
+    model_id: Name
+    force: bool = False
+
+
+class Bytes(msgspec.Struct, frozen=True):
+    """How far a download has come."""
+
+    done: int
+    total: int
+
+
+class HeldModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One entry of `GET /models`."""
+
+    id: str
+    engine: str
+    status: Status
+    devices: tuple[str, ...]
+    memory_mb: int
+    context_length: int
+    capabilities: tuple[str, ...]
+    pinned: bool
+    last_used: float | None
+    aliases: tuple[str, ...]
+    priority: int
+    source: str
+    download: Bytes | None = None
+    """While downloading."""
+    error: str | None = None
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """The answer to a load."""
+
+    status: Status
+    model: str
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """Where a model answers."""
+
+    url: str
+
+
+class Capabilities(msgspec.Struct, frozen=True):
+    """What a model can do."""
+
+    capabilities: tuple[str, ...]
+
+
+_load_body = msgspec.json.Decoder(LoadBody)
+_unload_body = msgspec.json.Decoder(UnloadBody)
+
+
+def parse_load(body: bytes) -> tuple[str, LoadOptions]:
+    """The model that is asked for, and how."""
+    asked = decode(_load_body, body)
+    for param in ("devices", "tensor_parallel"):
+        if getattr(asked, param) is not None:
+            raise UnsupportedParameter(f"No engine here honours {param!r} yet.", param=param)
+    options = LoadOptions(
+        engine=asked.engine,
+        quant=asked.quant,
+        context_length=asked.context_length,
+        is_pinned=asked.pinned,
+    )
+    return asked.model_id, options
+
+
+def parse_unload(body: bytes) -> tuple[str, bool]:
+    """The model to let go, and whether its requests are cut short."""
+    asked = decode(_unload_body, body)
+    return asked.model_id, asked.force
+
+
+def every(models: Iterable[ModelState]) -> bytes:
+    """The body of `GET /models`."""
+    return _encode([_held(model) for model in models])
+
+
+def loaded(progress: LoadProgress) -> bytes:
+    """The body of a load that is over, or that goes on."""
+    return _encode(Loaded(progress.status, progress.model))
+
+
+def unloaded(model: str) -> bytes:
+    """The body of an unload."""
+    return _encode(Loaded("unloaded", model))
+
+
+def endpoint(url: str) -> bytes:
+    """The body of `GET /models/{id}/endpoint`."""
+    return _encode(Endpoint(url))
+
+
+def capabilities(model: ModelState) -> bytes:
+    """The body of `GET /models/{id}/capabilities`."""
+    return _encode(Capabilities(model.capabilities))
+
+
+def progress_frame(progress: LoadProgress) -> Frame:
+    """One step of a load."""
+    return Frame(_encode(progress), "progress")
+
+
+def loaded_frame(progress: LoadProgress) -> Frame:
+    """The good end of a load."""
+    return Frame(loaded(progress), "loaded")
+
+
+def error_frame(error: GanglionError) -> Frame:
+    """The bad end of a load."""
+    return Frame(envelope(error), "error")
+
+
+def _held(model: ModelState) -> HeldModel:
+    is_downloading = model.status == "downloading"
+    return HeldModel(
+        id=model.id,
+        engine=model.engine,
+        status=model.status,
+        devices=model.devices,
+        memory_mb=model.memory_mb,
+        context_length=model.context_length,
+        capabilities=model.capabilities,
+        pinned=model.is_pinned,
+        last_used=model.last_used_s,
+        aliases=model.aliases,
+        priority=model.priority,
+        source=model.source,
+        download=Bytes(model.bytes_done, model.bytes_total) if is_downloading else None,
+        error=model.error,
+    )

@@ -1,0 +1,159 @@
+"""Models that come and go, over HTTP."""
+
+import asyncio
+import json
+from dataclasses import replace
+
+from ganglion.core.engine import LoadOptions
+from ganglion.core.errors import HubUnreachable, InsufficientMemory, LoadFailed, ModelNotFound
+from ganglion.engines.echo import EchoEngine, EchoSettings
+from ganglion.registry.candidate import Candidate, Report, made_by
+from ganglion.registry.residency import Residency
+
+
+def echo(name: str, *aliases: str, delay_s: float = 0.0, **known: object) -> Candidate:
+    settings = EchoSettings(name, open_delay_s=delay_s, allow_directives=True)
+    return Candidate(name, made_by(lambda: EchoEngine(settings)), aliases=aliases, engine="echo", **known)
+
+
+def failing(name: str, error: Exception) -> Candidate:
+    async def build(options: LoadOptions, *, free_bytes: int):
+        raise error
+
+    return Candidate(name, build)
+
+
+def holding(*candidates: Candidate, configured: tuple[Candidate, ...] = ()) -> Residency:
+    """A residency that finds these by name, over the ones that it warms at the start."""
+    known = {candidate.id: candidate for candidate in candidates}
+
+    async def find(name: str) -> Candidate:
+        if name not in known:
+            raise ModelNotFound(name)
+        return known[name]
+
+    return Residency(configured, free_bytes=lambda: 0, find=find)
+
+
+async def test_a_model_is_loaded_listed_used_and_unloaded(serving) -> None:
+    async with serving(holding(echo("org/one", "small", capabilities=("chat",)))) as served:
+        http = served.http
+        assert (await http.get("/models")).json() == []
+        loaded = await http.post("/models/load", json={"model_id": "org/one", "pinned": True})
+        assert (loaded.status_code, loaded.json()) == (200, {"status": "loaded", "model": "org/one"})
+        (held,) = (await http.get("/models")).json()
+        assert held["id"] == "org/one"
+        assert (held["status"], held["pinned"], held["aliases"]) == ("loaded", True, ["small"])
+        assert held["last_used"] is not None
+        url = (await http.get("/models/org%2Fone/endpoint")).json()["url"]
+        assert url == f"{served.url}/v1"
+        assert (await http.get("/models/org/one/capabilities")).json()["capabilities"]
+        assert (await served.post(model="small")).status_code == 200
+        gone = await http.post("/models/unload", json={"model_id": "org/one"})
+        assert (gone.status_code, gone.json()["status"]) == (200, "unloaded")
+        assert (await http.get("/models")).json()[0]["status"] == "unloaded"
+        assert (await http.get("/models/org/one/endpoint")).status_code == 404
+
+
+async def test_what_cannot_be_loaded_says_why_with_its_status(serving) -> None:
+    wrong = {
+        "bad-file": (LoadFailed("not a model"), 422, "load_failed"),
+        "far": (HubUnreachable("no route"), 502, "hub_unreachable"),
+        "big": (InsufficientMemory("too big", free_mb=1, required_mb=9), 503, "insufficient_memory"),
+    }
+    engine = holding(*(failing(name, error) for name, (error, _, _) in wrong.items()))
+    async with serving(engine) as served:
+        for name, (_, status, code) in wrong.items():
+            answer = await served.http.post("/models/load", json={"model_id": name})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (status, code)
+        unknown = await served.http.post("/models/load", json={"model_id": "nowhere"})
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "model_not_found")
+        short = await served.http.post("/models/load", json={"model_id": "big"})
+        assert short.json()["error"]["free_mb"] == 1
+        assert short.headers["retry-after"]
+
+
+async def test_bad_bodies_name_the_parameter(serving) -> None:
+    wrong = [
+        ({}, "missing_required_parameter", "model_id"),
+        ({"model_id": ""}, "invalid_value", "model_id"),
+        ({"model_id": "a", "context_length": -1}, "invalid_value", "context_length"),
+        ({"model_id": "a", "devices": [0]}, "unsupported_parameter", "devices"),
+        ({"model_id": "a", "tensor_parallel": 2}, "unsupported_parameter", "tensor_parallel"),
+    ]
+    async with serving(holding(echo("a"))) as served:
+        for body, code, param in wrong:
+            error = (await served.http.post("/models/load", json=body)).json()["error"]
+            assert (error["code"], error["param"]) == (code, param)
+        assert (await served.http.post("/models/unload", json={})).status_code == 400
+        unknown = await served.http.post("/models/unload", json={"model_id": "b"})
+        assert unknown.status_code == 404
+
+
+async def test_without_waiting_the_answer_comes_at_once_and_the_list_shows_the_rest(serving) -> None:
+    async with serving(holding(echo("slow", delay_s=0.2))) as served:
+        answer = await served.http.post("/models/load?wait=false", json={"model_id": "slow"})
+        assert answer.status_code == 202
+        assert (await served.http.get("/models")).json()[0]["status"] == "loading"
+        await served.eventually(lambda: served.engine.models()[0].status == "loaded")
+
+
+async def test_a_load_streams_its_bytes_and_its_end(serving) -> None:
+    async def fetch(options: LoadOptions, report: Report) -> None:
+        for done in range(0, 101, 10):
+            report(done, 100)
+            await asyncio.sleep(0.05)
+
+    broken = replace(failing("broken", LoadFailed("not a model")), fetch=fetch)
+    async with serving(holding(replace(echo("far"), fetch=fetch), broken)) as served:
+        events = await streamed(served.http, "far")
+        assert events[-1] == ("loaded", {"status": "loaded", "model": "far"})
+        downloading = [data for name, data in events if name == "progress" and data["bytes_total"]]
+        assert downloading
+        assert all(data["status"] == "downloading" for data in downloading)
+        assert [data["bytes_done"] for data in downloading] == sorted(
+            data["bytes_done"] for data in downloading
+        )
+        name, data = (await streamed(served.http, "broken"))[-1]
+        assert (name, data["error"]["code"]) == ("error", "load_failed")
+
+
+async def streamed(http, model: str) -> list[tuple[str, dict]]:
+    headers = {"accept": "text/event-stream"}
+    answer = await http.post("/models/load", json={"model_id": model}, headers=headers)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    frames = [frame.split("\n") for frame in answer.text.strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in frames]
+
+
+async def test_a_load_goes_on_when_whoever_asked_for_it_leaves(serving) -> None:
+    async with serving(holding(echo("slow", delay_s=0.2))) as served:
+        asking = asyncio.create_task(served.http.post("/models/load", json={"model_id": "slow"}))
+        await served.eventually(lambda: bool(served.engine.models()))
+        await asyncio.sleep(0.05)
+        asking.cancel()
+        await served.eventually(lambda: served.engine.models()[0].status == "loaded")
+
+
+async def test_the_server_listens_while_it_warms_and_health_sorts_every_model_into_one_list(serving) -> None:
+    configured = (echo("first", delay_s=0.2), failing("bad", LoadFailed("not a model")), echo("last"))
+    async with serving(holding(configured=configured)) as served:
+        activation = (await served.http.get("/health")).json()["activation"]
+        assert activation["state"] == "pre_warming"
+        assert activation["in_progress"] == "first"
+        assert activation["pending"] == ["bad", "last"]
+        await served.eventually(lambda: served.engine.activation().is_over)
+        activation = (await served.http.get("/health")).json()["activation"]
+        assert activation == {
+            "state": "ready",
+            "pending": [],
+            "in_progress": None,
+            "completed": ["first", "last"],
+            "failed": [{"model": "bad", "error": "not a model"}],
+        }
+
+
+async def test_an_engine_whose_models_are_fixed_says_so(serving) -> None:
+    async with serving() as served:
+        answer = await served.http.post("/models/load", json={"model_id": "echo"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
