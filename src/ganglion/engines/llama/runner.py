@@ -13,8 +13,9 @@ from typing import assert_never
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.llama.library import NativeContext, NativeModel, SavedState
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, Save, Share, Trim
-from ganglion.scheduler.pool import KvPool, SequenceId
+from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
 
