@@ -42,10 +42,10 @@ class Catalogue:
         self._entries[entry.key] = entry
         return entry
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, key: int) -> None:
         """Forget an entry."""
-        self._index.remove(entry.key)
-        del self._entries[entry.key]
+        self._index.remove(key)
+        del self._entries[key]
 
     def touch(self, entry: Entry) -> None:
         """The entry was used just now."""
@@ -84,18 +84,22 @@ class Catalogue:
                 best = entry, length
         return best
 
-    def is_covered(self, entry: Entry) -> bool:
-        """Whether another entry holds all of this one, and can be cut to it."""
+    def is_covered(self, entry: Entry, *, by_longer: bool = False) -> bool:
+        """Whether another entry holds all of this one, and more if it must, and can be cut to it."""
         for key in self._index.nominate(self._index.chain(entry.key)):
             other = self._entries[key]
             if (
                 other is not entry
-                and len(other.tokens) >= len(entry.tokens)
+                and len(other.tokens) >= len(entry.tokens) + by_longer
                 and other.salt == entry.salt
                 and other.tokens[: len(entry.tokens)] == entry.tokens
             ):
                 return self._can_trim
         return False
+
+    def hottest(self) -> list[Entry]:
+        """The entries, most recently used first."""
+        return sorted(self._entries.values(), key=used, reverse=True)
 
     def oldest_parked(self) -> Entry:
         """Of the entries in blobs the one that was not used for longest."""

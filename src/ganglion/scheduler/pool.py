@@ -1,8 +1,8 @@
 """The one owner of KV: where each token list lives, who shares a prefix, what is evicted.
 
 Law: an entry's `tokens` are exactly the tokens whose KV its place or blob holds, once the moves handed out
-so far have been carried out in order. Three verbs change that: attach, park, release. Sharing is part of
-attach.
+so far have been carried out in order. Four verbs change that: attach, park, release, and adopt for KV that
+comes from elsewhere. Sharing is part of attach.
 """
 
 from collections.abc import Sequence as Tokens
@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ganglion.scheduler.catalogue import Catalogue, Entry, SequenceId, used
 from ganglion.scheduler.cells import SharedCells
-from ganglion.scheduler.places import Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
+from ganglion.scheduler.places import BlobId, Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.prefix import BLOCK, Digests
 
 SHARE_FROM = 256
@@ -25,6 +25,15 @@ class PoolShape:
     parked_tokens: int
     can_trim: bool = True
     """False for models with recurrent state, whose KV is all or nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """A prefix that is worth keeping when the pool ends, and the place or blob that holds its KV."""
+
+    salt: str
+    tokens: tuple[int, ...]
+    source: Place | BlobId
 
 
 @dataclass(slots=True)
@@ -98,6 +107,19 @@ class KvPool:
         match = self._catalogue.match(salt, tokens, chain)
         return 0 if match is None else match[1]
 
+    def hot(self) -> tuple[Hot, ...]:
+        """What holds KV once all moves are carried out, most recently used first.
+
+        An entry that begins like a longer one is left out: the longer one stands for both.
+        """
+        found: list[Hot] = []
+        for entry in self._catalogue.hottest():
+            source = entry.place if entry.place is not None else entry.blob
+            assert source is not None
+            if len(entry.tokens) >= BLOCK and not self._catalogue.is_covered(entry, by_longer=True):
+                found.append(Hot(entry.salt, tuple(entry.tokens), source))
+        return tuple(found)
+
     # The verbs
 
     def attach(
@@ -163,6 +185,17 @@ class KvPool:
         if entry.place is not None:
             self._evict(entry)
         self._bound_parked()
+
+    def adopt(self, salt: str, tokens: Tokens[int]) -> BlobId:
+        """Take in KV from elsewhere as a parked entry; the runner must hold the blob from now on."""
+        assert len(tokens) <= self._shape.parked_tokens
+        entry = self._catalogue.add(salt, list(tokens))
+        entry.blob = entry.key
+        self._catalogue.touch(entry)
+        self._catalogue.index(entry)
+        self._parked_tokens += len(entry.tokens)
+        self._bound_parked()
+        return entry.blob
 
     def sweep(self) -> None:
         """Park what is idle in the shared lane while others run there: every query scans every cell."""
@@ -422,4 +455,4 @@ class KvPool:
         if entry.blob is not None:
             self._moves.append(Discard(entry.blob))
             self._parked_tokens -= len(entry.tokens)
-        self._catalogue.remove(entry)
+        self._catalogue.remove(entry.key)
