@@ -13,7 +13,8 @@ import pytest
 
 from ganglion.engines.llama import shelf as module
 from ganglion.engines.llama.library import SavedState
-from ganglion.engines.llama.shelf import Shelf, read_state, stamp_of
+from ganglion.engines.llama.shelf import Shelf, read_state
+from ganglion.engines.llama.stamp import stamp_of
 from ganglion.scheduler.pool import Hot
 from ganglion.scheduler.prefix import digests
 

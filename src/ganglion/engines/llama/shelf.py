@@ -41,13 +41,10 @@ PIECE_BYTES: Final = 8 * 2**20
 """How much is written between looks at the clock."""
 STALE_S: Final = 60.0
 """A file that was not finished for so long was left by a worker that was killed."""
-SAMPLES: Final = 64
-SAMPLE_BYTES: Final = 4096
 
 FOLDER_NAME: Final = re.compile(r"[0-9a-f]{32}")
 FILE_NAME: Final = re.compile(r"[0-9a-f]{64}")
 UNFINISHED_NAME: Final = re.compile(r"[0-9a-f]{64}\.[0-9]{1,10}\.part")
-PART_OF_MODEL: Final = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
 
 class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -87,15 +84,6 @@ class Kept:
 
 class OutOfTime(Exception):
     """The saving took as long as it may."""
-
-
-def stamp_of(model: Path, library: Path, kv_type: str, gpu_layers: int) -> bytes:
-    """A name for everything that makes saved cells fit; a change of any of it gives another."""
-    digest = blake2b(FORMAT, digest_size=16)
-    for path in (*_files_of(model), library):
-        digest.update(_identity(path))
-    digest.update(f"{kv_type} {gpu_layers}".encode())
-    return digest.digest()
 
 
 class Shelf:
@@ -323,31 +311,3 @@ def _bound(root: Path, max_bytes: int, *, keep_since_ns: int | None = None) -> i
         with suppress(OSError):
             file.path.parent.rmdir()
     return total
-
-
-# What makes cells fit
-
-
-def _files_of(model: Path) -> tuple[Path, ...]:
-    """All files of a model that comes in parts, given its first."""
-    found = PART_OF_MODEL.search(model.name)
-    if found is None:
-        return (model,)
-    stem = model.name[: found.start()]
-    count = int(found[1])
-    return tuple(model.with_name(f"{stem}-{number:05}-of-{count:05}.gguf") for number in range(1, count + 1))
-
-
-def _identity(path: Path) -> bytes:
-    """Size, time and samples of a file's content.
-
-    The time alone is kept by copies of other files, and the header alone is the same in two trainings of one
-    model, whose KV must never meet.
-    """
-    status = path.stat()
-    digest = blake2b(f"{status.st_size} {status.st_mtime_ns}".encode(), digest_size=32)
-    with path.open("rb", buffering=0) as file:
-        for number in range(SAMPLES):
-            file.seek(status.st_size * number // SAMPLES)
-            digest.update(file.read(SAMPLE_BYTES))
-    return digest.digest()
