@@ -106,6 +106,11 @@ def test_a_coarser_cache_needs_less_memory():
     assert len(set(sizes)) == 3
 
 
+def test_deterministic_sequences_share_no_kv_with_an_earlier_life():
+    assert planned(kv_folder="/kv").kv_folder == "/kv"
+    assert planned(kv_folder="/kv", is_deterministic=True).kv_folder is None
+
+
 def test_a_file_that_does_not_say_its_context_is_refused():
     with pytest.raises(InvalidValue, match="how long its context is"):
         planned(replace(FACTS, context_length=0))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ganglion.scheduler.pace import LONGEST_INTERVAL, Pace
 from ganglion.scheduler.places import Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.pool import KvPool, PoolShape
+from ganglion.scheduler.prefix import BLOCK
 from ganglion.scheduler.scheduler import Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
 
@@ -125,6 +126,8 @@ ACTIONS = st.lists(
         ),
         st.tuples(st.just("step"), st.integers(1, 6)),
         st.tuples(st.just("aside")),
+        st.tuples(st.just("hot")),
+        st.tuples(st.just("adopt"), PROMPTS, st.sampled_from(["", "tenant"])),
         st.tuples(st.just("abort"), st.integers(0, 30)),
     ),
     max_size=40,
@@ -152,6 +155,12 @@ def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_
             if device.aside is not None:
                 step, device.aside = device.aside, None
                 conclude(subject, step, sequences)
+        elif action[0] == "hot":
+            check_hot(pool, device)
+        elif action[0] == "adopt":
+            blob = pool.adopt(action[2], action[1])
+            assert blob not in device.blobs
+            device.blobs[blob] = list(action[1])
         elif action[1] in sequences:
             subject.remove(action[1])
             del sequences[action[1]]
@@ -163,10 +172,19 @@ def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_
         assert drive(subject, pool, device, sequences, now_s) is not None, "somebody can always run"
     assert not sequences
     assert subject.is_idle
-    device.carry_out(pool.take_moves())
+    check_hot(pool, device)
     assert sum(len(blob) for blob in device.blobs.values()) == pool.parked_tokens <= SHAPE.parked_tokens
     private = sum(len(held) for place, held in device.cells.items() if not SHAPE.lanes[place.lane].is_shared)
     assert private <= pool.used_cells <= pool.total_cells
+
+
+def check_hot(pool: KvPool, device: Device) -> None:
+    """What is called hot is held as it says."""
+    device.carry_out(pool.take_moves())
+    for each in pool.hot():
+        held = device.cells[each.source] if isinstance(each.source, Place) else device.blobs[each.source]
+        assert tuple(held) == each.tokens
+        assert len(each.tokens) >= BLOCK
 
 
 def run_until(subject, pool, device, sequences, condition, limit=1000):
@@ -207,6 +225,47 @@ def test_another_tenant_never_finds_a_cached_prefix():
     one, two = sequences[1], sequences[2]
     run_until(subject, pool, device, sequences, lambda: not sequences)
     assert (one.cached_tokens, two.cached_tokens) == (0, 39)
+
+
+def test_what_is_hot_comes_back_in_another_pool_for_its_own_tenant_only():
+    first, first_pool = scheduler()
+    device = Device(SHAPE)
+    sequences = {
+        0: sequence(0, list(range(40)), max_tokens=4),
+        1: sequence(1, [7] * 30, max_tokens=4, salt="tenant"),
+        2: sequence(2, list(range(20)), max_tokens=1),
+    }
+    conversation = sequences[0]
+    for number in (2, 0, 1):
+        first.add(sequences[number])
+        run_until(first, first_pool, device, sequences, lambda number=number: number not in sequences)
+    device.carry_out(first_pool.take_moves())
+    hot = first_pool.hot()
+    assert [(each.salt, len(each.tokens)) for each in hot] == [("tenant", 33), ("", 43)], "newest first"
+    second, second_pool = scheduler()
+    fresh = Device(SHAPE)
+    for each in reversed(hot):
+        fresh.blobs[second_pool.adopt(each.salt, each.tokens)] = list(each.tokens)
+    sequences = {
+        10: sequence(10, [*conversation.tokens, 5, 5]),
+        11: sequence(11, [*conversation.tokens, 5, 5], salt="tenant"),
+        12: sequence(12, [7] * 40, salt="tenant"),
+    }
+    found = dict(sequences)
+    for each in sequences.values():
+        second.add(each)
+    run_until(second, second_pool, fresh, sequences, lambda: not sequences)
+    assert [found[number].cached_tokens for number in (10, 11, 12)] == [43, 0, 30]
+
+
+def test_more_than_may_be_parked_is_adopted_at_the_cost_of_the_oldest():
+    pool = KvPool(SHAPE)
+    device = Device(SHAPE)
+    for number in range(5):
+        device.blobs[pool.adopt("", [number] * 60)] = [number] * 60
+    device.carry_out(pool.take_moves())
+    assert [each.tokens[0] for each in pool.hot()] == [4, 3, 2]
+    assert len(device.blobs) == 3
 
 
 def test_a_follow_up_turn_reuses_the_conversation_even_after_it_was_parked():

@@ -11,12 +11,15 @@ from ganglion import config as configuration
 from ganglion.cli.options import OutputFlags
 from ganglion.config import Config, EngineConfig
 from ganglion.core.engine import ManagedEngine
-from ganglion.core.errors import EngineUnavailable, InvalidValue
+from ganglion.core.errors import EngineUnavailable, InvalidValue, ModelNotFound
 from ganglion.registry import embedded
+from ganglion.registry.catalogue import Catalogue
 from ganglion.registry.embedded import EmbeddedModel, Found
 from ganglion.registry.gguf import read_facts
+from ganglion.registry.names import operator_path, real_file
 from ganglion.registry.residency import Residents
-from ganglion.registry.resolver import EmbeddedNamed, FileNamed, models_in, resolve
+from ganglion.registry.resolver import EmbeddedSource, FileSource, HeldSource, HubSource, resolve
+from ganglion.registry.stored import StoredModel
 
 ENGINES: Final = {
     "echo": "ganglion.engines.echo:EchoEngine",
@@ -71,15 +74,31 @@ def compose(config: Config, names: Sequence[str], served_names: Sequence[str]) -
 
 def choose(name: str, home: Path) -> Chosen:
     """The file that a name means, fetched if it is the embedded model and not here yet."""
-    resolution = resolve(name, models_in(home / "models"))
-    match resolution:
-        case FileNamed(path=path, id=model_id):
-            return Chosen(model_id, (), path, str(path))
-        case EmbeddedNamed(model=model):
+    path = operator_path(name)
+    catalogue = Catalogue(stored=_stored_in(home / "models"))
+    resolution = resolve(name if path is None else str(path), catalogue, may_be_path=True)
+    source = resolution.source
+    match source:
+        case FileSource(path=path):
+            return Chosen(resolution.id, resolution.aliases, path, str(path))
+        case EmbeddedSource(model=model):
             found = _find_or_fetch(model, home / "cache")
-            return Chosen(model.id, model.names, found.path, found.origin)
+            return Chosen(resolution.id, resolution.aliases, found.path, found.origin)
+        case HeldSource() | HubSource():
+            raise ModelNotFound(name)
         case _:
-            assert_never(resolution)
+            assert_never(source)
+
+
+def _stored_in(folder: Path) -> tuple[StoredModel, ...]:
+    try:
+        files = sorted([*folder.glob("*.gguf"), *folder.glob("*/*.gguf")])
+        return tuple(
+            StoredModel(file.stem, real_file(file), (file,), "models folder", file.stat().st_size)
+            for file in files
+        )
+    except OSError:
+        return ()
 
 
 def _find_or_fetch(model: EmbeddedModel, cache: Path) -> Found:

@@ -56,7 +56,9 @@ class Tokenize(Frame, frozen=True):
 
 
 class Stop(Frame, frozen=True):
-    """End the worker."""
+    """End the worker; with `keep_s` it first keeps its hot prefixes, for at most so long."""
+
+    keep_s: float = 0.0
 
 
 class Ready(Frame, frozen=True):

@@ -61,8 +61,8 @@ class Supervisor:
             raise
         self._watch = asyncio.create_task(self._keep_alive(), name=f"supervise {self._name}")
 
-    async def close(self) -> None:
-        """End the worker and wait until it is gone."""
+    async def close(self, keep_s: float = 0.0) -> None:
+        """End the worker, giving it `keep_s` to keep its hot prefixes, and wait until it is gone."""
         self._is_closing = True
         self.status = "unloaded"
         if self._watch is not None:
@@ -70,8 +70,8 @@ class Supervisor:
             with suppress(asyncio.CancelledError):
                 await self._watch
         if self._connection is not None:
-            self._connection.send(Stop())
-        await self._reap()
+            self._connection.send(Stop(keep_s))
+        await self._reap(keep_s)
         self._up.set()
 
     async def connection(self) -> Connection:
@@ -155,13 +155,14 @@ class Supervisor:
                 self.status = "recovering"
                 self._lost.set()
 
-    async def _reap(self) -> int | None:
+    async def _reap(self, keep_s: float = 0.0) -> int | None:
         """Wait for the process to end, and see to it that it does."""
         process, self._process, self.process_id = self._process, None, None
         if process is None:
             return None
         try:
-            return await asyncio.wait_for(process.wait(), STOP_TIMEOUT_S if self._is_closing else 0.2)
+            grace_s = STOP_TIMEOUT_S + keep_s if self._is_closing else 0.2
+            return await asyncio.wait_for(process.wait(), grace_s)
         except TimeoutError:
             with suppress(ProcessLookupError):
                 process.kill()

@@ -1,34 +1,20 @@
 """The one owner of KV: where each token list lives, who shares a prefix, what is evicted.
 
 Law: an entry's `tokens` are exactly the tokens whose KV its place or blob holds, once the moves handed out
-so far have been carried out in order. Three verbs change that: attach, park, release. Sharing is part of
-attach.
+so far have been carried out in order. Four verbs change that: attach, park, release, and adopt for KV that
+comes from elsewhere. Sharing is part of attach.
 """
 
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
+from ganglion.scheduler.catalogue import Catalogue, Entry, SequenceId, used
 from ganglion.scheduler.cells import SharedCells
 from ganglion.scheduler.places import BlobId, Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
-from ganglion.scheduler.prefix import BLOCK, Digests, PrefixIndex, common_length, digests
-
-SequenceId = int
+from ganglion.scheduler.prefix import BLOCK, Digests
 
 SHARE_FROM = 256
 """A prefix in the shared lane that is at least this long is worth reading once for all who share it."""
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    """A token list with KV; `owner` is the running sequence that extends it, None when it is only cached."""
-
-    key: int
-    salt: str
-    tokens: list[int]
-    place: Place | None = None
-    blob: BlobId | None = None
-    owner: SequenceId | None = None
-    used: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +27,19 @@ class PoolShape:
     """False for models with recurrent state, whose KV is all or nothing."""
 
 
+@dataclass(frozen=True, slots=True)
+class Hot:
+    """A prefix that is worth keeping when the pool ends, and the place or blob that holds its KV."""
+
+    salt: str
+    tokens: tuple[int, ...]
+    source: Place | BlobId
+
+
 @dataclass(slots=True)
 class _Lane:
     shape: LaneShape
-    slots: list[_Entry | None] = field(default_factory=list)
+    slots: list[Entry | None] = field(default_factory=list)
     cells: SharedCells = field(default_factory=SharedCells)
 
 
@@ -56,13 +51,10 @@ class KvPool:
         assert shape.lanes[-1].is_shared
         self._shape = shape
         self._lanes = [_Lane(lane, [None] * lane.slots) for lane in shape.lanes]
-        self._index = PrefixIndex()
-        self._entries: dict[int, _Entry] = {}
-        self._owned: dict[SequenceId, _Entry] = {}
+        self._catalogue = Catalogue(can_trim=shape.can_trim)
+        self._owned: dict[SequenceId, Entry] = {}
         self._parked_tokens = 0
         self._moves: list[Move] = []
-        self._next_key = 0
-        self._clock = 0
         self._is_shared_locked = False
 
     # What is where
@@ -112,8 +104,21 @@ class KvPool:
 
     def reusable(self, salt: str, tokens: Tokens[int], chain: Digests) -> int:
         """How many leading tokens are cached somewhere."""
-        match = self._match(salt, tokens, chain)
+        match = self._catalogue.match(salt, tokens, chain)
         return 0 if match is None else match[1]
+
+    def hot(self) -> tuple[Hot, ...]:
+        """What holds KV once all moves are carried out, most recently used first.
+
+        An entry that begins like a longer one is left out: the longer one stands for both.
+        """
+        found: list[Hot] = []
+        for entry in self._catalogue.hottest():
+            source = entry.place if entry.place is not None else entry.blob
+            assert source is not None
+            if len(entry.tokens) >= BLOCK and not self._catalogue.is_covered(entry, by_longer=True):
+                found.append(Hot(entry.salt, tuple(entry.tokens), source))
+        return tuple(found)
 
     # The verbs
 
@@ -125,7 +130,8 @@ class KvPool:
         None means that nothing can be evicted to make room, and changes nothing.
         """
         assert sequence not in self._owned
-        match = self._match(salt, tokens, chain, is_locked=self._is_shared_locked)
+        locked = self.shared_lane if self._is_shared_locked else None
+        match = self._catalogue.match(salt, tokens, chain, without_lane=locked)
         entry = None
         if match is not None:
             entry = self._reuse(*match, room)
@@ -135,7 +141,7 @@ class KvPool:
                 return None
             entry = self._new_entry(salt, [], place)
         self._own(entry, sequence)
-        self._index.put(entry.key, chain[: len(entry.tokens) // BLOCK])
+        self._catalogue.index(entry, chain)
         self._bound_parked()
         return len(entry.tokens)
 
@@ -160,17 +166,17 @@ class KvPool:
         if entry.place.lane == self.shared_lane:
             self._shared.cells.extend(entry.place.slot, len(tokens))
         if chain is not None:
-            self._index.put(entry.key, chain[: len(entry.tokens) // BLOCK])
+            self._catalogue.index(entry, chain)
 
     def release(self, sequence: SequenceId) -> None:
         """The sequence ended; what it computed stays cached as long as nobody needs the place."""
         entry = self._owned.pop(sequence)
         entry.owner = None
-        entry.used = self._tick()
+        self._catalogue.touch(entry)
         if len(entry.tokens) < BLOCK:
             self._forget(entry)
             return
-        self._index.put(entry.key, digests(entry.salt, entry.tokens, self._index.chain(entry.key)))
+        self._catalogue.index(entry)
 
     def park(self, sequence: SequenceId) -> None:
         """Take a running sequence's place away, keeping its KV in a blob when there is room for it."""
@@ -179,6 +185,17 @@ class KvPool:
         if entry.place is not None:
             self._evict(entry)
         self._bound_parked()
+
+    def adopt(self, salt: str, tokens: Tokens[int]) -> BlobId:
+        """Take in KV from elsewhere as a parked entry; the runner must hold the blob from now on."""
+        assert len(tokens) <= self._shape.parked_tokens
+        entry = self._catalogue.add(salt, list(tokens))
+        entry.blob = entry.key
+        self._catalogue.touch(entry)
+        self._catalogue.index(entry)
+        self._parked_tokens += len(entry.tokens)
+        self._bound_parked()
+        return entry.blob
 
     def sweep(self) -> None:
         """Park what is idle in the shared lane while others run there: every query scans every cell."""
@@ -205,8 +222,8 @@ class KvPool:
             return False
         if room > max(lane.shape.cells for lane in self._lanes[:-1]):
             return True
-        best = self._match(salt, tokens, chain)
-        other = self._match(salt, tokens, chain, is_locked=True)
+        best = self._catalogue.match(salt, tokens, chain)
+        other = self._catalogue.match(salt, tokens, chain, without_lane=self.shared_lane)
         return best is not None and best[1] >= (other[1] if other is not None else 0) + SHARE_FROM
 
     def is_stuck(self, sequence: SequenceId, count: int) -> bool:
@@ -223,7 +240,7 @@ class KvPool:
 
     # Matching
 
-    def _reuse(self, source: _Entry, length: int, room: int) -> _Entry | None:
+    def _reuse(self, source: Entry, length: int, room: int) -> Entry | None:
         """An entry that holds the first `length` tokens of the source: itself, when idle, or a copy."""
         if self._can_adopt(source, length, room):
             self._trim(source, length)
@@ -240,28 +257,7 @@ class KvPool:
             return source
         return None
 
-    def _match(
-        self, salt: str, tokens: Tokens[int], chain: Digests, *, is_locked: bool = False
-    ) -> tuple[_Entry, int] | None:
-        """The entry to reuse and how much of it; the last token is always computed, for its logits."""
-        limit = len(tokens) - 1
-        best: tuple[_Entry, int] | None = None
-        for key in self._index.nominate(chain):
-            entry = self._entries[key]
-            if is_locked and entry.place is not None and entry.place.lane == self.shared_lane:
-                continue
-            length = min(common_length(tokens, entry.tokens), limit)
-            if entry.salt != salt or length < BLOCK:
-                continue
-            if not self._shape.can_trim and (length != len(entry.tokens) or entry.owner is not None):
-                continue
-            # Of equal matches take an idle one, and of these the shortest, which costs least to carry.
-            worth = length, entry.owner is None, -len(entry.tokens)
-            if best is None or worth > (best[1], best[0].owner is None, -len(best[0].tokens)):
-                best = entry, length
-        return best
-
-    def _can_carry(self, source: _Entry, place: Place) -> bool:
+    def _can_carry(self, source: Entry, place: Place) -> bool:
         """Whether a part of the source can be brought here: blobs are read whole and cut afterwards.
 
         What the target cannot hold whole passes through a spare slot of the shared lane.
@@ -276,11 +272,11 @@ class KvPool:
             return False
         return self._shared.cells.used + len(source.tokens) <= self._shared.shape.cells
 
-    def _can_adopt(self, entry: _Entry, length: int, room: int) -> bool:
+    def _can_adopt(self, entry: Entry, length: int, room: int) -> bool:
         """An idle entry is taken over when most of it is wanted; else its tail is kept for its next turn."""
         return entry.owner is None and 2 * length >= len(entry.tokens) and self._fits(entry, room)
 
-    def _fits(self, entry: _Entry, room: int) -> bool:
+    def _fits(self, entry: Entry, room: int) -> bool:
         if entry.place is None:
             return False
         shape = self._lanes[entry.place.lane].shape
@@ -294,7 +290,7 @@ class KvPool:
     def _shared(self) -> _Lane:
         return self._lanes[-1]
 
-    def _find_place(self, room: int, source: _Entry | None, length: int) -> Place | None:
+    def _find_place(self, room: int, source: Entry | None, length: int) -> Place | None:
         """A slot for `room` tokens: beside its source when they share much, else the smallest that fits."""
         last = self.shared_lane
         if (
@@ -313,7 +309,7 @@ class KvPool:
                     return place
         return self._shared_place(room, keep=source)
 
-    def _private_place(self, number: int, keep: _Entry | None) -> Place | None:
+    def _private_place(self, number: int, keep: Entry | None) -> Place | None:
         slots = self._lanes[number].slots
         for slot, entry in enumerate(slots):
             if entry is None:
@@ -321,12 +317,12 @@ class KvPool:
         idle = [entry for entry in slots if entry is not None and entry.owner is None and entry is not keep]
         if not idle:
             return None
-        oldest = min(idle, key=_used)
+        oldest = min(idle, key=used)
         place = oldest.place
         self._evict(oldest)
         return place
 
-    def _shared_place(self, room: int, keep: _Entry | None) -> Place | None:
+    def _shared_place(self, room: int, keep: Entry | None) -> Place | None:
         if self._is_shared_locked or not self._can_make_room(room, keep=keep):
             return None
         slots = self._shared.slots
@@ -338,13 +334,13 @@ class KvPool:
             ]
             if not idle:
                 return None
-            oldest = min(idle, key=_used)
+            oldest = min(idle, key=used)
             assert oldest.place is not None
             slot = oldest.place.slot
             self._evict(oldest)
         return Place(number, slot) if self._make_room(room, keep=keep) else None
 
-    def _can_make_room(self, count: int, keep: _Entry | None) -> bool:
+    def _can_make_room(self, count: int, keep: Entry | None) -> bool:
         """Whether evicting idle entries of the shared lane would free `count` cells."""
         if self._shared.cells.used + count <= self._shared.shape.cells:
             return True
@@ -356,7 +352,7 @@ class KvPool:
         )
         return min(kept, self._shared.cells.used) + count <= self._shared.shape.cells
 
-    def _make_room(self, count: int, keep: _Entry | None) -> bool:
+    def _make_room(self, count: int, keep: Entry | None) -> bool:
         while self._shared.cells.used + count > self._shared.shape.cells:
             idle = [
                 entry
@@ -365,10 +361,10 @@ class KvPool:
             ]
             if not idle:
                 return False
-            self._evict(min(idle, key=_used))
+            self._evict(min(idle, key=used))
         return True
 
-    def _migrate(self, entry: _Entry, need: int) -> bool:
+    def _migrate(self, entry: Entry, need: int) -> bool:
         """Move a sequence that outgrew its private slot to a roomier one."""
         old = entry.place
         assert old is not None
@@ -391,17 +387,15 @@ class KvPool:
 
     # Entries
 
-    def _new_entry(self, salt: str, tokens: list[int], place: Place) -> _Entry:
-        entry = _Entry(self._next_key, salt, tokens, place)
-        self._next_key += 1
-        self._entries[entry.key] = entry
+    def _new_entry(self, salt: str, tokens: list[int], place: Place) -> Entry:
+        entry = self._catalogue.add(salt, tokens, place)
         self._lanes[place.lane].slots[place.slot] = entry
         return entry
 
-    def _fill(self, entry: _Entry, source: _Entry, length: int) -> None:
+    def _fill(self, entry: Entry, source: Entry, length: int) -> None:
         """Bring the first `length` tokens of the source into a new entry's place."""
         assert entry.place is not None
-        source.used = self._tick()
+        self._catalogue.touch(source)
         last = self.shared_lane
         if source.place is None:
             assert source.blob is not None
@@ -415,27 +409,26 @@ class KvPool:
         if entry.place.lane == last:
             self._shared.cells.extend(entry.place.slot, length)
 
-    def _own(self, entry: _Entry, sequence: SequenceId) -> None:
+    def _own(self, entry: Entry, sequence: SequenceId) -> None:
         entry.owner = sequence
-        entry.used = self._tick()
+        self._catalogue.touch(entry)
         self._owned[sequence] = entry
 
-    def _trim(self, entry: _Entry, length: int) -> None:
+    def _trim(self, entry: Entry, length: int) -> None:
         if length == len(entry.tokens):
             return
         assert entry.place is not None
-        del entry.tokens[length:]
-        self._index.cut(entry.key, length // BLOCK)
+        self._catalogue.cut(entry, length)
         self._moves.append(Trim(entry.place, length))
         if entry.place.lane == self.shared_lane:
             self._shared.cells.trim(entry.place.slot, length)
 
-    def _evict(self, entry: _Entry) -> None:
+    def _evict(self, entry: Entry) -> None:
         """Take an idle entry's place, keeping it in a blob unless another entry holds all of it anyway."""
         place = entry.place
         assert place is not None
         assert entry.owner is None
-        if self._is_covered(entry) or len(entry.tokens) > self._shape.parked_tokens:
+        if self._catalogue.is_covered(entry) or len(entry.tokens) > self._shape.parked_tokens:
             self._forget(entry)
             return
         entry.blob = entry.key
@@ -443,24 +436,11 @@ class KvPool:
         self._leave(entry)
         self._parked_tokens += len(entry.tokens)
 
-    def _is_covered(self, entry: _Entry) -> bool:
-        for key in self._index.nominate(self._index.chain(entry.key)):
-            other = self._entries[key]
-            if (
-                other is not entry
-                and len(other.tokens) >= len(entry.tokens)
-                and other.salt == entry.salt
-                and other.tokens[: len(entry.tokens)] == entry.tokens
-            ):
-                return self._shape.can_trim
-        return False
-
     def _bound_parked(self) -> None:
         while self._parked_tokens > self._shape.parked_tokens:
-            parked = [entry for entry in self._entries.values() if entry.blob is not None]
-            self._forget(min(parked, key=_used))
+            self._forget(self._catalogue.oldest_parked())
 
-    def _leave(self, entry: _Entry) -> None:
+    def _leave(self, entry: Entry) -> None:
         place = entry.place
         assert place is not None
         self._moves.append(Trim(place, 0))
@@ -469,19 +449,10 @@ class KvPool:
             self._shared.cells.trim(place.slot, 0)
         entry.place = None
 
-    def _forget(self, entry: _Entry) -> None:
+    def _forget(self, entry: Entry) -> None:
         if entry.place is not None:
             self._leave(entry)
         if entry.blob is not None:
             self._moves.append(Discard(entry.blob))
             self._parked_tokens -= len(entry.tokens)
-        self._index.remove(entry.key)
-        del self._entries[entry.key]
-
-    def _tick(self) -> int:
-        self._clock += 1
-        return self._clock
-
-
-def _used(entry: _Entry) -> int:
-    return entry.used
+        self._catalogue.remove(entry.key)

@@ -12,9 +12,10 @@ else is planned for its lane.
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.places import Move
-from ganglion.scheduler.pool import KvPool, SequenceId
+from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK, common_blocks
 from ganglion.scheduler.sequence import Sequence
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from ganglion.scheduler.pool import SequenceId
+from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.prefix import Digests, digests
 
 

@@ -40,6 +40,8 @@ from ganglion.engines.supervisor import Supervisor
 logger = logging.getLogger("ganglion.engines")
 
 WORKER: Final = "ganglion.engines.llama.worker"
+KEEP_S: Final = 5.0
+"""How long a worker that ends may take to keep its hot prefixes."""
 REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
@@ -82,9 +84,9 @@ class LlamaEngine:
         await self._renderer.open()
 
     async def close(self) -> None:
-        """Stop the worker."""
+        """Stop the worker, which keeps its hot prefixes where there is a folder for them."""
         await self._renderer.close()
-        await self._supervisor.close()
+        await self._supervisor.close(KEEP_S if self.plan.kv_folder is not None else 0.0)
 
     def models(self) -> tuple[ModelState, ...]:
         """This model."""

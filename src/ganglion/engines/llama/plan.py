@@ -38,6 +38,8 @@ class EnginePlan:
     is_deterministic: bool
     required_bytes: int
     step_s: float = 0.55
+    kv_folder: str | None = None
+    kv_folder_bytes: int = 0
 
     def in_one_lane(self) -> "EnginePlan":
         """The same pool without private slots, for models whose saved state does not fit another lane."""
@@ -93,6 +95,9 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
         gpu_layers=settings.gpu_layers,
         is_deterministic=settings.is_deterministic,
         required_bytes=required,
+        # Deterministic sequences share no KV, not even with what they themselves were in an earlier life.
+        kv_folder=None if settings.is_deterministic else settings.kv_folder,
+        kv_folder_bytes=settings.kv_folder_bytes,
     )
 
 

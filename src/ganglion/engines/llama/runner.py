@@ -5,7 +5,7 @@ computed; whoever needs that context meanwhile waits.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import assert_never
@@ -13,8 +13,9 @@ from typing import assert_never
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.llama.library import NativeContext, NativeModel, SavedState
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, Save, Share, Trim
-from ganglion.scheduler.pool import KvPool, SequenceId
+from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
 
@@ -103,6 +104,25 @@ class Runner:
         if aside.error is not None:
             raise aside.error
         return aside.rows
+
+    def settle(self, moves: Iterable[Move]) -> None:
+        """Let the step in the background end and carry out moves that precede no step."""
+        if self._aside is not None:
+            self._aside.computed.wait()
+            if self._aside.error is not None:
+                raise self._aside.error
+        for move in moves:
+            self._carry_out(move)
+
+    def state(self, source: Place | BlobId) -> SavedState:
+        """What a slot or a blob holds."""
+        if isinstance(source, Place):
+            return self.lane(source.lane).save(source.slot)
+        return self._blobs[source]
+
+    def hold(self, blob: BlobId, state: SavedState) -> None:
+        """Keep a state that the pool adopted."""
+        self._blobs[blob] = state
 
     def _prepare(self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]) -> list[Run]:
         for move in step.moves:

@@ -23,5 +23,9 @@ class LlamaSettings:
     gpu_layers: int = 0
     chat_template: str | None = None
     """A Jinja template that replaces the model's own."""
+    kv_folder: str | None = None
+    """Where hot prefixes are kept while the model is unloaded; None keeps none."""
+    kv_folder_bytes: int = 2**30
+    """How much may lie in that folder, over all models."""
     is_deterministic: bool = False
     """An answer does not depend on its neighbours; decoding is 20 to 30 % slower."""

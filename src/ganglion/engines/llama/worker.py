@@ -34,6 +34,7 @@ from ganglion.engines.ipc import (
     encode,
     to_worker,
 )
+from ganglion.engines.llama.hot import HotPrefixes, Recalled, open_shelf
 from ganglion.engines.llama.job import Job, Vocabulary
 from ganglion.engines.llama.library import NativeModel, open_library
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
@@ -43,7 +44,7 @@ from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
 
-Inbox = SimpleQueue["Submit | Abort | Aside"]
+Inbox = SimpleQueue["Submit | Abort | Stop | Aside | Recalled"]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
 SPIN_COUNT = "1000"
@@ -92,6 +93,7 @@ class Loop:
             parallel=plan.parallel,
             is_deterministic=plan.is_deterministic,
         )
+        self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
         self._jobs: dict[int, Job] = {}
         self._step_s = 0.0
         self._foreground_s = 0.0
@@ -99,6 +101,7 @@ class Loop:
 
     def run(self, inbox: Inbox) -> None:
         """Step for ever, taking in what arrived between steps."""
+        self._hot = HotPrefixes(open_shelf(self._plan, self._model), self._pool, self._runner, inbox.put)
         while True:
             self._take_in(inbox, is_blocking=self._scheduler.is_idle)
             began_s = monotonic()
@@ -129,12 +132,17 @@ class Loop:
         while not inbox.empty():
             self._handle(inbox.get())
 
-    def _handle(self, item: Submit | Abort | Aside) -> None:
+    def _handle(self, item: Submit | Abort | Stop | Aside | Recalled) -> None:
         match item:
             case Submit():
                 job = Job(item, self._model, self._vocabulary, monotonic())
                 self._jobs[job.id] = job
-                self._scheduler.add(job.sequence)
+                self._schedule(self._hot.enter(job.sequence))
+            case Recalled():
+                self._schedule(self._hot.take_in(item))
+            case Stop(keep_s=keep_s):
+                self._hot.keep(keep_s)
+                os._exit(0)
             case Abort(id=number):
                 self._end(number)
                 if self._scheduler.is_idle:
@@ -144,6 +152,11 @@ class Loop:
                 self._step_s += elapsed_s
                 # While the foreground computed, the background hardly did: that time says nothing about it.
                 self._conclude(step, rows, max(elapsed_s - self._foreground_s, 0.0))
+
+    def _schedule(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.id in self._jobs:  # else it was given up while its prefix was read
+                self._scheduler.add(sequence)
 
     def _end(self, number: int) -> None:
         job = self._jobs.pop(number, None)
@@ -187,7 +200,7 @@ class Loop:
     def _load(self) -> Load:
         return Load(
             running=self._scheduler.running,
-            waiting=self._scheduler.waiting,
+            waiting=self._scheduler.waiting + self._hot.waiting,
             kv_used=self._pool.used_cells,
             step_s=self._step_s,
             decode_s=self._runner.decode_s,
@@ -209,9 +222,9 @@ def read(line: Line, model: NativeModel, bodies: Iterator[bytes], inbox: Inbox) 
         match frame:
             case Tokenize():
                 line.send(_tokenized(model, frame))
-            case Stop():
+            case Stop(keep_s=0.0):
                 break
-            case Submit() | Abort():
+            case Submit() | Abort() | Stop():
                 inbox.put(frame)
     os._exit(0)
 

@@ -1,0 +1,229 @@
+"""Discovery: which of the stored files a name means.
+
+Law: it opens nothing and answers only with files that were handed in. Names are compared in any case. Of
+several quantisations of one model the operator's comes first, then the order of `quantisation.PREFERRED`; of
+several files alike, the store first named in `STORES`. Several *different* models are never chosen between.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, get_args
+
+from ganglion.registry import quantisation
+from ganglion.registry.names import HubId, ModelRef, fold
+from ganglion.registry.stored import Store, StoredModel
+
+STORES: Final[tuple[str, ...]] = get_args(Store)
+_LATEST: Final = ":latest"
+_LISTED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """A file, and in words why this one."""
+
+    model: StoredModel
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """No file, and in words why none."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A stored model with what is compared of it."""
+
+    model: StoredModel
+    base: str
+    """Its name without the quantisation: equal for all files of one model."""
+    quantisation: str
+    """As the name says, which also knows its publisher's mark, else as the file says."""
+    spellings: frozenset[str]
+    """What a tag may call its quantisation."""
+    order: tuple[bool, int, int, str]
+    """Its place among its like: what can be used first, then by preference, store and path."""
+
+    @classmethod
+    def of(cls, model: StoredModel) -> "Item":
+        """Read the name."""
+        base, named = quantisation.split_suffix(model.name)
+        stated = quantisation.canonical(model.quantisation)
+        own = named or stated
+        return cls(
+            model=model,
+            base=fold(base),
+            quantisation=own,
+            spellings=frozenset({named, quantisation.without_prefix(named), stated} - {""}),
+            order=(
+                model.error is not None,
+                quantisation.rank(own),
+                STORES.index(model.store),
+                str(model.path),
+            ),
+        )
+
+    def __str__(self) -> str:
+        unusable = f", which cannot be used: {self.model.error}" if self.model.error else ""
+        return f"{self.model.name} ({self.model.store}{unusable})"
+
+
+Group = tuple[Item, ...]
+Groups = Mapping[str, Group]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """Stored models, indexed once."""
+
+    by_name: Groups
+    by_base: Groups
+    """By name without quantisation, and by Ollama name without tag."""
+    by_architecture: Groups
+    by_hub_id: Groups
+    by_path: Mapping[Path, StoredModel]
+    """Under each of a model's files."""
+
+    @classmethod
+    def of(cls, stored: Iterable[StoredModel]) -> "Shelf":
+        """Index what a scan found."""
+        names: dict[str, list[Item]] = defaultdict(list)
+        bases: dict[str, list[Item]] = defaultdict(list)
+        architectures: dict[str, list[Item]] = defaultdict(list)
+        hub_ids: dict[str, list[Item]] = defaultdict(list)
+        paths: dict[Path, StoredModel] = {}
+        for item in map(Item.of, stored):
+            model = item.model
+            names[fold(model.name)].append(item)
+            untagged, colon, _ = model.name.rpartition(":")
+            for base in {item.base, fold(untagged)} if colon else {item.base}:
+                bases[base].append(item)
+            if model.architecture and model.error is None:
+                architectures[fold(model.architecture)].append(item)
+            if model.hub_id:
+                hub_ids[fold(model.hub_id)].append(item)
+            for path in (model.path, *model.files):
+                paths.setdefault(path, model)
+        return cls(_frozen(names), _frozen(bases), _frozen(architectures), _frozen(hub_ids), paths)
+
+    def by_file_name(self, ref: ModelRef, preferred: str | None) -> Pick | Miss:
+        """The file that is called so, with or without its ending, quantisation or tag."""
+        text = fold(ref.text).removesuffix(".gguf")
+        attempts = [lambda: self._called(text, None, preferred), lambda: self._numbered(text)]
+        if ref.tag is not None:
+            base, tag = fold(ref.base), ref.tag
+            note = f"no file has the tag {tag}, so by the name alone"
+            attempts += [
+                lambda: self._called(base, tag, preferred),
+                lambda: self._called(fold(f"{base}-{tag}"), None, preferred),
+                lambda: _noted(self._called(base, None, preferred), note),
+            ]
+        return _first(attempts) or Miss("no file is called so")
+
+    def by_kind(self, ref: ModelRef, preferred: str | None) -> Pick | Miss:
+        """The only model of the architecture that the name spells."""
+        attempts = [lambda: self._of_kind(ref.text, None, preferred)]
+        if ref.tag is not None:
+            base, tag = ref.base, ref.tag
+            attempts += [
+                lambda: self._of_kind(base, tag, preferred),
+                lambda: self._of_kind(base, None, preferred),
+            ]
+        return _first(attempts) or Miss("no file has this architecture")
+
+    def by_hub(self, hub: HubId, preferred: str | None) -> Pick | Miss:
+        """The file that was downloaded from there, in the quantisation that is asked for."""
+        group = self.by_hub_id.get(fold(hub.repo), ())
+        if not group:
+            return Miss("no store holds a file from there")
+        matching = _tagged(group, hub.quant)
+        if not matching:
+            here = sorted({item.quantisation or "of unknown quantisation" for item in group})
+            return Miss(f"the files from there are {_listed(here)}")
+        return _chosen(matching, hub.quant or preferred)
+
+    def place_of(self, model: StoredModel) -> int:
+        """How many files of the same name come before this one."""
+        mine = Item.of(model).order
+        return sum(item.order < mine for item in self.by_name[fold(model.name)])
+
+    def _called(self, name: str, tag: str | None, preferred: str | None) -> Pick | Miss | None:
+        for groups in (self.by_name, self.by_base):
+            group = _tagged(groups.get(name, ()), tag)
+            if group:
+                return _one_model(group, preferred)
+        return None
+
+    def _numbered(self, name: str) -> Pick | Miss | None:
+        base, _, number = name.rpartition("#")
+        group = sorted(self.by_name.get(base, ()), key=lambda item: item.order)
+        for place, item in enumerate(group, start=1):
+            if str(place) == number:
+                return Pick(item.model, f"{item}, number {place} of this name")
+        return None
+
+    def _of_kind(self, name: str, tag: str | None, preferred: str | None) -> Pick | Miss | None:
+        group = _tagged(self.by_architecture.get(fold(name), ()), tag)
+        return _one_model(group, preferred) if group else None
+
+
+def _one_model(group: Group, preferred: str | None) -> Pick | Miss:
+    latest = tuple(item for item in group if item.base.endswith(_LATEST))
+    if latest:
+        return _chosen(latest, preferred)
+    if len({item.base for item in group}) == 1:
+        return _chosen(group, preferred)
+    return Miss(f"it could be any of {_listed(sorted({item.model.name for item in group}))}")
+
+
+def _chosen(group: Group, preferred: str | None) -> Pick:
+    wanted = quantisation.canonical(preferred or "")
+    best = min(group, key=lambda item: (item.order[0], *_distance(item, wanted), *item.order))
+    if len(group) == 1:
+        return Pick(best.model, str(best))
+    quantisations = {item.quantisation for item in group}
+    if len(quantisations) == 1:
+        return Pick(best.model, f"{best}, the first of {len(group)} such files")
+    reason = "is configured" if wanted in best.spellings else "comes first in the order of preference"
+    others = _listed(sorted(quantisations - {best.quantisation, ""})) or "others"
+    return Pick(best.model, f"{best}: {best.quantisation or 'it'} {reason}, {others} would be here too")
+
+
+def _distance(item: Item, wanted: str) -> tuple[bool, bool]:
+    if not wanted:
+        return False, False
+    return item.quantisation != wanted, wanted not in item.spellings
+
+
+def _tagged(group: Group, tag: str | None) -> Group:
+    if tag is None:
+        return group
+    wanted = quantisation.canonical(tag)
+    return tuple(item for item in group if wanted in item.spellings)
+
+
+def _first(attempts: Iterable[Callable[[], Pick | Miss | None]]) -> Pick | Miss | None:
+    missed: Miss | None = None
+    for attempt in attempts:
+        outcome = attempt()
+        if isinstance(outcome, Pick):
+            return outcome
+        missed = missed or outcome
+    return missed
+
+
+def _noted(outcome: Pick | Miss | None, note: str) -> Pick | Miss | None:
+    return Pick(outcome.model, f"{outcome.why}; {note}") if isinstance(outcome, Pick) else outcome
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:_LISTED])}{', …' if len(names) > _LISTED else ''}"
+
+
+def _frozen(groups: Mapping[str, list[Item]]) -> Groups:
+    return {key: tuple(group) for key, group in groups.items()}

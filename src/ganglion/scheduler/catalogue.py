@@ -1,0 +1,111 @@
+"""Every token list that has KV, found by how it begins.
+
+Law: an entry's `tokens` are what its place or blob holds; keys are given once and never again.
+"""
+
+from collections.abc import Sequence as Tokens
+from dataclasses import dataclass
+
+from ganglion.scheduler.places import BlobId, Place
+from ganglion.scheduler.prefix import BLOCK, Digests, PrefixIndex, common_length, digests
+
+SequenceId = int
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """A token list with KV; `owner` is the running sequence that extends it, None when it is only cached."""
+
+    key: int
+    salt: str
+    tokens: list[int]
+    place: Place | None = None
+    blob: BlobId | None = None
+    owner: SequenceId | None = None
+    used: int = 0
+
+
+class Catalogue:
+    """The entries and the index over them; without `can_trim` an entry is reused whole or not at all."""
+
+    def __init__(self, *, can_trim: bool) -> None:
+        self._can_trim = can_trim
+        self._index = PrefixIndex()
+        self._entries: dict[int, Entry] = {}
+        self._next_key = 0
+        self._clock = 0
+
+    def add(self, salt: str, tokens: list[int], place: Place | None = None) -> Entry:
+        """A new entry, which is found once it is indexed."""
+        entry = Entry(self._next_key, salt, tokens, place)
+        self._next_key += 1
+        self._entries[entry.key] = entry
+        return entry
+
+    def remove(self, key: int) -> None:
+        """Forget an entry."""
+        self._index.remove(key)
+        del self._entries[key]
+
+    def touch(self, entry: Entry) -> None:
+        """The entry was used just now."""
+        self._clock += 1
+        entry.used = self._clock
+
+    def index(self, entry: Entry, chain: Digests | None = None) -> None:
+        """Let an entry be found by all its whole blocks; `chain`, if given, begins with their digests."""
+        if chain is None:
+            chain = digests(entry.salt, entry.tokens, self._index.chain(entry.key))
+        self._index.put(entry.key, chain[: len(entry.tokens) // BLOCK])
+
+    def cut(self, entry: Entry, length: int) -> None:
+        """The entry holds its first `length` tokens only."""
+        del entry.tokens[length:]
+        self._index.cut(entry.key, length // BLOCK)
+
+    def match(
+        self, salt: str, tokens: Tokens[int], chain: Digests, *, without_lane: int | None = None
+    ) -> tuple[Entry, int] | None:
+        """The entry to reuse and how much of it; the last token is always computed, for its logits."""
+        limit = len(tokens) - 1
+        best: tuple[Entry, int] | None = None
+        for key in self._index.nominate(chain):
+            entry = self._entries[key]
+            if without_lane is not None and entry.place is not None and entry.place.lane == without_lane:
+                continue
+            length = min(common_length(tokens, entry.tokens), limit)
+            if entry.salt != salt or length < BLOCK:
+                continue
+            if not self._can_trim and (length != len(entry.tokens) or entry.owner is not None):
+                continue
+            # Of equal matches take an idle one, and of these the shortest, which costs least to carry.
+            worth = length, entry.owner is None, -len(entry.tokens)
+            if best is None or worth > (best[1], best[0].owner is None, -len(best[0].tokens)):
+                best = entry, length
+        return best
+
+    def is_covered(self, entry: Entry, *, by_longer: bool = False) -> bool:
+        """Whether another entry holds all of this one, and more if it must, and can be cut to it."""
+        for key in self._index.nominate(self._index.chain(entry.key)):
+            other = self._entries[key]
+            if (
+                other is not entry
+                and len(other.tokens) >= len(entry.tokens) + by_longer
+                and other.salt == entry.salt
+                and other.tokens[: len(entry.tokens)] == entry.tokens
+            ):
+                return self._can_trim
+        return False
+
+    def hottest(self) -> list[Entry]:
+        """The entries, most recently used first."""
+        return sorted(self._entries.values(), key=used, reverse=True)
+
+    def oldest_parked(self) -> Entry:
+        """Of the entries in blobs the one that was not used for longest."""
+        return min((entry for entry in self._entries.values() if entry.blob is not None), key=used)
+
+
+def used(entry: Entry) -> int:
+    """When an entry was last used, in ticks of its catalogue."""
+    return entry.used
