@@ -1,6 +1,5 @@
 """What `ganglion doctor` looks at: one function for each thing that can be wrong with a machine."""
 
-import importlib
 import platform
 import shutil
 import sys
@@ -21,6 +20,7 @@ from ganglion.core.machine import Machine, Memory
 from ganglion.engines.llama.memory import read_memory
 from ganglion.engines.llama.probe import Works, probe
 from ganglion.registry import embedded
+from ganglion.registry.manifest import read_manifest
 from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind
 from ganglion.server.settings import ServerSettings
 
@@ -114,11 +114,6 @@ def _manifest(home: Path) -> Iterator[Finding]:
     """The list of models, if there is one."""
     file = home / "models.yaml"
     if not file.exists():
-        return
-    try:
-        read_manifest = importlib.import_module("ganglion.registry.manifest").read_manifest
-    except (ImportError, AttributeError):
-        yield Finding("models.yaml", "warn", f"{file} is here, and this version does not read it")
         return
     try:
         read_manifest(file)
