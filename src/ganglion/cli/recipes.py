@@ -1,0 +1,252 @@
+"""From what a name means to an engine that answers to it: fetch the file, read it, put an engine before it."""
+
+import asyncio
+import importlib
+import math
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, assert_never
+
+from ganglion.config import Config
+from ganglion.core.engine import LoadOptions, ManagedEngine
+from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
+from ganglion.core.model import ModelFacts
+from ganglion.core.request import Sampling
+from ganglion.registry import embedded
+from ganglion.registry.candidate import Candidate, Report, made_by
+from ganglion.registry.gguf import read_facts
+from ganglion.registry.hub import Hub
+from ganglion.registry.manifest import Entry
+from ganglion.registry.names import real_file
+from ganglion.registry.resolver import EmbeddedSource, FileSource, HeldSource, HubSource, Resolution
+
+ENGINES: Final = {
+    "echo": "ganglion.engines.echo:EchoEngine",
+    "llama": "ganglion.engines.llama.engine:LlamaEngine",
+}
+UNNAMED: Final = Entry(key="")
+
+Bar = Callable[[str, int], AbstractContextManager[Report]]
+"""Shows a download to people, given its title and size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workshop:
+    """What every recipe needs."""
+
+    config: Config
+    home: Path
+    hub: Hub
+    bar: Bar | None = None
+    is_kv_kept: bool = True
+
+
+def candidate_of(resolution: Resolution, workshop: Workshop, *, served_name: str | None = None) -> Candidate:
+    """The model that a name means, ready to be held."""
+    recipe = Recipe(resolution, workshop, served_name or resolution.id)
+    entry = resolution.entry or UNNAMED
+    facts = recipe.facts_if_here()
+    keep_alive_s = workshop.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
+    names = dict.fromkeys((*resolution.aliases, *((resolution.id,) if served_name is not None else ())))
+    return Candidate(
+        id=recipe.model_id,
+        build=recipe.build,
+        fetch=recipe.fetch,
+        path=recipe.path,
+        aliases=tuple(name for name in names if name != recipe.model_id),
+        source=f"{recipe.origin}; {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
+        context_length=facts.context_length if facts is not None else 0,
+        created_s=facts.modified_s if facts is not None else 0,
+        capabilities=facts.capabilities if facts is not None else (),
+        is_pinned=entry.is_pinned,
+        priority=entry.priority,
+        keep_alive_s=None if keep_alive_s is None or math.isinf(keep_alive_s) else keep_alive_s,
+    )
+
+
+class Recipe:
+    """One model's way to its engine; where its file lies is known once it was fetched."""
+
+    def __init__(self, resolution: Resolution, workshop: Workshop, model_id: str) -> None:
+        self._resolution = resolution
+        self._workshop = workshop
+        self.model_id = model_id
+        self.path, self.origin = self._locate()
+
+    def facts_if_here(self) -> ModelFacts | None:
+        """What the file says of itself; None while it is elsewhere or cannot be read."""
+        try:
+            return None if self.path is None else read_facts(self.path)
+        except GanglionError:
+            return None
+
+    async def fetch(self, options: LoadOptions, report: Report) -> None:
+        """Have the file here and whole: download what is not, hash what changed since it was verified."""
+        self._check(options)
+        cancelled = threading.Event()
+        try:
+            await asyncio.to_thread(self._fetch, report, cancelled.is_set)
+        finally:
+            # A thread cannot be cancelled; it asks, and stops between two chunks.
+            cancelled.set()
+
+    async def build(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
+        """The engine before the file, if it fits."""
+        return await asyncio.to_thread(self._build, options, free_bytes)
+
+    def _locate(self) -> tuple[Path | None, str]:
+        source = self._resolution.source
+        match source:
+            case FileSource(path=path):
+                return path, str(path)
+            case EmbeddedSource(model=model):
+                found = embedded.find(model, self._workshop.home / "cache")
+                return (None, "the package index or the hub") if found is None else (found.path, found.origin)
+            case HubSource(repo=repo):
+                return None, f"the hub, {repo}"
+            case HeldSource(id=model_id):
+                raise InvalidValue(f"{model_id} is held already.")
+            case _:
+                assert_never(source)
+
+    def _check(self, options: LoadOptions) -> None:
+        if options.engine not in (None, "llama"):
+            known = ", ".join(ENGINES)
+            raise EngineUnavailable(
+                f"The engine {options.engine!r} cannot run this model; there are: {known}.",
+                extras={"engine": options.engine},
+            )
+
+    def _fetch(self, report: Report, is_cancelled: Callable[[], bool]) -> None:
+        source = self._resolution.source
+        hub = self._workshop.hub
+        match source:
+            case HubSource(repo=repo, quant=quant):
+                files = hub.find(repo, quant)
+                if files.is_cached:
+                    self.path = hub.fetch(files, report, is_cancelled)
+                else:
+                    with self._bar(files.size_bytes, report) as told:
+                        self.path = hub.fetch(files, told, is_cancelled)
+            case EmbeddedSource(model=model) if self.path is None:
+                with self._bar(model.size_bytes, report) as told:
+                    cache = self._workshop.home / "cache"
+                    self.path = embedded.fetch(model, cache, hub=hub.endpoint, report=told).path
+            case _ if self.path is not None:
+                hub.receipts.verify(self.path, is_full=False)
+
+    def _bar(self, size_bytes: int, report: Report) -> AbstractContextManager[Report]:
+        bar = self._workshop.bar
+        return Both(report, None if bar is None else bar(self.model_id, size_bytes))
+
+    def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
+        from ganglion.engines.llama.settings import LlamaSettings
+
+        assert self.path is not None
+        config, entry = self._workshop.config.engine, self._resolution.entry or UNNAMED
+        residency = self._workshop.config.residency
+        facts = read_facts(self.path)
+        is_kv_kept = self._workshop.is_kv_kept and residency.keep_kv_mb > 0
+        settings = LlamaSettings(
+            model_id=self.model_id,
+            threads=config.threads,
+            context=options.context_length or entry.context_length or config.context,
+            kv_tokens=entry.kv_tokens or config.kv_tokens,
+            parallel=entry.parallel or config.parallel,
+            queue_limit=config.queue_limit,
+            kv_type=config.kv_type,
+            gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
+            chat_template=chat_template(entry.chat_template or config.chat_template),
+            is_deterministic=config.deterministic,
+            kv_folder=str(self._workshop.home / "cache" / "kv") if is_kv_kept else None,
+            kv_folder_bytes=residency.keep_kv_mb * 2**20,
+        )
+        facts = replace(facts, sampling=_over(entry.sampling, facts.sampling))
+        make = partial(load_class(ENGINES["llama"]), facts, settings, free_memory=free_bytes)
+        engine: ManagedEngine = make()
+        return engine
+
+
+class Both:
+    """A report that goes to a bar as well, while there is one."""
+
+    def __init__(self, report: Report, bar: AbstractContextManager[Report] | None) -> None:
+        self._report = report
+        self._bar = bar
+
+    def __enter__(self) -> Report:
+        if self._bar is None:
+            return self._report
+        shown = self._bar.__enter__()
+
+        def tell(done: int, total: int) -> None:
+            self._report(done, total)
+            shown(done, total)
+
+        return tell
+
+    def __exit__(self, *raised: Any) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(*raised)
+
+
+def echo_of(name: str, config: Config) -> Candidate:
+    """A model that repeats what it is told."""
+    from ganglion.engines.echo import EchoSettings
+
+    settings = EchoSettings(
+        model_id=name,
+        context=config.engine.context or EchoSettings().context,
+        parallel=config.engine.parallel,
+        queue_limit=config.engine.queue_limit,
+        allow_directives=True,
+    )
+    make = partial(load_class(ENGINES["echo"]), settings)
+    return Candidate(name, made_by(make), engine="echo", source="repeats what it is told")
+
+
+def load_class(place: str) -> Callable[..., Any]:
+    """The class at "module:Class", imported now and not before; raises EngineUnavailable."""
+    module, _, name = place.partition(":")
+    try:
+        loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"The engine in {module} cannot be loaded: {error}.",
+            hint="Reinstall ganglion with its dependencies.",
+        ) from error
+    return loaded
+
+
+def chat_template(written: str | None) -> str | None:
+    """The template itself, read from its file unless it was written out."""
+    if written is None or "{" in written:
+        return written
+    path = Path(written).expanduser()
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidValue(
+            f"The chat template {path} could not be read: {reason}.",
+            param="chat_template",
+            hint="--chat-template takes a Jinja file, or the template itself.",
+        ) from error
+
+
+def _over(asked: Sampling, own: Sampling) -> Sampling:
+    """The manifest's word before the file's own."""
+    return Sampling(
+        temperature=own.temperature if asked.temperature is None else asked.temperature,
+        top_p=own.top_p if asked.top_p is None else asked.top_p,
+        top_k=own.top_k if asked.top_k is None else asked.top_k,
+        min_p=own.min_p if asked.min_p is None else asked.min_p,
+        repetition_penalty=(
+            own.repetition_penalty if asked.repetition_penalty is None else asked.repetition_penalty
+        ),
+    )
