@@ -5,8 +5,8 @@
         hub.fail(Fault("cdn", cut_after=1000))
         ...                                     # HF_ENDPOINT=hub.url
 
-Large files are answered with a redirect to a second server, the CDN, as the real hub does; `hub.seen` holds every
-request that came.
+Large files are answered with a redirect to a second server, the CDN, as the real hub does; `hub.seen` holds
+every request that came.
 """
 
 import hashlib
@@ -114,7 +114,9 @@ class HubServer:
         sizes: dict[str, int] | None = None,
     ) -> str:
         """Publish files under `main` and give the commit."""
-        commit = hashlib.sha1(repr(sorted((path, digest(data, True)) for path, data in files.items())).encode())
+        commit = hashlib.sha1(
+            repr(sorted((path, digest(data, True)) for path, data in files.items())).encode()
+        )
         self._repos[repo] = Repo(files, commit.hexdigest(), is_lfs, token, is_gated, sizes or {})
         self._blobs |= {digest(data, is_lfs): data for data in files.values()}
         return commit.hexdigest()
@@ -165,7 +167,11 @@ class HubServer:
 
 def digest(data: bytes, is_lfs: bool) -> str:
     """What the hub calls a file by: SHA-256, or git's name for what is not in LFS."""
-    return hashlib.sha256(data).hexdigest() if is_lfs else hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    return (
+        hashlib.sha256(data).hexdigest()
+        if is_lfs
+        else hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+    )
 
 
 class _Server(ThreadingHTTPServer):
@@ -205,7 +211,11 @@ class _Handler(BaseHTTPRequestHandler):
             return self._answer(fault.status, dict(fault.headers), b"")
         if part == "cdn":
             data = self.server.hub.blob(path)
-            return self._send_file(path, data, seen, fault, {}) if data is not None else self._answer(404, {}, b"")
+            return (
+                self._send_file(path, data, seen, fault, {})
+                if data is not None
+                else self._answer(404, {}, b"")
+            )
         return self._hub(part, path, seen, fault)
 
     def _hub(self, part: Part, path: str, seen: Seen, fault: Fault) -> None:
@@ -285,7 +295,11 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(memoryview(body), fault or Fault("api"), name)
 
     def _send(self, body: memoryview, fault: Fault, name: str | None) -> None:
-        last = min(len(body), *(limit for limit in (fault.cut_after, fault.stall_after) if limit is not None), 1 << 62)
+        last = min(
+            len(body),
+            *(limit for limit in (fault.cut_after, fault.stall_after) if limit is not None),
+            1 << 62,
+        )
         for at in range(0, last, fault.piece_bytes):
             if fault.pause_s:
                 time.sleep(fault.pause_s)

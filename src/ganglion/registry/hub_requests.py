@@ -95,14 +95,15 @@ class HubRequests:
         if offset:
             headers["Range"] = f"bytes={offset}-"
         # A token is for the hub alone: it redirects to storage hosts that must not see it.
-        if self._token and _origin(urlsplit(url)) == _origin(urlsplit(self.endpoint)):
+        is_hub = _origin(urlsplit(url)) == _origin(urlsplit(self.endpoint))
+        if self._token and is_hub:
             headers["Authorization"] = f"Bearer {self._token}"
         try:
             request = urllib.request.Request(url, headers=headers)  # noqa: S310 (scheme checked above)
             response: HTTPResponse = self._opener.open(request, timeout=self._patience.silence_s)
         except urllib.error.HTTPError as error:
             with error:
-                raise self._refusal(error, repo) from error
+                raise (self._refusal(error, repo) if is_hub else _storage_refusal(error)) from error
         except urllib.error.URLError as error:
             raise Transient(str(error.reason)) from error
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -148,6 +149,11 @@ def unreachable(endpoint: str, reason: str) -> HubUnreachable:
         hint="Check the network and HF_ENDPOINT; what was fetched so far is kept. "
         "HF_HUB_OFFLINE=1 uses only what is already here.",
     )
+
+
+def _storage_refusal(error: urllib.error.HTTPError) -> Transient:
+    # Links to storage are signed for a while only; the next attempt asks the hub for a fresh one.
+    return Transient(f"its storage answered {error.code} {error.reason}", _wait_s(error.headers))
 
 
 def _absence(code: str, endpoint: str, *, is_token_sent: bool) -> str:
