@@ -16,7 +16,9 @@ import pytest
 
 from ganglion.core.errors import GanglionError, HubUnreachable, LoadFailed, ModelNotFound, StorageFull
 from ganglion.registry.flights import Cancelled
-from ganglion.registry.hub import Hub, HubFiles, cache_folder, split_name
+from ganglion.registry.hub import Hub, split_name
+from ganglion.registry.hub_environment import cache_folder
+from ganglion.registry.hub_files import HubFiles
 from ganglion.registry.hub_requests import Patience
 from ganglion.registry.receipts import Receipts
 from hub_server import Fault, HubServer, digest
@@ -331,6 +333,13 @@ def test_the_token_goes_to_the_hub_and_to_nobody_else(make_hub: MakeHub, server:
     assert [seen.authorization for seen in server.gets("cdn")] == [None]
 
 
+@pytest.mark.parametrize("token", ["hf_a\nb", "hf_\u20ac", "hf_\0"])
+def test_a_token_that_is_none_is_refused_and_not_repeated(token: str, hub: Hub, make_hub: MakeHub) -> None:
+    with pytest.raises(LoadFailed, match="HF_TOKEN") as raised:
+        pull(make_hub(token=token))
+    assert "hf_" not in f"{raised.value.message} {raised.value.hint}"
+
+
 def test_a_quantisation_that_is_not_there_is_answered_with_those_that_are(
     make_hub: MakeHub, server: HubServer
 ) -> None:
@@ -399,12 +408,21 @@ def test_fifty_who_ask_at_once_get_one_download_and_all_its_progress(hub: Hub, s
     reports: list[list[tuple[int, int]]] = [[] for _ in range(50)]
     gate = threading.Barrier(50)
 
+    working: list[int] = []
+
     def ask(mine: list[tuple[int, int]]) -> Path:
         gate.wait()
         return hub.fetch(files, lambda done, total: mine.append((done, total)), lambda: False)
 
+    def count() -> bool:
+        working.append(sum(thread.name.startswith("ganglion-fetch") for thread in threading.enumerate()))
+        return len(server.gets("cdn")) == 1
+
     with ThreadPoolExecutor(50) as pool:
-        paths = set(pool.map(ask, reports))
+        asked = [pool.submit(ask, mine) for mine in reports]
+        wait_until(count)
+        paths = {one.result(20) for one in asked}
+    assert max(working) == 1
     assert [path.read_bytes() == CONTENT for path in paths] == [True]
     assert len(server.gets("cdn")) == 1
     assert all(mine[-1] == (len(CONTENT), len(CONTENT)) for mine in reports)

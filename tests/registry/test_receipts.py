@@ -125,6 +125,7 @@ def test_files_of_other_programs_are_verified_by_the_name_their_store_gave_them(
     own.symlink_to(Path("../../blobs/ab") / shared.name)
     link.symlink_to(Path("../../../blobs") / SHA256)
     assert digest_of_store(shared) is None
+    assert digest_of_store(tmp_path / "some" / "blobs" / SHA256) is None
     for path in (ollama, link, own):
         assert digest_of_store(path) == SHA256
         assert receipts.verify(path, is_full=True) == Verified(path, SHA256, is_hashed=True)

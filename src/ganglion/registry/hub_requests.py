@@ -97,6 +97,9 @@ class HubRequests:
         # A token is for the hub alone: it redirects to storage hosts that must not see it.
         is_hub = _origin(urlsplit(url)) == _origin(urlsplit(self.endpoint))
         if self._token and is_hub:
+            # Else the library's complaint about the header would carry the token into a message.
+            if not (self._token.isascii() and self._token.isprintable()):
+                raise LoadFailed("The token in HF_TOKEN holds what no token has.", hint=f"{_HINT}.")
             headers["Authorization"] = f"Bearer {self._token}"
         try:
             request = urllib.request.Request(url, headers=headers)  # noqa: S310 (scheme checked above)

@@ -131,7 +131,7 @@ def digest_of_store(path: Path) -> str | None:
     for _ in range(_LINKS):
         if ollama := _OLLAMA_BLOB.fullmatch(step.name):
             return ollama[1]
-        # Only below models--…: the cache's shared blobs have names of the same form that are no digests.
+        # Only below models--…: elsewhere such a name may be any hash, as in the cache's shared blobs.
         if step.parent.name == "blobs" and step.parent.parent.name.startswith("models--"):
             return step.name if is_digest(step.name) else None
         try:
