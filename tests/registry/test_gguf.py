@@ -92,6 +92,8 @@ def test_a_file_says_what_it_is(file: Path) -> None:
         bos_token="<s>",
         eos_token="</s>",
         quantisation="Q4_K_M",
+        parameters=16,
+        capabilities=("chat", "completion"),
     )
 
 
@@ -187,7 +189,7 @@ def test_a_missing_file_a_folder_and_an_empty_file_are_told_apart(tmp_path: Path
 
 
 def test_a_file_that_may_not_be_read_says_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, mode: str) -> None:
+    def refuse(self: Path, mode: str, buffering: int) -> None:
         raise PermissionError(13, "Permission denied")
 
     file.write_bytes(gguf())
