@@ -5,6 +5,7 @@ import os
 import stat
 from dataclasses import dataclass, replace
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Final, Literal
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
@@ -53,6 +54,8 @@ _QUANTISATIONS: Final = {
 _LAYERS_LIMIT: Final = 1 << 14
 _WIDTH_LIMIT: Final = 1 << 20
 _CONTEXT_LIMIT: Final = 1 << 31
+_ARCHITECTURE_LIMIT: Final = 64
+_NAME_LIMIT: Final = 256
 
 _COMPANION_TYPES: Final = frozenset({"adapter", "imatrix", "mmproj"})
 _COMPANION_ARCHITECTURES: Final = frozenset({"clip"})
@@ -183,8 +186,10 @@ def _file_facts(path: Path, status: os.stat_result, header: Header, reader: Read
 def _facts(path: Path, status: os.stat_result, header: Header, reader: Reader) -> ModelFacts:
     metadata = header.metadata
     architecture = _text(metadata, "general.architecture")
-    if architecture is None:
+    if not architecture:
         raise Malformed("it does not name its architecture")
+    if len(architecture) > _ARCHITECTURE_LIMIT or not architecture.isprintable():
+        raise Malformed(f"it names {shortened(architecture)} as its architecture")
     block_count = _whole(metadata, f"{architecture}.block_count", _LAYERS_LIMIT)
     context_length = _whole(metadata, f"{architecture}.context_length", _CONTEXT_LIMIT)
     if block_count is None or context_length is None:
@@ -202,7 +207,7 @@ def _facts(path: Path, status: os.stat_result, header: Header, reader: Reader) -
         size_bytes=status.st_size,
         modified_s=int(status.st_mtime),
         architecture=architecture,
-        name=_text(metadata, "general.name") or (part.stem if part else path.stem),
+        name=(_text(metadata, "general.name") or (part.stem if part else path.stem))[:_NAME_LIMIT],
         context_length=context_length,
         block_count=block_count,
         kv_values_per_token=_kv_values(metadata, architecture, block_count, reader),
@@ -281,7 +286,7 @@ def _number(metadata: Metadata, key: str, *, largest: float) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool | str | Array) or not math.isfinite(value) or not 0 <= value <= largest:
-        raise Malformed(f"{key} is {value!r}, expected 0 to {largest:g}")
+        raise Malformed(f"{key} is {shortened(value)}, expected 0 to {largest:g}")
     return float(value)
 
 
@@ -297,5 +302,5 @@ def _whole(metadata: Metadata, key: str, limit: int, *, smallest: int = 1) -> in
 
 def _checked(key: str, value: object, limit: int, smallest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= limit:
-        raise Malformed(f"{key} is {value!r}, expected a whole number from {smallest} to {limit}")
+        raise Malformed(f"{key} is {shortened(value)}, expected a whole number from {smallest} to {limit}")
     return value

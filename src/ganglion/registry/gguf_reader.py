@@ -10,6 +10,7 @@ mapping answers with SIGBUS and a read with fewer bytes.
 import struct
 from dataclasses import dataclass
 from io import FileIO
+from reprlib import repr as shortened
 from struct import Struct
 from typing import Final
 
@@ -136,7 +137,7 @@ class Reader:
         metadata = self._metadata(key_count)
         alignment = metadata.get("general.alignment", ALIGNMENT_DEFAULT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-            raise Malformed(f"general.alignment is {alignment!r}, expected a power of two")
+            raise Malformed(f"general.alignment is {shortened(alignment)}, expected a power of two")
         parameters, weight_bytes = self._tensors(tensor_count)
         start = -(-self._offset // alignment) * alignment
         return Header(version, metadata, tensor_count, parameters, start + weight_bytes)
@@ -185,7 +186,7 @@ class Reader:
             if not isinstance(key, str):
                 raise Malformed(f"a metadata key of {key.count} bytes")
             if key in metadata:
-                raise Malformed(f"the metadata key {key!r} stands there twice")
+                raise Malformed(f"the metadata key {shortened(key)} stands there twice")
             metadata[key] = self._value(self._uint32())
         return metadata
 
@@ -223,7 +224,7 @@ class Reader:
             window = self._window
             done = 0
             try:
-                for done in range(left):
+                for done in range(left):  # noqa: B007 - read when the window ends
                     at += 8 + _length_at(window, at)[0]
                 left = 0
             except (struct.error, OverflowError):
