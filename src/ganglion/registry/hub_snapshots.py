@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -18,15 +17,14 @@ def candidates(walk: Walk) -> Iterator[Candidate]:
     for repository in walk.folders(walk.root):
         if repository.name.startswith(_PREFIX):
             hub_id = repository.name.removeprefix(_PREFIX).replace("--", "/", 1)
-            for candidate in _in_repository(walk, Path(repository.path)):
-                yield replace(candidate, hub_id=hub_id)
+            yield from _in_repository(walk, Path(repository.path), hub_id)
 
 
-def _in_repository(walk: Walk, repository: Path) -> Iterator[Candidate]:
+def _in_repository(walk: Walk, repository: Path, hub_id: str) -> Iterator[Candidate]:
     """Each file once: of the revision that `main` is, else of the newest that has it."""
     seen: set[str] = set()
     for revision in _revisions(walk, repository):
-        for candidate in grouped(walk.files(revision, SUFFIX, DEPTH)):
+        for candidate in grouped(walk.files(revision, SUFFIX, DEPTH), hub_id):
             place = candidate.files[0].path.removeprefix(revision)
             if place not in seen:
                 seen.add(place)

@@ -77,9 +77,12 @@ def _plain(walk: Walk) -> Iterator[Candidate]:
 
 def _lm_studio(walk: Walk) -> Iterator[Candidate]:
     """`publisher/repo/file.gguf`."""
-    for candidate in _plain(walk):
-        folders = Path(candidate.files[0].folder).relative_to(walk.root).parts
-        yield replace(candidate, hub_id="/".join(folders[:2]) if len(folders) >= 2 else None)
+    yield from grouped(walk.files(walk.root, SUFFIX, 0))
+    for publisher in walk.folders(walk.root):
+        yield from grouped(walk.files(publisher.path, SUFFIX, 0))
+        for repository in walk.folders(publisher.path):
+            files = walk.files(repository.path, SUFFIX, DEPTH)
+            yield from grouped(files, f"{publisher.name}/{repository.name}")
 
 
 _LAYOUTS: Final[Mapping[Store, Callable[[Walk], Iterator[Candidate]]]] = {

@@ -8,6 +8,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +31,7 @@ class Walk:
 
     def __init__(self, root: Path) -> None:
         self.root = os.path.realpath(root)
+        self._inside = self.root.rstrip(os.sep) + os.sep
         self._entries = 0
         self._real_folders: dict[str, str] = {}
 
@@ -52,43 +54,43 @@ class Walk:
         return [entry for entry in self.entries(folder) if _is_folder(entry)]
 
     def entries(self, folder: str) -> list[os.DirEntry[str]]:
-        """What a folder holds, by name; nothing when it cannot be read or too much was seen already."""
+        """What a folder holds, by name; nothing when it cannot be read, less once too much was seen."""
         try:
-            if folder != self.root and os.path.islink(folder):  # noqa: PTH114 - as above
+            if folder != self.root and Path(folder).is_symlink():
                 return []
             with os.scandir(folder) as listing:
-                # A name that cannot be printed cannot be asked for, and has no place in a terminal.
-                entries = [entry for entry in listing if entry.name.isprintable()]
+                entries = list(islice(listing, ENTRIES_LIMIT - self._entries))
         except OSError:
             return []
         self._entries += len(entries)
-        if self._entries > ENTRIES_LIMIT:
-            return []
-        return sorted(entries, key=lambda entry: entry.name)
+        # A name that cannot be printed cannot be asked for, and has no place in a terminal.
+        return sorted((entry for entry in entries if entry.name.isprintable()), key=lambda entry: entry.name)
 
     def file(self, folder: str, entry: os.DirEntry[str]) -> FoundFile | None:
         """The entry as a file; None for what is no regular file or leads out of the root."""
         try:
-            if entry.is_symlink() and not self.holds(self._target(folder, entry.path)):
-                return None
-            status = entry.stat()
+            status = self._followed(folder, entry.path) if entry.is_symlink() else entry.stat()
         except OSError:
             return None
-        return FoundFile(folder, entry.name, entry.path, status) if stat.S_ISREG(status.st_mode) else None
+        if status is None or not stat.S_ISREG(status.st_mode):
+            return None
+        return FoundFile(folder, entry.name, entry.path, status)
 
-    def holds(self, path: str) -> bool:
-        """Whether a real path lies inside the root."""
-        return path.startswith(self.root.rstrip(os.sep) + os.sep)
-
-    def _target(self, folder: str, link: str) -> str:
+    def _followed(self, folder: str, link: str) -> os.stat_result | None:
+        """The status of what a link leads to; None when that is outside."""
+        text = os.readlink(link)  # noqa: PTH115 - links are many, and a Path takes longer than the call
+        place = text if text.startswith(os.sep) else f"{folder}{os.sep}{text}"
+        target_folder, _, name = place.rpartition(os.sep)
         # A store may hold thousands of links into one folder: its real place is looked up once.
-        target_folder, name = os.path.split(os.path.join(folder, os.readlink(link)))  # noqa: PTH115, PTH118
         real_folder = self._real_folders.get(target_folder)
         if real_folder is None:
-            real_folder = self._real_folders[target_folder] = os.path.realpath(target_folder)
-        target = os.path.join(real_folder, name)  # noqa: PTH118
-        is_final = name not in ("", ".", "..") and not os.path.islink(target)  # noqa: PTH114
-        return target if is_final else os.path.realpath(target)
+            real_folder = self._real_folders[target_folder] = os.path.realpath(target_folder or os.sep)
+        target = f"{real_folder}{os.sep}{name}"
+        status = os.lstat(target)
+        if stat.S_ISLNK(status.st_mode) or name in ("", ".", ".."):
+            target = os.path.realpath(target)
+            status = os.lstat(target)
+        return status if target.startswith(self._inside) else None
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
