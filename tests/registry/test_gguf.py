@@ -1,6 +1,5 @@
 """GGUF files as people have them: good ones, broken ones, and ones that lie about their size."""
 
-import random
 import struct
 import tempfile
 import time
@@ -8,62 +7,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from malformed import measured_memory, mutants, read_all
+from model_files import (
+    ARRAY,
+    STRING,
+    UINT32,
+    bare_gguf,
+    boolean,
+    gguf,
+    model,
+    number,
+    numbers,
+    projector,
+    real,
+    short,
+    split,
+    split_into,
+    string,
+    text,
+)
 
-from ganglion.core.errors import GanglionError, LoadFailed, ModelNotFound
+from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
 from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
-
-UINT32, FLOAT32, STRING, ARRAY = 4, 6, 8, 9
-Entry = tuple[str, int, bytes]
-
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value.encode())) + value.encode()
-
-
-def number(key: str, value: int) -> Entry:
-    return key, UINT32, struct.pack("<I", value)
-
-
-def real(key: str, value: float) -> Entry:
-    return key, FLOAT32, struct.pack("<f", value)
-
-
-def string(key: str, value: str) -> Entry:
-    return key, STRING, text(value)
-
-
-def strings(key: str, values: list[str]) -> Entry:
-    return key, ARRAY, struct.pack("<IQ", STRING, len(values)) + b"".join(map(text, values))
-
-
-def numbers(key: str, values: list[int]) -> Entry:
-    return key, ARRAY, struct.pack(f"<IQ{len(values)}I", UINT32, len(values), *values)
-
-
-def gguf(*extra: Entry, leave_out: str = "", weight_bytes: int = 64) -> bytes:
-    """A small model file: two layers, four words, one tensor of 16 floats."""
-    added = {key for key, _, _ in extra}
-    entries: list[Entry] = [
-        string("general.architecture", "llama"),
-        string("general.name", "Tiny"),
-        number("general.file_type", 15),
-        number("llama.block_count", 2),
-        number("llama.context_length", 512),
-        number("llama.embedding_length", 64),
-        number("llama.attention.head_count", 8),
-        number("llama.attention.head_count_kv", 2),
-        strings("tokenizer.ggml.tokens", ["<s>", "</s>", "a", "b"]),
-        number("tokenizer.ggml.bos_token_id", 0),
-        number("tokenizer.ggml.eos_token_id", 1),
-        string("tokenizer.chat_template", "{{ messages }}"),
-    ]
-    entries = [entry for entry in entries if entry[0] not in added | {leave_out}] + list(extra)
-    metadata = b"".join(text(key) + struct.pack("<I", kind) + value for key, kind, value in entries)
-    tensor = text("token_embd.weight") + struct.pack("<IQIQ", 1, 16, 0, 0)
-    head = b"GGUF" + struct.pack("<IQQ", 3, 1, len(entries)) + metadata + tensor
-    return head + bytes(-len(head) % 32) + bytes(weight_bytes)
+from ganglion.registry.gguf import read_facts, read_file
+from ganglion.registry.gguf_reader import Malformed, Reader
 
 
 @pytest.fixture
@@ -92,6 +60,8 @@ def test_a_file_says_what_it_is(file: Path) -> None:
         bos_token="<s>",
         eos_token="</s>",
         quantisation="Q4_K_M",
+        parameters=16,
+        capabilities=("chat", "completion"),
     )
 
 
@@ -132,6 +102,139 @@ def test_what_is_not_there_has_a_plain_default(file: Path) -> None:
     assert read(file, gguf(leave_out="tokenizer.chat_template")).chat_template is None
     assert read(file, gguf(number("tokenizer.ggml.eos_token_id", 99))).eos_token == ""
     assert read(file, gguf(number("general.file_type", 9999))).quantisation == ""
+
+
+def test_parameters_are_the_elements_of_all_tensors(file: Path) -> None:
+    assert read(file, gguf(tensors=((16,), (4, 8), (2, 2, 2, 2)))).parameters == 16 + 32 + 16
+
+
+@pytest.mark.parametrize("shape", [(2**40, 2**40), (2**63,), (2**62, 2, 2, 2)])
+def test_more_weights_than_can_be_are_refused(file: Path, shape: tuple[int, ...]) -> None:
+    # Of an unknown type, so that no size in bytes follows from the shape.
+    content = gguf().replace(struct.pack("<IQIQ", 1, 16, 0, 0), tensor_info(shape))
+    with pytest.raises(LoadFailed, match="announces"):
+        read(file, content)
+
+
+def tensor_info(shape: tuple[int, ...]) -> bytes:
+    return struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 77, 0)
+
+
+def test_the_memory_of_a_context_is_weights_and_cache(file: Path) -> None:
+    facts = read(file, gguf())
+    assert facts.kv_bytes(100, 2.0) == 100 * 64 * 2
+    assert facts.kv_bytes(3, 18 / 32) == 108
+    assert facts.memory_bytes(100, 2.0) == facts.size_bytes + 12800
+
+
+TOOLS = "{% if tools %}{{ tools | tojson }}{% endif %}{{ messages }}"
+CAPABILITIES = {
+    "a chat model": (gguf(), ("chat", "completion")),
+    "a base model": (gguf(leave_out="tokenizer.chat_template"), ("completion",)),
+    "tools": (gguf(string("tokenizer.chat_template", TOOLS)), ("chat", "tools", "completion")),
+    "tool calls": (
+        gguf(string("tokenizer.chat_template", "{{ message.tool_calls }}")),
+        ("chat", "tools", "completion"),
+    ),
+    "no tools": (gguf(string("tokenizer.chat_template", "{{ toolshed }}")), ("chat", "completion")),
+    "think": (
+        gguf(string("tokenizer.chat_template", "{{ '<think>' }}")),
+        ("chat", "reasoning", "completion"),
+    ),
+    "brackets": (
+        gguf(string("tokenizer.chat_template", "{{ '[THINK]' }}")),
+        ("chat", "reasoning", "completion"),
+    ),
+    "a channel": (
+        gguf(string("tokenizer.chat_template", "<|channel|>")),
+        ("chat", "reasoning", "completion"),
+    ),
+    "a switch": (
+        gguf(string("tokenizer.chat_template", "{% if enable_thinking %}")),
+        ("chat", "reasoning", "completion"),
+    ),
+    "an encoder": (model("nomic-bert"), ("embeddings",)),
+    "an encoder by its mask": (
+        model("unheard", boolean("unheard.attention.causal", False), number("unheard.pooling_type", 1)),
+        ("embeddings",),
+    ),
+    "a chat model turned embedder": (
+        gguf(number("llama.pooling_type", 3), string("tokenizer.chat_template", TOOLS)),
+        ("embeddings", "completion"),
+    ),
+    "pooling of none": (gguf(number("llama.pooling_type", 0)), ("chat", "completion")),
+    "sight by architecture": (model("qwen2vl"), ("vision", "completion")),
+    "sight inside": (gguf(number("llama.vision.block_count", 2)), ("chat", "vision", "completion")),
+}
+
+
+@pytest.mark.parametrize(("content", "expected"), CAPABILITIES.values(), ids=CAPABILITIES)
+def test_a_file_gives_away_what_its_model_can_do(
+    file: Path, content: bytes, expected: tuple[str, ...]
+) -> None:
+    assert read(file, content).capabilities == expected
+
+
+def test_a_split_model_is_all_its_parts(tmp_path: Path) -> None:
+    files = split_into(tmp_path, "Big", 3)
+    files[1].write_bytes(split(3, 2, tensors=((32,), (64,))))
+    facts = read_facts(files[0])
+    assert facts.size_bytes == sum(file.stat().st_size for file in files)
+    assert facts.parameters == 16 + 32 + 64 + 16
+    assert facts.path == str(files[0])
+
+
+def test_a_first_part_may_hold_no_weights_and_no_name(tmp_path: Path) -> None:
+    files = split_into(tmp_path, "Big", 2)
+    keys = [short("split.no", 0), short("split.count", 2)]
+    files[0].write_bytes(gguf(*keys, leave_out="general.name", tensors=()))
+    facts = read_facts(files[0])
+    assert (facts.parameters, facts.name) == (16, "Big")
+
+
+def test_a_missing_part_is_named(tmp_path: Path) -> None:
+    files = split_into(tmp_path, "Big", 3)
+    files[1].unlink()
+    with pytest.raises(LoadFailed, match=r"lacks Big-00002-of-00003\.gguf, part 2 of 3") as raised:
+        read_facts(files[0])
+    assert str(tmp_path) in (raised.value.hint or "")
+
+
+def test_a_part_that_is_not_what_its_name_says_is_refused(tmp_path: Path) -> None:
+    files = split_into(tmp_path, "Big", 3)
+    files[2].write_bytes(files[1].read_bytes())
+    with pytest.raises(LoadFailed, match="says it is part 2 of 3, expected part 3 of 3"):
+        read_facts(files[0])
+    files[2].write_bytes(b"GGUF and no more")
+    with pytest.raises(LoadFailed, match="00003-of-00003"):
+        read_facts(files[0])
+    files[2].write_bytes(gguf(short("split.no", 7), short("split.count", 3)))
+    with pytest.raises(LoadFailed, match="part 8 of 3"):
+        read_facts(files[0])
+
+
+def test_a_later_part_alone_names_the_first(tmp_path: Path) -> None:
+    files = split_into(tmp_path, "Big", 2)
+    with pytest.raises(LoadFailed) as raised:
+        read_facts(files[1])
+    assert files[0].name in (raised.value.hint or "")
+
+
+def test_a_first_part_under_another_name_says_how_parts_are_named(tmp_path: Path) -> None:
+    renamed = split_into(tmp_path, "Big", 2)[0].rename(tmp_path / "big.gguf")
+    with pytest.raises(LoadFailed) as raised:
+        read_facts(renamed)
+    assert "-00001-of-00002.gguf" in (raised.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "content", [projector(), bare_gguf([string("general.type", "adapter")])], ids=["projector", "adapter"]
+)
+def test_what_belongs_to_a_model_is_none(file: Path, content: bytes) -> None:
+    with pytest.raises(LoadFailed, match="not a model of its own") as raised:
+        read(file, content)
+    assert "name that model" in (raised.value.hint or "")
+    assert read_file(file).kind == "companion"
 
 
 def test_text_that_is_very_long_is_not_read(file: Path) -> None:
@@ -187,7 +290,7 @@ def test_a_missing_file_a_folder_and_an_empty_file_are_told_apart(tmp_path: Path
 
 
 def test_a_file_that_may_not_be_read_says_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: Path, mode: str) -> None:
+    def refuse(self: Path, mode: str, buffering: int) -> None:
         raise PermissionError(13, "Permission denied")
 
     file.write_bytes(gguf())
@@ -217,23 +320,6 @@ def test_the_embedded_model_is_read_quickly_and_whole() -> None:
     assert "<|im_start|>" in (facts.chat_template or "")
 
 
-def mutants(content: bytes, count: int) -> Iterator[bytes]:
-    """Truncations, flipped bits and huge counts, the same ones every time."""
-    chance = random.Random(20)
-    for number in range(count):
-        mutant = bytearray(content)
-        match number % 3:
-            case 0:
-                del mutant[chance.randrange(len(mutant)) :]
-            case 1:
-                for _ in range(chance.randint(1, 8)):
-                    mutant[chance.randrange(len(mutant))] ^= 1 << chance.randrange(8)
-            case _:
-                at = chance.randrange(len(mutant) - 8)
-                mutant[at : at + 8] = struct.pack("<Q", chance.choice([2**64 - 1, 2**40, 2**31, 2**20, 0]))
-        yield bytes(mutant)
-
-
 @pytest.fixture
 def quick_file(file: Path) -> Iterator[Path]:
     """In memory where the system has such a folder: thousands of writes to a disk take long."""
@@ -246,20 +332,27 @@ def quick_file(file: Path) -> Iterator[Path]:
 
 
 def check_mutants(file: Path, content: bytes, count: int) -> None:
-    slowest_s = 0.0
-    for mutant in mutants(content, count):
-        file.write_bytes(mutant)
-        began_s = time.process_time()
-        try:
-            assert isinstance(read_facts(file), ModelFacts)
-        except GanglionError as error:
-            assert error.message
-        slowest_s = max(slowest_s, time.process_time() - began_s)
-    assert slowest_s < 0.1
+    read_all(file, mutants(content, count), lambda: read_facts(file), is_traced=len(content) < 4096)
 
 
 def test_two_thousand_mutants_of_a_small_file_are_read_or_refused(quick_file: Path) -> None:
     check_mutants(quick_file, gguf(), 2000)
+
+
+def test_a_thousand_mutants_of_a_part_with_everything_in_it_are_read_or_refused(quick_file: Path) -> None:
+    everything = gguf(
+        numbers("llama.attention.head_count_kv", [4, 0]),
+        number("llama.pooling_type", 1),
+        real("general.sampling.temp", 0.5),
+        short("split.no", 0),
+        short("split.count", 2),
+        tensors=((16,), (4, 8), (2, 2, 2, 2)),
+    )
+    first, second = split_into(quick_file.parent, "mutant", 2)
+    read_all(first, mutants(everything, 500), lambda: read_facts(first))
+    first.write_bytes(everything)
+    assert read_facts(first).parameters == 16 + 32 + 16 + 16
+    read_all(second, mutants(split(2, 2), 500), lambda: read_facts(first))
 
 
 def test_mutants_of_the_embedded_model_s_head_are_read_or_refused(quick_file: Path) -> None:
@@ -280,3 +373,35 @@ def test_a_header_that_sends_the_reader_through_zeros_ends_soon(file: Path) -> N
     with pytest.raises(LoadFailed):
         read_facts(file)
     assert time.process_time() - began_s < 1.0
+
+
+def test_text_and_arrays_that_a_huge_file_announces_are_never_allocated(file: Path) -> None:
+    huge = text("k") + struct.pack("<IQ", STRING, 3 << 30)
+    file.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 1, 2) + huge)
+    with file.open("r+b") as sparse:
+        sparse.truncate(4 << 30)
+    with measured_memory() as peak_bytes:
+        with pytest.raises(LoadFailed):
+            read_facts(file)
+        assert peak_bytes() < 4 << 20
+
+
+def test_a_header_that_leads_through_the_whole_of_a_huge_file_is_left(file: Path) -> None:
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("k") + struct.pack("<IIQ", ARRAY, STRING, 100_000)
+    with file.open("wb") as sparse:
+        sparse.write(head)
+        for index in range(20_000):
+            sparse.seek(len(head) + (index << 13))
+            sparse.write(struct.pack("<Q", (1 << 13) - 8))
+        sparse.truncate(1 << 40)
+    began_s = time.process_time()
+    with pytest.raises(LoadFailed, match="goes on beyond 64 MiB"):
+        read_facts(file)
+    assert time.process_time() - began_s < 1.0
+
+
+def test_a_file_that_is_cut_while_it_is_read_is_refused(file: Path) -> None:
+    content = gguf()
+    file.write_bytes(content[:100])
+    with file.open("rb", buffering=0) as opened, pytest.raises(Malformed, match="became shorter"):
+        Reader(opened, len(content)).header()

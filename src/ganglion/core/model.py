@@ -28,3 +28,11 @@ class ModelFacts:
     capabilities: tuple[str, ...] = ()
     """Of chat, tools, vision, embeddings, reasoning, completion: what the file itself gives away."""
     sampling: Sampling = Sampling()
+
+    def kv_bytes(self, tokens: int, element_bytes: float) -> int:
+        """What so many tokens take in a cache whose elements have this size."""
+        return int(tokens * self.kv_values_per_token * element_bytes)
+
+    def memory_bytes(self, tokens: int, element_bytes: float) -> int:
+        """Weights and cache together; what an engine itself needs comes on top."""
+        return self.size_bytes + self.kv_bytes(tokens, element_bytes)

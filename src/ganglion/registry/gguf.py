@@ -1,15 +1,19 @@
 """A GGUF file's own description of its model, read in milliseconds and without its weights."""
 
 import math
-import mmap
+import os
 import stat
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from reprlib import repr as shortened
+from typing import Final, Literal
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Sampling
+from ganglion.registry.capabilities import capabilities, is_encoder
 from ganglion.registry.gguf_reader import Array, Header, Malformed, Metadata, NotGguf, Reader
+from ganglion.registry.parts import PARTS_LIMIT, part_of, parts_of
 
 _QUANTISATIONS: Final = {
     0: "F32",
@@ -50,13 +54,48 @@ _QUANTISATIONS: Final = {
 _LAYERS_LIMIT: Final = 1 << 14
 _WIDTH_LIMIT: Final = 1 << 20
 _CONTEXT_LIMIT: Final = 1 << 31
+_ARCHITECTURE_LIMIT: Final = 64
+_NAME_LIMIT: Final = 256
+
+_COMPANION_TYPES: Final = frozenset({"adapter", "imatrix", "mmproj"})
+_COMPANION_ARCHITECTURES: Final = frozenset({"clip"})
+_VISION_ARCHITECTURES: Final = frozenset(
+    {"cogvlm", "hunyuan_vl", "mllama", "qwen2vl", "qwen3vl", "qwen3vlmoe"}
+)
 
 _NOT_GGUF_HINT: Final = "Ganglion's llama engine runs GGUF files; download the model in that format."
 _DAMAGED_HINT: Final = "The file is damaged or its download was cut short; download it again."
 
 
+@dataclass(frozen=True, slots=True)
+class FileFacts:
+    """What one file says, be it a whole model, a part of one or something that stands beside one."""
+
+    kind: Literal["model", "part", "companion"]
+    facts: ModelFacts | None
+    """Of this file alone; only a model and its first part describe it."""
+    parameters: int
+    number: int = 1
+    count: int = 1
+
+
 def read_facts(path: Path) -> ModelFacts:
-    """What the file says of its model; raises ModelNotFound or LoadFailed."""
+    """What the model's files say of it, all parts counted; raises ModelNotFound or LoadFailed."""
+    file = read_file(path)
+    if file.facts is None:
+        raise LoadFailed(f"{path} is not a model of its own.", hint=_not_alone(path, file))
+    if file.count == 1:
+        return file.facts
+    others = [_read_part(path, other, number, file.count) for number, other in _others(path, file.count)]
+    return replace(
+        file.facts,
+        size_bytes=file.facts.size_bytes + sum(size_bytes for size_bytes, _ in others),
+        parameters=file.parameters + sum(parameters for _, parameters in others),
+    )
+
+
+def read_file(path: Path) -> FileFacts:
+    """What this one file says, other parts left aside; raises ModelNotFound or LoadFailed."""
     try:
         return _read(path)
     except Malformed as error:
@@ -70,7 +109,41 @@ def read_facts(path: Path) -> ModelFacts:
         raise LoadFailed(f"{path} could not be read: {error.strerror or error}.") from error
 
 
-def _read(path: Path) -> ModelFacts:
+def _others(path: Path, count: int) -> list[tuple[int, Path]]:
+    paths = parts_of(path)
+    if len(paths) != count or paths[0] != path:
+        raise LoadFailed(
+            f"{path} is the first of {count} parts, and its name does not say so.",
+            hint=f"Name the parts NAME-00001-of-{count:05}.gguf and so on: that is how the others are found.",
+        )
+    return [(number, other) for number, other in enumerate(paths, start=1) if number > 1]
+
+
+def _read_part(first: Path, path: Path, number: int, count: int) -> tuple[int, int]:
+    """Bytes and parameters of one further part."""
+    try:
+        size_bytes = path.stat().st_size
+        file = read_file(path)
+    except (OSError, ModelNotFound) as error:
+        raise LoadFailed(
+            f"{first} lacks {path.name}, part {number} of {count}.",
+            hint=f"Put it into {path.parent}, or download the model again.",
+        ) from error
+    if (file.number, file.count) != (number, count):
+        raise LoadFailed(
+            f"{path} says it is part {file.number} of {file.count}, expected part {number} of {count}.",
+            hint=_DAMAGED_HINT,
+        )
+    return size_bytes, file.parameters
+
+
+def _not_alone(path: Path, file: FileFacts) -> str:
+    if file.kind == "companion":
+        return "It belongs to a language model (a projector, an adapter or the like): name that model's file."
+    return f"It is part {file.number} of {file.count}: name the first one, {parts_of(path)[0].name}."
+
+
+def _read(path: Path) -> FileFacts:
     status = path.stat()
     if stat.S_ISDIR(status.st_mode):
         inside = sorted(file.name for file in path.glob("*.gguf"))[:5]
@@ -80,49 +153,85 @@ def _read(path: Path) -> ModelFacts:
         raise LoadFailed(f"{path} is not a regular file.", hint=_NOT_GGUF_HINT)
     if status.st_size == 0:
         raise LoadFailed(f"{path} is empty.", hint=_DAMAGED_HINT)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        reader = Reader(data)
+    with path.open("rb", buffering=0) as file:
+        reader = Reader(file, status.st_size)
         header = reader.header()
-        if header.end > len(data):
+        if header.end > status.st_size:
             raise LoadFailed(
-                f"{path} is cut short: its weights end at byte {header.end}, the file at {len(data)}.",
+                f"{path} is cut short: its weights end at byte {header.end}, the file at {status.st_size}.",
                 hint=_DAMAGED_HINT,
             )
-        return _facts(path, status.st_size, int(status.st_mtime), header, reader)
+        if header.parameters > status.st_size * 8:
+            raise Malformed(f"it announces {header.parameters} weights, each less than a bit")
+        return _file_facts(path, status, header, reader)
 
 
-def _facts(path: Path, size_bytes: int, modified_s: int, header: Header, reader: Reader) -> ModelFacts:
+def _file_facts(path: Path, status: os.stat_result, header: Header, reader: Reader) -> FileFacts:
+    metadata = header.metadata
+    count = _whole(metadata, "split.count", PARTS_LIMIT, smallest=0) or 1
+    number = (_whole(metadata, "split.no", PARTS_LIMIT, smallest=0) or 0) + 1
+    if number > count:
+        raise Malformed(f"it says it is part {number} of {count}")
+    if number > 1:
+        return FileFacts("part", None, header.parameters, number, count)
+    kind = _text(metadata, "general.type")
+    if kind in _COMPANION_TYPES or _text(metadata, "general.architecture") in _COMPANION_ARCHITECTURES:
+        return FileFacts("companion", None, header.parameters)
+    if not header.tensor_count and count == 1:
+        raise Malformed("it holds no weights, only a vocabulary")
+    facts = _facts(path, status, header, reader)
+    return FileFacts("model", facts, header.parameters, number, count)
+
+
+def _facts(path: Path, status: os.stat_result, header: Header, reader: Reader) -> ModelFacts:
     metadata = header.metadata
     architecture = _text(metadata, "general.architecture")
-    if architecture is None:
+    if not architecture:
         raise Malformed("it does not name its architecture")
+    if len(architecture) > _ARCHITECTURE_LIMIT or not architecture.isprintable():
+        raise Malformed(f"it names {shortened(architecture)} as its architecture")
     block_count = _whole(metadata, f"{architecture}.block_count", _LAYERS_LIMIT)
     context_length = _whole(metadata, f"{architecture}.context_length", _CONTEXT_LIMIT)
     if block_count is None or context_length is None:
         raise Malformed(
             f"it holds no language model (architecture {architecture!r}, no layers or context length)"
         )
-    if not header.tensor_count:
-        raise Malformed("it holds no weights, only a vocabulary")
     tokens = metadata.get("tokenizer.ggml.tokens")
     vocabulary = tokens if isinstance(tokens, Array) else Array(8, 0, 0)
     bos_token, eos_token = _special_tokens(metadata, vocabulary, reader)
     file_type = metadata.get("general.file_type")
+    chat_template = _text(metadata, "tokenizer.chat_template")
+    part = part_of(path.name)
     return ModelFacts(
         path=str(path),
-        size_bytes=size_bytes,
-        modified_s=modified_s,
+        size_bytes=status.st_size,
+        modified_s=int(status.st_mtime),
         architecture=architecture,
-        name=_text(metadata, "general.name") or path.stem,
+        name=(_text(metadata, "general.name") or (part.stem if part else path.stem))[:_NAME_LIMIT],
         context_length=context_length,
         block_count=block_count,
         kv_values_per_token=_kv_values(metadata, architecture, block_count, reader),
         vocabulary_size=vocabulary.count or _whole(metadata, f"{architecture}.vocab_size", _WIDTH_LIMIT) or 0,
-        chat_template=_text(metadata, "tokenizer.chat_template"),
+        chat_template=chat_template,
         bos_token=bos_token,
         eos_token=eos_token,
         quantisation=_QUANTISATIONS.get(file_type, "") if isinstance(file_type, int) else "",
+        parameters=header.parameters,
+        capabilities=_capabilities(metadata, architecture, chat_template),
         sampling=_sampling(metadata),
+    )
+
+
+def _capabilities(metadata: Metadata, architecture: str, chat_template: str | None) -> tuple[str, ...]:
+    is_encoding = is_encoder(architecture)
+    vision_keys = ("clip.", f"{architecture}.vision.")
+    return capabilities(
+        chat_template=chat_template,
+        is_causal=not is_encoding and metadata.get(f"{architecture}.attention.causal") is not False,
+        # Pooling 0 is none at all.
+        is_embedding=is_encoding or bool(metadata.get(f"{architecture}.pooling_type")),
+        has_vision=architecture in _VISION_ARCHITECTURES
+        or any(key.startswith(vision_keys) for key in metadata),
     )
 
 
@@ -177,7 +286,7 @@ def _number(metadata: Metadata, key: str, *, largest: float) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool | str | Array) or not math.isfinite(value) or not 0 <= value <= largest:
-        raise Malformed(f"{key} is {value!r}, expected 0 to {largest:g}")
+        raise Malformed(f"{key} is {shortened(value)}, expected 0 to {largest:g}")
     return float(value)
 
 
@@ -193,5 +302,5 @@ def _whole(metadata: Metadata, key: str, limit: int, *, smallest: int = 1) -> in
 
 def _checked(key: str, value: object, limit: int, smallest: int) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not smallest <= value <= limit:
-        raise Malformed(f"{key} is {value!r}, expected a whole number from {smallest} to {limit}")
+        raise Malformed(f"{key} is {shortened(value)}, expected a whole number from {smallest} to {limit}")
     return value

@@ -2,13 +2,19 @@
 
 Law: nothing is allocated or looped over because the file asked for it. Every count and length is held against
 the bytes that are left, and arrays stay where they lie until someone reads one of bounded size.
+
+The file is read through a window and never mapped: another program may cut it short at any moment, which a
+mapping answers with SIGBUS and a read with fewer bytes.
 """
 
-import mmap
+import struct
 from dataclasses import dataclass
+from io import FileIO
+from reprlib import repr as shortened
 from struct import Struct
 from typing import Final
 
+_MAGIC: Final = int.from_bytes(b"GGUF", "little")
 VERSIONS: Final = (2, 3)
 ALIGNMENT_DEFAULT: Final = 32
 # The largest files seen hold a few hundred keys and 20,000 tensors, and vocabulary plus merges reach 800,000
@@ -20,6 +26,13 @@ KEY_BYTES_LIMIT: Final = 1 << 16
 # Longer text (an embedded tokenizer.json) is left where it lies, as an array of bytes.
 TEXT_BYTES_LIMIT: Final = 1 << 20
 ARRAY_LIMIT: Final = 1 << 16
+WINDOW_BYTES: Final = 1 << 18
+# Where a value was jumped over, what follows may be the last that is wanted there.
+GLANCE_BYTES: Final = 1 << 12
+# Vocabularies of 260,000 words make headers of 15 MB; a file that leads further only takes time.
+READ_LIMIT: Final = 64 << 20
+# ggml counts elements in 63 bits, and llama.cpp refuses what overflows them.
+ELEMENTS_LIMIT: Final = (1 << 63) - 1
 
 _UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
 _SCALARS: Final = {
@@ -102,16 +115,20 @@ class Header:
     version: int
     metadata: Metadata
     tensor_count: int
+    parameters: int
     end: int
 
 
 class Reader:
-    """Walks one mapped file; every step is bounds-checked and raises Malformed."""
+    """Walks one unbuffered file of a known size; every step is bounds-checked and raises Malformed."""
 
-    def __init__(self, data: mmap.mmap | bytes) -> None:
-        self._data = data
-        self._size = len(data)
+    def __init__(self, file: FileIO, size: int) -> None:
+        self._file = file
+        self._size = size
         self._offset = 0
+        self._window = b""
+        self._window_offset = 0
+        self._bytes_read = 0
         self._strings = 0
 
     def header(self) -> Header:
@@ -120,22 +137,24 @@ class Reader:
         metadata = self._metadata(key_count)
         alignment = metadata.get("general.alignment", ALIGNMENT_DEFAULT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-            raise Malformed(f"general.alignment is {alignment!r}, expected a power of two")
-        end = self._tensors_end(tensor_count, alignment)
-        return Header(version, metadata, tensor_count, end)
+            raise Malformed(f"general.alignment is {shortened(alignment)}, expected a power of two")
+        parameters, weight_bytes = self._tensors(tensor_count)
+        start = -(-self._offset // alignment) * alignment
+        return Header(version, metadata, tensor_count, parameters, start + weight_bytes)
 
     def strings(self, array: Array, indices: frozenset[int]) -> dict[int, str]:
         """The strings at these indices of an array that `header()` walked over."""
         found: dict[int, str] = {}
         if array.kind != _STRING:
             return found
-        offset, data = array.offset, self._data
-        last = min(max(indices, default=-1), array.count - 1)
-        for index in range(last + 1):
-            (length,) = _length_at(data, offset)
-            if index in indices and length <= TEXT_BYTES_LIMIT:
-                found[index] = data[offset + 8 : offset + 8 + length].decode(errors="replace")
-            offset += 8 + length
+        self._offset = array.offset
+        index = 0
+        for wanted in sorted(index for index in indices if 0 <= index < array.count):
+            self._skip_strings(wanted - index)
+            text = self._text(TEXT_BYTES_LIMIT)
+            if isinstance(text, str):
+                found[wanted] = text
+            index = wanted + 1
         return found
 
     def numbers(self, array: Array) -> tuple[int | float, ...]:
@@ -143,13 +162,14 @@ class Reader:
         scalar = _SCALARS.get(array.kind)
         if scalar is None or array.count > ARRAY_LIMIT:
             raise Malformed(f"expected a short array of numbers, found {array.count} elements")
-        raw = self._data[array.offset : array.offset + array.count * scalar.size]
-        return tuple(value for (value,) in scalar.iter_unpack(raw))
+        self._offset = array.offset
+        size = array.count * scalar.size
+        at = self._take(size)
+        return tuple(value for (value,) in scalar.iter_unpack(self._window[at : at + size]))
 
     def _preamble(self) -> tuple[int, int, int]:
-        if self._data[:4] != b"GGUF":
+        if self._size < 4 or self._uint32() != _MAGIC:
             raise NotGguf("it does not begin with the letters GGUF")
-        self._offset = 4
         version = self._uint32()
         if version not in VERSIONS:
             if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
@@ -166,7 +186,7 @@ class Reader:
             if not isinstance(key, str):
                 raise Malformed(f"a metadata key of {key.count} bytes")
             if key in metadata:
-                raise Malformed(f"the metadata key {key!r} stands there twice")
+                raise Malformed(f"the metadata key {shortened(key)} stands there twice")
             metadata[key] = self._value(self._uint32())
         return metadata
 
@@ -178,8 +198,8 @@ class Reader:
         scalar = _SCALARS.get(kind)
         if scalar is None:
             raise Malformed(f"metadata of the unknown type {kind}")
-        offset = self._advance(scalar.size)
-        value: int | float = scalar.unpack_from(self._data, offset)[0]
+        at = self._take(scalar.size)
+        value: int | float = scalar.unpack_from(self._window, at)[0]
         return bool(value) if kind == _BOOL else value
 
     def _array(self) -> Array:
@@ -194,60 +214,95 @@ class Reader:
         if scalar is None:
             raise Malformed(f"an array of the unknown type {kind}")
         count = self._count("elements", smallest_bytes=scalar.size, limit=self._size)
-        return Array(kind, count, self._advance(count * scalar.size))
+        return Array(kind, count, self._skip(count * scalar.size))
 
     def _skip_strings(self, count: int) -> None:
         # The one hot loop: a vocabulary and its merges are a hundred thousand strings or more.
-        offset, last, data = self._offset, self._size - 8, self._data
-        for _ in range(count):
-            if offset > last:
+        left = count
+        while left:
+            at = self._take(8)
+            window = self._window
+            done = 0
+            try:
+                for done in range(left):  # noqa: B007 - read when the window ends
+                    at += 8 + _length_at(window, at)[0]
+                left = 0
+            except (struct.error, OverflowError):
+                left -= done  # the rest lies beyond the window
+            self._offset = self._window_offset + at
+            if self._offset > self._size:
                 raise Malformed("it ends inside an array of strings")
-            offset += 8 + _length_at(data, offset)[0]
-        if offset > self._size:
-            raise Malformed("it ends inside an array of strings")
-        self._offset = offset
 
     def _text(self, limit: int) -> str | Array:
         length = self._count("bytes of text", smallest_bytes=1, limit=self._size)
-        offset = self._advance(length)
         if length > limit:
-            return Array(0, length, offset)
-        return self._data[offset : offset + length].decode(errors="replace")
+            return Array(0, length, self._skip(length))
+        at = self._take(length)
+        return self._window[at : at + length].decode(errors="replace")
 
-    def _tensors_end(self, tensor_count: int, alignment: int) -> int:
-        ends = [self._tensor() for _ in range(tensor_count)]
-        start = -(-self._offset // alignment) * alignment
-        return start + max(ends, default=0)
+    def _tensors(self, tensor_count: int) -> tuple[int, int]:
+        """How many elements all tensors have, and where the last ends, counted from the first's start."""
+        parameters = end = 0
+        for _ in range(tensor_count):
+            elements, tensor_end = self._tensor()
+            parameters += elements
+            end = max(end, tensor_end)
+        if parameters > ELEMENTS_LIMIT:
+            raise Malformed(f"it announces {parameters} weights")
+        return parameters, end
 
-    def _tensor(self) -> int:
-        """Where one tensor ends, counted from the start of the weights."""
+    def _tensor(self) -> tuple[int, int]:
         name_bytes = self._count("bytes of a tensor's name", smallest_bytes=1, limit=KEY_BYTES_LIMIT)
-        self._advance(name_bytes)
+        self._skip(name_bytes)
         dimensions = self._uint32()
         if dimensions > 4:
             raise Malformed(f"a tensor of {dimensions} dimensions")
         elements = 1
         for _ in range(dimensions):
-            elements *= _length_at(self._data, self._advance(8))[0]
+            elements *= self._uint64()
         block_elements, block_bytes = _BLOCKS.get(self._uint32(), (1, 0))
-        (offset,) = _length_at(self._data, self._advance(8))
-        return int(offset + elements // block_elements * block_bytes)
+        offset = self._uint64()
+        return elements, offset + elements // block_elements * block_bytes
 
     def _count(self, what: str, *, smallest_bytes: int, limit: int) -> int:
-        (count,) = _length_at(self._data, self._advance(8))
+        count = self._uint64()
         if count > limit or count * smallest_bytes > self._size - self._offset:
             raise Malformed(
                 f"it announces {count} {what}, more than its {self._size - self._offset} bytes hold"
             )
-        return int(count)
+        return count
 
     def _uint32(self) -> int:
-        return int(_uint32_at(self._data, self._advance(4))[0])
+        at = self._take(4)
+        return int(_uint32_at(self._window, at)[0])
 
-    def _advance(self, size: int) -> int:
-        """Step over `size` bytes and return where they began."""
+    def _uint64(self) -> int:
+        at = self._take(8)
+        return int(_length_at(self._window, at)[0])
+
+    def _skip(self, size: int) -> int:
+        """Step over `size` bytes, and return where in the file they began."""
         offset = self._offset
         if size > self._size - offset:
             raise Malformed("it ends inside its header")
         self._offset = offset + size
         return offset
+
+    def _take(self, size: int) -> int:
+        """Step over `size` bytes, at most a text's, and return where in the window they now lie."""
+        at = self._skip(size) - self._window_offset
+        if at < 0 or at + size > len(self._window):
+            self._look(self._window_offset + at, size)
+            return 0
+        return at
+
+    def _look(self, offset: int, size: int) -> None:
+        is_next = 0 <= offset + size - self._window_offset - len(self._window) <= GLANCE_BYTES
+        wanted = max(size, WINDOW_BYTES if is_next else GLANCE_BYTES)
+        self._bytes_read += wanted
+        if self._bytes_read > READ_LIMIT:
+            raise Malformed(f"its header goes on beyond {READ_LIMIT >> 20} MiB")
+        self._file.seek(offset)
+        self._window, self._window_offset = self._file.read(wanted), offset
+        if len(self._window) < size:
+            raise Malformed("it became shorter while it was read")

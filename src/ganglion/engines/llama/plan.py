@@ -73,9 +73,8 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
     shape = _deterministic_lanes if settings.is_deterministic else _lanes
     lanes = shape(context, kv_tokens, settings.parallel)
     total = sum(lane.total_cells for lane in lanes)
-    token_bytes = facts.kv_values_per_token * ELEMENT_BYTES[settings.kv_type]
     parked = kv_tokens // 2
-    required = int(facts.size_bytes + (total + parked) * token_bytes + OVERHEAD_BYTES)
+    required = facts.memory_bytes(total + parked, ELEMENT_BYTES[settings.kv_type]) + OVERHEAD_BYTES
     if required > free_bytes:
         raise InsufficientMemory(
             f"{facts.name or facts.path} needs about {required >> 20} MiB of memory and "

@@ -1,0 +1,136 @@
+"""What it takes to know the models of a machine: finding ten thousand files, describing one.
+
+    python -m benchmarks.models
+
+prints a table of medians against their bounds, `--json` one JSON list; the exit status is 1 when a bound is
+missed. Use a quiet machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import struct
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.servers import model_path
+from ganglion.registry.gguf import read_facts
+from ganglion.registry.index import Index
+from ganglion.registry.stores import Root, scan
+
+FILES = 10_000
+FOLDERS = 100
+ROUNDS = 7
+RESOLVE_BOUND_S = 0.2
+FACTS_BOUND_S = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One figure, the median of its rounds, and what it must not exceed."""
+
+    subject: str
+    seconds: float
+    bound_s: float | None
+
+    @property
+    def is_met(self) -> bool:
+        return self.bound_s is None or self.seconds <= self.bound_s
+
+
+def tiny_model() -> bytes:
+    """The smallest file that is a model: three keys, one weight."""
+
+    def text(value: str) -> bytes:
+        return struct.pack("<Q", len(value)) + value.encode()
+
+    keys = text("general.architecture") + struct.pack("<I", 8) + text("llama")
+    for key in ("llama.block_count", "llama.context_length"):
+        keys += text(key) + struct.pack("<II", 4, 512)
+    tensor = text("token_embd.weight") + struct.pack("<IQIQ", 1, 8, 0, 0)
+    head = b"GGUF" + struct.pack("<IQQ", 3, 1, 3) + keys + tensor
+    return head + bytes(-len(head) % 32) + bytes(32)
+
+
+def make_files(folder: Path, count: int) -> None:
+    """Write so many models, by maker, as people sort them."""
+    content = tiny_model()
+    for number in range(count):
+        file = folder / f"maker-{number % FOLDERS:03}" / f"model-{number:05}-Q4_K_M.gguf"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(content)
+
+
+def find(name: str, home: Path) -> Path:
+    """From a name to a file as a new process does it: read the index, look at every file, choose one."""
+    models = scan([Root("models folder", home / "models")], Index(home / "cache"))
+    wanted = name.casefold()
+    return next(model.path for model in models if model.name.casefold() == wanted)
+
+
+def measure_finding(count: int) -> list[Measured]:
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        make_files(home / "models", count)
+        last = f"MODEL-{count - 1:05}-q4_k_m"
+        cold_s = seconds(lambda: find(last, home), rounds=1)
+        warm_s = seconds(lambda: find(last, home), rounds=ROUNDS)
+    return [
+        Measured(f"find one of {count} files, no index yet", cold_s, None),
+        Measured(f"find one of {count} files, warm index", warm_s, RESOLVE_BOUND_S),
+    ]
+
+
+def measure_facts() -> Measured:
+    path = model_path()
+    return Measured(
+        f"metadata of {path.name}", seconds(lambda: read_facts(path), rounds=ROUNDS), FACTS_BOUND_S
+    )
+
+
+def seconds(work: Callable[[], object], *, rounds: int) -> float:
+    """The median of some runs."""
+    taken: list[float] = []
+    for _ in range(rounds):
+        started_s = time.perf_counter()
+        work()
+        taken.append(time.perf_counter() - started_s)
+    return median(taken)
+
+
+def table(rows: list[Measured]) -> Table:
+    drawn = Table()
+    drawn.add_column("measure")
+    for name in ("median", "bound", "verdict"):
+        drawn.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        bound = "" if row.bound_s is None else f"≤ {row.bound_s * 1000:g} ms"
+        verdict = "" if row.bound_s is None else "ok" if row.is_met else "MISS"
+        drawn.add_row(row.subject, f"{row.seconds * 1000:.1f} ms", bound, verdict)
+    return drawn
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__.splitlines()[0])
+    parser.add_argument("--files", type=int, default=FILES)
+    parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
+    arguments = parser.parse_args()
+    rows = [*measure_finding(arguments.files), measure_facts()]
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows]))
+    else:
+        Console().print(table(rows))
+    sys.exit(not all(row.is_met for row in rows))
+
+
+if __name__ == "__main__":
+    main()
