@@ -97,6 +97,32 @@ class EngineConfig(Struct, frozen=True):
     """A Jinja file, or the template itself; left out, the model's own, else ChatML."""
 
 
+class ResidencyConfig(Struct, frozen=True):
+    """Which models are held, and for how long."""
+
+    auto_load: bool = True
+    """A request loads the model it names; off, as behind a gateway, it gets 404 for what is not loaded."""
+    max_models: Count | None = None
+    """Models loaded at once; left out, as many as fit into memory."""
+    memory_mb: Count | None = None
+    """Memory of all loaded models together, in MiB; left out, what the machine has."""
+    keep_alive_s: Seconds | None = None
+    """A model that nobody asks for is unloaded after so many seconds; left out, it stays."""
+    keep_kv_mb: Annotated[int, Meta(ge=0)] = 1024
+    """Disk for the KV of unloaded models' prompts, in MiB, in the home folder's `cache/kv`; 0 for none."""
+
+
+class HubConfig(Struct, frozen=True):
+    """Where models are downloaded from."""
+
+    endpoint: str | None = None
+    """Address of the hub; left out, `HF_ENDPOINT`, else huggingface.co."""
+    download: bool = True
+    """A name `org/repo[:quant]` that is not here is downloaded; off, it is unknown."""
+    offline: bool = False
+    """Never ask the hub; what is in its cache is used."""
+
+
 class LogConfig(Struct, frozen=True):
     """What is said on stderr."""
 
@@ -112,8 +138,13 @@ class Config(Struct, frozen=True):
     server: ServerConfig = ServerConfig()
     engine: EngineConfig = EngineConfig()
     log: LogConfig = LogConfig()
+    residency: ResidencyConfig = ResidencyConfig()
+    hub: HubConfig = HubConfig()
     models: tuple[str, ...] = ()
-    """GGUF files, names of files in the models folder, or `smollm2`; left out, the embedded model."""
+    """Loaded at the start: GGUF files, names from `models.yaml`, files that are here, hub ids
+    `org/repo[:quant]`, or `smollm2`; left out, the embedded model."""
+    folders: tuple[str, ...] = ()
+    """Folders with GGUF files besides `models` in the home folder and other programs' stores."""
 
 
 @dataclass(frozen=True, slots=True)

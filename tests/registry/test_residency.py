@@ -460,7 +460,7 @@ async def test_an_engine_that_gave_up_counts_as_failed_and_can_be_loaded_again()
 async def test_what_is_not_held_is_found_loaded_and_held_unless_loading_is_off() -> None:
     shop = Shop()
 
-    async def find(name: str) -> Candidate:
+    async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
         if name.startswith("disk"):
             return shop.candidate("disk", "other-name")
         raise ModelNotFound(name)

@@ -27,7 +27,7 @@ def holding(*candidates: Candidate, configured: tuple[Candidate, ...] = ()) -> R
     """A residency that finds these by name, over the ones that it warms at the start."""
     known = {candidate.id: candidate for candidate in candidates}
 
-    async def find(name: str) -> Candidate:
+    async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
         if name not in known:
             raise ModelNotFound(name)
         return known[name]

@@ -44,10 +44,11 @@ def chat(
     """Talk to a model in this terminal."""
     from ganglion.cli.compose import compose, load_config
     from ganglion.cli.logs import set_up
+    from ganglion.cli.progress import download_bar
 
     config = load_config(output, engine.settings())
     set_up(output.log_level or "warning", config.log.format)
-    composition = compose(config, [model] if model else config.models[:1], [])
+    composition = compose(config, [model] if model else config.models[:1], [], bar=download_bar)
     with Background() as background:
         try:
             background.run(composition.engine.open())

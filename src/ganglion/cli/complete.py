@@ -46,11 +46,12 @@ def complete(
     """Continue a text and print it."""
     from ganglion.cli.compose import compose, load_config
     from ganglion.cli.logs import set_up
+    from ganglion.cli.progress import download_bar
 
     prompt = sys.stdin.read() if text == "-" else text
     config = load_config(output, engine.settings())
     set_up(output.log_level or "warning", config.log.format)
-    composition = compose(config, [model] if model else config.models[:1], [])
+    composition = compose(config, [model] if model else config.models[:1], [], bar=download_bar)
     request = Request(
         id="complete",
         model=composition.engine.models()[0].id,

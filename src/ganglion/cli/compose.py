@@ -19,7 +19,7 @@ from ganglion.registry.finder import Finder
 from ganglion.registry.hub import Hub
 from ganglion.registry.names import operator_path
 from ganglion.registry.residency import Residency, ResidencySettings
-from ganglion.registry.resolver import HeldSource, resolve
+from ganglion.registry.resolver import HeldSource, Resolution, explain, resolve
 
 
 def load_config(output: OutputFlags, flags: Mapping[str, object]) -> Config:
@@ -67,6 +67,16 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
+class Models:
+    """Every model that the operator named."""
+
+    warm: tuple[Candidate, ...]
+    """Loaded at the start."""
+    known: tuple[Candidate, ...]
+    """Loaded when somebody asks for them."""
+
+
+@dataclass(frozen=True, slots=True)
 class Composition:
     """The engine, and for people where each model comes from."""
 
@@ -84,15 +94,17 @@ def compose(
 ) -> Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
     home = configuration.home(os.environ)
-    finder, workshop = finder_of(config, home), Workshop(config, home, hub_of(config, home), bar, is_kv_kept)
-    candidates = configured(config, names, served_names, finder, workshop)
+    finder = finder_of(config, home)
+    workshop = Workshop(config, home, hub_of(config, home), bar, is_kv_kept)
+    models = _models(names, served_names, finder, workshop)
 
     async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
         return await asyncio.to_thread(_found, name, engine.held(), finder, workshop, may_catch_all)
 
     residency = config.residency
     engine = Residency(
-        candidates,
+        models.warm,
+        models.known,
         free_bytes=free_bytes,
         find=find,
         settings=ResidencySettings(
@@ -101,34 +113,40 @@ def compose(
             auto_load=residency.auto_load,
         ),
     )
-    origins = tuple(f"{candidate.id} from {candidate.source}" for candidate in candidates)
-    return Composition(engine, origins)
+    return Composition(engine, tuple(f"{model.id} from {model.source}" for model in models.warm))
 
 
-def configured(
-    config: Config, names: Sequence[str], served_names: Sequence[str], finder: Finder, workshop: Workshop
-) -> list[Candidate]:
-    """The models to hold from the start: those that are named, else the config's, else the embedded one.
+def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> Models:
+    """The models that a configuration names, read anew from disk; raises what is wrong with it."""
+    home = configuration.home(os.environ)
+    workshop = Workshop(config, home, hub_of(config, home), is_kv_kept=True)
+    return _models(names, served_names, finder_of(config, home), workshop)
 
-    Entries of `models.yaml` are held as well, to be loaded when they are asked for.
-    """
+
+def _models(names: Sequence[str], served_names: Sequence[str], finder: Finder, workshop: Workshop) -> Models:
+    """Warm are those that are named, else the config's, else the embedded one; and what is pinned."""
+    config = workshop.config
     if config.engine.name == "echo":
-        return [echo_of(name, config) for name in served_names or names or ["echo"]]
+        return Models(tuple(echo_of(name, config) for name in served_names or names or ["echo"]), ())
     asked = Asked(tuple(names or config.models or [SMOLLM2.id]), tuple(served_names))
     catalogue = finder.catalogue()
-    candidates: dict[str, Candidate] = {}
+    warm = []
     for number, name in enumerate(asked.names):
         path = operator_path(name)
         resolution = resolve(name if path is None else str(path), catalogue, may_be_path=True)
-        candidate = candidate_of(resolution, workshop, served_name=asked.served_name(number))
-        if candidate.id in candidates:
-            raise InvalidValue(
-                f"Two models would be served as {candidate.id!r}.",
-                param="model",
-                hint="Give one of them another name with --served-name.",
-            )
-        candidates[candidate.id] = candidate
-    return list(candidates.values())
+        warm.append(candidate_of(resolution, workshop, served_name=asked.served_name(number)))
+    taken = {name for candidate in warm for name in (candidate.id, *candidate.aliases)}
+    meant = [explain(entry.key, catalogue, may_be_path=False) for entry in catalogue.manifest.entries]
+    known = [
+        candidate_of(resolution, workshop)
+        for resolution in meant
+        if isinstance(resolution, Resolution) and resolution.id not in taken
+    ]
+    others = {candidate.id: candidate for candidate in known}.values()
+    return Models(
+        (*warm, *(each for each in others if each.is_pinned)),
+        tuple(each for each in others if not each.is_pinned),
+    )
 
 
 def _found(

@@ -12,6 +12,7 @@ from ganglion.core.request import Sampling
 MODEL = Group("Model", sort_key=1)
 ENGINE = Group("Engine", sort_key=2)
 SAMPLING = Group("Sampling (left out: the model's own defaults)", sort_key=3)
+HOLDING = Group("Holding models", sort_key=3)
 SERVER = Group("Server", sort_key=4)
 SECURITY = Group("Security", sort_key=5)
 OUTPUT = Group("Logs and configuration", sort_key=6)

@@ -1,9 +1,8 @@
-"""From what a name means to an engine that answers to it: fetch the file, read it, put an engine before it."""
+"""From what a name means to an engine that answers to it: fetch the file, read it, build the engine."""
 
 import asyncio
 import importlib
 import math
-import os
 import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,7 +21,6 @@ from ganglion.registry.candidate import Candidate, Report, made_by
 from ganglion.registry.gguf import read_facts
 from ganglion.registry.hub import Hub
 from ganglion.registry.manifest import Entry
-from ganglion.registry.names import real_file
 from ganglion.registry.resolver import EmbeddedSource, FileSource, HeldSource, HubSource, Resolution
 
 ENGINES: Final = {
@@ -51,7 +49,9 @@ def candidate_of(resolution: Resolution, workshop: Workshop, *, served_name: str
     recipe = Recipe(resolution, workshop, served_name or resolution.id)
     entry = resolution.entry or UNNAMED
     facts = recipe.facts_if_here()
-    keep_alive_s = workshop.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
+    keep_alive_s = (
+        workshop.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
+    )
     names = dict.fromkeys((*resolution.aliases, *((resolution.id,) if served_name is not None else ())))
     return Candidate(
         id=recipe.model_id,

@@ -1,7 +1,7 @@
 """`ganglion serve`: models behind HTTP, until a signal ends it."""
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -10,7 +10,9 @@ from cyclopts import Parameter
 from ganglion import __version__
 from ganglion.cli.options import (
     AT_LEAST_0,
+    AT_LEAST_1,
     ENGINE_UNSET,
+    HOLDING,
     MODEL,
     OUTPUT_UNSET,
     PORT,
@@ -81,6 +83,33 @@ class SecurityFlags:
         }
 
 
+@Parameter(name="*", group=HOLDING)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResidencyFlags:
+    """Which models are held, and for how long."""
+
+    auto_load: Annotated[
+        bool | None, option("Load the model that a request names (default on; off behind a gateway).")
+    ] = None
+    max_models: Annotated[
+        int | None, option("Models loaded at once (default: as many as fit into memory).", AT_LEAST_1)
+    ] = None
+    keep_alive: Annotated[
+        float | None, option("Unload a model that nobody asked for in so many seconds.", AT_LEAST_0)
+    ] = None
+    offline: Annotated[bool | None, option("Never ask the hub; use what is here.")] = None
+
+    def settings(self) -> Mapping[str, object]:
+        """As config keys; None where a flag was not given."""
+        return {
+            "residency.auto_load": self.auto_load,
+            "residency.max_models": self.max_models,
+            "residency.keep_alive_s": self.keep_alive,
+            "hub.offline": self.offline,
+        }
+
+
+RESIDENCY_UNSET = ResidencyFlags()
 SERVER_UNSET = ServerFlags()
 SECURITY_UNSET = SecurityFlags()
 
@@ -96,35 +125,48 @@ def serve(
     server: ServerFlags = SERVER_UNSET,
     security: SecurityFlags = SECURITY_UNSET,
     engine: EngineFlags = ENGINE_UNSET,
+    residency: ResidencyFlags = RESIDENCY_UNSET,
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
     """Run a node: models behind HTTP."""
     from ganglion.cli.compose import load_config
     from ganglion.cli.logs import set_up
 
-    config = load_config(output, {**server.settings(), **security.settings(), **engine.settings()})
+    flags = {**server.settings(), **security.settings(), **engine.settings(), **residency.settings()}
+    config = load_config(output, flags)
     set_up(config.log.level, config.log.format)
     if config.server.grpc_port is not None:
         say_warning("token sessions are not served yet, so nothing listens on the gRPC port")
-    return _serve(config, models, served_name or ())
+    return _serve(config, lambda: load_config(output, flags), models, served_name or ())
 
 
-def _serve(config: Config, models: Sequence[str], served_names: Sequence[str]) -> int:
-    from ganglion.cli.compose import compose
+def _serve(
+    config: Config, reread: Callable[[], Config], models: Sequence[str], served_names: Sequence[str]
+) -> int:
+    from ganglion.cli.compose import compose, models_of
     from ganglion.cli.machine import watch_machine
+    from ganglion.cli.progress import download_bar
     from ganglion.server.bind import InsecureBind, StartRefused, check_bind
-    from ganglion.server.run import run
+    from ganglion.server.run import Reloaded, run
 
     settings = server_settings(config.server)
+
+    def reload() -> Reloaded:
+        fresh = reread()
+        named = models_of(fresh, models, served_names)
+        engine = composition.engine
+        return Reloaded(fresh.server.api_keys, lambda: engine.configure(named.warm, named.known))
+
     try:
         check_bind(settings)
-        composition = compose(config, models, served_names)
+        composition = compose(config, models, served_names, bar=download_bar, is_kv_kept=True)
         model_id = composition.engine.models()[0].id
         run(
             composition.engine,
             settings,
             lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
             machine=watch_machine().source,
+            reload=reload,
         )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)

@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from ganglion.core.engine import LoadOptions, ManagedEngine
@@ -26,6 +27,8 @@ class Candidate:
     build: Build
     fetch: Callable[[LoadOptions, Report], Awaitable[None]] | None = None
     """Brings the file to this machine; None when it is here."""
+    path: Path | None = None
+    """The file, as `names.real_file` gives it, where it is known before it is fetched."""
     aliases: tuple[str, ...] = ()
     engine: str = "llama"
     source: str = ""

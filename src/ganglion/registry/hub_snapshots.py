@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from ganglion.registry.candidates import SUFFIX, Candidate, grouped
+from ganglion.registry.grouping import SUFFIX, Grouped, grouped
 from ganglion.registry.walk import Walk
 
 DEPTH: Final = 4
 _PREFIX: Final = "models--"
 
 
-def candidates(walk: Walk) -> Iterator[Candidate]:
+def candidates(walk: Walk) -> Iterator[Grouped]:
     """The models of every repository."""
     for repository in walk.folders(walk.root):
         if repository.name.startswith(_PREFIX):
@@ -20,7 +20,7 @@ def candidates(walk: Walk) -> Iterator[Candidate]:
             yield from _in_repository(walk, Path(repository.path), hub_id)
 
 
-def _in_repository(walk: Walk, repository: Path, hub_id: str) -> Iterator[Candidate]:
+def _in_repository(walk: Walk, repository: Path, hub_id: str) -> Iterator[Grouped]:
     """Each file once: of the revision that `main` is, else of the newest that has it."""
     seen: set[str] = set()
     for revision in _revisions(walk, repository):

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from ganglion.registry.candidates import Candidate
+from ganglion.registry.grouping import Grouped
 from ganglion.registry.walk import FoundFile, Walk
 
 MANIFEST_LIMIT: Final = 1 << 20
@@ -28,7 +28,7 @@ class _Manifest(Struct, frozen=True):
     layers: tuple[_Layer, ...] = ()
 
 
-def candidates(walk: Walk) -> Iterator[Candidate]:
+def candidates(walk: Walk) -> Iterator[Grouped]:
     """Every tag whose weights are here; several may name the same blob."""
     root = Path(walk.root)
     blobs = _blobs(walk, str(root / "blobs"))
@@ -41,7 +41,7 @@ def candidates(walk: Walk) -> Iterator[Candidate]:
                     if blob is not None:
                         name = f"{_called(host.name, namespace.name, model.name)}:{tag.name}"
                         hub_id = f"{namespace.name}/{model.name}" if host.name in _HUBS else None
-                        yield Candidate(name, (blob,), hub_id)
+                        yield Grouped(name, (blob,), hub_id)
 
 
 def _called(host: str, namespace: str, model: str) -> str:

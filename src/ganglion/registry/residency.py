@@ -7,11 +7,11 @@ newcomers of that model line up behind.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from ganglion.core.engine import Activation, LoadOptions, LoadProgress, ManagedEngine, ModelState
 from ganglion.core.errors import (
@@ -28,6 +28,8 @@ from ganglion.core.events import Event, Failed, Progress
 from ganglion.core.request import Request
 from ganglion.registry.activation import Activating
 from ganglion.registry.candidate import Candidate
+from ganglion.registry.catalogue import Held
+from ganglion.registry.manifest import CATCH_ALL
 from ganglion.registry.resident import Resident
 from ganglion.registry.resolver import what_is_here
 
@@ -35,14 +37,18 @@ logger = logging.getLogger("ganglion.registry")
 
 WAITING_LIMIT: Final = 1024
 """Requests that may wait for one model to load; further ones are told to come back."""
-CATCH_ALL: Final = "*"
 BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0)
 """How long after a failed load a request tries again; until then it gets the same error at once."""
 WATCH_S: Final = 1.0
 """How often models are looked at that nobody has asked for."""
 
-Find = Callable[[str], Awaitable[Candidate]]
-"""What a name means that is not held; raises ModelNotFound."""
+
+class Find(Protocol):
+    """Looks beyond what is held."""
+
+    async def __call__(self, name: str, *, may_catch_all: bool) -> Candidate | str:
+        """What a name means: another model, or the id of one that is held; raises ModelNotFound."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +63,7 @@ class ResidencySettings:
     """Whether a request loads the model it names."""
 
 
-async def _nothing_else(name: str) -> Candidate:
+async def _nothing_else(name: str, *, may_catch_all: bool) -> Candidate | str:
     raise ModelNotFound(name)
 
 
@@ -70,7 +76,8 @@ class Residency:
 
     def __init__(
         self,
-        configured: Sequence[Candidate],
+        warm: Sequence[Candidate],
+        known: Sequence[Candidate] = (),
         *,
         free_bytes: Callable[[], int],
         find: Find = _nothing_else,
@@ -83,11 +90,16 @@ class Residency:
         self._activating = Activating()
         self._turn = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
+        self._warming: asyncio.Task[None] | None = None
         self._is_closing = False
-        self.configure(configured)
+        self.configure(warm, known)
 
-    def configure(self, candidates: Sequence[Candidate]) -> None:
-        """Hold these names from now on; what is loaded and no longer named stays until it is let go."""
+    def configure(self, warm: Sequence[Candidate], known: Sequence[Candidate] = ()) -> None:
+        """Hold these names from now on, and load those that are to be warm.
+
+        What is loaded and no longer named stays until it is let go.
+        """
+        candidates = [*warm, *known]
         ids = [candidate.id for candidate in candidates]
         for model_id in ids:
             if ids.count(model_id) > 1:
@@ -102,13 +114,21 @@ class Residency:
         for candidate in candidates:
             resident = self._residents.setdefault(candidate.id, Resident(candidate))
             resident.candidate, resident.is_pinned = candidate, candidate.is_pinned
-        self._activating.configure(ids)
+        self._activating.configure([candidate.id for candidate in warm])
+        if self._watch is not None and (self._warming is None or self._warming.done()):
+            self._warming = asyncio.create_task(self._activate(), name="load configured models")
 
     # A life
 
     async def open(self) -> None:
         """Load the configured models one after another; raises the first error when all failed for good."""
         self._watch = asyncio.create_task(self._unload_idle(), name="unload idle models")
+        await self._activate()
+        hopeless = self._activating.hopeless()
+        if hopeless is not None:
+            raise hopeless
+
+    async def _activate(self) -> None:
         while (model_id := await self._activating.next()) is not None:
             resident = self._residents.get(model_id)
             if resident is None:
@@ -120,15 +140,17 @@ class Residency:
                 self._activating.failed(model_id, error)
             else:
                 self._activating.completed(model_id)
-        hopeless = self._activating.hopeless()
-        if hopeless is not None:
-            raise hopeless
 
     async def close(self) -> None:
         """Close all; an engine that cannot be closed does not keep the others open."""
         self._is_closing = True
         residents = list(self._residents.values())
-        tasks = [self._watch, *(each.loading for each in residents), *(each.leaving for each in residents)]
+        tasks = [
+            self._watch,
+            self._warming,
+            *(each.loading for each in residents),
+            *(each.leaving for each in residents),
+        ]
         running = [task for task in tasks if task is not None]
         for task in running:
             task.cancel()
@@ -144,6 +166,11 @@ class Residency:
         """Every model that is held or was named, in that order."""
         return tuple(state for resident in self._residents.values() for state in resident.states())
 
+    def held(self) -> tuple[Held, ...]:
+        """The names that are taken, for whoever resolves others."""
+        candidates = (resident.candidate for resident in self._residents.values())
+        return tuple(Held(each.id, each.aliases, each.path) for each in candidates)
+
     def activation(self) -> Activation:
         """How far the configured models have come."""
         return self._activating.lists()
@@ -153,7 +180,7 @@ class Residency:
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer with the model that is meant, loading it when it is not here."""
         try:
-            resident = await self._meant(request.model, may_find=self._settings.auto_load)
+            resident = await self._meant(request.model, may_find=self._settings.auto_load, may_catch_all=True)
             if not self._settings.auto_load and resident.status in ("unloaded", "failed"):
                 raise resident.error or self._unknown(request.model)
             with resident.claimed() as claim:
@@ -372,21 +399,20 @@ class Residency:
 
     # Names
 
-    async def _meant(self, name: str, *, may_find: bool) -> Resident:
+    async def _meant(self, name: str, *, may_find: bool, may_catch_all: bool = False) -> Resident:
         """The resident that a name means, one that is made now if need be; raises ModelNotFound."""
         resident = self._residents.get(name) or self._with_alias(name.casefold())
         if resident is not None:
             return resident
         if may_find:
-            try:
-                candidate = await self._find(name)
-            except ModelNotFound:
-                resident = self._with_alias(CATCH_ALL)
-                if resident is None:
-                    raise
-                return resident
-            return self._residents.setdefault(candidate.id, Resident(candidate))
-        resident = self._with_alias(CATCH_ALL)
+            with suppress(ModelNotFound):
+                found = await self._find(name, may_catch_all=may_catch_all)
+                model_id = found if isinstance(found, str) else found.id
+                if isinstance(found, Candidate):
+                    self._residents.setdefault(model_id, Resident(found))
+                if model_id in self._residents:
+                    return self._residents[model_id]
+        resident = self._with_alias(CATCH_ALL) if may_catch_all else None
         if resident is None:
             raise self._unknown(name)
         return resident

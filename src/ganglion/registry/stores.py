@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from ganglion.registry import hub_snapshots, ollama
-from ganglion.registry.candidates import SUFFIX, Candidate, grouped
+from ganglion.registry.grouping import SUFFIX, Grouped, grouped
 from ganglion.registry.index import Glance, Index
 from ganglion.registry.stored import Store, StoredModel
 from ganglion.registry.walk import FoundFile, Walk
@@ -71,11 +71,11 @@ def scan(roots: Iterable[Root], known: Index) -> tuple[StoredModel, ...]:
     return tuple(found.values())
 
 
-def _plain(walk: Walk) -> Iterator[Candidate]:
+def _plain(walk: Walk) -> Iterator[Grouped]:
     return grouped(walk.files(walk.root, SUFFIX, DEPTH))
 
 
-def _lm_studio(walk: Walk) -> Iterator[Candidate]:
+def _lm_studio(walk: Walk) -> Iterator[Grouped]:
     """`publisher/repo/file.gguf`."""
     yield from grouped(walk.files(walk.root, SUFFIX, 0))
     for publisher in walk.folders(walk.root):
@@ -85,7 +85,7 @@ def _lm_studio(walk: Walk) -> Iterator[Candidate]:
             yield from grouped(files, f"{publisher.name}/{repository.name}")
 
 
-_LAYOUTS: Final[Mapping[Store, Callable[[Walk], Iterator[Candidate]]]] = {
+_LAYOUTS: Final[Mapping[Store, Callable[[Walk], Iterator[Grouped]]]] = {
     "models folder": _plain,
     "folder": _plain,
     "Hugging Face cache": hub_snapshots.candidates,
@@ -94,7 +94,7 @@ _LAYOUTS: Final[Mapping[Store, Callable[[Walk], Iterator[Candidate]]]] = {
 }
 
 
-def _model(candidate: Candidate, store: Store, known: Index) -> StoredModel | None:
+def _model(candidate: Grouped, store: Store, known: Index) -> StoredModel | None:
     """The candidate with what its headers say; None for what stands beside models, and what is gone."""
     first, *others = candidate.files
     glance = known.glance(first.path, first.status)

@@ -1,7 +1,6 @@
 """llama.cpp as an Engine: a supervised worker as the token engine, chat in front of it."""
 
 import logging
-import os
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -30,7 +29,7 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.connection import Connection
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
-from ganglion.engines.llama.memory import free_bytes, resident_bytes
+from ganglion.engines.llama.memory import free_bytes, resident_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.local import TextEngine
@@ -55,7 +54,7 @@ class LlamaEngine:
         self.plan: EnginePlan = plan(
             settings,
             facts,
-            cores=_cores(),
+            cores=usable_cores(),
             free_bytes=free_bytes() if free_memory is None else free_memory,
         )
         self._created_s = int(time.time())
@@ -163,13 +162,6 @@ def _overloaded(limit: int, queue_limit: int) -> Overloaded:
         f"{limit} requests are running or waiting, which is as many as this model takes.",
         extras={"queue_depth": queue_limit},
     )
-
-
-def _cores() -> int:
-    """The cores this process may use, where the system says, else all."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _submit(connection: Connection, request: TokenRequest, *, is_deterministic: bool) -> Submit:

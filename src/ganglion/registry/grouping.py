@@ -12,7 +12,7 @@ _PROJECTOR: Final = "mmproj"
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class Grouped:
     """What may be one model: its files in order, as many as are there."""
 
     name: str
@@ -21,7 +21,7 @@ class Candidate:
     error: str | None = None
 
 
-def grouped(files: Iterable[FoundFile], hub_id: str | None = None) -> Iterator[Candidate]:
+def grouped(files: Iterable[FoundFile], hub_id: str | None = None) -> Iterator[Grouped]:
     """Whole files as they come, then split ones; a projector, and parts without their first, are none."""
     split: dict[tuple[str, str, int], dict[int, FoundFile]] = {}
     for file in files:
@@ -29,7 +29,7 @@ def grouped(files: Iterable[FoundFile], hub_id: str | None = None) -> Iterator[C
             continue
         part = part_of(file.name)
         if part is None:
-            yield Candidate(file.name[: -len(SUFFIX)], (file,), hub_id)
+            yield Grouped(file.name[: -len(SUFFIX)], (file,), hub_id)
         else:
             split.setdefault((file.folder, part.stem, part.count), {})[part.number] = file
     for (_, stem, count), parts in split.items():
@@ -37,9 +37,9 @@ def grouped(files: Iterable[FoundFile], hub_id: str | None = None) -> Iterator[C
             yield _joined(Part(stem, 1, count, SUFFIX), parts, hub_id)
 
 
-def _joined(first: Part, parts: dict[int, FoundFile], hub_id: str | None) -> Candidate:
+def _joined(first: Part, parts: dict[int, FoundFile], hub_id: str | None) -> Grouped:
     missing = next((number for number in range(1, first.count + 1) if number not in parts), None)
     error = None
     if missing is not None:
         error = f"{parts[1].path} lacks {first.names()[missing - 1]}, part {missing} of {first.count}."
-    return Candidate(first.stem, tuple(parts[number] for number in sorted(parts)), hub_id, error)
+    return Grouped(first.stem, tuple(parts[number] for number in sorted(parts)), hub_id, error)
