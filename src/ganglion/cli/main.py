@@ -9,7 +9,7 @@ import sys
 from cyclopts import App, CycloptsError
 
 from ganglion import __version__
-from ganglion.cli import manual
+from ganglion.cli import manual, models_manual
 from ganglion.cli.talk import say_error
 from ganglion.core.errors import (
     GanglionError,
@@ -36,10 +36,16 @@ app.command("ganglion.cli.chat:chat", help="Talk to a model in this terminal.", 
 app.command(
     "ganglion.cli.complete:complete", help="Continue a text and print it.", help_epilogue=manual.COMPLETE
 )
+app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
 app.command(
     "ganglion.cli.doctor:doctor",
     help="Check this machine and say what to do.",
     help_epilogue=manual.DOCTOR,
+)
+app.command(
+    "ganglion.cli.completion:completion",
+    help="Print the script that completes our commands in a shell.",
+    help_epilogue=models_manual.COMPLETION,
 )
 app.command(
     "ganglion.cli.version:version", help="Print the versions of Ganglion and its engines.", help_epilogue=""

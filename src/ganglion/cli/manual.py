@@ -7,6 +7,7 @@ Examples:
   ganglion serve ~/models/qwen3-4b.gguf   with a model file of your own
   ganglion chat                           talk to a model in this terminal
   ganglion complete "Once upon a time"    continue a text
+  ganglion models list                    what is on this machine
   ganglion doctor                         what is wrong with this machine
 
 ganglion COMMAND --help says more. Files lie in GANGLION_HOME (~/.ganglion).

@@ -1,18 +1,54 @@
-"""A progress bar on stderr for the one long thing a first start does."""
+"""Progress bars on stderr for what takes long: downloads, hashing, loads."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from ganglion.registry.download import Report
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+Step = Callable[[str, int, int], None]
+"""Told the status of a load, how many bytes are done and how many there are in all; 0 where none count."""
 
 
 @contextmanager
 def download_bar(title: str, total_bytes: int) -> Iterator[Report]:
     """Show a bar while the block runs; the report it yields moves it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    with _bar() as progress:
         task = progress.add_task(title, total=total_bytes)
         yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
+@contextmanager
+def load_bar(title: str) -> Iterator[Step]:
+    """The same for a load, which has bytes to count only while it downloads."""
+    with _bar() as progress:
+        task = progress.add_task(title, total=None)
+
+        def show(status: str, done: int, total: int) -> None:
+            progress.update(task, description=f"{title} {status}", completed=done, total=total or None)
+
+        yield show
+
+
+def _bar() -> "Progress":
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+        TransferSpeedColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    return Progress(*columns, console=Console(stderr=True), transient=True)

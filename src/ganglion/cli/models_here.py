@@ -1,0 +1,97 @@
+"""What the model commands know of this machine: its config, where its models lie, and its hub."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ganglion.cli.options import OUTPUT, OutputFlags
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
+    from ganglion.config import Config
+    from ganglion.registry.catalogue import Catalogue
+    from ganglion.registry.embedded import Found
+    from ganglion.registry.hub import Hub
+    from ganglion.registry.resolver import Resolution, Unresolved
+
+
+ConfigFile = Annotated[
+    Path | None, Parameter(help="A TOML file (default: config.toml in GANGLION_HOME).", group=OUTPUT)
+]
+Json = Annotated[bool, Parameter(help="JSON instead of text for people.", group=OUTPUT, negative=())]
+
+
+@dataclass(frozen=True)  # no slots: the disk is looked through on first use, and once
+class Here:
+    """This machine, as one command sees it."""
+
+    config: "Config"
+    home: Path
+
+    @classmethod
+    def read(cls, config_file: Path | None) -> "Here":
+        """With the config of this invocation; raises what is wrong with it."""
+        from ganglion import config as configuration
+        from ganglion.cli.compose import load_config
+
+        config = load_config(OutputFlags(config=config_file), {})
+        return cls(config, configuration.home(os.environ))
+
+    @cached_property
+    def catalogue(self) -> "Catalogue":
+        """Everything that a name can mean."""
+        from ganglion.cli.compose import finder_of
+
+        return finder_of(self.config, self.home).catalogue()
+
+    @cached_property
+    def hub(self) -> "Hub":
+        """The hub, and the receipts of what was verified."""
+        from ganglion.cli.compose import hub_of
+
+        return hub_of(self.config, self.home)
+
+    @cached_property
+    def embedded(self) -> "Found | None":
+        """The embedded model's file, if it is here."""
+        from ganglion.registry import embedded
+
+        return embedded.find(embedded.SMOLLM2, self.home / "cache")
+
+    def explain(self, name: str) -> "Resolution | Unresolved":
+        """What a word of the command line means, be it a path or a name."""
+        from ganglion.registry.names import operator_path
+        from ganglion.registry.resolver import explain
+
+        path = operator_path(name)
+        return explain(name if path is None else str(path), self.catalogue, may_be_path=True)
+
+    def meant(self, name: str) -> "Resolution":
+        """The same; raises ModelNotFound."""
+        from ganglion.core.errors import ModelNotFound
+        from ganglion.registry.resolver import Unresolved
+
+        outcome = self.explain(name)
+        if isinstance(outcome, Unresolved):
+            raise ModelNotFound(outcome.name, hint=outcome.hint)
+        return outcome
+
+
+def names_here(_: "CompletionContext") -> list[str]:
+    """The names that a shell offers behind a command."""
+    here = Here.read(None)
+    catalogue = here.catalogue
+    names = [
+        *catalogue.entry_by_key,
+        *(catalogue.id_of(model) for model in catalogue.stored),
+        *((catalogue.embedded.id,) if catalogue.embedded else ()),
+    ]
+    return list(dict.fromkeys(names))
+
+
+Name = Annotated[str, Parameter(help="A name from `ganglion models list`, or a file.", completer=names_here)]

@@ -1,0 +1,66 @@
+"""Data on stdout: a table for people, JSON for programs."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE: Final = 240
+"""Columns where nobody says how wide the reader is: a program wants one line for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table, and what stands under its first cell."""
+
+    cells: tuple[str, ...]
+    note: str | None = None
+
+
+def print_json(value: object) -> None:
+    """One JSON document, indented."""
+    import msgspec
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def print_table(headings: Sequence[str], rows: Sequence[Row], *, right: Sequence[str] = ()) -> None:
+    """A table that can be read without colour; columns in `right` hold numbers."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    for row in rows:
+        first, *others = row.cells
+        words = Text(first)
+        if row.note:
+            words.append(f"\n{row.note}", "bold")
+        table.add_row(words, *map(Text, others))
+    _console().print(table)
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """What is known of one thing, a line each."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(Text(name, "bold"), Text(value))
+    _console().print(table)
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    is_measured = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return Console(file=sys.stdout, highlight=False, width=None if is_measured else WIDE)
