@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -55,8 +56,9 @@ def test_models_come_and_go(tmp_path: Path) -> None:
         assert (magpie["pinned"], magpie["in_flight"]) == (False, 0)
 
         table = run(environment, "models", "ps").stdout
-        for words in ("parrot", "loaded", "last used", "pinned", "yes", "just now"):
-            assert words in table.replace("seconds ago", "just now").replace("second ago", "just now")
+        for words in ("parrot", "loaded", "last used", "pinned", "yes"):
+            assert words in table
+        assert re.search(r"just now|seconds? ago", table)
 
         gone = run(environment, "models", "unload", "parrot", "--force")
         assert (gone.returncode, gone.stdout) == (0, "parrot unloaded\n")

@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 
 WIDE: Final = 240
 """Columns where nobody says how wide the reader is: a program wants one line for each row."""
+NAME_WIDTH: Final = 22
+"""So much of the first column is not given up for the others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +36,17 @@ def print_table(headings: Sequence[str], rows: Sequence[Row], *, right: Sequence
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="right" if heading in right else "left", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    longest = max((len(row.cells[0]) for row in rows), default=0)
+    for number, heading in enumerate(headings):
+        is_right = heading in right
+        table.add_column(
+            heading,
+            justify="right" if is_right else "left",
+            overflow="fold",
+            no_wrap=is_right,
+            min_width=min(longest, NAME_WIDTH) if number == 0 else None,
+        )
     for row in rows:
         first, *others = row.cells
         words = Text(first)

@@ -51,4 +51,5 @@ def _bar() -> "Progress":
         TransferSpeedColumn(),
         TimeRemainingColumn(compact=True),
     )
-    return Progress(*columns, console=Console(stderr=True), transient=True)
+    console = Console(stderr=True)
+    return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
