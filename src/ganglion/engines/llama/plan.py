@@ -5,6 +5,7 @@ from typing import Final
 
 from ganglion.core.errors import InsufficientMemory, InvalidValue
 from ganglion.core.model import ModelFacts
+from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.scheduler.places import LaneShape
 
@@ -38,6 +39,7 @@ class EnginePlan:
     is_deterministic: bool
     required_bytes: int
     step_s: float = 0.55
+    faults: tuple[Fault, ...] = ()
 
     def in_one_lane(self) -> "EnginePlan":
         """The same pool without private slots, for models whose saved state does not fit another lane."""
