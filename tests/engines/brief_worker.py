@@ -1,8 +1,8 @@
 """A worker without a model, for tests of what is around one; the plan, its first frame, says how it ends.
 
-`die` ends before it is ready, `blink` as soon as it is, `refuse` says why it cannot load, `live` works until it
-is told to stop, and `stubborn` does nothing for ever. The second word of a plan is how long a step takes.
-A prompt says by its tokens what happens when it runs: CRASH, HANG and JAM (in the tokenizer) do what they say.
+`die` ends before it is ready, `blink` as soon as it is, `refuse` says why it cannot load, `stubborn` does
+nothing for ever, and any other plan works until it is told to stop.
+A prompt says by its tokens what happens when it runs: CRASH and HANG do what they say, JAM in the tokenizer.
 """
 
 import os
@@ -39,13 +39,13 @@ from ganglion.engines.ipc import (
 
 CRASH, HANG = 666, 667
 JAM = "jam"
+STEP_S = 0.005
 
 
 class Worker:
-    def __init__(self, line: socket.socket, step_s: float) -> None:
+    def __init__(self, line: socket.socket) -> None:
         self._line = line
         self._lock = threading.Lock()
-        self._step_s = step_s
         self._inbox: SimpleQueue[Submit | Abort] = SimpleQueue()
         self._questions: SimpleQueue[Tokenize] = SimpleQueue()
         self._running: dict[int, tuple[Submit, int]] = {}
@@ -78,7 +78,7 @@ class Worker:
     def step(self) -> None:
         while True:
             self._take_in()
-            time.sleep(self._step_s)
+            time.sleep(STEP_S)
             updates = [self._advance(number) for number in list(self._running)]
             self.send(Stepped(updates, Load(len(self._running), 0, 0, 0.0, 0.0)))
 
@@ -119,7 +119,7 @@ def bodies_of(line: socket.socket) -> Iterator[bytes]:
 def main() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
     bodies = bodies_of(line)
-    word, _, step_s = next(bodies).decode().partition(" ")
+    word = next(bodies).decode(errors="replace")
     if word == "die":
         sys.exit(3)
     if word == "refuse":
@@ -132,7 +132,7 @@ def main() -> None:
         os._exit(0)
     if word == "stubborn":
         time.sleep(600)
-    worker = Worker(line, float(step_s or 0.005))
+    worker = Worker(line)
     for target, arguments in ((worker.read, (bodies,)), (worker.answer, ())):
         threading.Thread(target=target, args=arguments, daemon=True).start()
     worker.step()

@@ -18,7 +18,6 @@ from ganglion.core.errors import EngineFailed, LoadFailed, ModelRecovering, Shut
 from ganglion.engines.limits import WorkerLimits
 from ganglion.engines.supervisor import Supervisor
 
-
 LIMITS = WorkerLimits(stop_s=0.3, backoff_s=(0.01, 0.01))
 WATCHFUL = replace(LIMITS, ping_s=0.05, silence_s=0.5, hang_s=0.2)
 """With the patience for a first step, a hang takes 0.8 s."""
@@ -74,7 +73,7 @@ async def test_what_happened_is_told_while_the_worker_is_restarted() -> None:
     async with supervised("live", replace(LIMITS, backoff_s=(30.0,))) as subject:
         kill(subject, signal.SIGSEGV)
         async with asyncio.timeout(5.0):
-            while subject.error is None:
+            while subject.error is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert subject.status == "recovering"
         assert subject.error.message == "The worker was killed by SIGSEGV."
