@@ -314,9 +314,9 @@ def test_an_entry_of_the_hub_is_downloaded_under_its_key_or_not_at_all() -> None
 
 
 def test_files_of_one_name_keep_their_own_ids() -> None:
-    one = stored("same", store="Ollama")
-    two = stored("same", folder="a")
-    three = stored("same", folder="b")
+    one = stored("same", quantisation="Q4_K_M", store="Ollama")
+    two = stored("same", quantisation="Q4_K_M", folder="a")
+    three = stored("same", quantisation="Q4_K_M", folder="b")
     hub = stored("same", quantisation="Q2_K", hub_id="org/repo", store="Hugging Face cache")
     models = (one, two, three, hub)
     catalogue = Catalogue(stored=models)

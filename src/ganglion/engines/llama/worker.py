@@ -168,10 +168,10 @@ class Loop:
             if sequence.id in self._jobs:  # else it was given up while its prefix was read
                 self._scheduler.add(sequence)
 
-    def _end(self, number: int) -> None:
+    def _end(self, number: int, *, is_sound: bool = True) -> None:
         job = self._jobs.pop(number, None)
         if job is not None:
-            self._scheduler.remove(number)
+            self._scheduler.remove(number, is_sound=is_sound)
             job.free()
 
     def _sequences(self, step: Step) -> dict[int, Sequence]:
@@ -209,7 +209,7 @@ class Loop:
         self._scheduler.commit(step, sampled, elapsed_s)
         for update in updates:
             if update.end is not None:
-                self._end(update.id)
+                self._end(update.id, is_sound=update.end.error is None)
         self._line.send(Stepped(updates, self._load()))
 
     def _load(self) -> Load:
