@@ -93,6 +93,8 @@ class EngineConfig(Struct, frozen=True):
     """Layers on a GPU, for a library that was built for one."""
     deterministic: bool = False
     """An answer does not depend on what else is running; slower."""
+    hang_s: Seconds = _LLAMA.limits.hang_s
+    """A worker that has work and takes no step for so many seconds is ended and started anew."""
     chat_template: str | None = None
     """A Jinja file, or the template itself; left out, the model's own, else ChatML."""
 

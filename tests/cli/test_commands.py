@@ -302,7 +302,8 @@ def test_the_environment_configures_a_node_and_its_logs_can_be_json(environment:
     with node(environment | settings) as (process, _, said):
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
-        logged = [json.loads(line) for line in said if line.startswith("{")]
+        assert process.stderr is not None
+        logged = [json.loads(line) for line in (*said, *process.stderr) if line.startswith("{")]
     assert {"ganglion.registry"} <= {entry["logger"] for entry in logged}
 
 

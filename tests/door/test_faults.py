@@ -4,9 +4,24 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
+import psutil
 import pytest
-from node import Answer, Node, answer, ask, eventually, running_node
+from node import MODEL, Answer, Node, answer, ask, eventually, running_node
+
+from ganglion.engines.limits import WorkerLimits
+from ganglion.engines.llama.engine import WORKER, LlamaEngine
+from ganglion.engines.llama.faults import Fault
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.registry.gguf import read_facts
+from ganglion.server.run import Shutdown, serve
+from ganglion.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
 
@@ -77,7 +92,7 @@ async def test_a_template_that_never_ends_costs_its_own_request_an_error(tmp_pat
     template = tmp_path / "bomb.jinja"
     template.write_text(BOMB)
     with running_node(tmp_path, "--context", "512", "--chat-template", str(template)) as node:
-        neighbour = asyncio.create_task(answer(node, "A story.", stream=True, max_tokens=100))
+        neighbour = asyncio.create_task(answer(node, "A story.", stream=True, max_tokens=60))
         whole, streamed = await answer(node, "bomb"), await answer(node, "bomb", stream=True)
         assert (whole.status, whole.error) == (400, "invalid_value")
         assert streamed.error == "invalid_value"  # its stream may have opened before the time was up
@@ -85,3 +100,96 @@ async def test_a_template_that_never_ends_costs_its_own_request_an_error(tmp_pat
         assert (await neighbour).is_whole
         assert (await answer(node, "Hello", stream=True, max_tokens=3)).is_whole
         assert node.health()["status"] == "loaded"
+
+
+CRASH, HANG, NAN = " earthquake", " paralysis", " nonsense"
+LIMITS = WorkerLimits(hang_s=1.0, ping_s=0.1, silence_s=2.0, healthy_s=0.0)
+
+
+@dataclass(frozen=True)
+class FaultyNode:
+    """A server around the real worker, in which some words do harm."""
+
+    engine: LlamaEngine
+    port: int
+
+    @property
+    def restarts(self) -> int:
+        return self.engine.models()[0].restarts
+
+    async def answer(self, text: str, **fields: object) -> Answer:
+        return await Answer().receive(self.port, ask(text, **({"max_tokens": 8} | fields)))
+
+    async def beside(self, text: str) -> tuple[Answer, Answer]:
+        """An answer, and that of a neighbour which was there before."""
+        neighbour = Answer()
+        request = ask("A long story, please.", stream=True, max_tokens=60)
+        running = asyncio.create_task(neighbour.receive(self.port, request))
+        await asyncio.wait_for(neighbour.started.wait(), 20.0)
+        return await self.answer(text), await running
+
+
+@asynccontextmanager
+async def faulty_node() -> AsyncIterator[FaultyNode]:
+    found = find(SMOLLM2, Path("nowhere"))
+    assert found is not None, "make setup installs the embedded model"
+    model = open_library().load_model(found.path, gpu_layers=0)
+    crash, hang, nan = [
+        tuple(model.tokenize(word, add_special=False, parse_special=False)) for word in (CRASH, HANG, NAN)
+    ]
+    model.free()
+    engine = LlamaEngine(
+        read_facts(found.path),
+        LlamaSettings(MODEL, context=512, limits=LIMITS),
+        faults=(
+            Fault("crash", crash, at_token=3),
+            Fault("hang", hang, at_token=2),
+            Fault("nan", nan),
+        ),
+    )
+    shutdown, listening = Shutdown(), asyncio.get_running_loop().create_future()
+    settings = ServerSettings(port=0, drain_timeout_s=0.2)
+    ended = asyncio.create_task(serve(engine, settings, shutdown=shutdown, on_listening=listening.set_result))
+    try:
+        url = await asyncio.wait_for(listening, 60.0)
+        await eventually(lambda: engine.models()[0].status == "loaded", 60.0)
+        yield FaultyNode(engine, int(url.rsplit(":", 1)[1]))
+    finally:
+        shutdown.ask()
+        shutdown.ask()
+        await asyncio.gather(ended, return_exceptions=True)
+
+
+async def test_requests_that_crash_hang_or_compute_nan_cost_what_they_must() -> None:
+    async with faulty_node() as node:
+        victim, neighbour = await node.beside(f"An{NAN}")
+        assert (victim.status, victim.error) == (500, "engine_failed")
+        assert neighbour.is_whole
+        assert node.restarts == 0
+
+        for deaths, word in ((0, CRASH), (2, HANG)):
+            poison, neighbour = await node.beside(f"An{word}")
+            assert (poison.status, poison.error, neighbour.error) == (500, "engine_failed", "engine_failed")
+            assert (await node.answer(f"An{word}")).error == "engine_failed"
+            poison, neighbour = await node.beside(f"An{word}")
+            assert (poison.status, poison.error) == (422, "request_quarantined")
+            assert neighbour.is_whole, "it was a suspect, and is innocent"
+            assert node.restarts == deaths + 2
+
+        for text in ("one", "two", "three"):
+            assert (await node.answer(f"{text}{NAN}")).error == "engine_failed"
+        assert (await node.answer("Hello")).status == 200
+        assert node.restarts == 5, "NaN in three different prompts in a row is the device's"
+
+
+async def test_a_worker_that_is_stopped_is_replaced_and_its_streams_are_told() -> None:
+    async with faulty_node() as node:
+        running = Answer()
+        request = ask("A long story.", stream=True, max_tokens=400)
+        stream = asyncio.create_task(running.receive(node.port, request))
+        await asyncio.wait_for(running.started.wait(), 20.0)
+        [worker] = [each for each in psutil.Process().children() if WORKER in each.cmdline()]
+        worker.send_signal(signal.SIGSTOP)
+        assert (await asyncio.wait_for(stream, 10.0)).error == "engine_failed"
+        assert (await node.answer("Hello")).status == 200
+        assert not worker.is_running()

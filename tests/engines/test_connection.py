@@ -8,15 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.core.errors import EngineFailed, InsufficientMemory, InvalidValue, LoadFailed
+from ganglion.core.errors import EngineFailed, InsufficientMemory, InvalidValue, LoadFailed, ShuttingDown
 from ganglion.engines.connection import IDLE, Connection, error_of
 from ganglion.engines.ipc import (
     MAX_FRAME_BYTES,
     PREFIX,
     Abort,
     End,
+    Gone,
     Load,
     PieceRecord,
+    Pong,
     Ready,
     Refused,
     Stepped,
@@ -28,6 +30,8 @@ from ganglion.engines.ipc import (
     encode,
     to_worker,
 )
+from ganglion.engines.vigil import Signs
+from ganglion.engines.ward import Outcome, WhenGone
 
 BUSY = Load(running=2, waiting=1, kv_used=30, step_s=1.0, decode_s=0.9)
 
@@ -85,8 +89,8 @@ def submit(number: int) -> Submit:
     )
 
 
-def end() -> End:
-    return End("length", 2, None, 0.0, 0.0, 0.0)
+def end(error: str | None = None) -> End:
+    return End("length", 2, None, 0.0, 0.0, 0.0, error)
 
 
 def stepped(*updates: Update, load: Load = BUSY) -> bytes:
@@ -104,8 +108,12 @@ STREAM = b"".join(
 )
 
 
-async def collected(subject: Connection, number: int) -> list[Update]:
-    return [update async for update in subject.updates(submit(number))]
+def nobody(_: Outcome) -> None:
+    pass
+
+
+async def collected(subject: Connection, number: int, when_gone: WhenGone = nobody) -> list[Update]:
+    return [update async for update in subject.updates(submit(number), when_gone)]
 
 
 @given(st.sets(st.integers(0, len(STREAM))))
@@ -178,6 +186,70 @@ async def test_closing_a_request_aborts_it_and_an_ended_one_is_not_aborted() -> 
     assert [frame for frame in line.frames() if isinstance(frame, Abort)] == [Abort(8)]
     subject.data_received(stepped(Update(8, started=(1, 0))))  # it was under way; nobody misses it
     assert subject.in_flight == 0
+
+
+async def test_what_was_sent_is_gone_exactly_once_and_not_before_the_worker_says_so() -> None:
+    subject, _, _ = connection()
+    told: list[tuple[str, str]] = []
+
+    def run(name: str, number: int) -> asyncio.Task[list[Update]]:
+        return asyncio.create_task(collected(subject, number, lambda outcome: told.append((name, outcome))))
+
+    whole, failed, left, lost = [
+        run(name, 11 + at) for at, name in enumerate(("whole", "nan", "left", "lost"))
+    ]
+    question = asyncio.create_task(
+        subject.tokenize(
+            "a",
+            add_special=True,
+            parse_special=False,
+            when_gone=lambda outcome: told.append(("question", outcome)),
+        )
+    )
+    await asyncio.sleep(0)
+    left.cancel()
+    question.cancel()
+    await asyncio.gather(left, question, return_exceptions=True)
+    assert told == [], "nobody waits for them, and the worker still has them"
+    subject.data_received(stepped(Update(11, end=end()), Update(12, end=end(error="NaN"))))
+    subject.data_received(encode(Gone(13)) + encode(Gone(13)) + encode(Gone(99)))
+    assert told == [("whole", "completed"), ("nan", "abandoned"), ("left", "abandoned")]
+    subject.connection_lost(None)
+    await asyncio.gather(whole, failed, lost, return_exceptions=True)
+    assert told[3:] == [("lost", "crashed"), ("question", "crashed")]
+
+
+async def test_only_news_of_work_is_counted_as_work() -> None:
+    subject, _, _ = connection()
+    running = asyncio.create_task(collected(subject, 7))
+    await asyncio.sleep(0)
+    assert subject.signs == Signs(owes_step=True)
+    subject.data_received(encode(Pong()) + encode(Pong()))
+    assert subject.signs == Signs(frames=2, owes_step=True)
+    subject.data_received(stepped(Update(7, end=end())))
+    assert subject.signs == Signs(frames=3, steps=1)
+    await running
+
+
+@pytest.mark.parametrize(
+    ("ending", "error", "outcome"),
+    [
+        (lambda subject: subject.stop(), ShuttingDown, "abandoned"),
+        (lambda subject: subject.give_up("made no step"), EngineFailed, "crashed"),
+    ],
+)
+async def test_a_worker_that_is_ended_leaves_the_reason_behind(ending, error, outcome) -> None:
+    subject, _, _ = connection()
+    told: list[str] = []
+    running = asyncio.create_task(collected(subject, 7, told.append))
+    await asyncio.sleep(0)
+    ending(subject)
+    subject.connection_lost(None)
+    with pytest.raises(error):
+        await running
+    with pytest.raises(error):
+        await collected(subject, 8, told.append)
+    assert told == [outcome, "abandoned"]
 
 
 async def test_questions_are_answered_by_number_in_any_order() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from ganglion.core.events import Delta, Finished
 from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
-from ganglion.engines import supervisor
+from ganglion.engines.limits import WorkerLimits
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.supervisor import Supervisor
@@ -157,8 +157,8 @@ async def test_a_folder_that_cannot_be_used_costs_the_prefixes_and_not_the_model
 
 async def test_a_worker_gets_its_time_to_keep_what_is_hot(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
-    monkeypatch.setattr(supervisor, "STOP_TIMEOUT_S", 0.2)
-    subject = Supervisor("m", "keeping_worker", str(tmp_path / "kept").encode())
+    limits = WorkerLimits(stop_s=0.2)
+    subject = Supervisor("m", "keeping_worker", str(tmp_path / "kept").encode(), limits)
     await subject.open()
     await subject.close(keep_s=1.0)
     assert (tmp_path / "kept").read_text() == "kept"

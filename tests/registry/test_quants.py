@@ -3,7 +3,8 @@
 import pytest
 
 from ganglion.core.errors import ModelNotFound
-from ganglion.registry.quants import PREFERENCE, choose, quant_of, variants
+from ganglion.registry.quantisation import PREFERRED
+from ganglion.registry.quants import choose, quant_of, variants
 
 
 @pytest.mark.parametrize(
@@ -30,10 +31,10 @@ def test_the_quantisation_is_read_from_the_name(path: str, quant: str) -> None:
 
 
 def test_without_a_wish_the_documented_order_decides() -> None:
-    everything = [f"m-{quant}.gguf" for quant in ("F16", "BF16", "F32", *PREFERENCE)]
+    everything = [f"m-{quant}.gguf" for quant in ("F16", "BF16", "F32", *PREFERRED)]
     there = variants(everything)
     assert [model.quant for model in there[:4]] == ["Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0"]
-    assert [model.quant for model in there] == [*PREFERENCE, "BF16", "F16", "F32"]
+    assert [model.quant for model in there] == [*PREFERRED, "BF16", "F16", "F32"]
     assert choose("org/repo", None, variants(["m-F16.gguf", "m-Q2_K.gguf"])).quant == "Q2_K"
     assert choose("org/repo", None, variants(["m-F16.gguf", "m-Q4_0_4_4.gguf"])).quant == "Q4_0_4_4"
 

@@ -404,6 +404,21 @@ async def test_unloading_waits_for_the_answers_and_forcing_it_ends_them() -> Non
     await subject.close()
 
 
+async def test_what_was_found_by_another_name_is_unloaded_by_that_name_too() -> None:
+    shop = Shop()
+
+    async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
+        return shop.candidate("disk") if name in ("disk", "d") else shop.candidate(name)
+
+    subject = shop.residency(find=find)
+    assert await said(subject, "d") == "disk"
+    await subject.unload("d", is_forced=False)
+    assert statuses(subject) == {"disk": "unloaded"}
+    with pytest.raises(ModelNotFound):
+        await subject.unload("never-loaded", is_forced=False)
+    await subject.close()
+
+
 async def test_unloading_what_is_loading_ends_the_load_and_its_waiters() -> None:
     shop = Shop()
     subject = shop.residency(shop.candidate("slow", delay_s=30))

@@ -314,14 +314,14 @@ def test_an_entry_of_the_hub_is_downloaded_under_its_key_or_not_at_all() -> None
 
 
 def test_files_of_one_name_keep_their_own_ids() -> None:
-    one = stored("same", store="Ollama")
-    two = stored("same", folder="a")
-    three = stored("same", folder="b")
+    one = stored("same", quantisation="Q4_K_M", store="Ollama")
+    two = stored("same", quantisation="Q4_K_M", folder="a")
+    three = stored("same", quantisation="Q4_K_M", folder="b")
     hub = stored("same", quantisation="Q2_K", hub_id="org/repo", store="Hugging Face cache")
     models = (one, two, three, hub)
     catalogue = Catalogue(stored=models)
     ids = {catalogue.id_of(model): model for model in models}
-    assert ids.keys() == {"same", "same#2", "org/repo:Q2_K", "same#4"}
+    assert ids.keys() == {"same", "same#2", "same#3", "org/repo:Q2_K"}
     for model_id, model in ids.items():
         assert file_of(model_id, catalogue) == model.path
         assert asked(model_id, catalogue).id == model_id

@@ -268,6 +268,20 @@ def test_more_than_may_be_parked_is_adopted_at_the_cost_of_the_oldest():
     assert len(device.blobs) == 3
 
 
+def test_what_came_out_wrong_is_not_found_again():
+    subject, pool = scheduler()
+    device = Device(SHAPE)
+    sequences = {0: sequence(0, list(range(40)), max_tokens=100)}
+    subject.add(sequences[0])
+    run_until(subject, pool, device, sequences, lambda: sequences[0].generated_tokens > 2)
+    subject.remove(0, is_sound=False)
+    again = sequence(1, list(range(40)))
+    sequences = {1: again}
+    subject.add(again)
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    assert again.cached_tokens == 0
+
+
 def test_a_follow_up_turn_reuses_the_conversation_even_after_it_was_parked():
     shape = PoolShape(lanes=SHAPE.lanes, parked_tokens=1000)
     subject, pool = scheduler(shape)

@@ -8,14 +8,15 @@ from pathlib import Path
 
 from ganglion import config as configuration
 from ganglion.cli.options import OutputFlags
-from ganglion.cli.recipes import Bar, Workshop, candidate_of, echo_of
+from ganglion.cli.recipes import Bar, Workshop, candidate_of, chat_template, echo_of
 from ganglion.config import Config
-from ganglion.core.errors import InvalidValue
+from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.engines.llama.memory import free_bytes
 from ganglion.registry.candidate import Candidate
 from ganglion.registry.catalogue import Held
 from ganglion.registry.embedded import SMOLLM2
 from ganglion.registry.finder import Finder
+from ganglion.registry.gguf import read_facts
 from ganglion.registry.hub import Hub
 from ganglion.registry.names import operator_path
 from ganglion.registry.residency import Residency, ResidencySettings
@@ -97,6 +98,8 @@ def compose(
     finder = finder_of(config, home)
     workshop = Workshop(config, home, hub_of(config, home), bar, is_kv_kept)
     models = _models(names, served_names, finder, workshop)
+    chat_template(config.engine.chat_template)
+    _refuse_if_none_can_be_read(models.warm)
 
     async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
         return await asyncio.to_thread(_found, name, engine.held(), finder, workshop, may_catch_all)
@@ -113,7 +116,7 @@ def compose(
             auto_load=residency.auto_load,
         ),
     )
-    return Composition(engine, tuple(f"{model.id} from {model.source}" for model in models.warm))
+    return Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))
 
 
 def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> Models:
@@ -147,6 +150,21 @@ def _models(names: Sequence[str], served_names: Sequence[str], finder: Finder, w
         (*warm, *(each for each in others if each.is_pinned)),
         tuple(each for each in others if not each.is_pinned),
     )
+
+
+def _refuse_if_none_can_be_read(models: Sequence[Candidate]) -> None:
+    """Raise the first reason when every file is here and none is a model: there is nothing to wait for."""
+    errors: list[GanglionError] = []
+    for model in models:
+        if model.path is None:
+            return
+        try:
+            read_facts(model.path)
+            return
+        except GanglionError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _found(

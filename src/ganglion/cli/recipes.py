@@ -5,8 +5,9 @@ import importlib
 import math
 import threading
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, assert_never
@@ -21,12 +22,15 @@ from ganglion.registry.candidate import Candidate, Report, made_by
 from ganglion.registry.gguf import read_facts
 from ganglion.registry.hub import Hub
 from ganglion.registry.manifest import Entry
+from ganglion.registry.parts import parts_of
 from ganglion.registry.resolver import EmbeddedSource, FileSource, HeldSource, HubSource, Resolution
 
 ENGINES: Final = {
     "echo": "ganglion.engines.echo:EchoEngine",
     "llama": "ganglion.engines.llama.engine:LlamaEngine",
 }
+DOWNLOADS: Final = 4
+"""Models fetched at once; further ones wait."""
 UNNAMED: Final = Entry(key="")
 
 Bar = Callable[[str, int], AbstractContextManager[Report]]
@@ -42,6 +46,8 @@ class Workshop:
     hub: Hub
     bar: Bar | None = None
     is_kv_kept: bool = True
+    fetching: Executor = field(default_factory=lambda: ThreadPoolExecutor(DOWNLOADS, "fetch"))
+    """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
 
 def candidate_of(resolution: Resolution, workshop: Workshop, *, served_name: str | None = None) -> Candidate:
@@ -59,7 +65,8 @@ def candidate_of(resolution: Resolution, workshop: Workshop, *, served_name: str
         fetch=recipe.fetch,
         path=recipe.path,
         aliases=tuple(name for name in names if name != recipe.model_id),
-        source=f"{recipe.origin}; {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
+        origin=f"from {recipe.origin}",
+        reason=f"found by {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
         context_length=facts.context_length if facts is not None else 0,
         created_s=facts.modified_s if facts is not None else 0,
         capabilities=facts.capabilities if facts is not None else (),
@@ -83,14 +90,15 @@ class Recipe:
         try:
             return None if self.path is None else read_facts(self.path)
         except GanglionError:
-            return None
+            return None  # said when somebody wants it loaded
 
     async def fetch(self, options: LoadOptions, report: Report) -> None:
         """Have the file here and whole: download what is not, hash what changed since it was verified."""
         self._check(options)
         cancelled = threading.Event()
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.to_thread(self._fetch, report, cancelled.is_set)
+            await loop.run_in_executor(self._workshop.fetching, self._fetch, report, cancelled.is_set)
         finally:
             # A thread cannot be cancelled; it asks, and stops between two chunks.
             cancelled.set()
@@ -137,14 +145,21 @@ class Recipe:
                 with self._bar(model.size_bytes, report) as told:
                     cache = self._workshop.home / "cache"
                     self.path = embedded.fetch(model, cache, hub=hub.endpoint, report=told).path
-            case _ if self.path is not None:
-                hub.receipts.verify(self.path, is_full=False)
+            case EmbeddedSource(model=model):
+                assert self.path is not None
+                if self.path.parent == self._workshop.home / "cache":  # an installed one was pip's to check
+                    hub.receipts.verify(self.path, is_full=False, digest=model.sha256)
+            case _:
+                assert self.path is not None
+                for part in parts_of(self.path):
+                    hub.receipts.verify(part, is_full=False)
 
     def _bar(self, size_bytes: int, report: Report) -> AbstractContextManager[Report]:
         bar = self._workshop.bar
         return Both(report, None if bar is None else bar(self.model_id, size_bytes))
 
     def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
+        from ganglion.engines.limits import WorkerLimits
         from ganglion.engines.llama.settings import LlamaSettings
 
         assert self.path is not None
@@ -163,6 +178,7 @@ class Recipe:
             gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
             chat_template=chat_template(entry.chat_template or config.chat_template),
             is_deterministic=config.deterministic,
+            limits=WorkerLimits(hang_s=config.hang_s),
             kv_folder=str(self._workshop.home / "cache" / "kv") if is_kv_kept else None,
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
         )
@@ -207,7 +223,7 @@ def echo_of(name: str, config: Config) -> Candidate:
         allow_directives=True,
     )
     make = partial(load_class(ENGINES["echo"]), settings)
-    return Candidate(name, made_by(make), engine="echo", source="repeats what it is told")
+    return Candidate(name, made_by(make), engine="echo", origin="repeats what it is told")
 
 
 def load_class(place: str) -> Callable[..., Any]:

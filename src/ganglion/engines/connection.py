@@ -1,22 +1,29 @@
 """The server's end of a worker's socket: frames in, frames out, and news of its death.
 
 Law: every request that was submitted gets exactly one end: the worker's own, or the reason the worker died.
+And everything that was sent to the worker is gone from it exactly once, which is told apart from its end: an
+aborted sequence is in the worker until the worker says otherwise.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from typing import assert_never, cast
+from dataclasses import dataclass
+from typing import Final, assert_never, cast
 
-from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue
+from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ShuttingDown
 from ganglion.engines.ipc import (
     MAX_FRAME_BYTES,
     PREFIX,
     Abort,
     FromWorker,
+    Gone,
     Load,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Stepped,
+    Stop,
     Submit,
     Tokenize,
     Tokenized,
@@ -25,8 +32,15 @@ from ganglion.engines.ipc import (
     encode,
     from_worker,
 )
+from ganglion.engines.vigil import Signs
+from ganglion.engines.ward import Outcome, WhenGone
 
+AGAIN: Final = "It is being restarted; try again."
 IDLE = Load(running=0, waiting=0, kv_used=0, step_s=0.0, decode_s=0.0)
+
+
+class WorkerDied(EngineFailed):
+    """It was gone before it had said that it is ready, or why not."""
 
 
 class Mailbox:
@@ -58,6 +72,18 @@ class Mailbox:
         return updates
 
 
+def _nobody_asks(_: Outcome) -> None:
+    """For work whose end matters to nobody else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A text under way to be tokenized, whoever still waits for it."""
+
+    answer: asyncio.Future[tuple[int, ...]]
+    when_gone: WhenGone
+
+
 class Connection(asyncio.Protocol):
     """One worker's life, from its first frame to its last."""
 
@@ -66,10 +92,21 @@ class Connection(asyncio.Protocol):
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
         self._mailboxes: dict[int, Mailbox] = {}
-        self._questions: dict[int, asyncio.Future[tuple[int, ...]]] = {}
+        self._runs: dict[int, WhenGone] = {}
+        """The sequences that the worker has, with or without somebody who reads them."""
+        self._questions: dict[int, Question] = {}
         self._next_id = 1
+        self._frames = self._steps = self._answers = 0
+        self._outcome: Outcome = "crashed"
+        self._reason: GanglionError = EngineFailed("The engine died under this request.", hint=AGAIN)
         self.ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
         self.load = IDLE
+        self.is_lost = False
+
+    @property
+    def signs(self) -> Signs:
+        """What was heard so far, and what the worker owes."""
+        return Signs(self._frames, self._steps, self._answers, bool(self._runs), bool(self._questions))
 
     @property
     def in_flight(self) -> int:
@@ -98,18 +135,23 @@ class Connection(asyncio.Protocol):
             del self._buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everyone who waits."""
-        error = EngineFailed("The engine died under this request.", hint="It is being restarted; try again.")
+        """Tell everyone who waits, and what was in the worker that it is gone."""
+        self.is_lost = True
         for mailbox in self._mailboxes.values():
-            mailbox.fail(error)
+            mailbox.fail(self._reason)
         for question in self._questions.values():
-            if not question.done():
-                question.set_exception(error)
+            if not question.answer.done():
+                question.answer.set_exception(self._reason)
         if not self.ready.done():
-            self.ready.set_exception(EngineFailed("The worker died while it was loading the model."))
+            self.ready.set_exception(WorkerDied("The worker died while it was loading the model."))
         self._mailboxes.clear()
         self.load = IDLE
+        gone = [*self._runs.values(), *(question.when_gone for question in self._questions.values())]
+        self._runs.clear()
+        self._questions.clear()
         self._on_lost()
+        for when_gone in gone:
+            when_gone(self._outcome)
 
     def send(self, frame: ToWorker) -> None:
         """Send a frame; a worker that is gone is noticed by `connection_lost`."""
@@ -121,6 +163,24 @@ class Connection(asyncio.Protocol):
         assert self._transport is not None
         self._transport.write(PREFIX.pack(len(body)) + body)
 
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self.send(Ping())
+
+    def stop(self, keep_s: float = 0.0) -> None:
+        """Ask the worker to end, and before that to keep its hot prefixes for at most so long.
+
+        What is in it then is not to blame for its end.
+        """
+        self._outcome = "abandoned"
+        self._reason = ShuttingDown("The model is being unloaded.")
+        self.send(Stop(keep_s))
+
+    def give_up(self, reason: str) -> None:
+        """Cut the line to a worker of which nothing good is expected, and say why to all who wait."""
+        self._reason = EngineFailed(f"The engine {reason} and was ended.", hint=AGAIN)
+        self.abort()
+
     def abort(self) -> None:
         """Cut the socket; the worker ends itself."""
         if self._transport is not None:
@@ -131,12 +191,16 @@ class Connection(asyncio.Protocol):
         self._next_id += 1
         return self._next_id
 
-    async def updates(self, submit: Submit) -> AsyncGenerator[Update, None]:
-        """Run a sequence; closing this aborts it."""
+    async def updates(
+        self, submit: Submit, when_gone: WhenGone = _nobody_asks
+    ) -> AsyncGenerator[Update, None]:
+        """Run a sequence; closing this aborts it, and some time later it is gone."""
+        self._check_alive(when_gone)
         mailbox = self._mailboxes[submit.id] = Mailbox()
+        self._runs[submit.id] = when_gone
         is_ended = False
-        self.send(submit)
         try:
+            self.send(submit)
             while not is_ended:
                 for update in await mailbox.take():
                     is_ended = is_ended or update.end is not None
@@ -145,27 +209,37 @@ class Connection(asyncio.Protocol):
             if self._mailboxes.pop(submit.id, None) is not None and not is_ended:
                 self.send(Abort(submit.id))
 
-    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, when_gone: WhenGone = _nobody_asks
+    ) -> tuple[int, ...]:
         """Ask the worker, which answers beside its running batch."""
+        self._check_alive(when_gone)
         number = self.new_id()
-        question: asyncio.Future[tuple[int, ...]] = asyncio.get_running_loop().create_future()
+        question = Question(asyncio.get_running_loop().create_future(), when_gone)
         self._questions[number] = question
-        try:
-            self.send(Tokenize(number, text, add_special, parse_special))
-            return await question
-        finally:
-            del self._questions[number]
+        self.send(Tokenize(number, text, add_special, parse_special))
+        return await question.answer
+
+    def _check_alive(self, when_gone: WhenGone) -> None:
+        if self.is_lost:
+            when_gone("abandoned")
+            raise self._reason
 
     def _receive(self, frame: FromWorker) -> None:
+        self._frames += 1
         match frame:
             case Stepped(updates=updates, load=load):
+                self._steps += 1
                 self.load = load
                 for update in updates:
-                    mailbox = self._mailboxes.get(update.id)
-                    if mailbox is not None:
-                        mailbox.put(update)
+                    self._deliver(update)
+            case Gone(id=number):
+                self._steps += 1
+                self._let_go(number, "abandoned")
             case Tokenized(id=number, tokens=tokens):
                 self._answer(number, tuple(tokens))
+            case Pong():
+                pass
             case Refused(id=0):
                 self.ready.set_exception(error_of(frame))
             case Refused(id=number):
@@ -175,14 +249,30 @@ class Connection(asyncio.Protocol):
             case _:
                 assert_never(frame)
 
+    def _deliver(self, update: Update) -> None:
+        mailbox = self._mailboxes.get(update.id)
+        if mailbox is not None:
+            mailbox.put(update)
+        if update.end is not None:
+            self._let_go(update.id, "completed" if update.end.error is None else "abandoned")
+
+    def _let_go(self, number: int, outcome: Outcome) -> None:
+        when_gone = self._runs.pop(number, None)
+        if when_gone is not None:
+            when_gone(outcome)
+
     def _answer(self, number: int, answer: tuple[int, ...] | GanglionError) -> None:
-        question = self._questions.get(number)
-        if question is None or question.done():
+        question = self._questions.pop(number, None)
+        if question is None:
             return
-        if isinstance(answer, GanglionError):
-            question.set_exception(answer)
+        self._answers += 1
+        if question.answer.done():
+            pass  # whoever asked has left
+        elif isinstance(answer, GanglionError):
+            question.answer.set_exception(answer)
         else:
-            question.set_result(answer)
+            question.answer.set_result(answer)
+        question.when_gone("completed")
 
 
 def error_of(refused: Refused) -> GanglionError:

@@ -1,6 +1,6 @@
 """What crosses between the server and a worker: length-prefixed msgpack, typed both ways, never pickle.
 
-One `Stepped` a step carries what every sequence got; the other way go submits, aborts and questions.
+One `Stepped` a step carries what every sequence got; the other way go submits, aborts, questions and pings.
 """
 
 import struct
@@ -41,7 +41,7 @@ class Submit(Frame, frozen=True):
 
 
 class Abort(Frame, frozen=True):
-    """Stop a sequence; nothing more is said of it."""
+    """Stop a sequence; nothing more is said of it but `Gone`."""
 
     id: int
 
@@ -53,6 +53,10 @@ class Tokenize(Frame, frozen=True):
     text: str
     add_special: bool
     parse_special: bool
+
+
+class Ping(Frame, frozen=True):
+    """Ask for a sign of life."""
 
 
 class Stop(Frame, frozen=True):
@@ -144,8 +148,18 @@ class Stepped(Frame, frozen=True):
     load: Load
 
 
-ToWorker = Submit | Abort | Tokenize | Stop
-FromWorker = Ready | Refused | Tokenized | Stepped
+class Gone(Frame, frozen=True):
+    """The answer to Abort: no later step has the sequence in it."""
+
+    id: int
+
+
+class Pong(Frame, frozen=True):
+    """The answer to Ping, from the thread that reads: the process runs, which says nothing of its steps."""
+
+
+ToWorker = Submit | Abort | Tokenize | Ping | Stop
+FromWorker = Ready | Refused | Tokenized | Stepped | Gone | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 to_worker: Final = msgspec.msgpack.Decoder(ToWorker)

@@ -1,39 +1,38 @@
 """Keeps one worker process alive: start, watch, restart with back-off, stop.
 
-Law: at most one worker at a time, and none outlives `close()`.
+Law: at most one worker at a time, and none outlives `close()`. A worker that hangs is killed and counts as
+one that crashed.
 """
 
 import asyncio
 import logging
+import signal
 import socket
 import sys
 from contextlib import suppress
-from typing import Final
 
 from ganglion.core.engine import Status
 from ganglion.core.errors import EngineFailed, GanglionError, ModelRecovering, ShuttingDown
-from ganglion.engines.connection import Connection
-from ganglion.engines.ipc import Stop
+from ganglion.engines.connection import Connection, WorkerDied
+from ganglion.engines.limits import WorkerLimits
+from ganglion.engines.vigil import Vigil
 
 logger = logging.getLogger("ganglion.engines")
 
-BACKOFF_S: Final = (0.05, 0.25, 1.0, 3.0, 10.0)
-"""Pauses before each restart; a worker that dies more often in a row than that is given up."""
-HEALTHY_S: Final = 30.0
-"""A worker that lived this long starts the count of deaths anew."""
-RECOVERY_WAIT_S: Final = 10.0
-"""How long a new request waits for a restart before it is told to come back."""
-LOAD_TIMEOUT_S: Final = 600.0
-STOP_TIMEOUT_S: Final = 3.0
+LAST_WORDS_S = 0.2
+"""How long a worker whose line is cut may take to end, so that its own exit code is seen."""
+
+LOAD_HINT = "A worker that is killed while it loads is often too large for the memory that is left."
 
 
 class Supervisor:
     """One model's worker, as the rest of the server sees it."""
 
-    def __init__(self, name: str, module: str, plan: bytes) -> None:
+    def __init__(self, name: str, module: str, plan: bytes, limits: WorkerLimits) -> None:
         self._name = name
         self._module = module
         self._plan = plan
+        self._limits = limits
         self._process: asyncio.subprocess.Process | None = None
         self._connection: Connection | None = None
         self._up = asyncio.Event()
@@ -42,6 +41,7 @@ class Supervisor:
         self._is_closing = False
         self.status: Status = "unloaded"
         self.error: GanglionError | None = None
+        """Why the worker died last, until the next one is up; when it is given up, why that is."""
         self.restarts = 0
         self.process_id: int | None = None
 
@@ -52,14 +52,19 @@ class Supervisor:
 
     async def open(self) -> None:
         """Start the first worker; raises why it could not load."""
+        self._is_closing = False
         self.status = "loading"
         try:
-            await self._start()
+            connection = await self._start()
         except GanglionError as error:
             self.status, self.error = "failed", error
             await self._reap()
             raise
-        self._watch = asyncio.create_task(self._keep_alive(), name=f"supervise {self._name}")
+        except BaseException:
+            self.status = "unloaded"
+            await self._reap()
+            raise
+        self._watch = asyncio.create_task(self._keep_alive(connection), name=f"supervise {self._name}")
 
     async def close(self, keep_s: float = 0.0) -> None:
         """End the worker, giving it `keep_s` to keep its hot prefixes, and wait until it is gone."""
@@ -70,24 +75,51 @@ class Supervisor:
             with suppress(asyncio.CancelledError):
                 await self._watch
         if self._connection is not None:
-            self._connection.send(Stop(keep_s))
-        await self._reap(keep_s)
+            self._connection.stop(keep_s)
+        await self._reap(self._limits.stop_s + keep_s)
         self._up.set()
 
     async def connection(self) -> Connection:
         """The worker to talk to, waiting a moment while it is being restarted."""
         if self._connection is None and self.status == "recovering":
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._up.wait(), RECOVERY_WAIT_S)
+                async with asyncio.timeout(self._limits.recovery_wait_s):
+                    while self._connection is None and self.status == "recovering":
+                        await self._up.wait()
         if self._connection is not None:
             return self._connection
         if self._is_closing:
             raise ShuttingDown("The server is shutting down.")
-        if self.error is not None:
+        if self.status == "failed" and self.error is not None:
             raise EngineFailed(f"The engine is down: {self.error.message}")
         raise ModelRecovering(f"The model {self._name!r} is being restarted after a crash.")
 
-    async def _start(self) -> None:
+    async def _start(self) -> Connection:
+        connection = await self._spawn()
+        connection.send_raw(self._plan)
+        try:
+            ready = await asyncio.wait_for(connection.ready, self._limits.load_s)
+        except TimeoutError:
+            connection.abort()
+            raise EngineFailed(f"The model was not loaded within {self._limits.load_s:g} s.") from None
+        except WorkerDied:
+            ending = _ending(await self._reap())
+            raise EngineFailed(f"The worker {ending} while it loaded the model.", hint=LOAD_HINT) from None
+        except BaseException:
+            connection.abort()
+            raise
+        if connection.is_lost:
+            raise EngineFailed(
+                f"The worker {_ending(await self._reap())} as soon as it had loaded the model."
+            )
+        self._connection = connection
+        self.status, self.error = "loaded", None
+        self._up.set()
+        logger.info("%s: worker %s loaded in %.2f s", self._name, self.process_id, ready.load_s)
+        return connection
+
+    async def _spawn(self) -> Connection:
+        """A process at the other end of a new socket, which it alone inherits."""
         ours, theirs = socket.socketpair()
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -98,6 +130,9 @@ class Supervisor:
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
             )
+        except OSError as error:
+            ours.close()
+            raise EngineFailed(f"The worker could not be started: {error}.") from error
         except BaseException:
             ours.close()
             raise
@@ -108,19 +143,7 @@ class Supervisor:
         self._lost.clear()
         loop = asyncio.get_running_loop()
         _, connection = await loop.create_connection(lambda: Connection(self._on_lost), sock=ours)
-        connection.send_raw(self._plan)
-        try:
-            ready = await asyncio.wait_for(connection.ready, LOAD_TIMEOUT_S)
-        except TimeoutError:
-            connection.abort()
-            raise EngineFailed(f"The model was not loaded within {LOAD_TIMEOUT_S:g} s.") from None
-        except BaseException:
-            connection.abort()
-            raise
-        self._connection = connection
-        self.status, self.error = "loaded", None
-        self._up.set()
-        logger.info("%s: worker %s loaded in %.2f s", self._name, self.process_id, ready.load_s)
+        return connection
 
     def _on_lost(self) -> None:
         self._connection = None
@@ -129,41 +152,84 @@ class Supervisor:
         if not self._is_closing and self.status == "loaded":
             self.status = "recovering"
 
-    async def _keep_alive(self) -> None:
-        deaths = 0
+    async def _keep_alive(self, connection: Connection) -> None:
+        deaths: list[str] = []
+        while True:
+            cause, healthy_s = await self._attend(connection)
+            if healthy_s > self._limits.healthy_s:
+                deaths.clear()
+            deaths.append(cause)
+            again = await self._restart(deaths)
+            if again is None:
+                return
+            connection = again
+
+    async def _attend(self, connection: Connection) -> tuple[str, float]:
+        """Watch a worker until it is gone; says what ended it, and for how long it had done its work."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        while True:
-            await self._lost.wait()
-            deaths = 1 if loop.time() - began_s > HEALTHY_S else deaths + 1
-            code = await self._reap()
-            if deaths > len(BACKOFF_S):
-                self.status = "failed"
-                self.error = self.error or EngineFailed(f"the worker died {deaths} times in a row")
-                self._up.set()
-                logger.error("%s: given up after %d deaths in a row", self._name, deaths)
-                return
-            pause_s = BACKOFF_S[deaths - 1]
-            logger.warning("%s: worker ended with %s, restarting in %g s", self._name, code, pause_s)
+        vigil = Vigil(self._limits, began_s)
+        trouble = None
+        while not self._lost.is_set():
+            connection.ping()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._lost.wait(), self._limits.ping_s)
+                break
+            trouble = vigil.look(connection.signs, loop.time())
+            if trouble is not None:
+                self._kill()
+                connection.give_up(trouble)
+                await self._lost.wait()
+        healthy_s = loop.time() - began_s - vigil.troubled_s
+        ending = _ending(await self._reap())
+        return f"The worker {trouble or ending}", healthy_s
+
+    async def _restart(self, deaths: list[str]) -> Connection | None:
+        """A new worker after some deaths, which failed starts add to; None when there were too many."""
+        while len(deaths) <= len(self._limits.backoff_s):
+            pause_s = self._limits.backoff_s[len(deaths) - 1]
+            self.status, self.error = "recovering", EngineFailed(f"{deaths[-1]}.")
+            logger.warning("%s: %s; restarting in %g s", self._name, deaths[-1], pause_s)
             await asyncio.sleep(pause_s)
             self.restarts += 1
-            began_s = loop.time()
             try:
-                await self._start()
-            except (GanglionError, OSError) as error:
-                self.error = error if isinstance(error, GanglionError) else EngineFailed(str(error))
-                self.status = "recovering"
-                self._lost.set()
+                return await self._start()
+            except GanglionError as error:
+                await self._reap()
+                deaths.append(error.message.rstrip("."))
+        count, last = len(deaths), deaths[-1]
+        is_same = len(set(deaths)) == 1
+        mixed = f"The worker died {count} times in a row, the last time like this: {last}."
+        self.error = EngineFailed(f"{last} {count} times in a row." if is_same else mixed)
+        self.status = "failed"
+        self._up.set()
+        logger.error("%s: given up. %s", self._name, self.error.message)
+        return None
 
-    async def _reap(self, keep_s: float = 0.0) -> int | None:
-        """Wait for the process to end, and see to it that it does."""
-        process, self._process, self.process_id = self._process, None, None
-        if process is None:
-            return None
-        try:
-            grace_s = STOP_TIMEOUT_S + keep_s if self._is_closing else 0.2
-            return await asyncio.wait_for(process.wait(), grace_s)
-        except TimeoutError:
+    def _kill(self) -> None:
+        if self._process is not None:
             with suppress(ProcessLookupError):
-                process.kill()
-            return await process.wait()
+                self._process.kill()
+
+    async def _reap(self, grace_s: float = LAST_WORDS_S) -> int:
+        """Wait for the process to end, and see to it that it does; its exit code, or minus its signal."""
+        if self._process is None:
+            return 0
+        try:
+            code = await asyncio.wait_for(self._process.wait(), grace_s)
+        except TimeoutError:
+            self._kill()
+            code = await self._process.wait()
+        # Only now: whoever is cancelled while it waits leaves the process to the next one to wait for.
+        self._process = self.process_id = None
+        return code
+
+
+def _ending(code: int) -> str:
+    """An exit code in words."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -26,13 +26,15 @@ class Candidate:
     id: str
     build: Build
     fetch: Callable[[LoadOptions, Report], Awaitable[None]] | None = None
-    """Brings the file to this machine; None when it is here."""
+    """Sees to it that the file is here and whole; None when there is nothing to see to."""
     path: Path | None = None
     """The file, as `names.real_file` gives it, where it is known before it is fetched."""
     aliases: tuple[str, ...] = ()
     engine: str = "llama"
-    source: str = ""
-    """Where it comes from, for people."""
+    origin: str = ""
+    """Where its file is, for people."""
+    reason: str = ""
+    """Why its name means it, for people."""
     context_length: int = 0
     created_s: int = 0
     capabilities: tuple[str, ...] = ()

@@ -4,29 +4,15 @@ import re
 from typing import Final
 
 PREFERRED: Final = (
-    "Q4_K_M",
-    "Q4_K_XL",
-    "Q4_K_S",
-    "Q4_K_L",
-    "MXFP4",
-    "MXFP4_MOE",
-    "Q5_K_M",
-    "Q5_K_S",
-    "Q5_K_XL",
-    "Q4_1",
-    "Q4_0",
-    "IQ4_NL",
-    "IQ4_XS",
-    "Q6_K",
-    "Q8_0",
-    "Q3_K_L",
-    "Q3_K_M",
-    "Q3_K_S",
-    "BF16",
-    "F16",
-    "F32",
+    *("Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0"),
+    *("Q4_K_XL", "Q4_K_L", "Q4_K_S", "IQ4_NL", "IQ4_XS", "Q4_1", "Q4_K", "MXFP4"),
+    *("Q5_K_XL", "Q5_K_L", "Q5_K_S", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q6_K_L", "Q6_K_XL", "Q8_K_XL"),
+    *("Q3_K_XL", "Q3_K_L", "Q3_K_M", "IQ3_M", "Q3_K_S", "IQ3_S", "IQ3_XS", "IQ3_XXS"),
+    *("Q2_K_XL", "Q2_K_L", "Q2_K", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S"),
 )
-"""First the size at which little is lost, then more exact and smaller ones, last what was never quantised."""
+"""What is taken when no quantisation was asked for: the first of these that exists."""
+UNQUANTISED: Final = ("BF16", "F16", "F32")
+"""Taken last: two to eight times the memory for what few can tell from Q8_0."""
 
 _PREFIXES: Final = ("UD-", "I1-")  # what two large publishers write before the quantisation
 _SUFFIX: Final = re.compile(
@@ -39,7 +25,7 @@ _SUFFIX: Final = re.compile(
 def canonical(text: str) -> str:
     """One spelling for each quantisation."""
     upper = text.strip().upper()
-    return {"FP16": "F16", "FP32": "F32"}.get(upper, upper)
+    return {"FP16": "F16", "FP32": "F32", "MXFP4_MOE": "MXFP4"}.get(upper, upper)
 
 
 def split_suffix(stem: str) -> tuple[str, str]:
@@ -56,6 +42,10 @@ def without_prefix(quantisation: str) -> str:
 
 
 def rank(quantisation: str) -> int:
-    """Its place in PREFERRED; what is not listed comes last."""
+    """Its place among all: those of PREFERRED, others, none at all, then those of UNQUANTISED."""
     bare = without_prefix(quantisation)
-    return PREFERRED.index(bare) if bare in PREFERRED else len(PREFERRED)
+    if bare in PREFERRED:
+        return PREFERRED.index(bare)
+    if bare in UNQUANTISED:
+        return len(PREFERRED) + 2 + UNQUANTISED.index(bare)
+    return len(PREFERRED) + (not bare)

@@ -8,17 +8,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ganglion.core.errors import ModelNotFound
-
-PREFERENCE: Final = (
-    *("Q4_K_M", "Q4_0", "Q5_K_M", "Q8_0"),
-    *("Q4_K_XL", "Q4_K_L", "Q4_K_S", "IQ4_NL", "IQ4_XS", "Q4_1", "Q4_K", "MXFP4"),
-    *("Q5_K_XL", "Q5_K_L", "Q5_K_S", "Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q6_K_L", "Q6_K_XL", "Q8_K_XL"),
-    *("Q3_K_XL", "Q3_K_L", "Q3_K_M", "IQ3_M", "Q3_K_S", "IQ3_S", "IQ3_XS", "IQ3_XXS"),
-    *("Q2_K_XL", "Q2_K_L", "Q2_K", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S"),
-)
-"""What is taken when no quantisation was asked for: the first of these that exists."""
-UNQUANTISED: Final = ("BF16", "F16", "F32")
-"""Taken last: two to eight times the memory for what few can tell from Q8_0."""
+from ganglion.registry.quantisation import canonical, rank, without_prefix
 
 _LABEL: Final = re.compile(
     r"(?<![A-Z0-9])((?:UD-)?(?:(?:I|T)?Q[1-8](?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32))(?![A-Z0-9])"
@@ -70,7 +60,7 @@ def quant_of(path: str) -> str:
     for text in (file.name.removesuffix(".gguf"), file.parent.name):
         labels = _LABEL.findall(text.upper())
         if labels:
-            return str(labels[-1]).replace("FP16", "F16").replace("FP32", "F32").replace("_MOE", "")
+            return canonical(str(labels[-1]))
     return ""
 
 
@@ -86,13 +76,9 @@ def _split(path: str) -> tuple[str, int]:
 
 
 def _rank(model: Variant) -> tuple[int, int, int, int, tuple[str, ...]]:
-    label = model.quant.removeprefix("UD-")
-    if label in UNQUANTISED:
-        order = 2 * len(PREFERENCE) + UNQUANTISED.index(label)
-    else:
-        order = PREFERENCE.index(label) if label in PREFERENCE else len(PREFERENCE) + (not label)
     first = model.paths[0]
-    return order, label != model.quant, first.count("/"), len(first), model.paths
+    is_marked = without_prefix(model.quant) != model.quant
+    return rank(model.quant), is_marked, first.count("/"), len(first), model.paths
 
 
 def _labels(model: Variant) -> tuple[str, ...]:

@@ -223,7 +223,7 @@ class Residency:
 
     async def unload(self, name: str, *, is_forced: bool) -> None:
         """Let a model go once its requests are finished; forced, they end with `Failed`."""
-        resident = await self._meant(name, may_find=False)
+        resident = await self._named(name)
         loading = resident.loading
         if loading is not None:
             loading.cancel()
@@ -266,11 +266,11 @@ class Residency:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
+            resident.become("loading")
             fetch = resident.candidate.fetch
             if fetch is not None:
-                resident.become("downloading")
                 await fetch(options, partial(_report, loop, resident))
-            resident.become("loading")
+                resident.become("loading")
             async with self._turn:
                 engine = await self._build(resident, options)
                 resident.engine = engine
@@ -413,6 +413,17 @@ class Residency:
                 if model_id in self._residents:
                     return self._residents[model_id]
         resident = self._with_alias(CATCH_ALL) if may_catch_all else None
+        if resident is None:
+            raise self._unknown(name)
+        return resident
+
+    async def _named(self, name: str) -> Resident:
+        """The resident that a name means, of those that are held; raises ModelNotFound."""
+        resident = self._residents.get(name) or self._with_alias(name.casefold())
+        if resident is None:
+            with suppress(ModelNotFound):
+                found = await self._find(name, may_catch_all=False)
+                resident = self._residents.get(found if isinstance(found, str) else found.id)
         if resident is None:
             raise self._unknown(name)
         return resident

@@ -85,8 +85,8 @@ class Resident:
         self._tell()
 
     def report(self, done: int, total: int) -> None:
-        """Note bytes that were downloaded."""
-        self._bytes = (done, total)
+        """Note bytes that were downloaded; a load that has none to fetch never says so."""
+        self.status, self._bytes = "downloading", (done, total)
         self._tell()
 
     async def changed(self) -> None:
@@ -112,7 +112,7 @@ class Resident:
                 is_pinned=self.is_pinned,
                 priority=self.candidate.priority,
                 last_used_s=self._last_used_s,
-                source=self.candidate.source,
+                source="; ".join(filter(None, (self.candidate.origin, self.candidate.reason))),
             )
             for state in states
         )

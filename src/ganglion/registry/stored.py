@@ -23,11 +23,11 @@ class StoredModel:
     architecture: str | None = None
     """As the file says; None when it could not be read."""
     quantisation: str = ""
-    parameters: int = 0
-    context_length: int = 0
-    """As trained; 0 when the file does not say."""
-    capabilities: tuple[str, ...] = ()
     hub_id: str | None = None
     """`org/repo` where the store knows it."""
     error: str | None = None
     """Why it cannot be used, for people."""
+    parameters: int = 0
+    context_length: int = 0
+    """As trained; 0 when the file does not say."""
+    capabilities: tuple[str, ...] = ()

@@ -45,7 +45,7 @@ def _read(file: Path) -> str | None:
             raise InvalidValue(f"{file} is not a regular file.")
         with file.open("rb") as opened:
             data = opened.read(SIZE_LIMIT_BYTES + 1)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InvalidValue(f"{file} could not be read: {error.strerror or error}.") from error

@@ -168,12 +168,12 @@ class KvPool:
         if chain is not None:
             self._catalogue.index(entry, chain)
 
-    def release(self, sequence: SequenceId) -> None:
-        """The sequence ended; what it computed stays cached as long as nobody needs the place."""
+    def release(self, sequence: SequenceId, *, is_sound: bool = True) -> None:
+        """The sequence ended; what it computed, if it is sound, stays cached until the place is needed."""
         entry = self._owned.pop(sequence)
         entry.owner = None
         self._catalogue.touch(entry)
-        if len(entry.tokens) < BLOCK:
+        if not is_sound or len(entry.tokens) < BLOCK:
             self._forget(entry)
             return
         self._catalogue.index(entry)

@@ -101,10 +101,10 @@ class Scheduler:
         """Queue a sequence."""
         self._waiting[sequence.id] = sequence
 
-    def remove(self, sequence: SequenceId) -> None:
-        """The sequence ended, whichever way; what it computed stays cached."""
+    def remove(self, sequence: SequenceId, *, is_sound: bool = True) -> None:
+        """The sequence ended, whichever way; what it computed stays cached unless it is not sound."""
         if self._running.pop(sequence, None) is not None:
-            self._pool.release(sequence)
+            self._pool.release(sequence, is_sound=is_sound)
         else:
             self._waiting.pop(sequence, None)
 

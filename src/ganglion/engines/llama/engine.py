@@ -4,6 +4,8 @@ import logging
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import msgspec
@@ -29,12 +31,15 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.connection import Connection
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
+from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.memory import free_bytes, resident_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.local import TextEngine
 from ganglion.engines.rendering import Renderer
 from ganglion.engines.supervisor import Supervisor
+from ganglion.engines.suspects import Key, Suspects, key_of_text, key_of_tokens
+from ganglion.engines.ward import Ward, WhenGone
 
 logger = logging.getLogger("ganglion.engines")
 
@@ -45,18 +50,22 @@ REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
 class LlamaEngine:
-    """One model file, served by one worker process."""
+    """One model file, served by one worker process; `faults` are for tests."""
 
-    def __init__(self, facts: ModelFacts, settings: LlamaSettings, *, free_memory: int | None = None) -> None:
+    def __init__(
+        self,
+        facts: ModelFacts,
+        settings: LlamaSettings,
+        *,
+        free_memory: int | None = None,
+        faults: tuple[Fault, ...] = (),
+    ) -> None:
         """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
         self._facts = facts
         self._settings = settings
-        self.plan: EnginePlan = plan(
-            settings,
-            facts,
-            cores=usable_cores(),
-            free_bytes=free_bytes() if free_memory is None else free_memory,
-        )
+        free = free_bytes() if free_memory is None else free_memory
+        decided = plan(settings, facts, cores=usable_cores(), free_bytes=free)
+        self.plan: EnginePlan = replace(decided, faults=faults)
         self._created_s = int(time.time())
         if self.plan.context > facts.context_length:
             logger.warning(
@@ -65,9 +74,14 @@ class LlamaEngine:
                 facts.context_length,
                 self.plan.context,
             )
-        self._supervisor = Supervisor(settings.model_id, WORKER, msgspec.msgpack.encode(self.plan))
+        self._supervisor = Supervisor(
+            settings.model_id, WORKER, msgspec.msgpack.encode(self.plan), settings.limits
+        )
         self._renderer = Renderer()
         self._in_flight = 0
+        self._limit = self.plan.parallel + settings.queue_limit
+        # Twice: clients that left are counted until the worker has let go of what they asked for.
+        self._ward = Ward(2 * self._limit, Suspects())
         self._text = TextEngine(
             settings.model_id,
             self,
@@ -105,7 +119,7 @@ class LlamaEngine:
                 memory_mb=self.plan.required_bytes >> 20,
                 resident_mb=resident_bytes(supervisor.process_id) >> 20,
                 in_flight=self._in_flight,
-                queued=load.waiting if load is not None else 0,
+                queued=self._ward.queued + (load.waiting if load is not None else 0),
                 kv_used=load.kv_used if load is not None else 0,
                 kv_total=self.plan.kv_tokens,
                 slots_used=running,
@@ -122,9 +136,8 @@ class LlamaEngine:
         if self._supervisor.status in ("unloaded", "loading"):
             yield Failed(ModelLoading(f"The model {self._settings.model_id!r} is still loading."))
             return
-        limit = self.plan.parallel + self._settings.queue_limit
-        if self._in_flight >= limit:
-            yield Failed(_overloaded(limit, self._settings.queue_limit))
+        if self._in_flight >= self._limit:
+            yield Failed(_overloaded(self._limit, self._settings.queue_limit))
             return
         self._in_flight += 1
         try:
@@ -138,15 +151,17 @@ class LlamaEngine:
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Text to ids, in the worker."""
-        connection = await self._supervisor.connection()
-        return await connection.tokenize(text, add_special=add_special, parse_special=parse_special)
+        connection, when_gone = await self._enter(key_of_text(text))
+        return await connection.tokenize(
+            text, add_special=add_special, parse_special=parse_special, when_gone=when_gone
+        )
 
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list in the worker."""
         try:
-            connection = await self._supervisor.connection()
+            connection, when_gone = await self._enter(key_of_tokens(request.salt, request.tokens))
             submit = _submit(connection, request, is_deterministic=self.plan.is_deterministic)
-            async with aclosing(connection.updates(submit)) as updates:
+            async with aclosing(connection.updates(submit, when_gone)) as updates:
                 usage = Started(len(request.tokens))
                 async for update in updates:
                     for event in _events(update, usage):
@@ -155,6 +170,17 @@ class LlamaEngine:
                         yield event
         except GanglionError as error:
             yield Failed(error)
+
+    async def _enter(self, key: Key) -> tuple[Connection, WhenGone]:
+        """A place in the worker, and whom to tell once the worker has let go of what is done with it."""
+        await self._supervisor.connection()  # all who wait for a restart wait together, not one by one inside
+        place = await self._ward.enter(key)
+        try:
+            connection = await self._supervisor.connection()
+        except BaseException:
+            self._ward.leave(place, "abandoned")
+            raise
+        return connection, partial(self._ward.leave, place)
 
 
 def _overloaded(limit: int, queue_limit: int) -> Overloaded:

@@ -33,6 +33,7 @@ class Job:
 
     def __init__(self, submit: Submit, model: NativeModel, vocabulary: Vocabulary, arrived_s: float) -> None:
         self.id = submit.id
+        self.prompt_hash = hash(tuple(submit.tokens))
         self._submit = submit
         self._vocabulary = vocabulary
         self._stop_tokens = frozenset(submit.stop_tokens)

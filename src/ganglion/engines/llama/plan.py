@@ -5,6 +5,7 @@ from typing import Final
 
 from ganglion.core.errors import InsufficientMemory, InvalidValue
 from ganglion.core.model import ModelFacts
+from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.scheduler.places import LaneShape
 
@@ -40,6 +41,7 @@ class EnginePlan:
     step_s: float = 0.55
     kv_folder: str | None = None
     kv_folder_bytes: int = 0
+    faults: tuple[Fault, ...] = ()
 
     def in_one_lane(self) -> "EnginePlan":
         """The same pool without private slots, for models whose saved state does not fit another lane."""

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from ganglion.engines.limits import WorkerLimits
+
 KvType = Literal["f16", "q8_0", "q4_0"]
 
 
@@ -29,3 +31,5 @@ class LlamaSettings:
     """How much may lie in that folder, over all models."""
     is_deterministic: bool = False
     """An answer does not depend on its neighbours; decoding is 20 to 30 % slower."""
+    limits: WorkerLimits = WorkerLimits()
+    """How long the worker may take for what, and how often it may die."""

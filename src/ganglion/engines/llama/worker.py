@@ -1,27 +1,33 @@
 """The worker process: one model, its KV and its scheduler, behind a socket.
 
 Started as `python -m ganglion.engines.llama.worker FD`. The first frame is the plan; afterwards a reader
-thread takes frames in, so that tokenizing answers while a batch runs, and the main thread steps.
+thread takes frames in and answers pings, a second one tokenizes beside the running batch, and the main thread
+steps.
 Law: the worker dies with its server: end of file on the socket ends the process at once.
 """
 
 import os
+import resource
 import signal
 import socket
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 from time import monotonic
 
 import msgspec
 
-from ganglion.core.errors import EngineFailed, GanglionError
+from ganglion.core.errors import GanglionError
 from ganglion.engines.ipc import (
     PREFIX,
     Abort,
     FromWorker,
+    Gone,
     Load,
+    Ping,
+    Pong,
     Ready,
     Refused,
     Stepped,
@@ -34,11 +40,13 @@ from ganglion.engines.ipc import (
     encode,
     to_worker,
 )
+from ganglion.engines.llama.faults import strike
 from ganglion.engines.llama.hot import HotPrefixes, Recalled, open_shelf
 from ganglion.engines.llama.job import Job, Vocabulary
 from ganglion.engines.llama.library import NativeModel, open_library
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
 from ganglion.engines.llama.runner import Aside, Runner
+from ganglion.engines.llama.sanity import Sanity
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Scheduler, Step
@@ -56,7 +64,7 @@ STALL_S = 0.05
 
 
 class Line:
-    """The socket, written from two threads."""
+    """The socket, written from several threads."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
@@ -95,6 +103,7 @@ class Loop:
         )
         self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
         self._jobs: dict[int, Job] = {}
+        self._sanity = Sanity()
         self._step_s = 0.0
         self._foreground_s = 0.0
         """What the steps beside the one in the background took."""
@@ -145,6 +154,7 @@ class Loop:
                 os._exit(0)
             case Abort(id=number):
                 self._end(number)
+                self._line.send(Gone(number))
                 if self._scheduler.is_idle:
                     self._line.send(Stepped([], self._load()))
             case Aside(step=step, elapsed_s=elapsed_s):
@@ -158,10 +168,10 @@ class Loop:
             if sequence.id in self._jobs:  # else it was given up while its prefix was read
                 self._scheduler.add(sequence)
 
-    def _end(self, number: int) -> None:
+    def _end(self, number: int, *, is_sound: bool = True) -> None:
         job = self._jobs.pop(number, None)
         if job is not None:
-            self._scheduler.remove(number)
+            self._scheduler.remove(number, is_sound=is_sound)
             job.free()
 
     def _sequences(self, step: Step) -> dict[int, Sequence]:
@@ -173,6 +183,7 @@ class Loop:
         context = self._runner.lane(step.lane)
         sampled: dict[int, int] = {}
         updates: list[Update] = []
+        sane: list[tuple[int, bool]] = []
         for chunk in step.chunks:
             job = self._jobs.get(chunk.sequence)
             if job is None:
@@ -186,15 +197,19 @@ class Loop:
                 done = chunk.start + chunk.count
                 updates.append(Update(job.id, prefilled=(done, len(job.sequence.tokens))))
                 continue
+            if self._plan.faults:
+                generated = job.sequence.generated_tokens
+                strike(self._plan.faults, job.sequence.tokens, generated, context.logits(row).fill)
             token, update = job.take(context, row, self._plan.context, now_s)
             updates.append(update)
+            sane.append((job.prompt_hash, update.end is None or update.end.error is None))
             if token is not None:
                 sampled[job.id] = token
-        _crash_if_nothing_is_a_number(updates)
+        self._sanity.check(sane)
         self._scheduler.commit(step, sampled, elapsed_s)
         for update in updates:
             if update.end is not None:
-                self._end(update.id)
+                self._end(update.id, is_sound=update.end.error is None)
         self._line.send(Stepped(updates, self._load()))
 
     def _load(self) -> Load:
@@ -207,26 +222,26 @@ class Loop:
         )
 
 
-def _crash_if_nothing_is_a_number(updates: list[Update]) -> None:
-    """NaN in one row is that request's end; NaN in every row is a broken device, and a restart's job."""
-    ends = [update.end for update in updates if update.end is not None or update.pieces]
-    failed = [end for end in ends if end is not None and end.error is not None]
-    if len(failed) > 1 and len(failed) == len(ends):
-        raise EngineFailed("Every sequence of a batch computed NaN.")
-
-
-def read(line: Line, model: NativeModel, bodies: Iterator[bytes], inbox: Inbox) -> None:
+def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: "SimpleQueue[Tokenize]") -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
         match frame:
+            case Ping():
+                line.send(Pong())
             case Tokenize():
-                line.send(_tokenized(model, frame))
+                questions.put(frame)
             case Stop(keep_s=0.0):
                 break
             case Submit() | Abort() | Stop():
                 inbox.put(frame)
     os._exit(0)
+
+
+def answer(line: Line, model: NativeModel, questions: "SimpleQueue[Tokenize]") -> None:
+    """Tokenize for ever; a long text holds up other texts and nothing else."""
+    while True:
+        line.send(_tokenized(model, questions.get()))
 
 
 def _tokenized(model: NativeModel, frame: Tokenize) -> Tokenized | Refused:
@@ -244,6 +259,8 @@ def _refused(number: int, error: GanglionError) -> Refused:
 def main() -> None:
     """Load the model that the first frame describes, then serve it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
+    # Writing gigabytes of weights and prompts to a core file would keep the socket open for as long.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when the library is loaded
     line = Line(socket.socket(fileno=int(sys.argv[1])))
     bodies = line.bodies()
@@ -260,8 +277,15 @@ def main() -> None:
         sys.exit(1)
     line.send(Ready(model.vocabulary_size, monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
-    threading.Thread(target=read, args=(line, model, bodies, inbox), daemon=True).start()
-    loop.run(inbox)
+    questions: SimpleQueue[Tokenize] = SimpleQueue()
+    threading.Thread(target=read, args=(line, bodies, inbox, questions), daemon=True).start()
+    threading.Thread(target=answer, args=(line, model, questions), daemon=True).start()
+    try:
+        loop.run(inbox)
+    finally:
+        # The interpreter's own way out waits for native threads; whoever waits for us does not want that.
+        traceback.print_exc()
+        os._exit(1)
 
 
 if __name__ == "__main__":
