@@ -71,6 +71,7 @@ def test_the_list_holds_every_store_the_manifest_and_the_embedded_model(
     own = put(tmp_path / "elsewhere", "own.gguf")
     (tmp_path / "home/models.yaml").write_text(
         f"named: {own}\nfar: org/far-GGUF:Q8_0\nmine: {{aliases: [fast], path: models/mine-Q4_K_M.gguf}}\n"
+        "lost: {pinned: true}\nsmollm2: {keep_alive: 5m}\n"
     )
     models = listed(environment)
     assert {name: model["store"] for name, model in models.items()} == {
@@ -80,21 +81,33 @@ def test_the_list_holds_every_store_the_manifest_and_the_embedded_model(
         "llama3:latest": "Ollama",
         "named": "models.yaml",
         "far": "models.yaml",
-        SMOLLM2.id: "embedded",
+        "lost": "models.yaml",
+        "smollm2": "embedded",
     }
     assert models["mine"]["aliases"] == ["fast"]
     assert models["mine"]["parameters"] == 16
     assert models["named"]["context_length"] == 512
     assert (models["far"]["path"], models["far"]["hub_id"]) == (None, "org/far-GGUF:Q8_0")
     assert "not a GGUF model" in str(models["broken"]["error"])
-    assert models[SMOLLM2.id]["quantisation"] == "Q4_1"
+    assert "no stored file is called so" in str(models["lost"]["error"])
+    assert models["smollm2"]["quantisation"] == "Q4_1"
 
     table = run(environment, "models", "list")
     assert table.returncode == 0
     assert "\x1b" not in table.stdout
     for words in ("mine", "Q4_K_M", "135M", "98.4 MB", "cannot be used: ", "ganglion models pull far"):
         assert words in table.stdout
-    assert table.stderr == "1 of 7 cannot be used\n"
+    assert table.stderr == "2 of 8 cannot be used\n"
+
+
+def test_the_manifest_of_the_documentation_is_a_right_one(environment: Environment, tmp_path: Path) -> None:
+    document = Path(__file__).parents[2] / "docs/models.md"
+    [example] = re.findall(r"```yaml\n(.*?)```", document.read_text(), re.DOTALL)
+    put(tmp_path / "home", "models.yaml", example.encode())
+    models = listed(environment)
+    assert models.keys() == {"coder", "notes", "chat", SMOLLM2.id}
+    assert models["chat"]["aliases"] == ["gpt-4o", "*"]
+    assert models["notes"]["error"], "the file is not here"
 
 
 # show and resolve

@@ -63,6 +63,7 @@ def test_models_come_and_go(tmp_path: Path) -> None:
         gone = run(environment, "models", "unload", "parrot", "--force")
         assert (gone.returncode, gone.stdout) == (0, "parrot unloaded\n")
         assert statuses(environment)["parrot"] == "unloaded"
+        assert run(environment, "models", "load", "parrot", "--no-wait").stdout == "parrot loading\n"
 
         error, hint = refusal(environment, "models", "ps", "--api-key", "wrong")
         assert "key" in error

@@ -65,6 +65,9 @@ def every(here: Here) -> Iterator[Listed]:
             yield _at(file, Listed(entry.key, MANIFEST, str(file), aliases=entry.aliases))
         elif entry.hub is not None and isinstance(file, Miss):
             yield Listed(entry.key, MANIFEST, None, aliases=entry.aliases, hub_id=str(entry.hub))
+        elif isinstance(file, Miss) and not catalogue.is_embedded(entry.key):
+            error = "no stored file is called so; give it a path or a hub id in models.yaml"
+            yield Listed(entry.key, MANIFEST, None, aliases=entry.aliases, error=error)
     embedded = catalogue.embedded
     if embedded is not None:
         entry_of_it = catalogue.embedded_entry

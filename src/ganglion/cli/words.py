@@ -32,7 +32,7 @@ def age_words(age_s: float) -> str:
     """How long ago something was."""
     for unit_s, unit in _AGES:
         count = int(age_s / unit_s)
-        if count:
+        if count > 0:  # clocks of two machines differ
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "just now"
 
