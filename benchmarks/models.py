@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.servers import model_path
+from ganglion.registry.finder import Finder
 from ganglion.registry.gguf import read_facts
-from ganglion.registry.index import Index
-from ganglion.registry.stores import Root, scan
+from ganglion.registry.resolver import FileSource, resolve
 
 FILES = 10_000
 FOLDERS = 100
@@ -72,9 +72,10 @@ def make_files(folder: Path, count: int) -> None:
 
 def find(name: str, home: Path) -> Path:
     """From a name to a file as a new process does it: read the index, look at every file, choose one."""
-    models = scan([Root("models folder", home / "models")], Index(home / "cache"))
-    wanted = name.casefold()
-    return next(model.path for model in models if model.name.casefold() == wanted)
+    finder = Finder(home, {"HOME": str(home)}, folders=[], may_download=False)
+    source = resolve(name, finder.catalogue(), may_be_path=False).source
+    assert isinstance(source, FileSource)
+    return source.path
 
 
 def measure_finding(count: int) -> list[Measured]:
