@@ -1,4 +1,4 @@
-"""What it takes to know the models of a machine: finding ten thousand files, describing one.
+"""What it takes to know and to hold models: finding ten thousand files, describing one, swapping one.
 
     python -m benchmarks.models
 
@@ -9,6 +9,7 @@ missed. Use a quiet machine.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import struct
 import sys
@@ -22,16 +23,20 @@ from statistics import median
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import swapping
 from benchmarks.servers import model_path
+from ganglion.registry.finder import Finder
 from ganglion.registry.gguf import read_facts
-from ganglion.registry.index import Index
-from ganglion.registry.stores import Root, scan
+from ganglion.registry.resolver import FileSource, resolve
 
 FILES = 10_000
 FOLDERS = 100
 ROUNDS = 7
-RESOLVE_BOUND_S = 0.2
-FACTS_BOUND_S = 0.02
+RESOLVE_BOUND_MS = 200.0
+FACTS_BOUND_MS = 20.0
+LOAD_BOUND_MS = 600.0
+MOST_GROWTH = 1.05
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +44,13 @@ class Measured:
     """One figure, the median of its rounds, and what it must not exceed."""
 
     subject: str
-    seconds: float
-    bound_s: float | None
+    value: float
+    bound: float | None = None
+    unit: str = "ms"
 
     @property
     def is_met(self) -> bool:
-        return self.bound_s is None or self.seconds <= self.bound_s
+        return self.bound is None or self.value <= self.bound
 
 
 def tiny_model() -> bytes:
@@ -72,9 +78,10 @@ def make_files(folder: Path, count: int) -> None:
 
 def find(name: str, home: Path) -> Path:
     """From a name to a file as a new process does it: read the index, look at every file, choose one."""
-    models = scan([Root("models folder", home / "models")], Index(home / "cache"))
-    wanted = name.casefold()
-    return next(model.path for model in models if model.name.casefold() == wanted)
+    finder = Finder(home, {"HOME": str(home)}, folders=[], may_download=False)
+    source = resolve(name, finder.catalogue(), may_be_path=False).source
+    assert isinstance(source, FileSource)
+    return source.path
 
 
 def measure_finding(count: int) -> list[Measured]:
@@ -82,29 +89,43 @@ def measure_finding(count: int) -> list[Measured]:
         home = Path(folder)
         make_files(home / "models", count)
         last = f"MODEL-{count - 1:05}-q4_k_m"
-        cold_s = seconds(lambda: find(last, home), rounds=1)
-        warm_s = seconds(lambda: find(last, home), rounds=ROUNDS)
+        cold_ms = milliseconds(lambda: find(last, home), rounds=1)
+        warm_ms = milliseconds(lambda: find(last, home), rounds=ROUNDS)
     return [
-        Measured(f"find one of {count} files, no index yet", cold_s, None),
-        Measured(f"find one of {count} files, warm index", warm_s, RESOLVE_BOUND_S),
+        Measured(f"find one of {count} files, no index yet", cold_ms),
+        Measured(f"find one of {count} files, warm index", warm_ms, RESOLVE_BOUND_MS),
     ]
 
 
 def measure_facts() -> Measured:
     path = model_path()
-    return Measured(
-        f"metadata of {path.name}", seconds(lambda: read_facts(path), rounds=ROUNDS), FACTS_BOUND_S
-    )
+    taken_ms = milliseconds(lambda: read_facts(path), rounds=ROUNDS)
+    return Measured(f"metadata of {path.name}", taken_ms, FACTS_BOUND_MS)
 
 
-def seconds(work: Callable[[], object], *, rounds: int) -> float:
+def measure_swapping(cycles: int) -> list[Measured]:
+    swapped = asyncio.run(swapping.measure(cycles))
+    return [
+        Measured(
+            "load of the embedded model, inside the worker", swapped.worker_load_s * 1000, LOAD_BOUND_MS
+        ),
+        Measured("the same over HTTP, process and all", swapped.load_s * 1000),
+        Measured("unload over HTTP", swapped.unload_s * 1000),
+        Measured("memory without a model, first", swapped.baseline_bytes / MIB, unit="MiB"),
+        Measured(f"memory without a model, after {cycles} cycles", swapped.last_bytes / MIB, unit="MiB"),
+        Measured("the last of the first", swapped.growth, MOST_GROWTH, unit="x"),
+        Measured("two models that did not answer at once", float(not swapped.both_answered), 0.0, unit=""),
+    ]
+
+
+def milliseconds(work: Callable[[], object], *, rounds: int) -> float:
     """The median of some runs."""
     taken: list[float] = []
     for _ in range(rounds):
         started_s = time.perf_counter()
         work()
         taken.append(time.perf_counter() - started_s)
-    return median(taken)
+    return median(taken) * 1000
 
 
 def table(rows: list[Measured]) -> Table:
@@ -113,18 +134,19 @@ def table(rows: list[Measured]) -> Table:
     for name in ("median", "bound", "verdict"):
         drawn.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        bound = "" if row.bound_s is None else f"≤ {row.bound_s * 1000:g} ms"
-        verdict = "" if row.bound_s is None else "ok" if row.is_met else "MISS"
-        drawn.add_row(row.subject, f"{row.seconds * 1000:.1f} ms", bound, verdict)
+        bound = "" if row.bound is None else f"≤ {row.bound:g} {row.unit}"
+        verdict = "" if row.bound is None else "ok" if row.is_met else "MISS"
+        drawn.add_row(row.subject, f"{row.value:.4g} {row.unit}", bound, verdict)
     return drawn
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.models", description=__doc__.splitlines()[0])
     parser.add_argument("--files", type=int, default=FILES)
+    parser.add_argument("--cycles", type=int, default=swapping.CYCLES, help="loads and unloads of one model")
     parser.add_argument("--json", action="store_true", help="one JSON list instead of a table")
     arguments = parser.parse_args()
-    rows = [*measure_finding(arguments.files), measure_facts()]
+    rows = [*measure_finding(arguments.files), measure_facts(), *measure_swapping(arguments.cycles)]
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows]))
     else:

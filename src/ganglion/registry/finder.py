@@ -3,14 +3,12 @@
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from ganglion.registry.catalogue import Catalogue
 from ganglion.registry.index import Index
 from ganglion.registry.manifest import Manifest, read_manifest
-from ganglion.registry.names import real_file
 from ganglion.registry.stored import StoredModel
 from ganglion.registry.stores import Root, roots, scan
 
@@ -49,10 +47,4 @@ class Finder:
     def _stored(self) -> tuple[StoredModel, ...]:
         if self._index is None:
             self._index = Index(self._home / "cache")
-        return tuple(_real(model) for model in scan(self._roots, self._index))
-
-
-def _real(model: StoredModel) -> StoredModel:
-    """The same under the path by which files are compared."""
-    path = real_file(model.path)
-    return model if path == model.path else replace(model, path=path)
+        return scan(self._roots, self._index)

@@ -8,6 +8,7 @@ several files alike, the store first named in `STORES`. Several *different* mode
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, get_args
 
@@ -35,38 +36,42 @@ class Miss:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: most of it is asked for of few, and then kept
 class Item:
     """A stored model with what is compared of it."""
 
     model: StoredModel
     base: str
     """Its name without the quantisation: equal for all files of one model."""
-    quantisation: str
-    """As the name says, which also knows its publisher's mark, else as the file says."""
-    spellings: frozenset[str]
-    """What a tag may call its quantisation."""
-    order: tuple[bool, int, int, str]
-    """Its place among its like: what can be used first, then by preference, store and path."""
+    named: str
+    """The quantisation that its name says."""
 
     @classmethod
     def of(cls, model: StoredModel) -> "Item":
         """Read the name."""
         base, named = quantisation.split_suffix(model.name)
-        stated = quantisation.canonical(model.quantisation)
-        own = named or stated
-        return cls(
-            model=model,
-            base=fold(base),
-            quantisation=own,
-            spellings=frozenset({named, quantisation.without_prefix(named), stated} - {""}),
-            order=(
-                model.error is not None,
-                quantisation.rank(own),
-                STORES.index(model.store),
-                str(model.path),
-            ),
-        )
+        return cls(model, fold(base), named)
+
+    @property
+    def quantisation(self) -> str:
+        """As the name says, which also knows its publisher's mark, else as the file says."""
+        return self.named or self._stated
+
+    @cached_property
+    def spellings(self) -> frozenset[str]:
+        """What a tag may call its quantisation."""
+        return frozenset({self.named, quantisation.without_prefix(self.named), self._stated} - {""})
+
+    @cached_property
+    def order(self) -> tuple[bool, int, int, str]:
+        """Its place among its like: what can be used first, then by preference, store and path."""
+        model = self.model
+        rank, store = quantisation.rank(self.quantisation), STORES.index(model.store)
+        return model.error is not None, rank, store, str(model.path)
+
+    @property
+    def _stated(self) -> str:
+        return quantisation.canonical(self.model.quantisation)
 
     def __str__(self) -> str:
         unusable = f", which cannot be used: {self.model.error}" if self.model.error else ""
@@ -77,26 +82,30 @@ Group = tuple[Item, ...]
 Groups = Mapping[str, Group]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots, as above
 class Shelf:
     """Stored models, indexed once."""
+
+    stored: tuple[StoredModel, ...]
 
     by_name: Groups
     by_base: Groups
     """By name without quantisation, and by Ollama name without tag."""
     by_architecture: Groups
     by_hub_id: Groups
-    by_path: Mapping[Path, StoredModel]
-    """Under each of a model's files."""
+
+    @cached_property
+    def by_path(self) -> Mapping[Path, StoredModel]:
+        """Under each of a model's files."""
+        return {path: model for model in reversed(self.stored) for path in (model.path, *model.files)}
 
     @classmethod
-    def of(cls, stored: Iterable[StoredModel]) -> "Shelf":
+    def of(cls, stored: tuple[StoredModel, ...]) -> "Shelf":
         """Index what a scan found."""
         names: dict[str, list[Item]] = defaultdict(list)
         bases: dict[str, list[Item]] = defaultdict(list)
         architectures: dict[str, list[Item]] = defaultdict(list)
         hub_ids: dict[str, list[Item]] = defaultdict(list)
-        paths: dict[Path, StoredModel] = {}
         for item in map(Item.of, stored):
             model = item.model
             names[fold(model.name)].append(item)
@@ -107,9 +116,7 @@ class Shelf:
                 architectures[fold(model.architecture)].append(item)
             if model.hub_id:
                 hub_ids[fold(model.hub_id)].append(item)
-            for path in (model.path, *model.files):
-                paths.setdefault(path, model)
-        return cls(_frozen(names), _frozen(bases), _frozen(architectures), _frozen(hub_ids), paths)
+        return cls(stored, _frozen(names), _frozen(bases), _frozen(architectures), _frozen(hub_ids))
 
     def by_file_name(self, ref: ModelRef, preferred: str | None) -> Pick | Miss:
         """The file that is called so, with or without its ending, quantisation or tag."""

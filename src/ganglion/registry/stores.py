@@ -12,6 +12,7 @@ from typing import Final
 from ganglion.registry import hub_snapshots, ollama
 from ganglion.registry.grouping import SUFFIX, Grouped, grouped
 from ganglion.registry.index import Glance, Index
+from ganglion.registry.names import real_file
 from ganglion.registry.stored import Store, StoredModel
 from ganglion.registry.walk import FoundFile, Walk
 
@@ -100,7 +101,7 @@ def _model(candidate: Grouped, store: Store, known: Index) -> StoredModel | None
     glance = known.glance(first.path, first.status)
     if glance is None or not glance.is_model:
         return None
-    path = Path(first.path)
+    path = _path(first)
     model = StoredModel(
         name=candidate.name,
         path=path,
@@ -120,10 +121,15 @@ def _model(candidate: Grouped, store: Store, known: Index) -> StoredModel | None
     return model
 
 
+def _path(file: FoundFile) -> Path:
+    """The path by which files are compared; where no link is, the walk's own is that already."""
+    return real_file(Path(file.path)) if file.is_link else Path(file.path)
+
+
 def _with_part(
     model: StoredModel, file: FoundFile, glance: Glance | None, number: int, count: int
 ) -> StoredModel:
-    path = Path(file.path)
+    path = _path(file)
     return replace(
         model,
         files=(*model.files, path),

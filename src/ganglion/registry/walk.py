@@ -24,6 +24,7 @@ class FoundFile:
     name: str
     path: str
     status: os.stat_result
+    is_link: bool
 
 
 class Walk:
@@ -69,12 +70,13 @@ class Walk:
     def file(self, folder: str, entry: os.DirEntry[str]) -> FoundFile | None:
         """The entry as a file; None for what is no regular file or leads out of the root."""
         try:
-            status = self._followed(folder, entry.path) if entry.is_symlink() else entry.stat()
+            is_link = entry.is_symlink()
+            status = self._followed(folder, entry.path) if is_link else entry.stat()
         except OSError:
             return None
         if status is None or not stat.S_ISREG(status.st_mode):
             return None
-        return FoundFile(folder, entry.name, entry.path, status)
+        return FoundFile(folder, entry.name, entry.path, status, is_link)
 
     def _followed(self, folder: str, link: str) -> os.stat_result | None:
         """The status of what a link leads to; None when that is outside."""
