@@ -20,7 +20,14 @@ HEAVY = {
 
 @pytest.mark.parametrize(
     "module",
-    ["ganglion", "ganglion.cli.main", "ganglion.cli.serve", "ganglion.cli.chat", "ganglion.cli.doctor"],
+    [
+        "ganglion",
+        "ganglion.cli.main",
+        "ganglion.cli.serve",
+        "ganglion.cli.chat",
+        "ganglion.cli.doctor",
+        "ganglion.cli.models",
+    ],
 )
 def test_importing_it_pulls_in_nothing_heavy(module: str) -> None:
     program = f"import sys, {module}; print(*sys.modules)"

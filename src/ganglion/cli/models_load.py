@@ -35,8 +35,6 @@ def load(
     body = LoadBody(model_id=name, quant=quant, context_length=context, pinned=pin)
     if not wait:
         begun = node.node().begin_load(body)
-        # The node answers before the load has taken its first step, with how the model was until then.
-        begun = Loaded("loading", begun.model) if begun.status in ("unloaded", "failed") else begun
         _print(begun, json=json)
         if begun.status != "loaded":
             say("it loads in the background; ganglion models ps shows how far it is")

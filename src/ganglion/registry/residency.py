@@ -257,6 +257,7 @@ class Residency:
     def _loading(self, resident: Resident, options: LoadOptions) -> asyncio.Task[None]:
         """The one load of a model, begun now unless it has been."""
         if resident.loading is None:
+            resident.become("loading")
             load = self._load(resident, options)
             resident.loading = asyncio.create_task(load, name=f"load {resident.id}")
         return resident.loading
@@ -266,7 +267,6 @@ class Residency:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         try:
-            resident.become("loading")
             fetch = resident.candidate.fetch
             if fetch is not None:
                 await fetch(options, partial(_report, loop, resident))
