@@ -119,7 +119,7 @@ _CHAT_ANSWER: Json = {
     "description": "The answer; with `stream` true, server-sent events that each hold a Chunk.",
     "content": {
         _JSON: {"schema": _ref("ChatCompletion")},
-        "text/event-stream": {"schema": {"type": "string"}},
+        "text/event-stream": {},
     },
 }
 _MODEL: Json = {
@@ -132,7 +132,7 @@ _MODEL: Json = {
 
 _LOAD_ANSWER: Json = {
     "description": "It is loaded; with `accept: text/event-stream`, how it got there.",
-    "content": {_JSON: {"schema": _ref("Loaded")}, "text/event-stream": {"schema": {"type": "string"}}},
+    "content": {_JSON: {"schema": _ref("Loaded")}, "text/event-stream": {}},
 }
 _WAIT: Json = {
     "name": "wait",
