@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.engines.llama.plan import (
     CELL_STEP,
@@ -114,3 +114,17 @@ def test_deterministic_sequences_share_no_kv_with_an_earlier_life():
 def test_a_file_that_does_not_say_its_context_is_refused():
     with pytest.raises(InvalidValue, match="how long its context is"):
         planned(replace(FACTS, context_length=0))
+
+
+def test_layers_on_an_accelerator_take_their_memory_there_and_not_here():
+    asked = replace(LlamaSettings("m"), gpu_layers=99)
+    here = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=None)
+    there = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=GIBIBYTE)
+    half = plan(replace(asked, gpu_layers=15), FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=GIBIBYTE)
+    assert (here.video_bytes, here.required_bytes) == (0, there.video_bytes + there.required_bytes)
+    assert there.video_bytes > FACTS.size_bytes
+    assert half.video_bytes == pytest.approx(there.video_bytes * 15 / 31, abs=2)
+    with pytest.raises(InsufficientVideoMemory) as raised:
+        plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=FACTS.size_bytes)
+    assert raised.value.code == "insufficient_vram"
+    assert raised.value.extras["free_mb"] == 100

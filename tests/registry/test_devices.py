@@ -130,7 +130,7 @@ def test_what_is_free_is_read_now() -> None:
     left = iter([Memory(10 * MIB, 7 * MIB), Memory(10 * MIB, 2 * MIB), MEMORY])
     devices = Devices(lambda: next(left), cpu_name="x", nvml=Driver(), can_accelerate=True)
     assert [devices.free_memory_mb(), devices.free_memory_mb()] == [7, 2]
-    assert devices.free_gpu_memory_mb() == {0: 30, 1: 1000}
+    assert devices.free_video_bytes() == 1030 * 2**20
 
 
 async def test_a_driver_that_hangs_holds_up_no_request(monkeypatch) -> None:

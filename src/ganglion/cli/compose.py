@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -92,11 +92,12 @@ def compose(
     *,
     bar: Bar | None = None,
     is_kv_kept: bool = False,
+    free_video_bytes: Callable[[], int | None] = lambda: None,
 ) -> Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
     home = configuration.home(os.environ)
     finder = finder_of(config, home)
-    workshop = Workshop(config, home, hub_of(config, home), bar, is_kv_kept)
+    workshop = Workshop(config, home, hub_of(config, home), bar, is_kv_kept, free_video_bytes)
     models = _models(names, served_names, finder, workshop)
     chat_template(config.engine.chat_template)
     _refuse_if_none_can_be_read(models.warm)

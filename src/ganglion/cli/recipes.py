@@ -46,6 +46,8 @@ class Workshop:
     hub: Hub
     bar: Bar | None = None
     is_kv_kept: bool = True
+    free_video_bytes: Callable[[], int | None] = lambda: None
+    """What is free on the accelerators that the library can use; None where there are none."""
     fetching: Executor = field(default_factory=lambda: ThreadPoolExecutor(DOWNLOADS, "fetch"))
     """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
@@ -183,8 +185,10 @@ class Recipe:
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
         )
         facts = replace(facts, sampling=_over(entry.sampling, facts.sampling))
-        make = partial(load_class(ENGINES["llama"]), facts, settings, free_memory=free_bytes)
-        engine: ManagedEngine = make()
+        video = self._workshop.free_video_bytes() if settings.gpu_layers > 0 else None
+        engine: ManagedEngine = load_class(ENGINES["llama"])(
+            facts, settings, free_memory=free_bytes, free_video_memory=video
+        )
         return engine
 
 

@@ -159,13 +159,21 @@ def _serve(
 
     try:
         check_bind(settings)
-        composition = compose(config, models, served_names, bar=download_bar, is_kv_kept=True)
+        machine = watch_machine()
+        composition = compose(
+            config,
+            models,
+            served_names,
+            bar=download_bar,
+            is_kv_kept=True,
+            free_video_bytes=machine.devices.free_video_bytes,
+        )
         model_id = composition.engine.models()[0].id
         run(
             composition.engine,
             settings,
             lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
-            machine=watch_machine().source,
+            machine=machine.source,
             reload=reload,
         )
     except StartRefused as refused:

@@ -25,7 +25,8 @@ GanglionError
     ├── Overloaded            503 overloaded
     ├── ModelLoading          503 model_loading
     ├── ModelRecovering       503 model_recovering
-    ├── InsufficientMemory    503 insufficient_memory, insufficient_vram
+    ├── InsufficientMemory    503 insufficient_memory
+    │   └── InsufficientVideoMemory   insufficient_vram
     ├── EngineUnavailable     503 engine_unavailable
     ├── ShuttingDown          503 shutting_down
     ├── DeadlineExceeded      504 deadline_exceeded
@@ -223,6 +224,10 @@ class InsufficientMemory(ServerError):
 
     def __init__(self, message: str, *, free_mb: int, required_mb: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint, extras={"free_mb": free_mb, "required_mb": required_mb})
+
+
+class InsufficientVideoMemory(InsufficientMemory):
+    code = "insufficient_vram"
 
 
 class EngineUnavailable(ServerError):

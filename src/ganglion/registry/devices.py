@@ -55,10 +55,10 @@ class Devices:
         """What a model on the processor may still take, now; reads a few files."""
         return self._read_memory().free_bytes >> 20
 
-    def free_gpu_memory_mb(self) -> dict[int, int]:
-        """What is free on each card by index, now; asks the driver, so call it off the event loop."""
-        cards = read_devices(self._nvml, self._read_memory())
-        return {card.index: card.memory_free_mb for card in cards}
+    def free_video_bytes(self) -> int | None:
+        """What is free on all cards together, now, or None where none can be used; blocks on the driver."""
+        cards = read_devices(self._nvml, self._read_memory()) if self._can_accelerate else ()
+        return sum(card.memory_free_mb for card in cards) << 20 if cards else None
 
 
 def _processor(name: str, memory: Memory) -> DeviceReading:

@@ -58,13 +58,19 @@ class LlamaEngine:
         settings: LlamaSettings,
         *,
         free_memory: int | None = None,
+        free_video_memory: int | None = None,
         faults: tuple[Fault, ...] = (),
     ) -> None:
-        """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
+        """`free_memory` in bytes is what others leave; left out, it is what the machine has now.
+
+        `free_video_memory` is left out where no accelerator can be used.
+        """
         self._facts = facts
         self._settings = settings
         free = free_bytes() if free_memory is None else free_memory
-        decided = plan(settings, facts, cores=usable_cores(), free_bytes=free)
+        decided = plan(
+            settings, facts, cores=usable_cores(), free_bytes=free, free_video_bytes=free_video_memory
+        )
         self.plan: EnginePlan = replace(decided, faults=faults)
         self._created_s = int(time.time())
         if self.plan.context > facts.context_length:
@@ -118,6 +124,7 @@ class LlamaEngine:
                 capabilities=("chat",),
                 memory_mb=self.plan.required_bytes >> 20,
                 resident_mb=resident_bytes(supervisor.process_id) >> 20,
+                devices=("gpu",) if self.plan.video_bytes else ("cpu",),
                 in_flight=self._in_flight,
                 queued=self._ward.queued + (load.waiting if load is not None else 0),
                 kv_used=load.kv_used if load is not None else 0,

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ganglion.core.errors import InsufficientMemory, InvalidValue
+from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.settings import LlamaSettings
@@ -38,6 +38,9 @@ class EnginePlan:
     gpu_layers: int
     is_deterministic: bool
     required_bytes: int
+    """Of the machine's memory."""
+    video_bytes: int = 0
+    """Of the accelerator's."""
     step_s: float = 0.55
     kv_folder: str | None = None
     kv_folder_bytes: int = 0
@@ -54,8 +57,15 @@ class EnginePlan:
         return sum(lane.total_cells for lane in self.lanes)
 
 
-def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: int) -> EnginePlan:
-    """Decide everything, or say what does not fit."""
+def plan(
+    settings: LlamaSettings,
+    facts: ModelFacts,
+    *,
+    cores: int,
+    free_bytes: int,
+    free_video_bytes: int | None = None,
+) -> EnginePlan:
+    """Decide everything, or say what does not fit; no accelerator can be used where it has no bytes."""
     if facts.context_length < 1 or facts.kv_values_per_token < 0:
         raise InvalidValue(f"{facts.path} does not say how long its context is.", param="model")
     context = settings.context or min(facts.context_length, DEFAULT_CONTEXT)
@@ -76,7 +86,22 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
     lanes = shape(context, kv_tokens, settings.parallel)
     total = sum(lane.total_cells for lane in lanes)
     parked = kv_tokens // 2
-    required = facts.memory_bytes(total + parked, ELEMENT_BYTES[settings.kv_type]) + OVERHEAD_BYTES
+    element_bytes = ELEMENT_BYTES[settings.kv_type]
+    required = facts.memory_bytes(total + parked, element_bytes) + OVERHEAD_BYTES
+    video = 0
+    if free_video_bytes is not None and settings.gpu_layers > 0:
+        # The layers, and the output beside them, take their weights and their cells along.
+        share = min(settings.gpu_layers / (facts.block_count + 1), 1.0)
+        video = int(facts.memory_bytes(total, element_bytes) * share)
+        required -= video
+        if video > free_video_bytes:
+            raise InsufficientVideoMemory(
+                f"{settings.gpu_layers} layers of {facts.name or facts.path} need about {video >> 20} MiB of "
+                f"video memory and {free_video_bytes >> 20} MiB are free.",
+                free_mb=free_video_bytes >> 20,
+                required_mb=video >> 20,
+                hint="Lower --gpu-layers, --kv-tokens or --context, or choose a smaller model.",
+            )
     if required > free_bytes:
         raise InsufficientMemory(
             f"{facts.name or facts.path} needs about {required >> 20} MiB of memory and "
@@ -96,6 +121,7 @@ def plan(settings: LlamaSettings, facts: ModelFacts, *, cores: int, free_bytes: 
         gpu_layers=settings.gpu_layers,
         is_deterministic=settings.is_deterministic,
         required_bytes=required,
+        video_bytes=video,
         # Deterministic sequences share no KV, not even with what they themselves were in an earlier life.
         kv_folder=None if settings.is_deterministic else settings.kv_folder,
         kv_folder_bytes=settings.kv_folder_bytes,
