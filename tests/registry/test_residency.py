@@ -303,6 +303,28 @@ async def test_too_little_memory_is_said_with_numbers_when_nobody_can_go() -> No
     await subject.close()
 
 
+async def test_nobody_is_evicted_for_a_model_that_would_not_fit_anyway() -> None:
+    shop = Shop(free_mb=250)
+    subject = shop.residency(*(shop.candidate(name) for name in "ab"), shop.candidate("huge", memory_mb=300))
+    await said(subject, "a")
+    await said(subject, "b")
+    error = await error_of(subject, "huge")
+    assert isinstance(error, InsufficientMemory)
+    assert statuses(subject) == {"a": "loaded", "b": "loaded", "huge": "failed"}
+    await subject.close()
+
+
+async def test_another_context_than_the_loaded_one_is_refused_and_not_ignored() -> None:
+    shop = Shop()
+    subject = shop.residency(shop.candidate("one"))
+    await loads(subject, "one")
+    loaded = subject.models()[0].context_length
+    assert await loads(subject, "one", LoadOptions(context_length=loaded))
+    with pytest.raises(InvalidValue, match="context of 8192"):
+        await loads(subject, "one", LoadOptions(context_length=loaded // 2))
+    await subject.close()
+
+
 async def test_pinned_models_are_never_evicted_and_more_urgent_ones_not_by_less_urgent_ones() -> None:
     shop = Shop()
     pinned, urgent = shop.candidate("pinned", is_pinned=True), shop.candidate("urgent", priority=-1)

@@ -224,6 +224,8 @@ class InsufficientMemory(ServerError):
 
     def __init__(self, message: str, *, free_mb: int, required_mb: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint, extras={"free_mb": free_mb, "required_mb": required_mb})
+        self.free_mb = free_mb
+        self.required_mb = required_mb
 
 
 class InsufficientVideoMemory(InsufficientMemory):

@@ -18,6 +18,7 @@ from ganglion.core.errors import (
     EngineFailed,
     GanglionError,
     InsufficientMemory,
+    InsufficientVideoMemory,
     InvalidValue,
     ModelLoading,
     ModelNotFound,
@@ -69,6 +70,19 @@ async def _nothing_else(name: str, *, may_catch_all: bool) -> Candidate | str:
 
 def _report(loop: asyncio.AbstractEventLoop, resident: Resident, done: int, total: int) -> None:
     loop.call_soon_threadsafe(resident.report, done, total)
+
+
+def _refuse_another_context(resident: Resident, options: LoadOptions) -> None:
+    """What is loaded has the context it has."""
+    if options.context_length is None or resident.status != "loaded":
+        return
+    loaded = max(state.context_length for state in resident.states())
+    if loaded != options.context_length:
+        raise InvalidValue(
+            f"{resident.id} is loaded with a context of {loaded} tokens.",
+            param="context_length",
+            hint="Unload it first.",
+        )
 
 
 class Residency:
@@ -203,6 +217,7 @@ class Residency:
         """Load a model, joining whoever already does; ends when it is resident, raises why it cannot be."""
         wanted = f"{name}:{options.quant}" if options.quant is not None else name
         resident = await self._meant(wanted, may_find=True)
+        _refuse_another_context(resident, options)
         if options.is_pinned is not None:
             resident.is_pinned = options.is_pinned
         if resident.status in ("unloaded", "failed"):
@@ -317,9 +332,9 @@ class Residency:
                 continue
             try:
                 return await resident.candidate.build(options, free_bytes=self._room_bytes())
-            except InsufficientMemory:
+            except InsufficientMemory as error:
                 victim = self._victim(resident)
-                if victim is None:
+                if victim is None or self._is_in_vain(resident, error):
                     raise
                 await self._evict(victim)
 
@@ -336,16 +351,25 @@ class Residency:
     def _loaded(self) -> list[Resident]:
         return [each for each in self._residents.values() if each.status in ("loaded", "draining")]
 
-    def _victim(self, resident: Resident) -> Resident | None:
-        """Who goes: of those not more urgent an idle one before a busy one, then the least urgent, then the
-        one that was left alone for longest."""
-        candidates = [
+    def _is_in_vain(self, resident: Resident, error: InsufficientMemory) -> bool:
+        """Whether it would not fit if everybody went who may; of video memory only the engine knows."""
+        if isinstance(error, InsufficientVideoMemory):
+            return False
+        states = [state for each in self._evictable(resident) for state in each.states()]
+        return error.required_mb > error.free_mb + sum(state.memory_mb for state in states)
+
+    def _evictable(self, resident: Resident) -> list[Resident]:
+        return [
             each
             for each in self._loaded()
             if not each.is_pinned and each.candidate.priority >= resident.candidate.priority
         ]
+
+    def _victim(self, resident: Resident) -> Resident | None:
+        """Who goes: of those not more urgent an idle one before a busy one, then the least urgent, then the
+        one that was left alone for longest."""
         return min(
-            candidates,
+            self._evictable(resident),
             key=lambda each: (not each.is_idle, -each.candidate.priority, each.idle_since_s),
             default=None,
         )
