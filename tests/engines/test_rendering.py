@@ -15,7 +15,7 @@ import pytest
 from ganglion.core.errors import InvalidValue, ShuttingDown
 from ganglion.core.request import ChatPrompt, JsonValue, Message
 from ganglion.engines.rendering import Renderer
-from ganglion.text.template import GENERIC_TEMPLATE
+from ganglion.text.generic import GENERIC_TEMPLATE
 
 HELLO = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

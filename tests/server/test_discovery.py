@@ -3,7 +3,7 @@
 import threading
 from collections.abc import AsyncGenerator
 
-from ganglion.cli.machine import watch_machine
+from ganglion.cli.machine import ThisMachine
 from ganglion.core.engine import Activation, LoadOptions, LoadProgress
 from ganglion.core.machine import MachineSource, Memory
 from ganglion.engines.echo import EchoEngine, EchoSettings
@@ -26,7 +26,7 @@ class Warming(EchoEngine):
 
 
 async def test_discovery_describes_this_machine(serving) -> None:
-    async with serving(machine=watch_machine().source) as served:
+    async with serving(machine=ThisMachine().source()) as served:
         found = (await served.http.get("/discovery")).json()
         again = (await served.http.get("/discovery")).json()
     assert found == again
@@ -39,7 +39,7 @@ async def test_discovery_describes_this_machine(serving) -> None:
 
 
 async def test_discovery_and_health_need_a_key_once_there_is_one(serving) -> None:
-    async with serving(machine=watch_machine().source, api_keys=("secret",)) as served:
+    async with serving(machine=ThisMachine().source(), api_keys=("secret",)) as served:
         for path in ("/discovery", "/health"):
             assert (await served.http.get(path)).status_code == 401
             assert (await served.http.get(path, headers=KEYS)).status_code == 200
@@ -53,7 +53,7 @@ async def test_health_reads_the_devices_once_in_five_seconds_and_never_on_the_ev
         return Memory(4 * 2**30, 2**30)
 
     devices = Devices(read_memory, cpu_name="A Processor", nvml=None, can_accelerate=False)
-    source = MachineSource(watch_machine().source.describe, devices.readings)
+    source = MachineSource(ThisMachine().source().describe, devices.readings)
     async with serving(machine=source) as served:
         answers = [(await served.http.get("/health")).json()["devices"] for _ in range(20)]
     assert answers == [answers[0]] * 20

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, JsonValue, Message, Role
-from ganglion.text.template import GENERIC_TEMPLATE, MAX_QUOTED_CHARACTERS, render
+from ganglion.text.generic import GENERIC_TEMPLATE
+from ganglion.text.template import MAX_QUOTED_CHARACTERS, render
 
 TEMPLATES = Path(__file__).parent / "templates"
 SMOLLM2, QWEN3, LLAMA3, GEMMA2 = (

@@ -4,7 +4,9 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ganglion import config as configuration
 from ganglion.cli.options import OutputFlags
@@ -17,10 +19,12 @@ from ganglion.registry.catalogue import Held
 from ganglion.registry.embedded import SMOLLM2
 from ganglion.registry.finder import Finder
 from ganglion.registry.gguf import read_facts
-from ganglion.registry.hub import Hub
 from ganglion.registry.names import operator_path
 from ganglion.registry.residency import Residency, ResidencySettings
 from ganglion.registry.resolver import HeldSource, Resolution, explain, resolve
+
+if TYPE_CHECKING:
+    from ganglion.registry.hub import Hub
 
 
 def load_config(output: OutputFlags, flags: Mapping[str, object]) -> Config:
@@ -32,8 +36,10 @@ def load_config(output: OutputFlags, flags: Mapping[str, object]) -> Config:
     return configuration.load(file, os.environ, {**flags, **output.settings()})
 
 
-def hub_of(config: Config, home: Path) -> Hub:
+def hub_of(config: Config, home: Path) -> "Hub":
     """The hub that the environment and the config name."""
+    from ganglion.registry.hub import Hub
+
     environment = dict(os.environ)
     if config.hub.endpoint is not None:
         environment["HF_ENDPOINT"] = config.hub.endpoint
@@ -97,7 +103,8 @@ def compose(
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
     home = configuration.home(os.environ)
     finder = finder_of(config, home)
-    workshop = Workshop(config, home, hub_of(config, home), bar, is_kv_kept, free_video_bytes)
+    hub = cache(lambda: hub_of(config, home))
+    workshop = Workshop(config, home, hub, bar, is_kv_kept, free_video_bytes)
     models = _models(names, served_names, finder, workshop)
     chat_template(config.engine.chat_template)
     _refuse_if_none_can_be_read(models.warm)
@@ -123,7 +130,7 @@ def compose(
 def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> Models:
     """The models that a configuration names, read anew from disk; raises what is wrong with it."""
     home = configuration.home(os.environ)
-    workshop = Workshop(config, home, hub_of(config, home), is_kv_kept=True)
+    workshop = Workshop(config, home, cache(lambda: hub_of(config, home)), is_kv_kept=True)
     return _models(names, served_names, finder_of(config, home), workshop)
 
 
@@ -157,7 +164,7 @@ def _refuse_if_none_can_be_read(models: Sequence[Candidate]) -> None:
     """Raise the first reason when every file is here and none is a model: there is nothing to wait for."""
     errors: list[GanglionError] = []
     for model in models:
-        if model.path is None:
+        if model.path is None or model.context_length:
             return
         try:
             read_facts(model.path)

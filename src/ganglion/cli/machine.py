@@ -1,10 +1,11 @@
 """This machine, put together: what reads it, and what the server asks about it."""
 
+import asyncio
 import os
-from dataclasses import dataclass
+from functools import cached_property
 
 from ganglion import __version__
-from ganglion.core.machine import Machine, MachineSource
+from ganglion.core.machine import DeviceReading, Machine, MachineSource
 from ganglion.engines.llama.memory import read_memory, usable_cores
 from ganglion.registry.devices import Devices
 from ganglion.registry.machine import can_accelerate, describe, find_library, processor_name
@@ -12,24 +13,30 @@ from ganglion.registry.nvml import load_nvml
 from ganglion.registry.watched import Watched
 
 
-@dataclass(frozen=True, slots=True)
 class ThisMachine:
-    """What the server tells of the machine, and the devices for whoever must know what is free."""
+    """What a server asks about its machine; nothing is looked at before somebody asks."""
 
-    source: MachineSource
-    devices: Devices
+    @cached_property
+    def devices(self) -> Devices:
+        """Finding out what can be used takes some reading of files."""
+        return Devices(
+            read_memory,
+            cpu_name=processor_name(),
+            nvml=load_nvml(),
+            can_accelerate=can_accelerate(find_library(os.environ), os.environ),
+        )
 
+    def source(self) -> MachineSource:
+        """The same for the server's doors."""
+        return MachineSource(Watched(describe_machine).latest, self._readings)
 
-def watch_machine() -> ThisMachine:
-    """Ready to be asked; a few small files are read, no driver is asked yet."""
-    devices = Devices(
-        read_memory,
-        cpu_name=processor_name(),
-        nvml=load_nvml(),
-        can_accelerate=can_accelerate(find_library(os.environ), os.environ),
-    )
-    described = Watched(describe_machine)
-    return ThisMachine(MachineSource(described.latest, devices.readings), devices)
+    def free_video_bytes(self) -> int | None:
+        """What is free on the accelerators that can be used, now; None where there are none."""
+        return self.devices.free_video_bytes()
+
+    async def _readings(self) -> tuple[DeviceReading, ...]:
+        devices = await asyncio.to_thread(lambda: self.devices)
+        return await devices.readings()
 
 
 def describe_machine() -> Machine:

@@ -152,7 +152,7 @@ def _plan(resolution: "Resolution", here: Here, context: int | None) -> "EngineP
     from ganglion.core.engine import LoadOptions
     from ganglion.engines.llama.engine import LlamaEngine
 
-    recipe = Recipe(resolution, Workshop(here.config, here.home, here.hub), resolution.id)
+    recipe = Recipe(resolution, Workshop(here.config, here.home, lambda: here.hub), resolution.id)
     engine = asyncio.run(recipe.build(LoadOptions(context_length=context), free_bytes=UNBOUNDED))
     assert isinstance(engine, LlamaEngine)
     return engine.plan

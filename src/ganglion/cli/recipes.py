@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from ganglion.config import Config
 from ganglion.core.engine import LoadOptions, ManagedEngine
@@ -20,10 +20,12 @@ from ganglion.core.request import Sampling
 from ganglion.registry import embedded
 from ganglion.registry.candidate import Candidate, Report, made_by
 from ganglion.registry.gguf import read_facts
-from ganglion.registry.hub import Hub
 from ganglion.registry.manifest import Entry
 from ganglion.registry.parts import parts_of
 from ganglion.registry.resolver import EmbeddedSource, FileSource, HeldSource, HubSource, Resolution
+
+if TYPE_CHECKING:
+    from ganglion.registry.hub import Hub
 
 ENGINES: Final = {
     "echo": "ganglion.engines.echo:EchoEngine",
@@ -43,7 +45,8 @@ class Workshop:
 
     config: Config
     home: Path
-    hub: Hub
+    hub: Callable[[], "Hub"]
+    """Made when it is first needed: most starts fetch nothing."""
     bar: Bar | None = None
     is_kv_kept: bool = True
     free_video_bytes: Callable[[], int | None] = lambda: None
@@ -134,9 +137,9 @@ class Recipe:
 
     def _fetch(self, report: Report, is_cancelled: Callable[[], bool]) -> None:
         source = self._resolution.source
-        hub = self._workshop.hub
         match source:
             case HubSource(repo=repo, quant=quant):
+                hub = self._workshop.hub()
                 files = hub.find(repo, quant)
                 if files.is_cached:
                     self.path = hub.fetch(files, report, is_cancelled)
@@ -146,15 +149,18 @@ class Recipe:
             case EmbeddedSource(model=model) if self.path is None:
                 with self._bar(model.size_bytes, report) as told:
                     cache = self._workshop.home / "cache"
-                    self.path = embedded.fetch(model, cache, hub=hub.endpoint, report=told).path
+                    self.path = embedded.fetch(
+                        model, cache, hub=self._workshop.hub().endpoint, report=told
+                    ).path
             case EmbeddedSource(model=model):
                 assert self.path is not None
                 if self.path.parent == self._workshop.home / "cache":  # an installed one was pip's to check
-                    hub.receipts.verify(self.path, is_full=False, digest=model.sha256)
+                    self._workshop.hub().receipts.verify(self.path, is_full=False, digest=model.sha256)
             case _:
                 assert self.path is not None
+                receipts = self._workshop.hub().receipts
                 for part in parts_of(self.path):
-                    hub.receipts.verify(part, is_full=False)
+                    receipts.verify(part, is_full=False)
 
     def _bar(self, size_bytes: int, report: Report) -> AbstractContextManager[Report]:
         bar = self._workshop.bar

@@ -144,7 +144,7 @@ def _serve(
     config: Config, reread: Callable[[], Config], models: Sequence[str], served_names: Sequence[str]
 ) -> int:
     from ganglion.cli.compose import compose, models_of
-    from ganglion.cli.machine import watch_machine
+    from ganglion.cli.machine import ThisMachine
     from ganglion.cli.progress import download_bar
     from ganglion.server.bind import InsecureBind, StartRefused, check_bind
     from ganglion.server.run import Reloaded, run
@@ -159,21 +159,21 @@ def _serve(
 
     try:
         check_bind(settings)
-        machine = watch_machine()
+        machine = ThisMachine()
         composition = compose(
             config,
             models,
             served_names,
             bar=download_bar,
             is_kv_kept=True,
-            free_video_bytes=machine.devices.free_video_bytes,
+            free_video_bytes=machine.free_video_bytes,
         )
         model_id = composition.engine.models()[0].id
         run(
             composition.engine,
             settings,
             lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
-            machine=machine.source,
+            machine=machine.source(),
             reload=reload,
         )
     except StartRefused as refused:

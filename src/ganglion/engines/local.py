@@ -11,9 +11,9 @@ from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Star
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import ChatPrompt, Prompt, Request, TextPrompt, TokenPrompt, TokenRequest, resolve
 from ganglion.engines.rendering import Renderer
+from ganglion.text.generic import GENERIC_TEMPLATE
 from ganglion.text.markers import MarkerFamily, family_of, opens_reasoning
 from ganglion.text.parts import PartSplitter
-from ganglion.text.template import GENERIC_TEMPLATE
 
 DEFAULT_MAX_TOKENS: Final = 2048
 

@@ -19,7 +19,7 @@ import msgspec
 
 from ganglion.core.errors import EngineFailed, InvalidValue, ShuttingDown
 from ganglion.core.request import ChatPrompt
-from ganglion.engines.rendering_child import LENGTH_BYTES, READY, Ask, Refused, Rendered, Reply, framed
+from ganglion.engines.rendering_frames import LENGTH_BYTES, READY, Ask, Refused, Rendered, Reply, framed
 
 MEBIBYTE = 1024 * 1024
 STARTUP_S = 30.0  # an import on a machine whose cores are all busy decoding

@@ -11,49 +11,15 @@ import os
 import resource
 import signal
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import BinaryIO, cast
 
 import msgspec
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import ChatPrompt, JsonValue, Message
+from ganglion.core.request import ChatPrompt, JsonValue
+from ganglion.engines.rendering_frames import LENGTH_BYTES, READY, Ask, Refused, Rendered, framed
 from ganglion.text.template import render
-
-READY = b"\x06"
-LENGTH_BYTES = 4
-
-
-class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """One template to render."""
-
-    source: str
-    messages: tuple[Message, ...]
-    template_arguments: dict[str, object]
-    bos_token: str
-    eos_token: str
-    now: datetime
-
-
-class Rendered(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """The prompt."""
-
-    text: str
-
-
-class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
-    """Why there is no prompt, in words for the client."""
-
-    message: str
-
-
-Reply = Rendered | Refused
-
-
-def framed(content: bytes) -> bytes:
-    """A frame around encoded content."""
-    return len(content).to_bytes(LENGTH_BYTES, "big") + content
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from ganglion.core.errors import InvalidValue, ModelNotFound, UnknownParameter
 from ganglion.core.request import Sampling
 from ganglion.registry.names import HubId, ModelRef, fold, is_path, real_file
 from ganglion.registry.quantisation import canonical
-from ganglion.registry.strict_yaml import read_yaml
 
 T = TypeVar("T", bound=Struct)
 
@@ -113,6 +112,15 @@ class _Place:
 
 def read_manifest(file: Path) -> Manifest:
     """The manifest, empty when there is no such file; raises InvalidValue or UnknownParameter."""
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return Manifest()
+    except OSError:
+        pass  # said by whoever reads it
+    # Most machines have no such file, and the parser takes its time to load.
+    from ganglion.registry.strict_yaml import read_yaml  # noqa: PLC0415
+
     tree = read_yaml(file)
     if tree is None:
         return Manifest()

@@ -23,14 +23,6 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, JsonValue, Message
 
-GENERIC_TEMPLATE = (
-    "{% for message in messages %}"
-    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
-    "{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
-)
-"""ChatML, for model files that carry no template."""
-
 # Enough for every model of a node; a compiled template holds about a hundred kilobytes.
 COMPILED_TEMPLATES = 16
 

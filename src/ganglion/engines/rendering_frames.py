@@ -1,0 +1,44 @@
+"""What the server and its template child say to each other: length-prefixed msgpack.
+
+Apart from the child, so that the server does not load what only the child needs.
+"""
+
+from datetime import datetime
+
+import msgspec
+
+from ganglion.core.request import Message
+
+READY = b"\x06"
+LENGTH_BYTES = 4
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """One template to render."""
+
+    source: str
+    messages: tuple[Message, ...]
+    template_arguments: dict[str, object]
+    bos_token: str
+    eos_token: str
+    now: datetime
+
+
+class Rendered(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """The prompt."""
+
+    text: str
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Why there is no prompt, in words for the client."""
+
+    message: str
+
+
+Reply = Rendered | Refused
+
+
+def framed(content: bytes) -> bytes:
+    """A frame around encoded content."""
+    return len(content).to_bytes(LENGTH_BYTES, "big") + content
