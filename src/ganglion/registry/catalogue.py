@@ -49,7 +49,7 @@ class Catalogue:
     @cached_property
     def shelf(self) -> Shelf:
         """The stored files, indexed."""
-        return Shelf.of(self.stored)
+        return Shelf(self.stored)
 
     @cached_property
     def held_by_id(self) -> Mapping[str, Held]:

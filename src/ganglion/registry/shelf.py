@@ -41,16 +41,16 @@ class Item:
     """A stored model with what is compared of it."""
 
     model: StoredModel
-    base: str
-    """Its name without the quantisation: equal for all files of one model."""
-    named: str
-    """The quantisation that its name says."""
 
-    @classmethod
-    def of(cls, model: StoredModel) -> "Item":
-        """Read the name."""
-        base, named = quantisation.split_suffix(model.name)
-        return cls(model, fold(base), named)
+    @property
+    def base(self) -> str:
+        """Its name without the quantisation: equal for all files of one model."""
+        return self._split[0]
+
+    @property
+    def named(self) -> str:
+        """The quantisation that its name says."""
+        return self._split[1]
 
     @property
     def quantisation(self) -> str:
@@ -73,6 +73,11 @@ class Item:
     def _stated(self) -> str:
         return quantisation.canonical(self.model.quantisation)
 
+    @cached_property
+    def _split(self) -> tuple[str, str]:
+        base, named = quantisation.split_suffix(self.model.name)
+        return fold(base), named
+
     def __str__(self) -> str:
         unusable = f", which cannot be used: {self.model.error}" if self.model.error else ""
         return f"{self.model.name} ({self.model.store}{unusable})"
@@ -84,39 +89,40 @@ Groups = Mapping[str, Group]
 
 @dataclass(frozen=True)  # no slots, as above
 class Shelf:
-    """Stored models, indexed once."""
+    """Stored models, each index made when it is first asked."""
 
     stored: tuple[StoredModel, ...]
 
-    by_name: Groups
-    by_base: Groups
-    """By name without quantisation, and by Ollama name without tag."""
-    by_architecture: Groups
-    by_hub_id: Groups
+    @cached_property
+    def items(self) -> Group:
+        """All of them, to be compared."""
+        return tuple(map(Item, self.stored))
+
+    @cached_property
+    def by_name(self) -> Groups:
+        """By the whole name."""
+        return _grouped(self.items, lambda item: (fold(item.model.name),))
+
+    @cached_property
+    def by_base(self) -> Groups:
+        """By name without quantisation, and by Ollama name without tag."""
+        return _grouped(self.items, _bases)
+
+    @cached_property
+    def by_architecture(self) -> Groups:
+        """By what the file says it is, of those that can be used."""
+        usable = (item for item in self.items if item.model.error is None)
+        return _grouped(usable, lambda item: (fold(item.model.architecture or ""),))
+
+    @cached_property
+    def by_hub_id(self) -> Groups:
+        """By the repository it came from."""
+        return _grouped(self.items, lambda item: (fold(item.model.hub_id or ""),))
 
     @cached_property
     def by_path(self) -> Mapping[Path, StoredModel]:
         """Under each of a model's files."""
         return {path: model for model in reversed(self.stored) for path in (model.path, *model.files)}
-
-    @classmethod
-    def of(cls, stored: tuple[StoredModel, ...]) -> "Shelf":
-        """Index what a scan found."""
-        names: dict[str, list[Item]] = defaultdict(list)
-        bases: dict[str, list[Item]] = defaultdict(list)
-        architectures: dict[str, list[Item]] = defaultdict(list)
-        hub_ids: dict[str, list[Item]] = defaultdict(list)
-        for item in map(Item.of, stored):
-            model = item.model
-            names[fold(model.name)].append(item)
-            untagged, colon, _ = model.name.rpartition(":")
-            for base in {item.base, fold(untagged)} if colon else {item.base}:
-                bases[base].append(item)
-            if model.architecture and model.error is None:
-                architectures[fold(model.architecture)].append(item)
-            if model.hub_id:
-                hub_ids[fold(model.hub_id)].append(item)
-        return cls(stored, _frozen(names), _frozen(bases), _frozen(architectures), _frozen(hub_ids))
 
     def by_file_name(self, ref: ModelRef, preferred: str | None) -> Pick | Miss:
         """The file that is called so, with or without its ending, quantisation or tag."""
@@ -156,15 +162,12 @@ class Shelf:
 
     def place_of(self, model: StoredModel) -> int:
         """How many files of the same name come before this one."""
-        mine = Item.of(model).order
+        mine = Item(model).order
         return sum(item.order < mine for item in self.by_name[fold(model.name)])
 
     def _called(self, name: str, tag: str | None, preferred: str | None) -> Pick | Miss | None:
-        for groups in (self.by_name, self.by_base):
-            group = _tagged(groups.get(name, ()), tag)
-            if group:
-                return _one_model(group, preferred)
-        return None
+        group = _tagged(self.by_name.get(name, ()), tag) or _tagged(self.by_base.get(name, ()), tag)
+        return _one_model(group, preferred) if group else None
 
     def _numbered(self, name: str) -> Pick | Miss | None:
         base, _, number = name.rpartition("#")
@@ -232,5 +235,15 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:_LISTED])}{', …' if len(names) > _LISTED else ''}"
 
 
-def _frozen(groups: Mapping[str, list[Item]]) -> Groups:
+def _bases(item: Item) -> tuple[str, ...]:
+    untagged, colon, _ = item.model.name.rpartition(":")
+    return tuple({item.base, fold(untagged)}) if colon else (item.base,)
+
+
+def _grouped(items: Iterable[Item], keys: Callable[[Item], tuple[str, ...]]) -> Groups:
+    groups: dict[str, list[Item]] = defaultdict(list)
+    for item in items:
+        for key in keys(item):
+            groups[key].append(item)
+    groups.pop("", None)
     return {key: tuple(group) for key, group in groups.items()}
