@@ -26,7 +26,8 @@ from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.engines.echo_script import Script
 from ganglion.registry import residency
 from ganglion.registry.activation import Activating
-from ganglion.registry.candidate import Candidate, Report
+from ganglion.registry.candidate import Candidate
+from ganglion.registry.download import Report
 from ganglion.registry.residency import Residency, ResidencySettings
 
 MIB = 2**20

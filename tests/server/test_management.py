@@ -7,7 +7,8 @@ from dataclasses import replace
 from ganglion.core.engine import LoadOptions
 from ganglion.core.errors import HubUnreachable, InsufficientMemory, LoadFailed, ModelNotFound
 from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.registry.candidate import Candidate, Report, made_by
+from ganglion.registry.candidate import Candidate, made_by
+from ganglion.registry.download import Report
 from ganglion.registry.residency import Residency
 
 

@@ -4,9 +4,9 @@ import asyncio
 import importlib
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Sampling
 from ganglion.registry import embedded
-from ganglion.registry.candidate import Candidate, Report, made_by
+from ganglion.registry.candidate import Candidate, made_by
+from ganglion.registry.download import Report
 from ganglion.registry.gguf import read_facts
 from ganglion.registry.manifest import Entry
 from ganglion.registry.parts import parts_of
@@ -162,9 +163,19 @@ class Recipe:
                 for part in parts_of(self.path):
                     receipts.verify(part, is_full=False)
 
-    def _bar(self, size_bytes: int, report: Report) -> AbstractContextManager[Report]:
-        bar = self._workshop.bar
-        return Both(report, None if bar is None else bar(self.model_id, size_bytes))
+    @contextmanager
+    def _bar(self, size_bytes: int, report: Report) -> Iterator[Report]:
+        """The report, shown to people as well where there is a bar."""
+        if self._workshop.bar is None:
+            yield report
+            return
+        with self._workshop.bar(self.model_id, size_bytes) as shown:
+
+            def tell(done: int, total: int) -> None:
+                report(done, total)
+                shown(done, total)
+
+            yield tell
 
     def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
         from ganglion.engines.limits import WorkerLimits
@@ -196,29 +207,6 @@ class Recipe:
             facts, settings, free_memory=free_bytes, free_video_memory=video
         )
         return engine
-
-
-class Both:
-    """A report that goes to a bar as well, while there is one."""
-
-    def __init__(self, report: Report, bar: AbstractContextManager[Report] | None) -> None:
-        self._report = report
-        self._bar = bar
-
-    def __enter__(self) -> Report:
-        if self._bar is None:
-            return self._report
-        shown = self._bar.__enter__()
-
-        def tell(done: int, total: int) -> None:
-            self._report(done, total)
-            shown(done, total)
-
-        return tell
-
-    def __exit__(self, *raised: Any) -> None:
-        if self._bar is not None:
-            self._bar.__exit__(*raised)
 
 
 def echo_of(name: str, config: Config) -> Candidate:

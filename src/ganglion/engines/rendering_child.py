@@ -1,8 +1,8 @@
-"""The child process that renders chat templates, and the frames it speaks with its parent.
+"""The child process that renders chat templates.
 
 `python -m ganglion.engines.rendering_child MEMORY_BYTES MAX_BYTES ALARM_S` says `READY`, then answers each
-`Ask` on stdin with a `Reply` on stdout until stdin ends. A frame is its length, four bytes big-endian, and
-that much msgpack.
+`Ask` on stdin with a `Reply` on stdout until stdin ends. The frames are in
+`rendering_frames.py`.
 
 It imports little, because every template that must be killed costs a new start: no asyncio, no engine.
 """

@@ -1,4 +1,4 @@
-"""What the server and its template child say to each other: length-prefixed msgpack.
+"""What the server and its template child say to each other: a length of four bytes, then msgpack.
 
 Apart from the child, so that the server does not load what only the child needs.
 """

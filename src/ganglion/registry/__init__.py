@@ -1,1 +1,1 @@
-"""Which model is meant, where its file is, and what its header says."""
+"""Which model a name means, how its file gets here, and which models are held."""

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ganglion.core.engine import LoadOptions, ManagedEngine
-
-Report = Callable[[int, int], None]
-"""Told how many bytes are done and how many there are in all; may be called from any thread."""
+from ganglion.registry.download import Report
 
 
 class Build(Protocol):
@@ -26,7 +24,7 @@ class Candidate:
     id: str
     build: Build
     fetch: Callable[[LoadOptions, Report], Awaitable[None]] | None = None
-    """Sees to it that the file is here and whole; None when there is nothing to see to."""
+    """Sees to it that the file is here and whole, reporting from any thread; None where nothing is to do."""
     path: Path | None = None
     """The file, as `names.real_file` gives it, where it is known before it is fetched."""
     aliases: tuple[str, ...] = ()

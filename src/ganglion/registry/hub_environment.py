@@ -23,17 +23,24 @@ def is_offline(environment: Mapping[str, str]) -> bool:
 def cache_folder(environment: Mapping[str, str]) -> Path:
     """Where the Hugging Face cache lies, as huggingface_hub decides it."""
     named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
-    return _expanded(named) if named else _hf_home(environment) / "hub"
+    return expanded(named, environment) if named else _hf_home(environment) / "hub"
 
 
 def _hf_home(environment: Mapping[str, str]) -> Path:
     if named := environment.get("HF_HOME"):
-        return _expanded(named)
-    return _expanded(environment.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface"
+        return expanded(named, environment)
+    return expanded(environment.get("XDG_CACHE_HOME") or "~/.cache", environment) / "huggingface"
 
 
-def _expanded(path: str) -> Path:
-    return Path(os.path.expandvars(path)).expanduser()
+def expanded(path: str, environment: Mapping[str, str]) -> Path:
+    """A path as people write it, with `~` for the environment's home."""
+    whole = os.path.expandvars(path)
+    return user_home(environment) / whole[2:] if whole.startswith("~/") else Path(whole).expanduser()
+
+
+def user_home(environment: Mapping[str, str]) -> Path:
+    """The home folder that the environment names, else the user's own."""
+    return Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
 
 
 def token(environment: Mapping[str, str]) -> str | None:
@@ -44,7 +51,7 @@ def token(environment: Mapping[str, str]) -> str | None:
     if not found:
         named = environment.get("HF_TOKEN_PATH")
         try:
-            found = (_expanded(named) if named else _hf_home(environment) / "token").read_text()
+            found = (expanded(named, environment) if named else _hf_home(environment) / "token").read_text()
         except (OSError, UnicodeDecodeError):
             return None
     return found.strip() or None

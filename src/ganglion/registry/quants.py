@@ -8,12 +8,12 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from ganglion.core.errors import ModelNotFound
+from ganglion.registry.parts import part_of
 from ganglion.registry.quantisation import canonical, rank, without_prefix
 
 _LABEL: Final = re.compile(
     r"(?<![A-Z0-9])((?:UD-)?(?:(?:I|T)?Q[1-8](?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32))(?![A-Z0-9])"
 )
-_PART: Final = re.compile(r"^(?P<stem>.+)-(?P<index>\d{5})-of-(?P<count>\d{5})$")
 _COMPANIONS: Final = ("mmproj", "imatrix")
 """Files that lie beside models and are none."""
 
@@ -71,8 +71,8 @@ def _is_model(path: str) -> bool:
 
 def _split(path: str) -> tuple[str, int]:
     file = PurePosixPath(path)
-    part = _PART.match(file.stem)
-    return (str(file.with_name(part["stem"])), int(part["count"])) if part else (path, 0)
+    part = part_of(file.name)
+    return (path, 0) if part is None else (str(file.with_name(part.stem)), part.count)
 
 
 def _rank(model: Variant) -> tuple[int, int, int, int, tuple[str, ...]]:

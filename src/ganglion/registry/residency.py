@@ -18,7 +18,6 @@ from ganglion.core.errors import (
     EngineFailed,
     GanglionError,
     InsufficientMemory,
-    InsufficientVideoMemory,
     InvalidValue,
     ModelLoading,
     ModelNotFound,
@@ -31,8 +30,10 @@ from ganglion.registry.activation import Activating
 from ganglion.registry.candidate import Candidate
 from ganglion.registry.catalogue import Held
 from ganglion.registry.manifest import CATCH_ALL
+from ganglion.registry.names import fold
 from ganglion.registry.resident import Resident
 from ganglion.registry.resolver import what_is_here
+from ganglion.registry.room import evictable, is_in_vain, room_bytes, victim
 
 logger = logging.getLogger("ganglion.registry")
 
@@ -327,52 +328,22 @@ class Residency:
         """Make the engine, evicting others until it fits; raises InsufficientMemory when none can go."""
         while True:
             most = self._settings.max_models
-            if most is not None and len(self._loaded()) >= most:
-                await self._evict(self._victim(resident) or self._no_place(most))
+            loaded = self._loaded()
+            candidates = evictable(loaded, resident)
+            leaving = victim(candidates)
+            if most is not None and len(loaded) >= most:
+                await self._evict(leaving or self._no_place(most))
                 continue
+            room = room_bytes(loaded, self._free_bytes(), self._settings.memory_bytes)
             try:
-                return await resident.candidate.build(options, free_bytes=self._room_bytes())
+                return await resident.candidate.build(options, free_bytes=room)
             except InsufficientMemory as error:
-                victim = self._victim(resident)
-                if victim is None or self._is_in_vain(resident, error):
+                if leaving is None or is_in_vain(candidates, error):
                     raise
-                await self._evict(victim)
-
-    def _room_bytes(self) -> int:
-        """What is free, less what loaded models were promised and have not touched yet."""
-        states = [state for resident in self._loaded() for state in resident.states()]
-        untouched = sum(max(state.memory_mb - state.resident_mb, 0) << 20 for state in states)
-        free = self._free_bytes() - untouched
-        if self._settings.memory_bytes is not None:
-            promised = sum(state.memory_mb << 20 for state in states)
-            free = min(free, self._settings.memory_bytes - promised)
-        return max(free, 0)
+                await self._evict(leaving)
 
     def _loaded(self) -> list[Resident]:
         return [each for each in self._residents.values() if each.status in ("loaded", "draining")]
-
-    def _is_in_vain(self, resident: Resident, error: InsufficientMemory) -> bool:
-        """Whether it would not fit if everybody went who may; of video memory only the engine knows."""
-        if isinstance(error, InsufficientVideoMemory):
-            return False
-        states = [state for each in self._evictable(resident) for state in each.states()]
-        return error.required_mb > error.free_mb + sum(state.memory_mb for state in states)
-
-    def _evictable(self, resident: Resident) -> list[Resident]:
-        return [
-            each
-            for each in self._loaded()
-            if not each.is_pinned and each.candidate.priority >= resident.candidate.priority
-        ]
-
-    def _victim(self, resident: Resident) -> Resident | None:
-        """Who goes: of those not more urgent an idle one before a busy one, then the least urgent, then the
-        one that was left alone for longest."""
-        return min(
-            self._evictable(resident),
-            key=lambda each: (not each.is_idle, -each.candidate.priority, each.idle_since_s),
-            default=None,
-        )
 
     def _no_place(self, most: int) -> Resident:
         raise Overloaded(
@@ -425,7 +396,7 @@ class Residency:
 
     async def _meant(self, name: str, *, may_find: bool, may_catch_all: bool = False) -> Resident:
         """The resident that a name means, one that is made now if need be; raises ModelNotFound."""
-        resident = self._residents.get(name) or self._with_alias(name.casefold())
+        resident = self._residents.get(name) or self._with_alias(fold(name))
         if resident is not None:
             return resident
         if may_find:
@@ -443,7 +414,7 @@ class Residency:
 
     async def _named(self, name: str) -> Resident:
         """The resident that a name means, of those that are held; raises ModelNotFound."""
-        resident = self._residents.get(name) or self._with_alias(name.casefold())
+        resident = self._residents.get(name) or self._with_alias(fold(name))
         if resident is None:
             with suppress(ModelNotFound):
                 found = await self._find(name, may_catch_all=False)
@@ -454,7 +425,7 @@ class Residency:
 
     def _with_alias(self, alias: str) -> Resident | None:
         for resident in self._residents.values():
-            if alias in map(str.casefold, resident.candidate.aliases):
+            if alias in map(fold, resident.candidate.aliases):
                 return resident
         return None
 

@@ -6,7 +6,6 @@ becomes a path: of files it can only mean those that the catalogue lists.
 """
 
 import difflib
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,13 +16,13 @@ from ganglion.registry.catalogue import Catalogue, Held
 from ganglion.registry.embedded import EmbeddedModel
 from ganglion.registry.manifest import CATCH_ALL, Entry
 from ganglion.registry.names import HubId, ModelRef, fold, is_path, shortened
+from ganglion.registry.parts import part_of
 from ganglion.registry.shelf import Miss, Pick
 from ganglion.registry.stored import Store, StoredModel
 
 _LISTED: Final = 10
 _COMPARED: Final = 200
 """Names that are compared letter by letter for a hint: a wrong name must not cost more than a right one."""
-_PART: Final = re.compile(r"-\d{5}-of-\d{5}$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +281,9 @@ def _file(file: StoredModel | Path, catalogue: Catalogue, steps: tuple[ResolveSt
         aliases += tuple(name for other in others if other for name in (other.key, *other.aliases))
         steps = (*steps, ResolveStep("entries of models.yaml for this file", first.key))
     else:
-        model_id = _PART.sub("", file.stem) if isinstance(file, Path) else catalogue.id_of(file)
+        part = part_of(path.name)
+        stem = path.stem if part is None else part.stem
+        model_id = stem if isinstance(file, Path) else catalogue.id_of(file)
         aliases = ()
     return _unless_held(Resolution(model_id, aliases, FileSource(path, store), first, steps), catalogue)
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from ganglion.registry import hub_snapshots, ollama
 from ganglion.registry.grouping import SUFFIX, Grouped, grouped
+from ganglion.registry.hub_environment import cache_folder, expanded, user_home
 from ganglion.registry.index import Glance, Index
 from ganglion.registry.names import real_file
 from ganglion.registry.stored import Store, StoredModel
@@ -31,25 +32,17 @@ class Root:
 
 def roots(home: Path, environment: Mapping[str, str], extra: Sequence[Path]) -> tuple[Root, ...]:
     """Where models may lie, there or not: Ganglion's folder first, then the operator's, then other stores."""
-    user = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
-
-    def named(*names: str) -> Path | None:
-        value = next((environment[name] for name in names if environment.get(name)), None)
-        if value is None:
-            return None
-        return user / value[2:] if value.startswith("~/") else Path(value)
-
-    hugging_face = named("HF_HOME") or (named("XDG_CACHE_HOME") or user / ".cache") / "huggingface"
-    ollama_models = named("OLLAMA_MODELS")
+    user = user_home(environment)
+    ollama_models = environment.get("OLLAMA_MODELS")
     found = [
         Root("models folder", home / "models"),
         *(Root("folder", folder) for folder in extra),
-        Root("Hugging Face cache", named("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE") or hugging_face / "hub"),
+        Root("Hugging Face cache", cache_folder(environment)),
         Root("LM Studio", user / ".lmstudio" / "models"),
         Root("LM Studio", user / ".cache" / "lm-studio" / "models"),
     ]
-    if ollama_models is not None:
-        found.append(Root("Ollama", ollama_models))
+    if ollama_models:
+        found.append(Root("Ollama", expanded(ollama_models, environment)))
     else:
         found += [Root("Ollama", user / ".ollama" / "models"), Root("Ollama", _SYSTEM_OLLAMA)]
     return tuple(dict.fromkeys(found))

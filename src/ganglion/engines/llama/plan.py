@@ -65,7 +65,7 @@ def plan(
     free_bytes: int,
     free_video_bytes: int | None = None,
 ) -> EnginePlan:
-    """Decide everything, or say what does not fit; no accelerator can be used where it has no bytes."""
+    """Decide everything, or say what does not fit; without `free_video_bytes` there is no accelerator."""
     if facts.context_length < 1 or facts.kv_values_per_token < 0:
         raise InvalidValue(f"{facts.path} does not say how long its context is.", param="model")
     context = settings.context or min(facts.context_length, DEFAULT_CONTEXT)
