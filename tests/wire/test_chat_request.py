@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ganglion.core.errors import GanglionError, InvalidRequest, UnknownParameter, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, Message
 from ganglion.wire.chat import Arrival, ChatCall, parse
-from ganglion.wire.chat.unhonoured import HARMLESS, UNHONOURED
+from ganglion.wire.unhonoured import HARMLESS, UNHONOURED
 
 ARRIVAL = Arrival("chatcmpl-1", 1700000000, "fp", "tenant")
 HELLO = {"role": "user", "content": "hello"}

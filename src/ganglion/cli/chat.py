@@ -19,7 +19,7 @@ from ganglion.cli.options import (
 from ganglion.cli.talk import is_terminal, say, say_error
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
-from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Started
+from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
 from ganglion.core.request import ChatPrompt, Message, Request, Stop
 
 COMMANDS = """\
@@ -147,7 +147,7 @@ class Conversation:
                         self._show("\n", is_answer=False)
                     case Failed(error=error):
                         raise error
-                    case Progress() | Started() | Closed() | Finished():
+                    case Progress() | Started() | Scored() | Closed() | Finished():
                         pass
                     case _:
                         assert_never(event)

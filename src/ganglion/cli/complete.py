@@ -17,7 +17,7 @@ from ganglion.cli.options import (
     SamplingFlags,
 )
 from ganglion.core.engine import ManagedEngine
-from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Started
+from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
 from ganglion.core.request import Request, Stop, TextPrompt
 
 
@@ -76,7 +76,7 @@ async def _print_answer(engine: ManagedEngine, request: Request) -> None:
                         raise error
                     case Finished():
                         sys.stdout.write("\n")
-                    case Progress() | Started() | Opened() | Closed():
+                    case Progress() | Started() | Scored() | Opened() | Closed():
                         pass
                     case _:
                         assert_never(event)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from ganglion.core.events import Event, TokenEvent
-from ganglion.core.request import Request, TokenRequest
+from ganglion.core.request import Request, TextPrompt, TokenPrompt, TokenRequest
 
 Status = Literal["unloaded", "downloading", "loading", "loaded", "draining", "recovering", "failed"]
 
@@ -132,6 +132,97 @@ class ModelHolder(ManagedEngine, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ReadPrompt:
+    """A prompt as the model reads it; `text` is None where token ids were given."""
+
+    tokens: tuple[int, ...]
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerInfo:
+    """What prompt debuggers and evaluation harnesses ask of a tokenizer."""
+
+    vocabulary_size: int
+    context_length: int
+    chat_template: str
+    bos_token: str
+    eos_token: str
+    bos_id: int | None = None
+    eos_id: int | None = None
+    adds_bos: bool = False
+    end_ids: tuple[int, ...] = ()
+
+
+@runtime_checkable
+class PromptReader(Protocol):
+    """Says how prompts become tokens, without answering them; raises GanglionErrors."""
+
+    async def read(self, request: Request) -> ReadPrompt:
+        """The request's prompt rendered and tokenized, whatever its length."""
+        ...
+
+    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+        """Ids to text, special tokens written out; half a character becomes U+FFFD."""
+        ...
+
+    async def tokenizer_info(self, model: str) -> TokenizerInfo:
+        """The model's tokenizer and template."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedRequest:
+    """Vectors for some inputs, in order."""
+
+    id: str
+    model: str
+    inputs: tuple[TextPrompt | TokenPrompt, ...]
+    is_normalized: bool = True
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Embedded:
+    """One vector an input, each float32 in the machine's byte order, and what reading them cost."""
+
+    vectors: tuple[bytes, ...]
+    prompt_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankRequest:
+    """How well each document answers a query."""
+
+    id: str
+    model: str
+    query: str
+    documents: tuple[str, ...]
+    tenant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """One relevance a document, higher is better, in the documents' order."""
+
+    scores: tuple[float, ...]
+    prompt_tokens: int
+
+
+@runtime_checkable
+class Embedder(Protocol):
+    """Turns texts into vectors and rankings; raises GanglionErrors, cancelling stops the work."""
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """Embed every input."""
+        ...
+
+    async def rank(self, request: RankRequest) -> Ranked:
+        """Rank every document: with the model's own classifier, else by the angle between embeddings."""
+        ...
+
+
 class TokenEngine(Protocol):
     """Token ids in, token events out."""
 
@@ -141,4 +232,8 @@ class TokenEngine(Protocol):
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """Text to ids; `parse_special` reads control tokens written out in the text."""
+        ...
+
+    async def text_of(self, tokens: tuple[int, ...]) -> str:
+        """Ids to text, special tokens written out; half a character becomes U+FFFD."""
         ...

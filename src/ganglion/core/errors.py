@@ -14,6 +14,10 @@ GanglionError
 │   ├── RouteNotFound         404 not_found
 │   ├── MethodNotAllowed      405 method_not_allowed
 │   ├── ModelNotFound         404 model_not_found
+│   ├── ResponseNotFound      404 response_not_found
+│   │   └── PreviousResponseNotFound  previous_response_not_found
+│   ├── ConversationNotFound  404 conversation_not_found
+│   ├── ItemNotFound          404 item_not_found
 │   └── RequestQuarantined    422 request_quarantined
 ├── InvalidApiKey             401 authentication_error / invalid_api_key
 ├── NotAllowed                403 permission_error
@@ -143,6 +147,34 @@ class ModelNotFound(InvalidRequest):
 
     def __init__(self, model: str, *, hint: str | None = None) -> None:
         super().__init__(f"The model {model!r} does not exist here.", param="model", hint=hint)
+
+
+class ResponseNotFound(InvalidRequest):
+    """No such response, or another tenant's: nobody can tell which."""
+
+    status = 404
+    code = "response_not_found"
+    grpc = "NOT_FOUND"
+
+
+class PreviousResponseNotFound(ResponseNotFound):
+    code = "previous_response_not_found"
+
+
+class ConversationNotFound(InvalidRequest):
+    """No such conversation, or another tenant's."""
+
+    status = 404
+    code = "conversation_not_found"
+    grpc = "NOT_FOUND"
+
+
+class ItemNotFound(InvalidRequest):
+    """No such item, or another tenant's."""
+
+    status = 404
+    code = "item_not_found"
+    grpc = "NOT_FOUND"
 
 
 class RequestQuarantined(InvalidRequest):

@@ -1,7 +1,8 @@
 """What a model's answer is made of: one typed event stream that every wire projects.
 
-Law: `Progress* Started Progress* (Opened Delta* Closed)* Finished`, blocks one at a time with rising
-indices, and `Failed` may end the stream at any point, also first. Nothing follows `Finished` or `Failed`.
+Law: `Progress* Started (Progress | Scored)* (Opened Delta* Closed)* Finished`, blocks one at a time with
+rising indices, and `Failed` may end the stream at any point, also first. Nothing follows `Finished` or
+`Failed`.
 """
 
 from dataclasses import dataclass
@@ -84,6 +85,16 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """Tokens of the prompt with their logprobs, as asked for, in order; may repeat.
+
+    The token at position 0 has nothing before it and so no logprob.
+    """
+
+    tokens: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A block of the answer begins; call_id and name belong to tool calls."""
 
@@ -133,5 +144,5 @@ class Failed:
     error: GanglionError
 
 
-Event = Progress | Started | Opened | Delta | Closed | Finished | Failed
-TokenEvent = Progress | Started | Pieces | Finished | Failed
+Event = Progress | Started | Scored | Opened | Delta | Closed | Finished | Failed
+TokenEvent = Progress | Started | Scored | Pieces | Finished | Failed

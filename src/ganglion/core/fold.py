@@ -14,6 +14,7 @@ from ganglion.core.events import (
     Kind,
     Opened,
     Progress,
+    Scored,
     Started,
     Token,
 )
@@ -36,6 +37,8 @@ class Answer:
 
     blocks: tuple[Block, ...]
     finished: Finished
+    scored: tuple[Token, ...] = ()
+    """Tokens of the prompt, where their logprobs were asked for."""
 
     def text(self, kind: Kind) -> str:
         """All text of one kind."""
@@ -48,10 +51,13 @@ def fold(events: Iterable[Event]) -> Answer:
     opened: Opened | None = None
     texts: list[str] = []
     tokens: list[Token] = []
+    scored: list[Token] = []
     for event in events:
         match event:
             case Progress() | Started():
                 pass
+            case Scored(tokens=more):
+                scored.extend(more)
             case Opened():
                 opened, texts, tokens = event, [], []
             case Delta(text=text, tokens=more):
@@ -61,7 +67,7 @@ def fold(events: Iterable[Event]) -> Answer:
                 assert opened is not None
                 blocks.append(Block(opened.kind, "".join(texts), tuple(tokens), opened.call_id, opened.name))
             case Finished():
-                return Answer(tuple(blocks), event)
+                return Answer(tuple(blocks), event, tuple(scored))
             case Failed(error=error):
                 raise error
             case _:

@@ -2,7 +2,7 @@
 
 from typing import Literal, assert_never
 
-from ganglion.core.events import Closed, Delta, Event, Failed, Finished, Opened, Progress, Started
+from ganglion.core.events import Closed, Delta, Event, Failed, Finished, Opened, Progress, Scored, Started
 
 
 class GrammarError(Exception):
@@ -26,6 +26,8 @@ class Grammar:
             case Started():
                 self._need(event, self._state == "waiting")
                 self._state = "between"
+            case Scored():
+                self._need(event, self._state == "between" and self._index < 0)
             case Opened(index=index):
                 self._need(event, self._state == "between" and index == self._index + 1)
                 self._state, self._index = "open", index

@@ -6,34 +6,128 @@ from typing import Literal, TypeVar
 T = TypeVar("T")
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 """Plain JSON, for the few places whose shape belongs to the model's own template."""
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call that the assistant made earlier; `arguments` is JSON text, or a custom tool's free text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; an assistant's earlier reasoning travels beside its content."""
+    """One turn of a conversation; an assistant's earlier reasoning and calls travel beside its content."""
 
     role: Role
     content: str
     reasoning: str | None = None
     name: str | None = None
     tool_call_id: str | None = None
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JsonSchema:
+    """JSON that the schema accepts; `{}` accepts any value."""
+
+    schema: JsonValue
+
+
+@dataclass(frozen=True, slots=True)
+class Regex:
+    """Text that the whole pattern matches."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of these texts."""
+
+    options: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lark:
+    """Text of a grammar in llguidance's Lark, from its rule `start`."""
+
+    grammar: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gbnf:
+    """Text of a grammar in llama.cpp's GBNF, from its rule `root`."""
+
+    grammar: str
+
+
+Constraint = JsonSchema | Regex | Choice | Lark | Gbnf
+"""What the text of an answer must be; its reasoning stays free."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """Something a model may call.
+
+    A function takes JSON that `parameters` (a schema; None says nothing) describes, a custom tool takes text,
+    which `text_format` may constrain.
+    """
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, JsonValue] | None = None
+    is_strict: bool = False
+    """The arguments must fit the schema, whatever the model would rather write."""
+    is_custom: bool = False
+    text_format: Constraint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """Which tools an answer may call, and whether it must."""
+
+    tools: tuple[Tool, ...] = ()
+    choice: Literal["none", "auto", "required"] = "auto"
+    allowed: tuple[str, ...] | None = None
+    """The names that may be called; None allows all. One name and `required` is a named choice."""
+    is_parallel: bool = True
+    """Whether an answer may hold more than one call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """How much reasoning is asked for, in as far as the model's template offers a say; None leaves it."""
+
+    is_enabled: bool | None = None
+    effort: Effort | None = None
+    budget_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ChatPrompt:
-    """Messages for the model's own template."""
+    """Messages for the model's own template; `template_arguments` win over what `thinking` maps to."""
 
     messages: tuple[Message, ...]
     template_arguments: dict[str, JsonValue] = field(default_factory=dict)
+    tool_use: ToolUse = ToolUse()
+    thinking: Thinking = Thinking()
+    is_continued: bool = False
+    """The last message is the assistant's own and goes on instead of a new turn beginning."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPrompt:
-    """Text as it stands, no template."""
+    """Text as it stands, no template; with a `suffix`, what belongs between the two."""
 
     text: str
+    suffix: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +165,15 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Score:
+    """Positions of the prompt whose tokens' logprobs are asked for: half-open, None is an open end."""
+
+    ranges: tuple[tuple[int, int | None], ...]
+    top: int = 0
+    """How many alternatives to report beside each."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
     """One answer to one prompt. Lower `priority` is more urgent; `tenant` is part of every cache key."""
 
@@ -80,6 +183,11 @@ class Request:
     sampling: Sampling = Sampling()
     stop: Stop = Stop()
     max_tokens: int | None = None
+    """0 reads the prompt and generates nothing."""
+    min_tokens: int = 0
+    """Until so many tokens are there, nothing but a stop string ends the answer."""
+    constraint: Constraint | None = None
+    score: Score | None = None
     top_logprobs: int | None = None
     """How many alternatives to report beside each token's logprob; None reports no logprobs at all."""
     priority: int = 0
@@ -110,6 +218,10 @@ class TokenRequest:
     id: str
     tokens: tuple[int, ...]
     max_tokens: int
+    min_tokens: int = 0
+    grammar: str | None = None
+    """What may be generated, in llguidance's Lark; reasoning and calls are part of it."""
+    score: Score | None = None
     sampling: ResolvedSampling = ResolvedSampling()
     stop: Stop = Stop()
     top_logprobs: int | None = None

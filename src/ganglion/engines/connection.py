@@ -15,6 +15,9 @@ from ganglion.engines.ipc import (
     MAX_FRAME_BYTES,
     PREFIX,
     Abort,
+    Detokenize,
+    Detokenized,
+    Embed,
     FromWorker,
     Gone,
     Load,
@@ -29,6 +32,7 @@ from ganglion.engines.ipc import (
     Tokenized,
     ToWorker,
     Update,
+    Vectors,
     encode,
     from_worker,
 )
@@ -76,11 +80,14 @@ def _nobody_asks(_: Outcome) -> None:
     """For work whose end matters to nobody else."""
 
 
+Answer = Tokenized | Detokenized | Vectors
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A text under way to be tokenized, whoever still waits for it."""
+    """Something the worker answers beside its batch, whoever still waits for it."""
 
-    answer: asyncio.Future[tuple[int, ...]]
+    answer: asyncio.Future[Answer]
     when_gone: WhenGone
 
 
@@ -213,11 +220,22 @@ class Connection(asyncio.Protocol):
         self, text: str, *, add_special: bool, parse_special: bool, when_gone: WhenGone = _nobody_asks
     ) -> tuple[int, ...]:
         """Ask the worker, which answers beside its running batch."""
+        asked = Tokenize(self.new_id(), text, add_special, parse_special)
+        answer = await self._ask(asked, when_gone)
+        assert isinstance(answer, Tokenized)
+        return tuple(answer.tokens)
+
+    async def detokenize(self, tokens: tuple[int, ...], when_gone: WhenGone = _nobody_asks) -> str:
+        """Ask the worker for the text of some ids."""
+        answer = await self._ask(Detokenize(self.new_id(), list(tokens)), when_gone)
+        assert isinstance(answer, Detokenized)
+        return answer.text
+
+    async def _ask(self, frame: Tokenize | Detokenize | Embed, when_gone: WhenGone) -> Answer:
         self._check_alive(when_gone)
-        number = self.new_id()
         question = Question(asyncio.get_running_loop().create_future(), when_gone)
-        self._questions[number] = question
-        self.send(Tokenize(number, text, add_special, parse_special))
+        self._questions[frame.id] = question
+        self.send(frame)
         return await question.answer
 
     def _check_alive(self, when_gone: WhenGone) -> None:
@@ -236,8 +254,12 @@ class Connection(asyncio.Protocol):
             case Gone(id=number):
                 self._steps += 1
                 self._let_go(number, "abandoned")
-            case Tokenized(id=number, tokens=tokens):
-                self._answer(number, tuple(tokens))
+            case Tokenized(id=number):
+                self._answer(number, frame)
+            case Detokenized(id=number):
+                self._answer(number, frame)
+            case Vectors(id=number):
+                self._answer(number, frame)
             case Pong():
                 pass
             case Refused(id=0):
@@ -261,7 +283,7 @@ class Connection(asyncio.Protocol):
         if when_gone is not None:
             when_gone(outcome)
 
-    def _answer(self, number: int, answer: tuple[int, ...] | GanglionError) -> None:
+    def _answer(self, number: int, answer: Answer | GanglionError) -> None:
         question = self._questions.pop(number, None)
         if question is None:
             return

@@ -5,15 +5,27 @@ It stands in for a model wherever tests and people need answers that are quick, 
 
 import asyncio
 import itertools
+import math
 import re
 import time
+import uuid
 import zlib
+from array import array
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from typing import Final, Literal, assert_never
 
-from ganglion.core.engine import ModelState, Status
+from ganglion.core.engine import (
+    Embedded,
+    EmbedRequest,
+    ModelState,
+    Ranked,
+    RankRequest,
+    ReadPrompt,
+    Status,
+    TokenizerInfo,
+)
 from ganglion.core.errors import (
     ContextLengthExceeded,
     EngineFailed,
@@ -35,14 +47,24 @@ from ganglion.core.events import (
     Piece,
     Pieces,
     Progress,
+    Scored,
     Started,
     Timing,
     Token,
     TokenEvent,
     Usage,
 )
-from ganglion.core.request import ChatPrompt, Prompt, Request, Stop, TextPrompt, TokenPrompt, TokenRequest
-from ganglion.engines.echo_script import Script, take_directives
+from ganglion.core.request import (
+    ChatPrompt,
+    Prompt,
+    Request,
+    Score,
+    Stop,
+    TextPrompt,
+    TokenPrompt,
+    TokenRequest,
+)
+from ganglion.engines.echo_script import Call, Script, take_directives
 from ganglion.engines.slots import Slots, Ticket
 from ganglion.text.stops import StopMatcher
 
@@ -51,7 +73,9 @@ REMEMBERED_WORDS: Final = 1 << 16
 """Words that ids can be turned back into: a vocabulary's worth."""
 _WORD: Final = re.compile(r"\s*\S+|\s+")
 
-_Kind = Literal["text", "reasoning"]
+_Block = Literal["text", "reasoning"] | Call
+"""What a word belongs to; a call is its own block each time it stands in a script."""
+VECTOR_SIZE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,19 +100,20 @@ class _Plan:
     """One answer, decided before it begins."""
 
     script: Script
-    words: Iterator[tuple[_Kind, str]]
+    words: Iterator[tuple[_Block, str]]
     prompt_tokens: int
     max_tokens: int
     stop: Stop
     top_logprobs: int | None
     priority: int
+    scored: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class _Said:
     """Text that no stop string can take back, with the tokens that end in it."""
 
-    kind: _Kind
+    block: _Block
     piece: Piece
 
 
@@ -160,7 +185,7 @@ class EchoEngine:
                 context_length=settings.context,
                 created_s=self._created_s,
                 aliases=settings.aliases,
-                capabilities=("chat",),
+                capabilities=("chat", "completion", "embeddings", "tools"),
                 in_flight=slots.used,
                 queued=slots.queued,
                 kv_used=sum(self._runs.values()),
@@ -178,23 +203,23 @@ class EchoEngine:
         except GanglionError as error:
             yield Failed(error)
             return
-        index, opened = -1, False
-        kind: _Kind | None = None
+        index = -1
+        block: _Block | None = None
         async with aclosing(self._play(plan)) as said:
             async for event in said:
                 match event:
-                    case _Said(kind=new_kind, piece=piece):
-                        if new_kind != kind:
-                            if opened:
+                    case _Said(block=new_block, piece=piece):
+                        if new_block is not block:
+                            if block is not None:
                                 yield Closed(index)
-                            index, kind, opened = index + 1, new_kind, True
-                            yield Opened(index, new_kind)
+                            index, block = index + 1, new_block
+                            yield _opened(index, new_block)
                         yield Delta(index, piece.text, piece.tokens)
                     case Finished():
-                        if opened:
+                        if block is not None:
                             yield Closed(index)
                         yield event
-                    case Progress() | Started() | Failed():
+                    case Progress() | Started() | Scored() | Failed():
                         yield event
                     case _:
                         assert_never(event)
@@ -209,6 +234,7 @@ class EchoEngine:
             stop=request.stop,
             top_logprobs=request.top_logprobs,
             priority=request.priority,
+            scored=self._scored(request.tokens, request.score),
         )
         async with aclosing(self._play(plan)) as said:
             async for event in said:
@@ -218,16 +244,48 @@ class EchoEngine:
         """A token for each word; an echo has no special ones."""
         return tuple(self._id_of(word) for word in _WORD.findall(text))
 
+    async def text_of(self, tokens: tuple[int, ...]) -> str:
+        """Ids to the words they were, as far as this echo has seen them."""
+        return self._text(TokenPrompt(tokens))
+
+    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+        """Ids to the words they were, as far as this echo has seen them."""
+        self._check_name(model)
+        return self._text(TokenPrompt(tokens))
+
+    async def read(self, request: Request) -> ReadPrompt:
+        """The words of all messages, one after another."""
+        self._check_name(request.model)
+        text = None if isinstance(request.prompt, TokenPrompt) else self._said(request.prompt)
+        return ReadPrompt(self._ids(request.prompt), text)
+
+    async def tokenizer_info(self, model: str) -> TokenizerInfo:
+        """A tokenizer of words."""
+        self._check_name(model)
+        return TokenizerInfo(2**31, self._settings.context, "", "", "")
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """A vector of each input's words, the same for the same words."""
+        self._check_name(request.model)
+        inputs = [self._ids(each) for each in request.inputs]
+        return Embedded(tuple(_vector(ids) for ids in inputs), sum(map(len, inputs)))
+
+    async def rank(self, request: RankRequest) -> Ranked:
+        """The share of the query's words that a document holds."""
+        self._check_name(request.model)
+        asked = set(request.query.split())
+        texts = [set(document.split()) for document in request.documents]
+        scores = tuple(len(asked & words) / max(len(asked), 1) for words in texts)
+        return Ranked(scores, len(asked) + sum(map(len, texts)))
+
     def _plan(self, request: Request) -> _Plan:
-        names = map(str.casefold, self._settings.aliases)
-        if request.model != self._settings.model_id and request.model.casefold() not in (*names,):
-            raise ModelNotFound(request.model, hint=f"Here: {self._settings.model_id}.")
+        self._check_name(request.model)
         text, script = self._text(request.prompt), self._script
         if self._settings.allow_directives:
             text, script = take_directives(text, script)
         if request.stop.ignore_eos:
             script = replace(script, is_unbounded=True)
-        prompt_tokens = self._count(request.prompt)
+        prompt_tokens = len(self._ids(request.prompt))
         room = self._settings.context - prompt_tokens
         if room <= 0:
             raise ContextLengthExceeded(prompt_tokens, self._settings.context)
@@ -243,11 +301,12 @@ class EchoEngine:
             stop=request.stop,
             top_logprobs=request.top_logprobs,
             priority=request.priority,
+            scored=self._scored(self._ids(request.prompt), request.score),
         )
 
     async def _play(
         self, plan: _Plan
-    ) -> AsyncGenerator[Progress | Started | _Said | Finished | Failed, None]:
+    ) -> AsyncGenerator[Progress | Started | Scored | _Said | Finished | Failed, None]:
         """Wait for a slot and say the plan; errors end it as Failed."""
         run, ticket = _Run(), None
         try:
@@ -268,32 +327,38 @@ class EchoEngine:
 
     async def _say(
         self, plan: _Plan, run: _Run, queued_s: float
-    ) -> AsyncGenerator[Started | _Said | Finished, None]:
+    ) -> AsyncGenerator[Started | Scored | _Said | Finished, None]:
         script, started_s = plan.script, time.perf_counter()
         yield Started(plan.prompt_tokens, min(script.cached_tokens, plan.prompt_tokens))
         await run.pause(script.first_token_delay_s)
+        if plan.scored:
+            yield Scored(plan.scored)
         first_s = time.perf_counter()
         made = reasoned = 0
-        reason: FinishReason = "stop"
+        has_called = False
         matcher = StopMatcher(plan.stop.strings)
-        for kind, word in plan.words:
+        for block, word in plan.words:
             if made == plan.max_tokens:
                 break
             await self._step(script, run, made)
             token = self._token(word, plan.prompt_tokens + made, plan.top_logprobs)
             made += 1
-            reasoned += kind == "reasoning"
+            reasoned += block == "reasoning"
             if token.id in plan.stop.token_ids:
                 break
-            if kind == "reasoning":
-                yield _Said(kind, Piece(word, (token,)))
+            if block != "text":
+                for piece in matcher.flush():
+                    yield _Said("text", piece)
+                has_called = has_called or isinstance(block, Call)
+                yield _Said(block, Piece(word, (token,)))
                 continue
             for piece in matcher.feed((Piece(word, (token,)),)):
-                yield _Said(kind, piece)
+                yield _Said(block, piece)
             if matcher.matched is not None:
                 break
         for piece in matcher.flush():
             yield _Said("text", piece)
+        reason: FinishReason = "tool_calls" if has_called else "stop"
         if made >= plan.max_tokens and matcher.matched is None:
             reason = "length"
         ended_s = time.perf_counter()
@@ -311,6 +376,11 @@ class EchoEngine:
         if number == script.crash_at:
             self.crash()
             await run.pause(0)
+
+    def _check_name(self, name: str) -> None:
+        names = map(str.casefold, self._settings.aliases)
+        if name != self._settings.model_id and name.casefold() not in (*names,):
+            raise ModelNotFound(name, hint=f"Here: {self._settings.model_id}.")
 
     def _check_ready(self) -> None:
         if self._status == "recovering":
@@ -344,23 +414,38 @@ class EchoEngine:
             case _:
                 assert_never(prompt)
 
-    def _count(self, prompt: Prompt) -> int:
-        match prompt:
-            case ChatPrompt(messages=messages):
-                return sum(len(_WORD.findall(message.content)) for message in messages)
-            case TextPrompt(text=text):
-                return len(_WORD.findall(text))
-            case TokenPrompt(tokens=tokens):
-                return len(tokens)
-            case _:
-                assert_never(prompt)
+    def _said(self, prompt: ChatPrompt | TextPrompt) -> str:
+        """All that a prompt says."""
+        if isinstance(prompt, TextPrompt):
+            return prompt.text
+        return "\n".join(message.content for message in prompt.messages)
 
-    def _words(self, text: str, script: Script) -> Iterator[tuple[_Kind, str]]:
+    def _ids(self, prompt: Prompt) -> tuple[int, ...]:
+        if isinstance(prompt, TokenPrompt):
+            return prompt.tokens
+        if isinstance(prompt, TextPrompt):
+            return tuple(map(self._id_of, _WORD.findall(prompt.text)))
+        said = (word for message in prompt.messages for word in _WORD.findall(message.content))
+        return tuple(map(self._id_of, said))
+
+    def _scored(self, tokens: tuple[int, ...], score: Score | None) -> tuple[Token, ...]:
+        if score is None:
+            return ()
+        return tuple(
+            self._token(self._words_by_id.get(tokens[place], ""), place, score.top if place else None)
+            for start, end in score.ranges
+            for place in range(start, min(len(tokens) if end is None else end, len(tokens)))
+        )
+
+    def _words(self, text: str, script: Script) -> Iterator[tuple[_Block, str]]:
         reply = _WORD.findall(text if script.reply is None else script.reply)
-        thoughts: list[tuple[_Kind, str]] = [("reasoning", word) for word in _WORD.findall(script.reasoning)]
-        spoken: list[tuple[_Kind, str]] = [("text", word) for word in reply]
+        thoughts: list[tuple[_Block, str]] = [("reasoning", word) for word in _WORD.findall(script.reasoning)]
+        spoken: list[tuple[_Block, str]] = [("text", word) for word in reply]
+        called: list[tuple[_Block, str]] = [
+            (call, word) for call in script.calls for word in _WORD.findall(call.arguments)
+        ]
         if not script.is_unbounded:
-            return iter(thoughts + spoken)
+            return iter(thoughts + spoken + called)
         return itertools.chain(thoughts, itertools.cycle(spoken or [("text", " echo")]))
 
     def _id_of(self, word: str) -> int:
@@ -380,3 +465,17 @@ class EchoEngine:
             Alternative(rank, f" other{rank}".encode(), logprob - rank) for rank in range(1, top_logprobs)
         ]
         return Token(token_id, piece, position, logprob, tuple(top[:top_logprobs]))
+
+
+def _opened(index: int, block: _Block) -> Opened:
+    if isinstance(block, Call):
+        return Opened(index, "tool_call", f"call_{uuid.uuid4().hex[:24]}", block.name)
+    return Opened(index, block)
+
+
+def _vector(tokens: tuple[int, ...]) -> bytes:
+    counts = array("f", bytes(4 * VECTOR_SIZE))
+    for token in tokens:
+        counts[token % VECTOR_SIZE] += 1.0
+    length = math.sqrt(sum(value * value for value in counts)) or 1.0
+    return array("f", [value / length for value in counts]).tobytes()

@@ -10,6 +10,14 @@ DIRECTIVE: Final = "!echo"
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call as an echo makes it."""
+
+    name: str
+    arguments: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
     """What one answer does; the default repeats the user at once."""
 
@@ -17,6 +25,8 @@ class Script:
     """Said instead of the user's own words."""
     reasoning: str = ""
     """Thought aloud before the reply."""
+    calls: tuple[Call, ...] = ()
+    """Tools called after the reply, in order."""
     delay_s: float = 0.0
     """Before every token after the first."""
     first_token_delay_s: float = 0.0
@@ -59,6 +69,12 @@ def _apply(word: str, script: Script) -> Script:
         raise InvalidValue(f"The echo directive {word!r} needs a number.", param="messages") from None
 
 
+def _call(value: str) -> Call:
+    """`name` or `name:{"json":"arguments"}`, without spaces."""
+    name, _, arguments = value.partition(":")
+    return Call(name, arguments or "{}")
+
+
 _DIRECTIVES: Final[dict[str, Callable[[Script, str], Script]]] = {
     "delay": lambda script, value: replace(script, delay_s=float(value)),
     "first_token_delay": lambda script, value: replace(script, first_token_delay_s=float(value)),
@@ -67,5 +83,6 @@ _DIRECTIVES: Final[dict[str, Callable[[Script, str], Script]]] = {
     "cached_tokens": lambda script, value: replace(script, cached_tokens=int(value)),
     "reply": lambda script, value: replace(script, reply=value),
     "reasoning": lambda script, value: replace(script, reasoning=value),
+    "call": lambda script, value: replace(script, calls=(*script.calls, _call(value))),
     "unbounded": lambda script, _: replace(script, is_unbounded=True),
 }

@@ -38,6 +38,12 @@ class Submit(Frame, frozen=True):
     top_logprobs: int | None
     priority: int
     salt: str
+    min_tokens: int = 0
+    grammar: str | None = None
+    """What may be generated, in llguidance's Lark."""
+    score_ranges: list[tuple[int, int | None]] = []
+    """Positions of the prompt whose tokens' logprobs are wanted, half-open."""
+    score_top: int = 0
 
 
 class Abort(Frame, frozen=True):
@@ -53,6 +59,21 @@ class Tokenize(Frame, frozen=True):
     text: str
     add_special: bool
     parse_special: bool
+
+
+class Detokenize(Frame, frozen=True):
+    """Ask for the text of token ids, special ones written out."""
+
+    id: int
+    tokens: list[int]
+
+
+class Embed(Frame, frozen=True):
+    """Ask for one vector an input."""
+
+    id: int
+    inputs: list[list[int]]
+    is_normalized: bool
 
 
 class Ping(Frame, frozen=True):
@@ -89,6 +110,20 @@ class Tokenized(Frame, frozen=True):
     tokens: list[int]
 
 
+class Detokenized(Frame, frozen=True):
+    """The answer to Detokenize."""
+
+    id: int
+    text: str
+
+
+class Vectors(Frame, frozen=True):
+    """The answer to Embed: float32 in the machine's byte order, one vector an input."""
+
+    id: int
+    vectors: list[bytes]
+
+
 class TokenRecord(msgspec.Struct, frozen=True, array_like=True):
     """One sampled token."""
 
@@ -117,6 +152,8 @@ class End(msgspec.Struct, frozen=True, array_like=True):
     prefill_s: float
     decode_s: float
     error: str | None = None
+    code: str | None = None
+    """The code of an error that is the request's own fault, such as a grammar that cannot be compiled."""
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True):
@@ -125,6 +162,7 @@ class Update(msgspec.Struct, frozen=True, array_like=True):
     id: int
     started: tuple[int, int] | None = None
     prefilled: tuple[int, int] | None = None
+    scored: list[TokenRecord] = []
     pieces: list[PieceRecord] = []
     end: End | None = None
 
@@ -158,8 +196,8 @@ class Pong(Frame, frozen=True):
     """The answer to Ping, from the thread that reads: the process runs, which says nothing of its steps."""
 
 
-ToWorker = Submit | Abort | Tokenize | Ping | Stop
-FromWorker = Ready | Refused | Tokenized | Stepped | Gone | Pong
+ToWorker = Submit | Abort | Tokenize | Detokenize | Embed | Ping | Stop
+FromWorker = Ready | Refused | Tokenized | Detokenized | Vectors | Stepped | Gone | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 to_worker: Final = msgspec.msgpack.Decoder(ToWorker)

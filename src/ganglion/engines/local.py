@@ -7,7 +7,7 @@ from typing import Final, assert_never
 
 from ganglion.core.engine import TokenEngine
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidValue, ModelNotFound
-from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Started, TokenEvent
+from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Scored, Started, TokenEvent
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import ChatPrompt, Prompt, Request, TextPrompt, TokenPrompt, TokenRequest, resolve
 from ganglion.engines.rendering import Renderer
@@ -117,7 +117,7 @@ class TextEngine:
 
 def _translate(event: TokenEvent, splitter: PartSplitter) -> list[Event]:
     match event:
-        case Progress() | Started():
+        case Progress() | Started() | Scored():
             return [event]
         case Pieces(pieces=pieces):
             return list(splitter.feed(pieces))

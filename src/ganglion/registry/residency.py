@@ -8,14 +8,29 @@ newcomers of that model line up behind.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol
 
-from ganglion.core.engine import Activation, LoadOptions, LoadProgress, ManagedEngine, ModelState
+from ganglion.core.engine import (
+    Activation,
+    Embedded,
+    Embedder,
+    EmbedRequest,
+    LoadOptions,
+    LoadProgress,
+    ManagedEngine,
+    ModelState,
+    PromptReader,
+    Ranked,
+    RankRequest,
+    ReadPrompt,
+    TokenizerInfo,
+)
 from ganglion.core.errors import (
     EngineFailed,
+    EngineUnavailable,
     GanglionError,
     InsufficientMemory,
     InvalidValue,
@@ -67,6 +82,18 @@ class ResidencySettings:
 
 async def _nothing_else(name: str, *, may_catch_all: bool) -> Candidate | str:
     raise ModelNotFound(name)
+
+
+def _reader(engine: ManagedEngine) -> PromptReader:
+    if isinstance(engine, PromptReader):
+        return engine
+    raise EngineUnavailable("The engine of this model does not show its prompts.")
+
+
+def _embedder(engine: ManagedEngine) -> Embedder:
+    if isinstance(engine, Embedder):
+        return engine
+    raise EngineUnavailable("The engine of this model makes no vectors.")
 
 
 def _report(loop: asyncio.AbstractEventLoop, resident: Resident, done: int, total: int) -> None:
@@ -195,13 +222,9 @@ class Residency:
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer with the model that is meant, loading it when it is not here."""
         try:
-            resident = await self._meant(request.model, may_find=self._settings.auto_load, may_catch_all=True)
-            if not self._settings.auto_load and resident.status in ("unloaded", "failed"):
-                raise resident.error or self._unknown(request.model)
+            resident = await self._asked_for(request.model)
             with resident.claimed() as claim:
-                if not resident.serves(claim) or await self._has_given_up(resident):
-                    if not self._settings.auto_load or resident.claims > WAITING_LIMIT:
-                        raise ModelLoading(f"The model {resident.id!r} is still loading.", param="model")
+                if await self._must_wait(resident, claim):
                     yield Progress("queued", 0, resident.claims)
                     await self._bring(resident, claim, LoadOptions(), is_patient=True)
                 assert resident.engine is not None
@@ -211,6 +234,56 @@ class Residency:
                         yield event
         except GanglionError as error:
             yield Failed(error)
+
+    async def read(self, request: Request) -> ReadPrompt:
+        """The prompt as the model that is meant reads it."""
+        async with self._serving(request.model) as (model_id, engine):
+            return await _reader(engine).read(replace(request, model=model_id))
+
+    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+        """Ids to text, by the model that is meant."""
+        async with self._serving(model) as (model_id, engine):
+            return await _reader(engine).detokenize(model_id, tokens)
+
+    async def tokenizer_info(self, model: str) -> TokenizerInfo:
+        """The tokenizer of the model that is meant."""
+        async with self._serving(model) as (model_id, engine):
+            return await _reader(engine).tokenizer_info(model_id)
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """Embed with the model that is meant."""
+        async with self._serving(request.model) as (model_id, engine):
+            return await _embedder(engine).embed(replace(request, model=model_id))
+
+    async def rank(self, request: RankRequest) -> Ranked:
+        """Rank with the model that is meant."""
+        async with self._serving(request.model) as (model_id, engine):
+            return await _embedder(engine).rank(replace(request, model=model_id))
+
+    @asynccontextmanager
+    async def _serving(self, name: str) -> AsyncGenerator[tuple[str, ManagedEngine], None]:
+        """The engine of the model that is meant, held for as long as it is used."""
+        resident = await self._asked_for(name)
+        with resident.claimed() as claim:
+            if await self._must_wait(resident, claim):
+                await self._bring(resident, claim, LoadOptions(), is_patient=True)
+            assert resident.engine is not None
+            yield resident.id, resident.engine
+
+    async def _asked_for(self, name: str) -> Resident:
+        """The resident that a request means; raises where it may not be loaded for one."""
+        resident = await self._meant(name, may_find=self._settings.auto_load, may_catch_all=True)
+        if not self._settings.auto_load and resident.status in ("unloaded", "failed"):
+            raise resident.error or self._unknown(name)
+        return resident
+
+    async def _must_wait(self, resident: Resident, claim: object) -> bool:
+        """Whether the model is not here yet; raises when nobody may wait for it."""
+        if resident.serves(claim) and not await self._has_given_up(resident):
+            return False
+        if not self._settings.auto_load or resident.claims > WAITING_LIMIT:
+            raise ModelLoading(f"The model {resident.id!r} is still loading.", param="model")
+        return True
 
     # Loading and unloading
 

@@ -12,6 +12,7 @@ from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
 from ganglion.server.observe import Observed
 from ganglion.server.origin import OriginGuard, is_loopback
+from ganglion.server.ports import ports_of
 from ganglion.server.refusals import Refusals
 from ganglion.server.request_log import RequestLog
 from ganglion.server.routes import build_routes
@@ -31,7 +32,7 @@ def build_app(
     metrics = Metrics()
     measured = Observed(Deadlined(engine, settings.deadlines), metrics)
     holder = engine if isinstance(engine, ModelHolder) else None
-    routes = build_routes(measured, settings, gate, metrics, holder, machine=machine)
+    routes = build_routes(ports_of(engine, measured), settings, gate, metrics, holder, machine=machine)
     router = Router(routes, redirect_slashes=False)
     guarded = OriginGuard(
         Auth(router, keys or KeyRing(settings.api_keys)),

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ganglion.core.errors import InvalidApiKey
 from ganglion.server.keys import KeyRing
 from ganglion.server.refusals import error_response
-from ganglion.server.scope import header, set_tenant
+from ganglion.server.scope import header, route_path, set_tenant
 
 PUBLIC = frozenset(
     {
@@ -44,12 +44,12 @@ class Auth:
         if digest is not None:
             set_tenant(scope, digest.hex()[:_TENANT_DIGITS])
             await self._app(scope, receive, send)
-        elif scope["type"] == "http" and (scope["method"], scope["path"]) in PUBLIC:
+        elif scope["type"] == "http" and (scope["method"], route_path(scope)) in PUBLIC:
             await self._app(scope, receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1008})
         else:
-            await error_response(_refusal(key), {"www-authenticate": "Bearer"})(scope, receive, send)
+            await error_response(_refusal(key), scope, {"www-authenticate": "Bearer"})(scope, receive, send)
 
 
 def _presented_key(scope: Scope) -> bytes | None:

@@ -5,8 +5,9 @@ goes out with the first token or after a second of waiting, whichever is earlier
 """
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from starlette.types import Receive, Scope, Send
 
@@ -20,11 +21,25 @@ from ganglion.server.settings import ServerSettings
 from ganglion.wire.frame import Comment, Frame, sse
 from ganglion.wire.projection import Projection
 
-STREAM_HEADERS = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-]
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a wire's frames become bytes."""
+
+    content_type: bytes
+    encode: Callable[[Frame | Comment], bytes]
+
+
+SERVER_SENT_EVENTS = Framing(b"text/event-stream; charset=utf-8", sse)
+
+
+def stream_headers(framing: Framing = SERVER_SENT_EVENTS) -> list[tuple[bytes, bytes]]:
+    """The headers of a body that is written as it comes."""
+    return [
+        (b"content-type", framing.content_type),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),
+    ]
 
 
 class ReaderStalled(Exception):
@@ -93,10 +108,16 @@ def _cut(scope: Scope) -> None:
     extension["abort"]()
 
 
-async def stream(answers: Answers, projection: Projection, send: Send, settings: ServerSettings) -> None:
+async def stream(
+    answers: Answers,
+    projection: Projection,
+    send: Send,
+    settings: ServerSettings,
+    framing: Framing = SERVER_SENT_EVENTS,
+) -> None:
     """Stream the answers as the projection tells them, from the first byte to the last."""
     with closing(Alarm()) as alarm:
-        out = _Out(send, alarm, settings.stalled_reader_s)
+        out = _Out(send, alarm, settings.stalled_reader_s, framing)
         frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
         await out.start()
         while not projection.is_done:
@@ -141,16 +162,18 @@ async def _next_frames(answers: Answers, projection: Projection, alarm: Alarm) -
 class _Out:
     """The response as it is written, giving up on a client that does not read."""
 
-    def __init__(self, send: Send, alarm: Alarm, stalled_s: float) -> None:
+    def __init__(self, send: Send, alarm: Alarm, stalled_s: float, framing: Framing) -> None:
         self._send = send
         self._alarm = alarm
         self._stalled_s = stalled_s
+        self._framing = framing
 
     async def start(self) -> None:
-        await self._send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        headers = stream_headers(self._framing)
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
-        body = b"".join([sse(frame) for frame in frames])
+        body = b"".join([self._framing.encode(frame) for frame in frames])
         try:
             with self._alarm.after(self._stalled_s):
                 await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})

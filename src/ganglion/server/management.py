@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import Engine, LoadProgress, ModelHolder, ModelState
 from ganglion.core.errors import EngineUnavailable, GanglionError, ModelNotFound
-from ganglion.server.http import STREAM_HEADERS, read_json, while_connected
+from ganglion.server.http import read_json, stream_headers, while_connected
 from ganglion.server.scope import header
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import management
@@ -104,7 +104,7 @@ async def _stream(
         await send({"type": "http.response.body", "body": sse(frame), "more_body": not is_last})
 
     loop = asyncio.get_running_loop()
-    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+    await send({"type": "http.response.start", "status": 200, "headers": stream_headers()})
     await tell(management.progress_frame(step))
     told, told_s = step.status, loop.time()
     coming = asyncio.ensure_future(anext(steps, None))

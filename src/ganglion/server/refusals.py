@@ -1,14 +1,15 @@
 """The outermost door: every error that leaves a handler becomes a status and an envelope."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
-from ganglion.server.scope import request_id
+from ganglion.server.scope import request_id, route_path
 from ganglion.wire import errors
 
 logger = logging.getLogger("ganglion.server")
@@ -18,10 +19,37 @@ class ClientGone(Exception):
     """The client left; nobody is there to be told anything."""
 
 
-def error_response(error: GanglionError, more: Mapping[str, str] | None = None) -> Response:
-    """The whole response that tells an error."""
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An error in a wire's own words."""
+
+    status: int
+    body: bytes
+
+
+Teller = Callable[[GanglionError, str], Told]
+"""How a wire tells an error; the second argument is the request's id."""
+
+TELLERS: tuple[tuple[str, Teller], ...] = ()
+"""The first prefix that a path begins with decides; all other routes speak OpenAI's words."""
+
+
+def error_response(error: GanglionError, scope: Scope, more: Mapping[str, str] | None = None) -> Response:
+    """The whole response that tells an error, in the words of the wire that the path belongs to."""
     headers = errors.headers(error) | dict(more or {})
-    return Response(errors.envelope(error), error.status, headers, "application/json")
+    told = _teller(route_path(scope))(error, request_id(scope))
+    return Response(told.body, told.status, headers, "application/json")
+
+
+def _teller(path: str) -> Teller:
+    for prefix, teller in TELLERS:
+        if path.startswith(prefix):
+            return teller
+    return _openai
+
+
+def _openai(error: GanglionError, _: str) -> Told:
+    return Told(error.status, errors.envelope(error))
 
 
 class Refusals:
@@ -56,16 +84,15 @@ class Refusals:
 def _response_to(error: Exception, scope: Scope) -> Response:
     match error:
         case GanglionError():
-            return error_response(error)
+            return error_response(error, scope)
         case HTTPException(status_code=404):
-            return error_response(
-                RouteNotFound(f"There is no route {scope['method']} {scope['path'][:200]}.")
-            )
+            missing = RouteNotFound(f"There is no route {scope['method']} {scope['path'][:200]}.")
+            return error_response(missing, scope)
         case HTTPException(status_code=405):
             refusal = MethodNotAllowed(f"{scope['path'][:200]} does not answer {scope['method']}.")
-            return error_response(refusal, error.headers)
+            return error_response(refusal, scope, error.headers)
         case HTTPException():
-            return error_response(InvalidRequest(error.detail), error.headers)
+            return error_response(InvalidRequest(error.detail), scope, error.headers)
         case _:
             logger.error("a handler failed, request_id=%s", request_id(scope), exc_info=error)
-            return error_response(ServerError("Something failed inside the server."))
+            return error_response(ServerError("Something failed inside the server."), scope)

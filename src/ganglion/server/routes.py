@@ -15,12 +15,13 @@ from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
+from ganglion.server.ports import Ports
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import health, models, openapi
 
 
 def build_routes(
-    engine: Engine,
+    ports: Ports,
     settings: ServerSettings,
     gate: Gate,
     metrics: Metrics,
@@ -29,6 +30,7 @@ def build_routes(
     machine: MachineSource | None = None,
 ) -> list[Route]:
     """The table that the router and the access test read; the holder's models come and go."""
+    engine = ports.engine
     views = _Views(engine, settings, gate, metrics)
     models = ModelViews(engine, settings)
     node = MachineDoor(engine, gate, settings.build.version, holder, machine)

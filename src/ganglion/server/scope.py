@@ -27,6 +27,12 @@ def is_on(scope: Scope, name: bytes) -> bool:
     return header(scope, name) == b"1"
 
 
+def route_path(scope: Scope) -> str:
+    """The path as our own routes name it, wherever the app is mounted."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
 def request_id(scope: Scope) -> str:
     """The id under which this request is logged and answered."""
     return str(scope.get(_REQUEST_ID, ""))

@@ -163,6 +163,11 @@ class LlamaEngine:
             text, add_special=add_special, parse_special=parse_special, when_gone=when_gone
         )
 
+    async def text_of(self, tokens: tuple[int, ...]) -> str:
+        """Ids to text, in the worker."""
+        connection, when_gone = await self._enter(key_of_tokens("", tokens))
+        return await connection.detokenize(tokens, when_gone)
+
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list in the worker."""
         try:

@@ -19,10 +19,13 @@ from time import monotonic
 
 import msgspec
 
-from ganglion.core.errors import GanglionError
+from ganglion.core.errors import EngineUnavailable, GanglionError
 from ganglion.engines.ipc import (
     PREFIX,
     Abort,
+    Detokenize,
+    Detokenized,
+    Embed,
     FromWorker,
     Gone,
     Load,
@@ -54,6 +57,9 @@ from ganglion.scheduler.sequence import Sequence
 
 Inbox = SimpleQueue["Submit | Abort | Stop | Aside | Recalled"]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
+
+Questions = SimpleQueue["Tokenize | Detokenize | Embed"]
+"""What is answered beside the batch, in order."""
 
 SPIN_COUNT = "1000"
 """How long OpenMP threads spin at a barrier before they sleep. The library's default spins for milliseconds:
@@ -222,14 +228,14 @@ class Loop:
         )
 
 
-def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: "SimpleQueue[Tokenize]") -> None:
+def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: Questions) -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
         match frame:
             case Ping():
                 line.send(Pong())
-            case Tokenize():
+            case Tokenize() | Detokenize() | Embed():
                 questions.put(frame)
             case Stop(keep_s=0.0):
                 break
@@ -238,18 +244,26 @@ def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: "SimpleQu
     os._exit(0)
 
 
-def answer(line: Line, model: NativeModel, questions: "SimpleQueue[Tokenize]") -> None:
-    """Tokenize for ever; a long text holds up other texts and nothing else."""
+def answer(line: Line, model: NativeModel, questions: Questions) -> None:
+    """Answer questions for ever; a long text holds up other texts and nothing else."""
     while True:
-        line.send(_tokenized(model, questions.get()))
+        question = questions.get()
+        try:
+            line.send(_answer(model, question))
+        except GanglionError as error:
+            line.send(_refused(question.id, error))
 
 
-def _tokenized(model: NativeModel, frame: Tokenize) -> Tokenized | Refused:
-    try:
-        tokens = model.tokenize(frame.text, add_special=frame.add_special, parse_special=frame.parse_special)
-    except GanglionError as error:
-        return _refused(frame.id, error)
-    return Tokenized(frame.id, tokens)
+def _answer(model: NativeModel, question: Tokenize | Detokenize | Embed) -> FromWorker:
+    match question:
+        case Tokenize(text=text, add_special=add_special, parse_special=parse_special):
+            tokens = model.tokenize(text, add_special=add_special, parse_special=parse_special)
+            return Tokenized(question.id, tokens)
+        case Detokenize(tokens=ids):
+            text = b"".join(map(model.piece, ids)).decode("utf-8", "replace")
+            return Detokenized(question.id, text)
+        case Embed():
+            raise EngineUnavailable("This engine makes no vectors yet.")
 
 
 def _refused(number: int, error: GanglionError) -> Refused:
@@ -277,7 +291,7 @@ def main() -> None:
         sys.exit(1)
     line.send(Ready(model.vocabulary_size, monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
-    questions: SimpleQueue[Tokenize] = SimpleQueue()
+    questions: Questions = SimpleQueue()
     threading.Thread(target=read, args=(line, bodies, inbox, questions), daemon=True).start()
     threading.Thread(target=answer, args=(line, model, questions), daemon=True).start()
     try:

@@ -3,24 +3,12 @@
 Null means the same as absent everywhere.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-MAX_CHOICES = 16
-MAX_TOKENS = 2**31
-MAX_TOKEN_ID = 2**31 - 1
-
-TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
-LogitBias = Annotated[
-    dict[TokenId, Bias],
-    Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}}),
-]
-StopString = Annotated[str, Meta(min_length=1, max_length=512)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-TokenCount = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+from ganglion.core.request import Effort
+from ganglion.wire.fields import MAX_CHOICES, ModelName, SamplingFields, TokenCount
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -105,30 +93,17 @@ class StreamOptions(Struct, frozen=True):
     continuous_usage_stats: bool | None = None
 
 
-class ChatBody(Struct, frozen=True, kw_only=True):
+class ChatBody(SamplingFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
-    model: Annotated[str, Meta(min_length=1, max_length=1024)]
+    model: ModelName
     messages: Annotated[list[AnyMessage], Meta(min_length=1, max_length=16384)]
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: TokenCount | None = None
     max_completion_tokens: TokenCount | None = None
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
-    logit_bias: LogitBias | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
-    stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
-    ignore_eos: bool | None = None
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
     reasoning_effort: Effort | None = None
     chat_template_kwargs: dict[str, Any] | None = None

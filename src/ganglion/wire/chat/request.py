@@ -6,7 +6,7 @@ from typing import assert_never
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnknownParameter, UnsupportedParameter, VisionUnsupported
-from ganglion.core.request import ChatPrompt, JsonValue, Message, Request, Sampling, Stop
+from ganglion.core.request import ChatPrompt, JsonValue, Message, Request, Thinking
 from ganglion.wire.chat.asked import (
     AnyMessage,
     AssistantMessage,
@@ -24,11 +24,9 @@ from ganglion.wire.chat.asked import (
     UserPart,
 )
 from ganglion.wire.chat.reply import Reply
-from ganglion.wire.chat.unhonoured import HARMLESS, UNHONOURED, refuse_unhonoured
 from ganglion.wire.decode import decode
-
-# llama.cpp reads the last uint32 as "choose one for me", so seeds are folded below it.
-_SEEDS = 2**32 - 1
+from ganglion.wire.fields import SEEDS, sampling_of, stop_of
+from ganglion.wire.unhonoured import HARMLESS, UNHONOURED, refuse_unhonoured
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body = msgspec.json.Decoder(ChatBody)
@@ -75,9 +73,9 @@ def parse(body: bytes, arrival: Arrival) -> ChatCall:
     request = Request(
         id=arrival.id,
         model=asked.model,
-        prompt=ChatPrompt(_messages(asked), _template_arguments(asked)),
-        sampling=_sampling(asked),
-        stop=_stop(asked),
+        prompt=_prompt(asked),
+        sampling=sampling_of(asked),
+        stop=stop_of(asked),
         max_tokens=_max_tokens(asked),
         top_logprobs=top_logprobs,
         priority=asked.priority or 0,
@@ -114,7 +112,7 @@ def _choices(request: Request, count: int) -> tuple[Request, ...]:
         replace(
             request,
             id=f"{request.id}-{choice}",
-            sampling=replace(request.sampling, seed=None if seed is None else (seed + choice) % _SEEDS),
+            sampling=replace(request.sampling, seed=None if seed is None else (seed + choice) % SEEDS),
         )
         for choice in range(count)
     )
@@ -148,31 +146,9 @@ def _max_tokens(asked: ChatBody) -> int | None:
     return asked.max_completion_tokens
 
 
-def _sampling(asked: ChatBody) -> Sampling:
-    return Sampling(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=0 if asked.top_k == -1 else asked.top_k,
-        min_p=asked.min_p,
-        repetition_penalty=asked.repetition_penalty,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        seed=None if asked.seed is None else asked.seed % _SEEDS,
-        logit_bias=tuple((asked.logit_bias or {}).items()),
-    )
-
-
-def _stop(asked: ChatBody) -> Stop:
-    stop = asked.stop
-    strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    return Stop(strings, tuple(asked.stop_token_ids or ()), bool(asked.ignore_eos))
-
-
-def _template_arguments(asked: ChatBody) -> dict[str, JsonValue]:
-    arguments: dict[str, JsonValue] = {}
-    if asked.reasoning_effort is not None:
-        arguments["reasoning_effort"] = asked.reasoning_effort
-    return arguments | (asked.chat_template_kwargs or {})
+def _prompt(asked: ChatBody) -> ChatPrompt:
+    arguments: dict[str, JsonValue] = asked.chat_template_kwargs or {}
+    return ChatPrompt(_messages(asked), arguments, thinking=Thinking(effort=asked.reasoning_effort))
 
 
 def _messages(asked: ChatBody) -> tuple[Message, ...]:

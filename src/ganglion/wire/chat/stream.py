@@ -15,6 +15,7 @@ from ganglion.core.events import (
     Kind,
     Opened,
     Progress,
+    Scored,
     Started,
     Token,
     Usage,
@@ -73,7 +74,7 @@ class ChatProjection:
                 return self._more(state, text, tokens)
             case Opened():
                 return self._open(state, event)
-            case Progress() | Started() | Closed():
+            case Progress() | Started() | Scored() | Closed():
                 return []
             case Finished():
                 return self._finish(state, event)
