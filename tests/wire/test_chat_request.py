@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import GanglionError, InvalidRequest, UnknownParameter, UnsupportedParameter
-from ganglion.core.request import ChatPrompt, Message
+from ganglion.core.request import ChatPrompt, Message, Thinking
 from ganglion.wire.chat import Arrival, ChatCall, parse
 from ganglion.wire.unhonoured import HARMLESS, UNHONOURED
 
@@ -86,11 +86,8 @@ def test_every_field_reaches_the_request() -> None:
         True,
     )
     assert isinstance(request.prompt, ChatPrompt)
-    assert request.prompt.template_arguments == {
-        "reasoning_effort": "low",
-        "enable_thinking": False,
-        "deep": [{"a": 1}],
-    }
+    assert request.prompt.template_arguments == {"enable_thinking": False, "deep": [{"a": 1}]}
+    assert request.prompt.thinking == Thinking(effort="low")
     assert call.is_streamed
     assert call.reply.is_usage_included
     assert call.reply.is_thought_shown
