@@ -34,6 +34,8 @@ GanglionError
     ├── EngineUnavailable     503 engine_unavailable
     ├── ShuttingDown          503 shutting_down
     ├── DeadlineExceeded      504 deadline_exceeded
+    ├── StoreUnavailable      503 store_unavailable
+    ├── StoreUnusable             store_unusable
     └── StorageFull           507 storage_full
 """
 
@@ -285,6 +287,21 @@ class DeadlineExceeded(ServerError):
 
     def __init__(self, deadline: str, limit_s: float) -> None:
         super().__init__(f"The {deadline} deadline of {limit_s:g} s passed.", extras={"deadline": deadline})
+
+
+class StoreUnavailable(ServerError):
+    """Where responses are kept cannot be reached just now."""
+
+    status = 503
+    code = "store_unavailable"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 2
+
+
+class StoreUnusable(ServerError):
+    """Where responses are kept needs a person: damaged, another program's, or of a newer version."""
+
+    code = "store_unusable"
 
 
 class StorageFull(ServerError):

@@ -1,0 +1,137 @@
+"""SQL of conversations and their items."""
+
+from collections.abc import Sequence
+
+from ganglion.store.session import Session
+from ganglion.store.values import NewItem, StoredConversation, StoredItem
+
+
+def create(
+    session: Session, conversation: StoredConversation, items: Sequence[NewItem], now_s: float
+) -> None:
+    """Keep a new conversation with its first items."""
+    session.rows(
+        "INSERT INTO conversations (tenant, id, created_s, used_s, next_position, size_bytes, metadata)"
+        " VALUES (?, ?, ?, ?, 0, ?, ?) ON CONFLICT (tenant, id) DO NOTHING",
+        conversation.tenant,
+        conversation.id,
+        conversation.created_s,
+        now_s,
+        len(conversation.metadata),
+        conversation.metadata,
+    )
+    append(session, conversation.tenant, conversation.id, items, now_s)
+
+
+def get(session: Session, tenant: str, conversation_id: str) -> StoredConversation | None:
+    """The conversation of that id."""
+    rows = session.rows(
+        "SELECT tenant, id, created_s, metadata FROM conversations WHERE tenant = ? AND id = ?",
+        tenant,
+        conversation_id,
+    )
+    return StoredConversation(*rows[0]) if rows else None
+
+
+def set_metadata(session: Session, tenant: str, conversation_id: str, metadata: bytes) -> bool:
+    """Give a conversation other metadata."""
+    return bool(
+        session.rows(
+            "UPDATE conversations SET size_bytes = size_bytes - length(metadata) + ?, metadata = ?"
+            " WHERE tenant = ? AND id = ? RETURNING id",
+            len(metadata),
+            metadata,
+            tenant,
+            conversation_id,
+        )
+    )
+
+
+def delete(session: Session, tenant: str, conversation_id: str) -> bool:
+    """Remove a conversation with its items."""
+    return bool(
+        session.rows(
+            "DELETE FROM conversations WHERE tenant = ? AND id = ? RETURNING id", tenant, conversation_id
+        )
+    )
+
+
+def append(
+    session: Session, tenant: str, conversation_id: str, items: Sequence[NewItem], now_s: float
+) -> bool:
+    """Add the items that the conversation does not hold yet, if there is such a conversation."""
+    # The update comes first because it locks the conversation: positions are given out one writer at a time.
+    rows = session.rows(
+        "UPDATE conversations SET used_s = ? WHERE tenant = ? AND id = ? RETURNING next_position",
+        now_s,
+        tenant,
+        conversation_id,
+    )
+    if not rows:
+        return False
+    new = {
+        item.id: item.body
+        for item in reversed(items)
+        if get_item(session, tenant, conversation_id, item.id) is None
+    }
+    added = [NewItem(key, body) for key, body in reversed(new.items())]
+    if not added:
+        return True
+    start: int = rows[0][0]
+    session.many(
+        "INSERT INTO items (tenant, conversation_id, position, id, body) VALUES (?, ?, ?, ?, ?)",
+        [(tenant, conversation_id, start + offset, item.id, item.body) for offset, item in enumerate(added)],
+    )
+    session.rows(
+        "UPDATE conversations SET next_position = ?, size_bytes = size_bytes + ? WHERE tenant = ? AND id = ?",
+        start + len(added),
+        sum(len(item.body) for item in added),
+        tenant,
+        conversation_id,
+    )
+    return True
+
+
+def items(
+    session: Session, tenant: str, conversation_id: str, after: int | None, *, limit: int, is_descending: bool
+) -> tuple[StoredItem, ...]:
+    """Items beyond a position, in the order of positions or against it."""
+    comparison, order, start = ("<", "DESC", 2**63 - 1) if is_descending else (">", "ASC", -1)
+    rows = session.rows(
+        "SELECT position, id, body FROM items WHERE tenant = ? AND conversation_id = ?"  # noqa: S608
+        f" AND position {comparison} ? ORDER BY position {order} LIMIT ?",
+        tenant,
+        conversation_id,
+        start if after is None else after,
+        limit,
+    )
+    return tuple(StoredItem(*row) for row in rows)
+
+
+def get_item(session: Session, tenant: str, conversation_id: str, item_id: str) -> StoredItem | None:
+    """One item of a conversation."""
+    rows = session.rows(
+        "SELECT position, id, body FROM items WHERE tenant = ? AND conversation_id = ? AND id = ?",
+        tenant,
+        conversation_id,
+        item_id,
+    )
+    return StoredItem(*rows[0]) if rows else None
+
+
+def delete_item(session: Session, tenant: str, conversation_id: str, item_id: str) -> bool:
+    """Remove one item."""
+    rows = session.rows(
+        "DELETE FROM items WHERE tenant = ? AND conversation_id = ? AND id = ? RETURNING length(body)",
+        tenant,
+        conversation_id,
+        item_id,
+    )
+    for (size_bytes,) in rows:
+        session.rows(
+            "UPDATE conversations SET size_bytes = size_bytes - ? WHERE tenant = ? AND id = ?",
+            size_bytes,
+            tenant,
+            conversation_id,
+        )
+    return bool(rows)

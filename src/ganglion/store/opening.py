@@ -1,0 +1,36 @@
+"""Which store a URL or path means."""
+
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from time import time
+from typing import Final
+
+from ganglion.store.database import READERS, DatabaseStore
+from ganglion.store.session import Backend
+from ganglion.store.sqlite import SqliteFile, SqliteMemory
+
+MEMORY: Final = ":memory:"
+FILE_NAME: Final = "ganglion.db"
+_POSTGRES: Final = ("postgresql://", "postgres://")
+
+
+async def open_store(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
+    """Open `postgresql://…`, a SQLite file by its path, or `:memory:`; raises what is wrong with it."""
+    store = DatabaseStore(_backend(place), readers=0 if place == MEMORY else READERS, clock=clock)
+    try:
+        await store.open()
+    except BaseException:
+        await store.close()
+        raise
+    return store
+
+
+def _backend(place: str | Path) -> Backend:
+    if place == MEMORY:
+        return SqliteMemory()
+    if isinstance(place, str) and place.startswith(_POSTGRES):
+        # Named as text: nobody who keeps a file needs the driver.
+        backend: Backend = import_module("ganglion.store.postgres").Postgres(place)
+        return backend
+    return SqliteFile(Path(place).expanduser())

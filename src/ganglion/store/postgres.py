@@ -1,0 +1,184 @@
+"""PostgreSQL: a schema of our own in a database that many servers share; imported only when it is chosen."""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from typing import Any, Final, ParamSpec, TypeVar, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
+from ganglion.store.schema import VERSION, steps_from
+from ganglion.store.session import Row, Session
+
+try:
+    import psycopg
+    from psycopg import errors
+except ImportError as error:
+    raise StoreUnusable(
+        "The package psycopg, with which PostgreSQL is reached, is not installed.",
+        hint="pip install 'ganglion[postgres]'",
+    ) from error
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_SETTINGS: Final = (
+    "SET search_path TO ganglion",
+    "SET statement_timeout TO '30s'",
+    "SET lock_timeout TO '10s'",
+    # A role or database may have switched it off, and then an answered write could be lost.
+    "SET synchronous_commit TO on",
+)
+_NETWORK: Final = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "application_name": "ganglion"}
+"""A server that vanished is noticed within seconds, not when TCP gives up after minutes."""
+_MIGRATION_LOCK: Final = 0x67616E67
+
+
+def _telling(call: Callable[P, T]) -> Callable[P, T]:
+    """The call, with the driver's errors turned into those of the tree."""
+
+    def told(*args: P.args, **keywords: P.kwargs) -> T:
+        try:
+            return call(*args, **keywords)
+        except psycopg.Error as error:
+            raise _told(error) from error
+
+    return told
+
+
+class PostgresSession:
+    """One connection, outside a transaction unless one was begun."""
+
+    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+        self._connection = connection
+
+    @_telling
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        cursor = self._connection.execute(_placed(sql), values, binary=True)
+        return cursor.fetchall() if cursor.description else []
+
+    @_telling
+    def many(self, sql: str, rows: Sequence[Row]) -> None:
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_placed(sql), rows)
+
+    def begin(self) -> None:
+        self.rows("BEGIN")
+
+    def commit(self) -> None:
+        self.rows("COMMIT")
+
+    def roll_back(self) -> None:
+        if self._connection.closed:
+            raise StoreUnavailable("The connection to PostgreSQL was lost.")
+        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            self.rows("ROLLBACK")
+
+    def ping(self) -> None:
+        self.rows("SELECT 1")
+
+    def shrink(self) -> None:
+        """Autovacuum does."""
+
+    @_telling
+    def close(self) -> None:
+        self._connection.close()
+
+
+class Postgres:
+    """A database server; that a store is open on it is told by an advisory lock of each of its sessions."""
+
+    def __init__(self, url: str) -> None:
+        self.owner = uuid4().hex
+        self._url = url
+        self._place = _without_password(url)
+
+    def connect(self) -> Session:
+        try:
+            connection = psycopg.connect(self._url, autocommit=True, **cast("dict[str, Any]", _NETWORK))
+        except psycopg.Error as error:
+            raise StoreUnavailable(
+                f"PostgreSQL at {self._place} could not be reached: {_line(error)}."
+            ) from error
+        session = PostgresSession(connection)
+        try:
+            for setting in _SETTINGS:
+                session.rows(setting)
+            _migrate(session, self._place)
+            session.rows("SELECT pg_advisory_lock_shared(?)", _lock_of(self.owner))
+        except GanglionError:
+            with suppress(GanglionError):
+                session.close()
+            raise
+        return session
+
+    def is_alive(self, session: Session, owner: str) -> bool:
+        # For the length of one statement, which is a transaction of its own here.
+        ((is_free,),) = session.rows("SELECT pg_try_advisory_xact_lock(?)", _lock_of(owner))
+        return not is_free
+
+    def close(self) -> None:
+        """The lock went with the sessions."""
+
+
+def _migrate(session: Session, place: str) -> None:
+    if _version(session) == VERSION:
+        return
+    session.begin()
+    try:
+        session.rows("SELECT pg_advisory_xact_lock(?)", _MIGRATION_LOCK)
+        session.rows("CREATE SCHEMA IF NOT EXISTS ganglion")
+        session.rows("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
+        for statement in steps_from(_version(session), place):
+            session.rows(statement)
+        session.rows("DELETE FROM schema_version")
+        session.rows("INSERT INTO schema_version VALUES (?)", VERSION)
+        session.commit()
+    finally:
+        session.roll_back()
+
+
+def _version(session: Session) -> int:
+    if session.rows("SELECT to_regclass('ganglion.schema_version') IS NULL")[0][0]:
+        return 0
+    rows = session.rows("SELECT version FROM schema_version")
+    return int(rows[0][0]) if rows else 0
+
+
+@lru_cache(maxsize=256)
+def _placed(sql: str) -> bytes:
+    """With the driver's marks for values; none of our statements has a literal `?` or `%`."""
+    return sql.replace("?", "%b").encode()
+
+
+def _lock_of(owner: str) -> int:
+    return int.from_bytes(bytes.fromhex(owner)[:8], signed=True)
+
+
+def _told(error: psycopg.Error) -> GanglionError:
+    match error:
+        case errors.DiskFull() | errors.OutOfMemory():
+            return StorageFull(
+                "The disk of PostgreSQL is full.",
+                hint="Make room, or keep less with store.max_mb and store.max_age_s.",
+            )
+        case errors.DataCorrupted() | errors.IndexCorrupted():
+            return StoreUnusable(f"PostgreSQL found damage: {_line(error)}.", hint="See the server's log.")
+        case errors.InsufficientPrivilege() | errors.UndefinedTable() | errors.UndefinedColumn():
+            return StoreUnusable(
+                f"PostgreSQL refused: {_line(error)}.",
+                hint="The role needs CREATE on the database, or a schema `ganglion` of its own.",
+            )
+        case _:
+            return StoreUnavailable(f"PostgreSQL could not be used: {_line(error)}.")
+
+
+def _line(error: psycopg.Error) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _without_password(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"

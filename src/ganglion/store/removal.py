@@ -1,0 +1,81 @@
+"""SQL of what is removed by age and by size, over all tenants."""
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from ganglion.store import conversations, responses
+from ganglion.store.session import Session
+from ganglion.store.values import Retention, Swept
+
+BATCH: Final = 64
+"""Removed in one transaction: between two of them writers have their turn."""
+_OLDEST: Final = """
+    SELECT 'response' AS kind, tenant, id, created_s AS age_s, size_bytes FROM responses
+    WHERE status NOT IN ('queued', 'in_progress')
+    UNION ALL
+    SELECT 'conversation', tenant, id, used_s, size_bytes FROM conversations
+    ORDER BY age_s LIMIT ?
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Removable:
+    """A response or conversation that may go, and since when it was not used."""
+
+    kind: Literal["response", "conversation"]
+    tenant: str
+    id: str
+    since_s: float
+    size_bytes: int
+
+
+def removable(session: Session, retention: Retention, now_s: float) -> list[Removable]:
+    """The next ones to go, oldest first; none when everything may stay."""
+    found = [Removable(*row) for row in session.rows(_OLDEST, BATCH)]
+    too_many_bytes = 0 if retention.max_bytes is None else kept_bytes(session) - retention.max_bytes
+    going: list[Removable] = []
+    for old in found:
+        is_too_old = retention.max_age_s is not None and old.since_s < now_s - retention.max_age_s
+        if not is_too_old and too_many_bytes <= 0:
+            break
+        going.append(old)
+        too_many_bytes -= old.size_bytes
+    return going
+
+
+def kept_bytes(session: Session) -> int:
+    """The size of everything kept."""
+    sql = """SELECT (SELECT coalesce(sum(size_bytes), 0) FROM responses)
+                  + (SELECT coalesce(sum(size_bytes), 0) FROM conversations)"""
+    return int(session.rows(sql)[0][0])
+
+
+def together(one: Swept, other: Swept) -> Swept:
+    """Two sweeps as one."""
+    return Swept(
+        one.responses + other.responses,
+        one.conversations + other.conversations,
+        one.size_bytes + other.size_bytes,
+    )
+
+
+def remove(session: Session, found: list[Removable]) -> Swept:
+    """Remove those that are still as they were found; a conversation that was continued since then stays."""
+    gone_responses, gone_conversations, size_bytes = 0, 0, 0
+    for old in found:
+        if old.kind == "response":
+            is_gone = responses.delete(session, old.tenant, old.id)
+            gone_responses += is_gone
+        else:
+            is_gone = bool(
+                session.rows(
+                    "SELECT 1 FROM conversations WHERE tenant = ? AND id = ? AND used_s = ?",
+                    old.tenant,
+                    old.id,
+                    old.since_s,
+                )
+            ) and conversations.delete(session, old.tenant, old.id)
+            gone_conversations += is_gone
+        size_bytes += old.size_bytes * is_gone
+    session.shrink()
+    return Swept(gone_responses, gone_conversations, size_bytes)

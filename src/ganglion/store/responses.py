@@ -1,0 +1,164 @@
+"""SQL of responses and their events."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from ganglion.store.session import Row, Session
+from ganglion.store.values import Abandoned, StoredEvent, StoredResponse
+
+_GET: Final = """
+    SELECT tenant, id, created_s, status, model, body, input_items, previous_id, conversation_id
+    FROM responses WHERE tenant = ? AND id = ?
+"""
+_UNFINISHED: Final = """
+    SELECT tenant, id, created_s, status, model, body, input_items, previous_id, conversation_id, (
+        SELECT max(sequence_number) FROM events
+        WHERE events.tenant = responses.tenant AND events.response_id = responses.id
+    ) FROM responses WHERE status IN ('queued', 'in_progress') AND owner = ? ORDER BY created_s LIMIT ?
+"""
+_PUT: Final = """
+    INSERT INTO responses (
+        tenant, id, created_s, status, model, body, input_items, previous_id, conversation_id,
+        owner, size_bytes
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (tenant, id) DO UPDATE SET
+        created_s = excluded.created_s, status = excluded.status, model = excluded.model,
+        body = excluded.body, input_items = excluded.input_items, previous_id = excluded.previous_id,
+        conversation_id = excluded.conversation_id, owner = excluded.owner, size_bytes = excluded.size_bytes
+"""
+# Of two endings that race, also on two servers, the second waits for the row and then finds it finished.
+_REPLACE: Final = """
+    UPDATE responses SET created_s = ?, status = ?, model = ?, body = ?, input_items = ?, previous_id = ?,
+        conversation_id = ?, owner = ?, size_bytes = ?
+    WHERE tenant = ? AND id = ? AND status IN ('queued', 'in_progress') RETURNING id
+"""
+_CHAIN: Final = """
+    WITH RECURSIVE chain (depth, tenant, id, previous_id, size_bytes) AS (
+        SELECT 0, tenant, id, previous_id, size_bytes FROM responses WHERE tenant = ? AND id = ?
+        UNION ALL
+        SELECT depth + 1, before.tenant, before.id, before.previous_id, before.size_bytes
+        FROM chain JOIN responses AS before ON before.tenant = chain.tenant AND before.id = chain.previous_id
+        WHERE depth + 1 < ?
+    )
+    SELECT id, size_bytes FROM chain ORDER BY depth
+"""
+
+
+def put(session: Session, owner: str, response: StoredResponse, events: Sequence[StoredEvent]) -> None:
+    """Keep a response, whatever its id named before, and events of its stream."""
+    session.rows(_PUT, *_row(response, owner, _size_of(session, response, events)))
+    _insert_events(session, response.tenant, response.id, events)
+
+
+def replace(session: Session, owner: str, response: StoredResponse, events: Sequence[StoredEvent]) -> bool:
+    """Keep a response in place of its unfinished self."""
+    row = _row(response, owner, _size_of(session, response, events))
+    if not session.rows(_REPLACE, *row[2:], response.tenant, response.id):
+        return False
+    _insert_events(session, response.tenant, response.id, events)
+    return True
+
+
+def get(session: Session, tenant: str, response_id: str) -> StoredResponse | None:
+    """The response of that id."""
+    rows = session.rows(_GET, tenant, response_id)
+    return StoredResponse(*rows[0]) if rows else None
+
+
+def delete(session: Session, tenant: str, response_id: str) -> bool:
+    """Remove a response and its events."""
+    return bool(
+        session.rows("DELETE FROM responses WHERE tenant = ? AND id = ? RETURNING id", tenant, response_id)
+    )
+
+
+def chain(
+    session: Session, tenant: str, response_id: str, limit: int, max_bytes: int
+) -> tuple[StoredResponse, ...]:
+    """A response and those before it, oldest first, as far as the limits reach."""
+    found: list[StoredResponse] = []
+    seen: set[str] = set()
+    for link, size_bytes in session.rows(_CHAIN, tenant, response_id, limit):
+        max_bytes -= size_bytes
+        if link in seen or (found and max_bytes < 0):
+            break
+        response = get(session, tenant, link)
+        if response is None:
+            break
+        seen.add(link)
+        found.append(response)
+    return tuple(reversed(found))
+
+
+def append_events(session: Session, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> bool:
+    """Keep frames of a response's stream, if there is such a response."""
+    if not session.rows("SELECT 1 FROM responses WHERE tenant = ? AND id = ?", tenant, response_id):
+        return False
+    _insert_events(session, tenant, response_id, events)
+    return True
+
+
+def events_after(
+    session: Session, tenant: str, response_id: str, after: int, limit: int
+) -> tuple[StoredEvent, ...]:
+    """The kept frames after a number, in order."""
+    rows = session.rows(
+        "SELECT sequence_number, frame FROM events WHERE tenant = ? AND response_id = ?"
+        " AND sequence_number > ? ORDER BY sequence_number LIMIT ?",
+        tenant,
+        response_id,
+        after,
+        limit,
+    )
+    return tuple(StoredEvent(*row) for row in rows)
+
+
+def unfinished_elsewhere(session: Session, owner: str) -> list[str]:
+    """The other owners that have unfinished responses."""
+    sql = "SELECT DISTINCT owner FROM responses WHERE status IN ('queued', 'in_progress') AND owner <> ?"
+    return [found for (found,) in session.rows(sql, owner)]
+
+
+def unfinished_of(session: Session, owner: str, limit: int) -> list[Abandoned]:
+    """An owner's unfinished responses, oldest first, each with the number of its last event."""
+    rows = session.rows(_UNFINISHED, owner, limit)
+    return [Abandoned(StoredResponse(*row[:-1]), row[-1]) for row in rows]
+
+
+def _row(response: StoredResponse, owner: str, size_bytes: int) -> Row:
+    return (
+        response.tenant,
+        response.id,
+        response.created_s,
+        response.status,
+        response.model,
+        response.body,
+        response.input_items,
+        response.previous_id,
+        response.conversation_id,
+        owner,
+        size_bytes,
+    )
+
+
+def _size_of(session: Session, response: StoredResponse, events: Sequence[StoredEvent]) -> int:
+    """With its events: they are counted when the response is written, not with each batch.
+
+    An update writes the whole row anew, body and all, so that counting along would cost more than the frames.
+    """
+    size_bytes = len(response.body) + len(response.input_items) + sum(len(event.frame) for event in events)
+    rows = session.rows(
+        "SELECT coalesce(sum(length(frame)), 0) FROM events WHERE tenant = ? AND response_id = ?",
+        response.tenant,
+        response.id,
+    )
+    return size_bytes + int(rows[0][0])
+
+
+def _insert_events(session: Session, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> None:
+    if events:
+        session.many(
+            "INSERT INTO events (tenant, response_id, sequence_number, frame) VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (tenant, response_id, sequence_number) DO NOTHING",
+            [(tenant, response_id, event.sequence_number, event.frame) for event in events],
+        )

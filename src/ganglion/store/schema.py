@@ -1,0 +1,71 @@
+"""The tables, as numbered steps; a step that was released is never changed, the next one is added.
+
+Type names are PostgreSQL's; SQLite takes any, and keeps bytes as bytes. What is large stands last in its
+table, so that SQLite reads the columns before it without it.
+"""
+
+from typing import Final
+
+from ganglion.core.errors import StoreUnusable
+
+_FIRST: Final = (
+    """CREATE TABLE responses (
+        tenant TEXT NOT NULL,
+        id TEXT NOT NULL,
+        created_s DOUBLE PRECISION NOT NULL,
+        status TEXT NOT NULL,
+        model TEXT NOT NULL,
+        previous_id TEXT,
+        conversation_id TEXT,
+        owner TEXT NOT NULL,
+        size_bytes BIGINT NOT NULL,
+        input_items BYTEA NOT NULL,
+        body BYTEA NOT NULL,
+        PRIMARY KEY (tenant, id)
+    )""",
+    "CREATE INDEX responses_by_age ON responses (created_s, size_bytes)",
+    "CREATE INDEX responses_unfinished ON responses (owner) WHERE status IN ('queued', 'in_progress')",
+    """CREATE TABLE events (
+        tenant TEXT NOT NULL,
+        response_id TEXT NOT NULL,
+        sequence_number BIGINT NOT NULL,
+        frame BYTEA NOT NULL,
+        PRIMARY KEY (tenant, response_id, sequence_number),
+        FOREIGN KEY (tenant, response_id) REFERENCES responses (tenant, id) ON DELETE CASCADE
+    )""",
+    """CREATE TABLE conversations (
+        tenant TEXT NOT NULL,
+        id TEXT NOT NULL,
+        created_s DOUBLE PRECISION NOT NULL,
+        used_s DOUBLE PRECISION NOT NULL,
+        next_position BIGINT NOT NULL,
+        size_bytes BIGINT NOT NULL,
+        metadata BYTEA NOT NULL,
+        PRIMARY KEY (tenant, id)
+    )""",
+    "CREATE INDEX conversations_by_age ON conversations (used_s, size_bytes)",
+    """CREATE TABLE items (
+        tenant TEXT NOT NULL,
+        conversation_id TEXT NOT NULL,
+        position BIGINT NOT NULL,
+        id TEXT NOT NULL,
+        body BYTEA NOT NULL,
+        PRIMARY KEY (tenant, conversation_id, position),
+        UNIQUE (tenant, conversation_id, id),
+        FOREIGN KEY (tenant, conversation_id) REFERENCES conversations (tenant, id) ON DELETE CASCADE
+    )""",
+    "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BYTEA NOT NULL)",
+)
+
+MIGRATIONS: Final = (_FIRST,)
+VERSION: Final = len(MIGRATIONS)
+
+
+def steps_from(version: int, place: str) -> list[str]:
+    """The statements that bring a database of that version up to date; refuses one from the future."""
+    if version > VERSION:
+        raise StoreUnusable(
+            f"{place} was written by a newer Ganglion: its schema is {version}, known is {VERSION}.",
+            hint="Run the newer version again, or name another place with store.url.",
+        )
+    return [statement for migration in MIGRATIONS[version:] for statement in migration]

@@ -1,0 +1,244 @@
+"""SQLite: one file of which only its owner reads, written ahead and synced with every commit."""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from filelock import FileLock, Timeout
+
+from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
+from ganglion.store.schema import VERSION, steps_from
+from ganglion.store.session import Row, Session
+
+BUSY_S: Final = 5.0
+"""How long another process that writes to the file is waited for."""
+APPLICATION: Final = 0x47414E47
+"""Written into the file, so that another program's database is never taken for ours."""
+SHRINK_PAGES: Final = 4096
+"""Given back to the disk at a time; a quarter of the file stays free, since what is kept will grow again."""
+OLDEST_LIBRARY: Final = (3, 35)
+_WAL_BYTES: Final = 16 * 2**20
+"""What is left of the log after a burst; while it lasts the log may be longer."""
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
+_NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_PRAGMAS: Final = (
+    "PRAGMA auto_vacuum = INCREMENTAL",
+    "PRAGMA synchronous = FULL",
+    "PRAGMA foreign_keys = ON",
+    f"PRAGMA journal_size_limit = {_WAL_BYTES}",
+    "PRAGMA trusted_schema = OFF",
+)
+
+
+class SqliteSession:
+    """One connection to a file, or the only one to a database in memory."""
+
+    def __init__(self, connection: sqlite3.Connection, place: str) -> None:
+        self._connection = connection
+        self._place = place
+
+    def rows(self, sql: str, *values: object) -> list[Row]:
+        try:
+            found: list[Row] = self._connection.execute(sql, values).fetchall()
+        except sqlite3.Error as error:
+            raise _told(error, self._place) from error
+        return found
+
+    def many(self, sql: str, rows: Sequence[Row]) -> None:
+        try:
+            self._connection.executemany(sql, rows)
+        except sqlite3.Error as error:
+            raise _told(error, self._place) from error
+
+    def begin(self) -> None:
+        self.rows("BEGIN IMMEDIATE")
+
+    def commit(self) -> None:
+        self.rows("COMMIT")
+
+    def roll_back(self) -> None:
+        # After some errors SQLite has rolled back by itself.
+        if self._connection.in_transaction:
+            self.rows("ROLLBACK")
+
+    def ping(self) -> None:
+        """A file is always there."""
+
+    def shrink(self) -> None:
+        ((free_pages,),) = self.rows("PRAGMA freelist_count")
+        ((pages,),) = self.rows("PRAGMA page_count")
+        if free_pages > pages // 4:
+            self.rows(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
+
+    def close(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connection.close()
+
+
+class SqliteFile:
+    """A database file, with a folder of locks beside it that tell which stores are open on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.owner = uuid4().hex
+        self._path = path
+        self._owners = path.with_name(f"{path.name}-owners")
+        self._lock: FileLock | None = None
+
+    def connect(self) -> Session:
+        try:
+            self._prepare()
+            connection = sqlite3.connect(
+                self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
+            )
+        except OSError as error:
+            raise _refused(self._path, error) from error
+        except sqlite3.Error as error:
+            raise _told(error, str(self._path)) from error
+        session = SqliteSession(connection, str(self._path))
+        return _set_up(session, str(self._path), is_file=True)
+
+    def is_alive(self, session: Session, owner: str) -> bool:
+        path = self._owners / owner
+        if not path.exists():
+            return False
+        try:
+            with FileLock(path, timeout=0):
+                path.unlink(missing_ok=True)
+        except (Timeout, OSError):
+            return True
+        return False
+
+    def close(self) -> None:
+        if self._lock is not None:
+            with suppress(OSError):
+                (self._owners / self.owner).unlink(missing_ok=True)
+            self._lock.release()
+
+    def _prepare(self) -> None:
+        if sqlite3.sqlite_version_info < OLDEST_LIBRARY:
+            raise StoreUnusable(
+                f"SQLite {sqlite3.sqlite_version} is too old, 3.35 is needed.",
+                hint="Use a newer Python, or PostgreSQL with store.url.",
+            )
+        _make_folder(self._path.parent)
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        if self._lock is None:
+            self._owners.mkdir(mode=0o700, exist_ok=True)
+            lock = FileLock(self._owners / self.owner, timeout=0, thread_local=False)
+            lock.acquire()
+            self._lock = lock
+
+
+class SqliteMemory:
+    """A database that is gone when it is closed."""
+
+    def __init__(self) -> None:
+        self.owner = uuid4().hex
+
+    def connect(self) -> Session:
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        return _set_up(SqliteSession(connection, "memory"), "memory", is_file=False)
+
+    def is_alive(self, session: Session, owner: str) -> bool:
+        return False
+
+    def close(self) -> None:
+        """Its one session took it along."""
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder that only its owner enters, and its name as durable as what will lie in it."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(folder.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
+    try:
+        for pragma in _PRAGMAS:
+            session.rows(pragma)
+        _refuse_strangers(session, place)
+        if is_file and session.rows("PRAGMA journal_mode = WAL") != [("wal",)]:
+            raise StoreUnusable(
+                f"{place} lies where SQLite cannot keep a write-ahead log.",
+                hint="Put the data folder on a local disk.",
+            )
+        if session.rows("PRAGMA user_version") != [(VERSION,)]:
+            _migrate(session, place)
+    except GanglionError:
+        session.close()
+        raise
+    return session
+
+
+def _refuse_strangers(session: Session, place: str) -> None:
+    ((application,),) = session.rows("PRAGMA application_id")
+    ((tables,),) = session.rows("SELECT count(*) FROM sqlite_master")
+    if tables and application != APPLICATION:
+        raise StoreUnusable(
+            f"{place} is a database of another program.", hint="Name another place with store.url."
+        )
+
+
+def _migrate(session: Session, place: str) -> None:
+    session.begin()
+    try:
+        # Asked again inside the transaction: another process may have done it in the meantime.
+        ((version,),) = session.rows("PRAGMA user_version")
+        for statement in steps_from(version, place):
+            session.rows(statement)
+        session.rows(f"PRAGMA application_id = {APPLICATION}")
+        session.rows(f"PRAGMA user_version = {VERSION}")
+        session.commit()
+    finally:
+        session.roll_back()
+
+
+def _told(error: sqlite3.Error, place: str) -> GanglionError:
+    code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    if code == sqlite3.SQLITE_IOERR_SHMSIZE:
+        return _full(place)
+    match code & 0xFF:
+        case sqlite3.SQLITE_FULL:
+            return _full(place)
+        case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+            return StoreUnusable(
+                f"{place} is damaged or no SQLite database: {error}.",
+                hint="Put a backup in its place, or move it away and a new one is made. It was not touched.",
+            )
+        case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
+            return StoreUnusable(
+                f"{place} cannot be written: {error}.",
+                hint="Let this user write to the file and its folder.",
+            )
+        case sqlite3.SQLITE_BUSY:
+            return StoreUnavailable(f"{place} was locked by another process for more than {BUSY_S:g} s.")
+        case _:
+            return StoreUnavailable(f"{place} could not be used: {error}.")
+
+
+def _full(place: str) -> StorageFull:
+    return StorageFull(
+        f"The disk of {place} is full.", hint="Make room, or keep less with store.max_mb and store.max_age_s."
+    )
+
+
+def _refused(path: Path, error: OSError) -> GanglionError:
+    if error.errno in _NO_ROOM:
+        return _full(str(path))
+    if error.errno in _NO_HANDLES:
+        return StoreUnavailable(f"{path} could not be opened: {error.strerror}.")
+    return StoreUnusable(
+        f"{path} could not be opened: {error.strerror or error}.", hint="Name another place with store.url."
+    )

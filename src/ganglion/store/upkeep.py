@@ -1,0 +1,51 @@
+"""What a server does for its store besides serving: ends what a crash cut off, removes what is too old."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ganglion.core.errors import GanglionError
+from ganglion.store.port import Store
+from ganglion.store.values import Abandoned, Retention, StoredEvent, Swept
+
+SWEEP_S: Final = 60.0
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a wire ends a response that was cut off: its body, and the events that its stream lacks."""
+
+    body: bytes
+    events: tuple[StoredEvent, ...] = ()
+
+
+async def interrupt_unfinished(store: Store, end: Callable[[Abandoned], Ending]) -> int:
+    """Make every unfinished response of a server that is gone a failed one; how many there were."""
+    count = 0
+    while abandoned := await store.abandoned():
+        for found in abandoned:
+            ending = end(found)
+            failed = replace(found.response, status="failed", body=ending.body)
+            count += await store.replace(failed, events=ending.events)
+    return count
+
+
+async def keep_swept(store: Store, retention: Retention, *, every_s: float = SWEEP_S) -> None:
+    """Sweep again and again, until cancelled; a sweep that fails is left to the next one."""
+    while True:
+        try:
+            swept = await store.sweep(retention)
+            if swept != Swept():
+                log.info(
+                    "store: removed %d responses and %d conversations, %d bytes",
+                    swept.responses,
+                    swept.conversations,
+                    swept.size_bytes,
+                )
+        except GanglionError as error:
+            log.warning("store: could not sweep: %s", error.message)
+        await asyncio.sleep(every_s)
