@@ -16,6 +16,7 @@ from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
+from ganglion.server.responses import ResponsesDoor
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import health, models, openapi
 
@@ -52,6 +53,7 @@ def build_routes(
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
+        Route("/v1/responses", ResponsesDoor(engine, settings, gate), methods=["POST"]),
     ]
 
 

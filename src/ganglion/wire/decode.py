@@ -15,21 +15,23 @@ _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 _QUOTED_LIMIT = 300
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Decode, or raise the InvalidRequest that names the first thing wrong."""
+def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, within: str = "") -> T:
+    """Decode what stood `within` a body, or raise the InvalidRequest that names the first thing wrong."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error)) from None
+        raise _refusal(str(error), within) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidJson(f"The body is not valid JSON: {error}.") from None
     except RecursionError:
         raise InvalidJson("The body is JSON nested too deeply to read.") from None
 
 
-def _refusal(report: str) -> InvalidRequest:
+def _refusal(report: str, within: str) -> InvalidRequest:
     located = _WITH_PATH.fullmatch(report)
     problem, path = (located["problem"], located["path"]) if located else (report, "")
+    if within:
+        path = f"{within}{path}" if path.startswith("[") or not path else f"{within}.{path}"
     path = path.removesuffix("[...]")
     missing = _MISSING.fullmatch(problem)
     if missing:

@@ -13,12 +13,15 @@ from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
 from ganglion.wire.models import ModelCard, ModelList
+from ganglion.wire.responses.asked import ResponsesBody
+from ganglion.wire.responses.reply import ResponseObject
 
 Json = dict[str, JsonValue]
 
 _JSON = "application/json"
 _SHAPES = (
     *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope, ModelCard, ModelList),
+    *(ResponsesBody, ResponseObject),
     *(Discovery, Health, Probe, Version),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
 )
@@ -122,6 +125,10 @@ _CHAT_ANSWER: Json = {
         "text/event-stream": {},
     },
 }
+_RESPONSES_ANSWER: Json = {
+    "description": "The response; with `stream` true, server-sent events, each named by its type.",
+    "content": {_JSON: {"schema": _ref("ResponseObject")}, "text/event-stream": {}},
+}
 _MODEL: Json = {
     "name": "model",
     "in": "path",
@@ -153,6 +160,13 @@ OPERATIONS: tuple[Operation, ...] = (
             _header("x-thought", "1 shows reasoning as `thought` at the top level too."),
             _header("x-include-thinking", "1 leaves reasoning inside the content with its markers."),
         ),
+    ),
+    Operation(
+        "post",
+        "/v1/responses",
+        "Answer a conversation of items, whole or as a stream.",
+        {"200": _RESPONSES_ANSWER},
+        body="ResponsesBody",
     ),
     Operation("get", "/v1/models", "List the models.", {"200": _json("The models.", ModelList)}),
     Operation(

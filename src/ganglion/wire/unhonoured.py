@@ -138,14 +138,18 @@ _INSTEAD = MappingProxyType(
 )
 
 
-def refuse_unhonoured(fields: Mapping[str, msgspec.Raw]) -> None:
+def refuse_unhonoured(
+    fields: Mapping[str, msgspec.Raw],
+    unhonoured: Mapping[str, tuple[JsonValue, ...]] = UNHONOURED,
+    instead_of: Mapping[str, str] = _INSTEAD,
+) -> None:
     """Raise UnsupportedParameter for the first field that asks for something we do not do."""
     for name, raw in fields.items():
-        if name not in UNHONOURED:
+        if name not in unhonoured:
             continue
         value: JsonValue = decode(_value, bytes(raw))
-        if value is not None and not any(_same(value, neutral) for neutral in UNHONOURED[name]):
-            instead = _INSTEAD.get(name)
+        if value is not None and not any(_same(value, neutral) for neutral in unhonoured[name]):
+            instead = instead_of.get(name)
             raise UnsupportedParameter(
                 f"The parameter '{name}' is not supported with this value.",
                 param=name,

@@ -1,0 +1,218 @@
+"""The item that is being written: what each kind of block sends from its opening to its end.
+
+Every kind: `output_item.added` (in progress, empty), its own deltas and done, `output_item.done` (whole).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ganglion.core.events import Token
+from ganglion.wire.frame import Frame
+from ganglion.wire.responses.compaction import seal_reasoning
+from ganglion.wire.responses.events import (
+    ITEM_ADDED,
+    ITEM_DONE,
+    PART_ADDED,
+    PART_DONE,
+    ArgumentsDelta,
+    ArgumentsDone,
+    InputDelta,
+    InputDone,
+    ItemEvent,
+    ItemEventName,
+    PartEvent,
+    PartEventName,
+    ReasoningDelta,
+    ReasoningDone,
+    TextDelta,
+    TextDone,
+)
+from ganglion.wire.responses.items import ReasoningText, Status
+from ganglion.wire.responses.reply import (
+    CustomToolCall,
+    FunctionCall,
+    Logprob,
+    Message,
+    Reasoning,
+    TextPart,
+    logprobs_of,
+)
+from ganglion.wire.responses.tools import Called
+from ganglion.wire.seal import Seal
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(slots=True)
+class Place:
+    """Where an item stands, and the numbers that its events take."""
+
+    numbers: Iterator[int]
+    item_id: str
+    output_index: int
+
+
+class Block(Protocol):
+    """An item that is being written."""
+
+    def open(self) -> list[Frame]:
+        """The frames that announce it."""
+        ...
+
+    def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        """The frames of more text."""
+        ...
+
+    def close(self, status: Status) -> tuple[list[Frame], Raw]:
+        """The frames that end it, and the whole item."""
+        ...
+
+
+def frame(event: Struct, name: str) -> Frame:
+    """An event as it is sent."""
+    return Frame(_encode(event), name)
+
+
+def _item(place: Place, name: ItemEventName, item: Raw) -> Frame:
+    return frame(ItemEvent(name, next(place.numbers), place.output_index, item), name)
+
+
+def _part(place: Place, name: PartEventName, part: TextPart | ReasoningText) -> Frame:
+    return frame(PartEvent(name, next(place.numbers), place.item_id, place.output_index, part), name)
+
+
+@dataclass(slots=True)
+class TextBlock:
+    """A message."""
+
+    place: Place
+    has_logprobs: bool
+    texts: list[str] = field(default_factory=list)
+    logprobs: list[Logprob] = field(default_factory=list)
+
+    def open(self) -> list[Frame]:
+        message = Message(id=self.place.item_id, status="in_progress", content=())
+        return [
+            _item(self.place, ITEM_ADDED, Raw(_encode(message))),
+            _part(self.place, PART_ADDED, TextPart(text="")),
+        ]
+
+    def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        logprobs = logprobs_of(tokens) if self.has_logprobs and tokens else ()
+        if not text and not logprobs:
+            return []
+        self.texts.append(text)
+        self.logprobs.extend(logprobs)
+        place = self.place
+        delta = TextDelta(next(place.numbers), place.item_id, place.output_index, text, logprobs)
+        return [frame(delta, "response.output_text.delta")]
+
+    def close(self, status: Status) -> tuple[list[Frame], Raw]:
+        place, text, logprobs = self.place, "".join(self.texts), tuple(self.logprobs)
+        part = TextPart(text=text, logprobs=logprobs)
+        item = Raw(_encode(Message(id=place.item_id, status=status, content=(part,))))
+        done = TextDone(next(place.numbers), place.item_id, place.output_index, text, logprobs)
+        frames = [
+            frame(done, "response.output_text.done"),
+            _part(place, PART_DONE, part),
+            _item(place, ITEM_DONE, item),
+        ]
+        return frames, item
+
+
+@dataclass(slots=True)
+class ReasoningBlock:
+    """Reasoning, told in full."""
+
+    place: Place
+    seal: Seal | None
+    texts: list[str] = field(default_factory=list)
+
+    def open(self) -> list[Frame]:
+        item = Reasoning(id=self.place.item_id, status="in_progress", content=())
+        return [
+            _item(self.place, ITEM_ADDED, Raw(_encode(item))),
+            _part(self.place, PART_ADDED, ReasoningText("")),
+        ]
+
+    def more(self, text: str, _: tuple[Token, ...]) -> list[Frame]:
+        if not text:
+            return []
+        self.texts.append(text)
+        place = self.place
+        delta = ReasoningDelta(next(place.numbers), place.item_id, place.output_index, text)
+        return [frame(delta, "response.reasoning_text.delta")]
+
+    def close(self, status: Status) -> tuple[list[Frame], Raw]:
+        place, text = self.place, "".join(self.texts)
+        part = ReasoningText(text)
+        blob: str | UnsetType = UNSET if self.seal is None else seal_reasoning(text, self.seal)
+        whole = Reasoning(id=place.item_id, status=status, content=(part,), encrypted_content=blob)
+        item = Raw(_encode(whole))
+        done = ReasoningDone(next(place.numbers), place.item_id, place.output_index, text)
+        frames = [
+            frame(done, "response.reasoning_text.done"),
+            _part(place, PART_DONE, part),
+            _item(place, ITEM_DONE, item),
+        ]
+        return frames, item
+
+
+@dataclass(slots=True)
+class CallBlock:
+    """A call of a function, or of a custom tool with its text."""
+
+    place: Place
+    call_id: str
+    called: Called
+    texts: list[str] = field(default_factory=list)
+
+    def open(self) -> list[Frame]:
+        return [_item(self.place, ITEM_ADDED, Raw(_encode(self._item("in_progress", ""))))]
+
+    def more(self, text: str, _: tuple[Token, ...]) -> list[Frame]:
+        if not text:
+            return []
+        self.texts.append(text)
+        place = self.place
+        if self.called.is_custom:
+            custom = InputDelta(next(place.numbers), place.item_id, place.output_index, text)
+            return [frame(custom, "response.custom_tool_call_input.delta")]
+        delta = ArgumentsDelta(next(place.numbers), place.item_id, place.output_index, text)
+        return [frame(delta, "response.function_call_arguments.delta")]
+
+    def close(self, status: Status) -> tuple[list[Frame], Raw]:
+        place, text = self.place, "".join(self.texts)
+        item = Raw(_encode(self._item(status, text)))
+        if self.called.is_custom:
+            custom = InputDone(next(place.numbers), place.item_id, place.output_index, text)
+            return [
+                frame(custom, "response.custom_tool_call_input.done"),
+                _item(place, ITEM_DONE, item),
+            ], item
+        done = ArgumentsDone(next(place.numbers), place.item_id, place.output_index, self.called.name, text)
+        return [frame(done, "response.function_call_arguments.done"), _item(place, ITEM_DONE, item)], item
+
+    def _item(self, status: Status, text: str) -> FunctionCall | CustomToolCall:
+        called = self.called
+        if called.is_custom:
+            return CustomToolCall(
+                id=self.place.item_id,
+                status=status,
+                call_id=self.call_id,
+                name=called.name,
+                namespace=called.namespace or UNSET,
+                input=text,
+            )
+        return FunctionCall(
+            id=self.place.item_id,
+            status=status,
+            call_id=self.call_id,
+            name=called.name,
+            namespace=called.namespace or UNSET,
+            arguments=text,
+        )

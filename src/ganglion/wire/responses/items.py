@@ -1,0 +1,162 @@
+"""The items a conversation is made of: as clients send them, and as they are kept and listed.
+
+Null means the same as absent everywhere. Every item that is kept has an id.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Raw, Struct
+
+ItemId = Annotated[str, Meta(min_length=1, max_length=256)]
+Status = Literal["in_progress", "completed", "incomplete"]
+Name = Annotated[str, Meta(min_length=1, max_length=256)]
+CallId = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class InputText(Struct, frozen=True, tag_field="type", tag="input_text"):
+    text: str
+
+
+class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
+    """What a model said; annotations and logprobs are kept as they came."""
+
+    text: str
+    annotations: list[Raw] | None = None
+    logprobs: list[Raw] | None = None
+
+
+class Refusal(Struct, frozen=True, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class InputImage(Struct, frozen=True, tag_field="type", tag="input_image"):
+    """An image; refused, since no model here sees."""
+
+
+class InputFile(Struct, frozen=True, tag_field="type", tag="input_file"):
+    """A file; refused."""
+
+
+class InputAudio(Struct, frozen=True, tag_field="type", tag="input_audio"):
+    """Audio; refused."""
+
+
+Part = InputText | OutputText | Refusal | InputImage | InputFile | InputAudio
+
+
+class SummaryText(Struct, frozen=True, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class ReasoningText(Struct, frozen=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class MessageItem(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="message"):
+    """A turn of anybody's, whose content is a text or parts."""
+
+    id: ItemId | None = None
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | Annotated[list[Part], Meta(max_length=4096)]
+    status: Status | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
+
+
+class FunctionCallItem(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="function_call"
+):
+    id: ItemId | None = None
+    call_id: CallId
+    name: Name
+    namespace: Name | None = None
+    arguments: str
+    status: Status | None = None
+
+
+class FunctionCallOutputItem(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="function_call_output"
+):
+    id: ItemId | None = None
+    call_id: CallId
+    output: str | Annotated[list[Part], Meta(max_length=4096)]
+    status: Status | None = None
+
+
+class CustomToolCallItem(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="custom_tool_call"
+):
+    id: ItemId | None = None
+    call_id: CallId
+    name: Name
+    namespace: Name | None = None
+    input: str
+    status: Status | None = None
+
+
+class CustomToolCallOutputItem(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="custom_tool_call_output"
+):
+    id: ItemId | None = None
+    call_id: CallId
+    output: str | Annotated[list[Part], Meta(max_length=4096)]
+    status: Status | None = None
+
+
+class ReasoningItem(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="reasoning"):
+    """Earlier reasoning: its own text, or the blob that we sealed it in."""
+
+    id: ItemId | None = None
+    summary: list[SummaryText] | None = None
+    content: list[ReasoningText] | None = None
+    encrypted_content: str | None = None
+    status: Status | None = None
+
+
+class CompactionItem(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="compaction"
+):
+    """What is left of a conversation that was compacted, sealed by us."""
+
+    id: ItemId | None = None
+    encrypted_content: str
+
+
+class AdditionalToolsItem(
+    Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="additional_tools"
+):
+    """Tools that a client offers from inside its input."""
+
+    id: ItemId | None = None
+    role: Literal["developer"] = "developer"
+    tools: Annotated[list[Raw], Meta(max_length=1024)]
+
+
+class ItemReference(Struct, frozen=True, tag_field="type", tag="item_reference"):
+    """An item that the server kept, by its id."""
+
+    id: ItemId
+
+
+Item = (
+    MessageItem
+    | FunctionCallItem
+    | FunctionCallOutputItem
+    | CustomToolCallItem
+    | CustomToolCallOutputItem
+    | ReasoningItem
+    | CompactionItem
+    | AdditionalToolsItem
+)
+"""What a conversation is kept as: no references, and every id is set."""
+
+PREFIXES = {
+    MessageItem: "msg",
+    FunctionCallItem: "fc",
+    FunctionCallOutputItem: "fco",
+    CustomToolCallItem: "ctc",
+    CustomToolCallOutputItem: "ctco",
+    ReasoningItem: "rs",
+    CompactionItem: "cmp",
+    AdditionalToolsItem: "at",
+}
+"""What an id begins with."""

@@ -1,0 +1,142 @@
+"""Items as clients send them to items as we keep them: typed, with ids, references resolved."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import get_args
+
+import msgspec
+from msgspec.structs import replace
+
+from ganglion.core.errors import InvalidValue, ItemNotFound, MissingParameter
+from ganglion.wire.decode import decode
+from ganglion.wire.responses.items import (
+    PREFIXES,
+    AdditionalToolsItem,
+    CompactionItem,
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputText,
+    Item,
+    ItemReference,
+    MessageItem,
+    OutputText,
+    Part,
+    ReasoningItem,
+)
+
+Ids = Callable[[str], str]
+"""A fresh id that begins with the prefix, as `msg` in `msg_0f…`."""
+
+ReadItem = Item | ItemReference
+
+
+class _Peek(msgspec.Struct, frozen=True):
+    """What tells one kind of item from another."""
+
+    type: str | None = None
+    role: str | None = None
+    id: str | None = None
+
+
+_peek = msgspec.json.Decoder(_Peek)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_kept = msgspec.json.Decoder(list[Item])
+_DECODERS: Mapping[str, msgspec.json.Decoder[ReadItem]] = {
+    str(kind.__struct_config__.tag): msgspec.json.Decoder(kind) for kind in get_args(ReadItem)
+}
+
+
+def read_items(sent: str | Sequence[msgspec.Raw] | None, path: str = "input") -> tuple[ReadItem, ...]:
+    """What was sent, each item by its type; a text is a user's message."""
+    if sent is None:
+        return ()
+    if isinstance(sent, str):
+        return (MessageItem(role="user", content=sent),)
+    return tuple(_read(raw, f"{path}[{place}]") for place, raw in enumerate(sent))
+
+
+def references(items: Iterable[ReadItem]) -> tuple[str, ...]:
+    """The ids of kept items that these refer to, in order."""
+    return tuple(item.id for item in items if isinstance(item, ItemReference))
+
+
+def kept_items(
+    items: Iterable[ReadItem], ids: Ids, referenced: Mapping[str, Item], path: str = "input"
+) -> tuple[Item, ...]:
+    """The items in the form they are kept and listed in; raises ItemNotFound for an unknown reference."""
+    return tuple(
+        _resolved(item, referenced, f"{path}[{place}]")
+        if isinstance(item, ItemReference)
+        else _kept_form(item, ids)
+        for place, item in enumerate(items)
+    )
+
+
+def encode_items(items: Sequence[Item]) -> bytes:
+    """Kept items as the JSON array that a store holds."""
+    return msgspec.json.encode(items)
+
+
+def items_of(*stored: bytes) -> tuple[Item, ...]:
+    """The items of stored JSON arrays, in order: a response's input and then its output."""
+    return tuple(item for part in stored for item in _kept.decode(part))
+
+
+def _read(raw: msgspec.Raw, path: str) -> ReadItem:
+    seen = decode(_peek, raw, path)
+    kind = seen.type
+    if kind is None:
+        if seen.role is None and seen.id is None:
+            raise MissingParameter(f"The parameter '{path}.type' is required.", param=f"{path}.type")
+        kind = "message" if seen.role is not None else "item_reference"
+        raw = _without_type(raw)
+    decoder = _DECODERS.get("compaction" if kind == "compaction_summary" else kind)
+    if decoder is None:
+        raise InvalidValue(
+            f"Items of the type {kind[:64]!r} are not understood here.",
+            param=f"{path}.type",
+            hint=f"Understood are: {', '.join(_DECODERS)}.",
+        )
+    return decode(decoder, raw if kind in _DECODERS else _without_type(raw), path)
+
+
+def _without_type(raw: msgspec.Raw) -> msgspec.Raw:
+    fields = _fields.decode(raw)
+    fields.pop("type", None)
+    return msgspec.Raw(msgspec.json.encode(fields))
+
+
+def _resolved(reference: ItemReference, referenced: Mapping[str, Item], path: str) -> Item:
+    try:
+        return referenced[reference.id]
+    except KeyError:
+        raise ItemNotFound(f"There is no item {reference.id[:200]!r} here.", param=f"{path}.id") from None
+
+
+def _kept_form(item: Item, ids: Ids) -> Item:
+    identity = item.id or ids(PREFIXES[type(item)])
+    match item:
+        case MessageItem(content=content, role=role):
+            return replace(
+                item, id=identity, content=_parts(content, role), status=item.status or "completed"
+            )
+        case FunctionCallItem() | CustomToolCallItem():
+            return replace(item, id=identity, status=item.status or "completed")
+        case FunctionCallOutputItem() | CustomToolCallOutputItem():
+            return replace(item, id=identity, status=item.status or "completed")
+        case ReasoningItem():
+            return replace(item, id=identity, summary=item.summary or [])
+        case CompactionItem() | AdditionalToolsItem():
+            return replace(item, id=identity)
+
+
+def _parts(content: str | list[Part], role: str) -> list[Part]:
+    if isinstance(content, str):
+        return [OutputText(content, [], []) if role == "assistant" else InputText(content)]
+    return [
+        OutputText(part.text, part.annotations or [], part.logprobs or [])
+        if isinstance(part, OutputText)
+        else part
+        for part in content
+    ]

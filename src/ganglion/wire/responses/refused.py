@@ -1,0 +1,70 @@
+"""What this wire does not do: fields of other wires and servers, each with the values that ask for nothing.
+
+Law: a sampling, stop, format or tool field is honoured or refused, never accepted and ignored.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from ganglion.core.request import JsonValue
+from ganglion.wire.responses.asked import ResponsesBody
+from ganglion.wire.unhonoured import UNHONOURED
+
+HARMLESS = frozenset({"access_programs", "image", "client_metadata", "personality"})
+"""Fields that ask nothing of the answer, and that it does not echo."""
+
+_OF_OTHER_WIRES: Mapping[str, tuple[JsonValue, ...]] = {
+    "messages": (),
+    "n": (1,),
+    "max_tokens": (),
+    "max_completion_tokens": (),
+    "response_format": ({"type": "text"},),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "logprobs": (False,),
+    "reasoning_effort": (),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "grammar": (),
+    "json_schema": (),
+    "prompt_logprobs": (),
+    "echo": (False,),
+    "suffix": ("",),
+    "thinking": (),
+    "prompt": (),
+    "moderation": (),
+}
+
+REFUSED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
+    {
+        name: neutral
+        for name, neutral in {**UNHONOURED, **_OF_OTHER_WIRES}.items()
+        if name not in ResponsesBody.__struct_fields__
+    }
+)
+
+INSTEAD = MappingProxyType(
+    {
+        "messages": "input",
+        "max_tokens": "max_output_tokens",
+        "max_completion_tokens": "max_output_tokens",
+        "n_predict": "max_output_tokens",
+        "response_format": "text.format",
+        "guided_json": "text.format",
+        "json_schema": "text.format",
+        "structured_outputs": "text.format",
+        "verbosity": "text.verbosity",
+        "functions": "tools",
+        "function_call": "tool_choice",
+        "logprobs": "include",
+        "n_probs": "top_logprobs",
+        "reasoning_effort": "reasoning.effort",
+        "thinking": "reasoning",
+        "enable_thinking": "chat_template_kwargs",
+        "repeat_penalty": "repetition_penalty",
+        "prompt": "input",
+    }
+)

@@ -1,0 +1,210 @@
+"""The shape of what clients of the Responses wire get: items, events and the response itself."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidRequest, RateLimited
+from ganglion.core.events import Token, Usage
+from ganglion.wire.responses.asked import ConversationReference, TextAsked
+from ganglion.wire.responses.items import ReasoningText, Status, SummaryText
+from ganglion.wire.responses.tools import Called
+
+# JSON has no -inf; clients expect the floor that OpenAI sends for tokens outside the reported ones.
+_LOWEST_LOGPROB = -9999.0
+
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+
+
+class TopLogprob(Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class Logprob(Struct, frozen=True):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class TextPart(Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+    annotations: tuple[()] = ()
+    logprobs: tuple[Logprob, ...] = ()
+    text: str
+
+
+class Message(Struct, frozen=True, kw_only=True, tag_field="type", tag="message"):
+    id: str
+    status: Status
+    role: Literal["assistant"] = "assistant"
+    content: tuple[TextPart, ...]
+
+
+class FunctionCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    arguments: str
+
+
+class CustomToolCall(Struct, frozen=True, kw_only=True, tag_field="type", tag="custom_tool_call"):
+    id: str
+    status: Status
+    call_id: str
+    name: str
+    namespace: str | UnsetType = UNSET
+    input: str
+
+
+class Reasoning(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """The reasoning itself; there are no summaries, and a sealed copy only when asked for."""
+
+    id: str
+    status: Status
+    summary: tuple[SummaryText, ...] = ()
+    content: tuple[ReasoningText, ...]
+    encrypted_content: str | UnsetType = UNSET
+
+
+OutputItem = Message | FunctionCall | CustomToolCall | Reasoning
+
+
+class InputTokenDetails(Struct, frozen=True):
+    cached_tokens: int
+    cache_write_tokens: int = 0
+
+
+class OutputTokenDetails(Struct, frozen=True):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Struct, frozen=True):
+    input_tokens: int
+    input_tokens_details: InputTokenDetails
+    output_tokens: int
+    output_tokens_details: OutputTokenDetails
+    total_tokens: int
+
+
+class ResponseError(Struct, frozen=True):
+    """Why a response failed: `code` is one that OpenAI's clients know, `reason` is our own, finer one."""
+
+    code: str
+    message: str
+    reason: str
+
+
+class IncompleteDetails(Struct, frozen=True):
+    reason: Literal["max_output_tokens"]
+
+
+class ReasoningEcho(Struct, frozen=True):
+    effort: str | None
+    summary: str | None
+
+
+class ResponseObject(Struct, frozen=True, kw_only=True):
+    """A response as it is sent and stored; every field is always there."""
+
+    id: str
+    object: Literal["response"] = "response"
+    created_at: int
+    status: ResponseStatus
+    background: bool
+    completed_at: int | None = None
+    conversation: ConversationReference | None
+    error: ResponseError | None = None
+    frequency_penalty: float
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None
+    max_output_tokens: int | None
+    max_tool_calls: int | None
+    metadata: dict[str, str]
+    model: str
+    output: tuple[Raw, ...] = ()
+    parallel_tool_calls: bool
+    presence_penalty: float
+    previous_response_id: str | None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    reasoning: ReasoningEcho
+    safety_identifier: str | None
+    service_tier: Literal["default"] = "default"
+    store: bool
+    temperature: float | None
+    text: TextAsked
+    tool_choice: str | dict[str, Any]
+    tools: tuple[Raw, ...]
+    top_logprobs: int
+    top_p: float | None
+    truncation: Literal["auto", "disabled"]
+    usage: ResponseUsage | None = None
+    user: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """How one response is to be told: the response as it begins, and what its client wants to hear."""
+
+    response: ResponseObject
+    called: Mapping[str, Called] = field(default_factory=dict)
+    """By the names that the model uses."""
+    has_logprobs: bool = False
+    is_reasoning_sealed: bool = False
+
+
+def usage_of(usage: Usage) -> ResponseUsage:
+    """Token counts in this wire's words; nothing is charged for writing a cache, so none are written."""
+    return ResponseUsage(
+        usage.prompt_tokens,
+        InputTokenDetails(usage.cached_tokens),
+        usage.completion_tokens,
+        OutputTokenDetails(usage.reasoning_tokens),
+        usage.prompt_tokens + usage.completion_tokens,
+    )
+
+
+def error_of(error: GanglionError) -> ResponseError:
+    """An error as a failed response holds it."""
+    message = f"{error.message} {error.hint}" if error.hint else error.message
+    return ResponseError(_code(error), message, error.code)
+
+
+def _code(error: GanglionError) -> str:
+    # OpenAI's SDKs know a closed list of codes; Codex knows one more, and acts on it.
+    match error:
+        case ContextLengthExceeded():
+            return error.code
+        case RateLimited():
+            return "rate_limit_exceeded"
+        case InvalidRequest():
+            return "invalid_prompt"
+        case _:
+            return "server_error"
+
+
+def logprobs_of(tokens: Iterable[Token]) -> tuple[Logprob, ...]:
+    """The tokens' probabilities as this wire tells them."""
+    return tuple(
+        Logprob(
+            _shown(token.piece),
+            max(token.logprob, _LOWEST_LOGPROB),
+            list(token.piece),
+            [
+                TopLogprob(_shown(top.piece), max(top.logprob, _LOWEST_LOGPROB), list(top.piece))
+                for top in token.top
+            ],
+        )
+        for token in tokens
+        if token.logprob is not None
+    )
+
+
+def _shown(piece: bytes) -> str:
+    return piece.decode("utf-8", "replace")

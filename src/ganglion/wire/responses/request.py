@@ -1,0 +1,305 @@
+"""A Responses body to the request it means, in two steps: what it says, and with its history what it asks.
+
+Between the steps a door fetches what the first one names: the previous response, a conversation, referenced
+items. Everything here is pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import msgspec
+
+from ganglion.core.errors import InvalidValue, MissingParameter, UnknownParameter
+from ganglion.core.request import ChatPrompt, Constraint, JsonSchema, JsonValue, Message, Request, Thinking
+from ganglion.wire.decode import decode
+from ganglion.wire.fields import sampling_of, stop_of
+from ganglion.wire.responses.asked import (
+    CompactBody,
+    ConversationReference,
+    Format,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    ResponsesBody,
+    TextAsked,
+    TextFormat,
+)
+from ganglion.wire.responses.items import AdditionalToolsItem, Item
+from ganglion.wire.responses.reading import Ids, ReadItem, kept_items, read_items, references
+from ganglion.wire.responses.refused import HARMLESS, INSTEAD, REFUSED
+from ganglion.wire.responses.reply import ReasoningEcho, Reply, ResponseObject
+from ganglion.wire.responses.tools import Offer, echoed, tool_use
+from ganglion.wire.responses.turns import Turns
+from ganglion.wire.seal import Seal
+from ganglion.wire.unhonoured import refuse_unhonoured
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_body = msgspec.json.Decoder(ResponsesBody)
+_compact = msgspec.json.Decoder(CompactBody)
+_MAX_FIELDS = 512
+_MAX_FREE_FORM_BYTES = 2**18
+_MAX_TOOLS_BYTES = 2**20
+_FREE_FORM = frozenset({"chat_template_kwargs", "tool_choice", "text", *REFUSED})
+_KNOWN = frozenset({*ResponsesBody.__struct_fields__, *HARMLESS, *REFUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What the door knows of a request besides its body."""
+
+    id: str
+    """Of the response: `resp_…`."""
+    created_s: int
+    ids: Ids
+    tenant: str = ""
+    seal: Seal | None = None
+    """Without one, sealed items are not understood and none are made."""
+    can_store: bool = True
+    keep_markers: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body says, before its history is known."""
+
+    body: ResponsesBody
+    items: tuple[ReadItem, ...]
+    unknown_fields: tuple[str, ...] = ()
+
+    @property
+    def previous_response_id(self) -> str | None:
+        return self.body.previous_response_id
+
+    @property
+    def conversation_id(self) -> str | None:
+        found = self.body.conversation
+        return found.id if isinstance(found, ConversationReference) else found
+
+    @property
+    def references(self) -> tuple[str, ...]:
+        """Ids of kept items that the input refers to."""
+        return references(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesCall:
+    """What one body asks for: a request, how to answer it, and what is to be kept."""
+
+    request: Request
+    reply: Reply
+    input_items: tuple[Item, ...]
+    """This turn's input in its kept form; history is not part of it."""
+    is_streamed: bool = False
+    is_stored: bool = False
+    is_background: bool = False
+    previous_response_id: str | None = None
+    conversation_id: str | None = None
+    may_truncate: bool = False
+    """`truncation: auto`: rather drop the oldest turns than refuse a prompt that does not fit."""
+    compact_threshold: int | None = None
+    """From how many prompt tokens on the client wants its conversation compacted."""
+    warnings: tuple[str, ...] = field(default=())
+    """What was left out, for the log."""
+    unknown_fields: tuple[str, ...] = ()
+
+
+def parse(
+    body: bytes,
+    arrival: Arrival,
+    *,
+    history: Sequence[Item] = (),
+    referenced: Mapping[str, Item] | None = None,
+    is_strict: bool = False,
+) -> ResponsesCall:
+    """Read a body whose history is known, or raise the InvalidRequest that names the first thing wrong."""
+    return call_of(read(body, is_strict=is_strict), arrival, history=history, referenced=referenced)
+
+
+def read(body: bytes, *, is_strict: bool = False) -> Asked:
+    """Read what a body says, or raise the InvalidRequest that names the first thing wrong with it."""
+    fields = decode(_fields, body)
+    _check_size(fields)
+    refuse_unhonoured(fields, REFUSED, INSTEAD)
+    asked = decode(_body, body)
+    unknown = tuple(name for name in fields if name not in _KNOWN)
+    if unknown and is_strict:
+        raise UnknownParameter(f"The parameter '{unknown[0]}' is not known.", param=unknown[0])
+    _check_state(asked)
+    return Asked(asked, read_items(asked.input), unknown)
+
+
+def read_compact(body: bytes) -> tuple[CompactBody, tuple[ReadItem, ...]]:
+    """Read the body of a compaction."""
+    asked = decode(_compact, body)
+    return asked, read_items(asked.input)
+
+
+def call_of(
+    asked: Asked,
+    arrival: Arrival,
+    *,
+    history: Sequence[Item] = (),
+    referenced: Mapping[str, Item] | None = None,
+) -> ResponsesCall:
+    """What is asked for, after `history`: the items, input and output, of all turns before."""
+    body = asked.body
+    items = kept_items(asked.items, arrival.ids, referenced or {})
+    offer = _offer(body, history, items)
+    turns = Turns(body.model, arrival.seal)
+    turns.add(history, "history")
+    turns.add(items, "input")
+    messages = turns.end()
+    if not messages:
+        raise MissingParameter("The parameter 'input' is required.", param="input")
+    if body.instructions is not None:
+        messages = (Message("system", body.instructions), *messages)
+    top_logprobs = _top_logprobs(body)
+    request = Request(
+        id=arrival.id,
+        model=body.model,
+        prompt=_prompt(body, messages, offer),
+        sampling=sampling_of(body),
+        stop=stop_of(body),
+        max_tokens=body.max_output_tokens,
+        min_tokens=body.min_tokens or 0,
+        constraint=_constraint(body.text.format if body.text else None),
+        top_logprobs=top_logprobs,
+        priority=body.priority or 0,
+        tenant=arrival.tenant,
+        keep_markers=arrival.keep_markers,
+    )
+    reply = Reply(
+        response=_response(asked, arrival),
+        called=offer.called,
+        has_logprobs=top_logprobs is not None,
+        is_reasoning_sealed="reasoning.encrypted_content" in (body.include or ()),
+    )
+    return ResponsesCall(
+        request=request,
+        reply=reply,
+        input_items=items,
+        is_streamed=bool(body.stream),
+        is_stored=reply.response.store,
+        is_background=bool(body.background),
+        previous_response_id=asked.previous_response_id,
+        conversation_id=asked.conversation_id,
+        may_truncate=body.truncation == "auto",
+        compact_threshold=_compact_threshold(body),
+        warnings=(*offer.warnings, *turns.warnings),
+        unknown_fields=asked.unknown_fields,
+    )
+
+
+def _check_size(fields: dict[str, msgspec.Raw]) -> None:
+    # Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
+    if len(fields) > _MAX_FIELDS:
+        raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
+    limits = dict.fromkeys(fields.keys() & _FREE_FORM, _MAX_FREE_FORM_BYTES)
+    if "tools" in fields:
+        limits["tools"] = _MAX_TOOLS_BYTES
+    for name, limit in limits.items():
+        if len(bytes(fields[name])) > limit:
+            raise InvalidValue(f"'{name}' is larger than {limit} bytes.", param=name)
+
+
+def _check_state(asked: ResponsesBody) -> None:
+    if asked.stream_options is not None and not asked.stream:
+        raise InvalidValue("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+    if asked.previous_response_id is not None and asked.conversation is not None:
+        raise InvalidValue(
+            "'previous_response_id' and 'conversation' both say what came before; give one.",
+            param="previous_response_id",
+        )
+    if asked.background and asked.store is False:
+        raise InvalidValue("'background' needs 'store' to be true.", param="background")
+
+
+def _offer(body: ResponsesBody, history: Sequence[Item], items: Sequence[Item]) -> Offer:
+    offer = Offer()
+    offer.add(body.tools or (), "tools")
+    for path, part in (("history", history), ("input", items)):
+        for place, item in enumerate(part):
+            if isinstance(item, AdditionalToolsItem):
+                offer.add(item.tools, f"{path}[{place}].tools", is_repeatable=True)
+    return offer
+
+
+def _prompt(body: ResponsesBody, messages: tuple[Message, ...], offer: Offer) -> ChatPrompt:
+    arguments: dict[str, JsonValue] = dict(body.chat_template_kwargs or {})
+    if body.text and body.text.verbosity:
+        arguments.setdefault("verbosity", body.text.verbosity)
+    return ChatPrompt(
+        messages,
+        arguments,
+        tool_use(body.tool_choice, offer, is_parallel=body.parallel_tool_calls is not False),
+        Thinking(effort=body.reasoning.effort if body.reasoning else None),
+    )
+
+
+def _constraint(asked: Format | None) -> Constraint | None:
+    match asked:
+        case None | TextFormat():
+            return None
+        case JsonObjectFormat():
+            return JsonSchema({"type": "object"})
+        case JsonSchemaFormat(schema=schema):
+            return JsonSchema(schema)
+        case _:
+            assert_never(asked)
+
+
+def _top_logprobs(body: ResponsesBody) -> int | None:
+    if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
+        return body.top_logprobs or 0
+    return None
+
+
+def _compact_threshold(body: ResponsesBody) -> int | None:
+    for asked in body.context_management or ():
+        if asked.compact_threshold is not None:
+            return asked.compact_threshold
+    return None
+
+
+def _response(asked: Asked, arrival: Arrival) -> ResponseObject:
+    body = asked.body
+    reasoning = body.reasoning
+    conversation = asked.conversation_id
+    return ResponseObject(
+        id=arrival.id,
+        created_at=arrival.created_s,
+        status="queued" if body.background else "in_progress",
+        background=bool(body.background),
+        conversation=None if conversation is None else ConversationReference(conversation),
+        frequency_penalty=body.frequency_penalty or 0.0,
+        instructions=body.instructions,
+        max_output_tokens=body.max_output_tokens,
+        max_tool_calls=body.max_tool_calls,
+        metadata=body.metadata or {},
+        model=body.model,
+        parallel_tool_calls=body.parallel_tool_calls is not False,
+        presence_penalty=body.presence_penalty or 0.0,
+        previous_response_id=body.previous_response_id,
+        prompt_cache_key=body.prompt_cache_key,
+        prompt_cache_retention=body.prompt_cache_retention,
+        reasoning=ReasoningEcho(
+            reasoning.effort if reasoning else None,
+            (reasoning.summary or reasoning.generate_summary) if reasoning else None,
+        ),
+        safety_identifier=body.safety_identifier,
+        store=body.store is not False and arrival.can_store,
+        temperature=body.temperature,
+        text=_text_echo(body.text),
+        tool_choice=body.tool_choice or "auto",
+        tools=echoed(body.tools),
+        top_logprobs=body.top_logprobs or 0,
+        top_p=body.top_p,
+        truncation=body.truncation or "disabled",
+        user=body.user,
+    )
+
+
+def _text_echo(asked: TextAsked | None) -> TextAsked:
+    if asked is None:
+        return TextAsked(TextFormat())
+    return TextAsked(asked.format or TextFormat(), asked.verbosity)

@@ -1,0 +1,129 @@
+"""What reads of kept state answer: responses, pages of items, counts, compactions and conversations."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ganglion.core.errors import GanglionError
+from ganglion.core.events import Usage
+from ganglion.wire.decode import decode
+from ganglion.wire.responses.asked import ConversationBody, ConversationUpdateBody, ItemsBody
+from ganglion.wire.responses.items import Item
+from ganglion.wire.responses.reading import ReadItem, read_items
+from ganglion.wire.responses.reply import ResponseStatus, ResponseUsage, error_of, usage_of
+
+_encode = msgspec.json.Encoder().encode
+_fields = msgspec.json.Decoder(dict[str, Raw])
+_conversation = msgspec.json.Decoder(ConversationBody)
+_update = msgspec.json.Decoder(ConversationUpdateBody)
+_added = msgspec.json.Decoder(ItemsBody)
+
+
+class ItemList(Struct, frozen=True, kw_only=True):
+    """A page of items."""
+
+    object: Literal["list"] = "list"
+    data: tuple[Item, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class DeletedResponse(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["response"] = "response"
+    deleted: Literal[True] = True
+
+
+class InputTokens(Struct, frozen=True, kw_only=True):
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int
+
+
+class CompactedResponse(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["response.compaction"] = "response.compaction"
+    created_at: int
+    output: tuple[Item, ...]
+    usage: ResponseUsage
+
+
+class Conversation(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["conversation"] = "conversation"
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["conversation.deleted"] = "conversation.deleted"
+    deleted: Literal[True] = True
+
+
+def response_with(response: bytes, status: ResponseStatus, error: GanglionError | None = None) -> bytes:
+    """A stored response in another status: cancelled, or failed with its error."""
+    fields = _fields.decode(response)
+    told = None if error is None else error_of(error)
+    return _encode({**fields, "status": Raw(_encode(status)), "error": Raw(_encode(told))})
+
+
+def output_of(response: bytes) -> bytes:
+    """The JSON array of a response's output items, as `items_of` reads it."""
+    return bytes(_fields.decode(response)["output"])
+
+
+def page(items: Sequence[Item], *, has_more: bool) -> bytes:
+    """A page of kept items, in the order given."""
+    first, last = (items[0].id, items[-1].id) if items else (None, None)
+    return _encode(ItemList(data=tuple(items), first_id=first, last_id=last, has_more=has_more))
+
+
+def item(kept: Item) -> bytes:
+    """One kept item."""
+    return _encode(kept)
+
+
+def deleted(response_id: str) -> bytes:
+    """What a deletion answers."""
+    return _encode(DeletedResponse(id=response_id))
+
+
+def input_tokens(count: int) -> bytes:
+    """How long a prompt is."""
+    return _encode(InputTokens(input_tokens=count))
+
+
+def compaction(identity: str, created_s: int, output: Sequence[Item], usage: Usage) -> bytes:
+    """A compacted conversation."""
+    return _encode(
+        CompactedResponse(id=identity, created_at=created_s, output=tuple(output), usage=usage_of(usage))
+    )
+
+
+def conversation(identity: str, created_s: int, metadata: dict[str, str]) -> bytes:
+    """A conversation."""
+    return _encode(Conversation(id=identity, created_at=created_s, metadata=metadata))
+
+
+def conversation_deleted(identity: str) -> bytes:
+    """What the deletion of a conversation answers; its items stay where responses hold them."""
+    return _encode(DeletedConversation(id=identity))
+
+
+def read_conversation(body: bytes) -> tuple[tuple[ReadItem, ...], dict[str, str]]:
+    """The items and metadata that a conversation begins with."""
+    asked = decode(_conversation, body)
+    return read_items(asked.items, "items"), asked.metadata or {}
+
+
+def read_update(body: bytes) -> dict[str, str]:
+    """The new metadata of a conversation."""
+    return decode(_update, body).metadata or {}
+
+
+def read_added(body: bytes) -> tuple[ReadItem, ...]:
+    """The items that a call adds to a conversation."""
+    return read_items(decode(_added, body).items, "items")

@@ -1,0 +1,153 @@
+"""Kept items to the messages of a prompt.
+
+A turn of the assistant is one message: its reasoning, then its text, then its calls, for as long as the items
+follow in that order. Anything else begins a new one.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
+from ganglion.core.request import Message, ToolCall
+from ganglion.wire.responses.compaction import open_compaction, open_reasoning
+from ganglion.wire.responses.items import (
+    AdditionalToolsItem,
+    CompactionItem,
+    CustomToolCallItem,
+    CustomToolCallOutputItem,
+    FunctionCallItem,
+    FunctionCallOutputItem,
+    InputAudio,
+    InputFile,
+    InputImage,
+    InputText,
+    Item,
+    MessageItem,
+    OutputText,
+    Part,
+    ReasoningItem,
+    Refusal,
+)
+from ganglion.wire.responses.tools import model_name
+from ganglion.wire.seal import Seal
+
+
+@dataclass(slots=True)
+class Turns:
+    """Messages as they are collected; `warnings` say what of an item could not be used."""
+
+    model: str
+    seal: Seal | None = None
+    messages: list[Message] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    _names: dict[str, str] = field(default_factory=dict)
+    _reasoning: list[str] = field(default_factory=list)
+    _text: str | None = None
+    _calls: list[ToolCall] = field(default_factory=list)
+
+    def add(self, items: Iterable[Item], path: str) -> None:
+        """Take in items in order; `path` is where they stand."""
+        for place, item in enumerate(items):
+            self._add(item, f"{path}[{place}]")
+
+    def end(self) -> tuple[Message, ...]:
+        """All messages, when no item follows."""
+        self._end_turn()
+        return tuple(self.messages)
+
+    def _add(self, item: Item, path: str) -> None:
+        match item:
+            case MessageItem(role="assistant", content=content):
+                if self._text is not None or self._calls:
+                    self._end_turn()
+                self._text = self._joined(content, f"{path}.content")
+            case MessageItem(role=role, content=content):
+                self._end_turn()
+                self.messages.append(Message(role, self._joined(content, f"{path}.content")))
+            case FunctionCallItem(arguments=arguments):
+                self._call(item, arguments)
+            case CustomToolCallItem(input=text):
+                self._call(item, text)
+            case FunctionCallOutputItem() | CustomToolCallOutputItem():
+                self._output(item, path)
+            case ReasoningItem():
+                self._think(item, path)
+            case CompactionItem(encrypted_content=blob):
+                self._unfold(blob, path)
+            case AdditionalToolsItem():
+                pass
+            case _:
+                assert_never(item)
+
+    def _end_turn(self) -> None:
+        if self._text is None and not self._calls and not self._reasoning:
+            return
+        self.messages.append(
+            Message(
+                "assistant",
+                self._text or "",
+                reasoning="\n\n".join(self._reasoning) if self._reasoning else None,
+                tool_calls=tuple(self._calls),
+            )
+        )
+        self._text = None
+        self._calls, self._reasoning = [], []
+
+    def _call(self, item: FunctionCallItem | CustomToolCallItem, arguments: str) -> None:
+        name = model_name(item.name, item.namespace)
+        self._names[item.call_id] = name
+        self._calls.append(ToolCall(item.call_id, name, arguments))
+
+    def _output(self, item: FunctionCallOutputItem | CustomToolCallOutputItem, path: str) -> None:
+        self._end_turn()
+        text = self._joined(item.output, f"{path}.output")
+        name = self._names.get(item.call_id)
+        self.messages.append(Message("tool", text, name=name, tool_call_id=item.call_id))
+
+    def _think(self, item: ReasoningItem, path: str) -> None:
+        if self._text is not None or self._calls:
+            self._end_turn()
+        if item.content:
+            self._reasoning.append("".join(part.text for part in item.content))
+        elif item.encrypted_content:
+            text = None if self.seal is None else open_reasoning(item.encrypted_content, self.seal)
+            if text is None:
+                # Reasoning of another server is no reason to end a conversation: its answers are all there.
+                self.warnings.append(f"'{path}.encrypted_content' was not sealed here, and was left out")
+            else:
+                self._reasoning.append(text)
+
+    def _unfold(self, blob: str, path: str) -> None:
+        self._end_turn()
+        items = None if self.seal is None else open_compaction(blob, self.seal)
+        if items is None:
+            raise InvalidValue(
+                f"'{path}.encrypted_content' was not sealed by this server for this key.",
+                param=f"{path}.encrypted_content",
+                hint="Send the items that were compacted, or begin anew.",
+            )
+        self.add(items, f"{path}.encrypted_content")
+        self._end_turn()
+
+    def _joined(self, content: str | list[Part], path: str) -> str:
+        if isinstance(content, str):
+            return content
+        if len(content) == 1 and isinstance(content[0], InputText | OutputText):
+            return content[0].text
+        return "".join(self._part(part, f"{path}[{place}]") for place, part in enumerate(content))
+
+    def _part(self, part: Part, path: str) -> str:
+        match part:
+            case InputText(text=text) | OutputText(text=text) | Refusal(refusal=text):
+                return text
+            case InputImage():
+                raise VisionUnsupported(
+                    f"The model {self.model!r} reads text only, and '{path}' is an image.",
+                    param=path,
+                    extras={"model": self.model, "suggestion": "send text only"},
+                )
+            case InputFile() | InputAudio():
+                raise UnsupportedParameter(f"'{path}' is neither text nor an image.", param=path)
+            case _:
+                assert_never(part)

@@ -1,0 +1,87 @@
+"""Text that leaves this server and must come back unchanged: sealed blobs and signatures.
+
+Law: a seal is not secrecy. Whoever holds a blob can unpack and read it; nobody without the key can make or
+change one, and a blob of one tenant does not open for another.
+"""
+
+import base64
+import binascii
+import hmac
+import zlib
+from typing import Protocol
+
+_VERSION = b"\x01"
+_MAC_BYTES = 32
+_MAX_OPENED_BYTES = 2**25
+_SEAL = b"ganglion-seal"
+_SIGNATURE = b"ganglion-signature"
+
+
+class Seal(Protocol):
+    """Packs bytes into text that only the same server, for the same tenant, unpacks again."""
+
+    def seal(self, payload: bytes) -> str:
+        """The payload as an opaque text."""
+        ...
+
+    def open(self, blob: str) -> bytes | None:
+        """The payload of a blob sealed here for this tenant; None for any other text."""
+        ...
+
+
+class HmacSeal:
+    """Seals and signs with one secret key; every use is bound to a tenant, a purpose and a version."""
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < _MAC_BYTES:
+            raise ValueError(f"a seal's key holds at least {_MAC_BYTES} bytes, this one {len(key)}")
+        self._key = key
+
+    def of(self, tenant: str) -> Seal:
+        """The seal of one tenant."""
+        return _TenantSeal(self._key, tenant)
+
+    def sign(self, tenant: str, text: str) -> str:
+        """A signature of the text, for this tenant."""
+        mac = _mac(self._key, _SIGNATURE, tenant, text.encode("utf-8", "surrogatepass"))
+        return _text(_VERSION + mac)
+
+    def verify(self, tenant: str, text: str, signature: str) -> bool:
+        """Whether `sign` gave this signature for exactly this tenant and text."""
+        return hmac.compare_digest(self.sign(tenant, text).encode(), signature.encode("utf-8", "replace"))
+
+
+class _TenantSeal:
+    """version, then HMAC-SHA256 over purpose, tenant and packed payload, then the packed payload."""
+
+    def __init__(self, key: bytes, tenant: str) -> None:
+        self._key = key
+        self._tenant = tenant
+
+    def seal(self, payload: bytes) -> str:
+        packed = zlib.compress(payload)
+        return _text(_VERSION + _mac(self._key, _SEAL, self._tenant, packed) + packed)
+
+    def open(self, blob: str) -> bytes | None:
+        try:
+            raw = base64.b64decode(blob.encode("ascii"), b"-_", validate=True)
+        except (UnicodeEncodeError, binascii.Error):
+            return None
+        version, mac, packed = raw[:1], raw[1 : 1 + _MAC_BYTES], raw[1 + _MAC_BYTES :]
+        expected = _mac(self._key, _SEAL, self._tenant, packed)
+        if version != _VERSION or not hmac.compare_digest(mac, expected):
+            return None
+        unpacking = zlib.decompressobj()
+        payload = unpacking.decompress(packed, _MAX_OPENED_BYTES)
+        return None if unpacking.unconsumed_tail else payload
+
+
+def _mac(key: bytes, purpose: bytes, tenant: str, payload: bytes) -> bytes:
+    # Lengths in front, so that no tenant and payload can be cut at another place to mean the same bytes.
+    owner = tenant.encode("utf-8", "surrogatepass")
+    head = b"%b%b%d:%b:" % (purpose, _VERSION, len(owner), owner)
+    return hmac.digest(key, head + payload, "sha256")
+
+
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode("ascii")
