@@ -24,6 +24,7 @@ GanglionError
 ├── RateLimited               429 rate_limit_error / rate_limit_exceeded
 └── ServerError               500 server_error
     ├── EngineFailed              engine_failed
+    │   └── Interrupted               interrupted
     ├── LoadFailed            422 load_failed
     ├── HubUnreachable        502 hub_unreachable
     ├── Overloaded            503 overloaded
@@ -213,6 +214,12 @@ class ServerError(GanglionError):
 
 class EngineFailed(ServerError):
     code = "engine_failed"
+
+
+class Interrupted(EngineFailed):
+    """The server stopped while the answer was running; somebody who asks later is told."""
+
+    code = "interrupted"
 
 
 class LoadFailed(ServerError):

@@ -5,9 +5,10 @@ goes out with the first token or after a second of waiting, whichever is earlier
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
-from contextlib import closing
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing, closing
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.types import Receive, Scope, Send
 
@@ -108,22 +109,62 @@ def _cut(scope: Scope) -> None:
     extension["abort"]()
 
 
+class Keeping(Protocol):
+    """Somebody who must be done with an answer before it is told."""
+
+    async def begun(self) -> None:
+        """Return when the first byte may leave; raises why it may not."""
+        ...
+
+    async def ended(self, frames: Sequence[Frame | Comment]) -> Sequence[Frame | Comment]:
+        """The frames to end with, once these may leave."""
+        ...
+
+
 async def stream(
     answers: Answers,
     projection: Projection,
     send: Send,
     settings: ServerSettings,
     framing: Framing = SERVER_SENT_EVENTS,
+    keeping: Keeping | None = None,
 ) -> None:
     """Stream the answers as the projection tells them, from the first byte to the last."""
     with closing(Alarm()) as alarm:
         out = _Out(send, alarm, settings.stalled_reader_s, framing)
+        frames: Sequence[Frame | Comment]
         frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
+        if keeping is not None:
+            await keeping.begun()
         await out.start()
         while not projection.is_done:
             await out.write(frames)
             frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
+        if keeping is not None:
+            frames = await keeping.ended(frames)
         await out.write(frames, is_last=True)
+
+
+async def send_stream(
+    parts: AsyncGenerator[list[Frame], None] | Sequence[Frame | Comment],
+    send: Send,
+    settings: ServerSettings,
+) -> None:
+    """Stream frames that are there, or that come by themselves; an error before the first is a status."""
+    with closing(Alarm()) as alarm:
+        out = _Out(send, alarm, settings.stalled_reader_s, SERVER_SENT_EVENTS)
+        if isinstance(parts, Sequence):
+            await out.start()
+            await out.write(parts, is_last=True)
+            return
+        async with aclosing(parts):
+            first = await anext(parts, None)
+            await out.start()
+            if first is not None:
+                await out.write(first)
+            async for frames in parts:
+                await out.write(frames)
+        await out.write((), is_last=True)
 
 
 async def _until_first_byte(answers: Answers, projection: Projection, alarm: Alarm) -> list[Frame | Comment]:

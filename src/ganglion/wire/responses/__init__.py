@@ -23,9 +23,9 @@ from ganglion.wire.responses.request import (
     Asked,
     ResponsesCall,
     call_of,
+    compact_body,
     parse,
     read,
-    read_compact,
 )
 from ganglion.wire.responses.stream import ResponsesProjection
 from ganglion.wire.responses.truncation import shortened
@@ -41,6 +41,7 @@ __all__ = [
     "ResponsesProjection",
     "body",
     "call_of",
+    "compact_body",
     "compacted",
     "encode_items",
     "flat",
@@ -48,6 +49,5 @@ __all__ = [
     "kept_items",
     "parse",
     "read",
-    "read_compact",
     "shortened",
 ]

@@ -24,7 +24,7 @@ from ganglion.wire.responses.asked import (
     TextAsked,
     TextFormat,
 )
-from ganglion.wire.responses.items import AdditionalToolsItem, Item
+from ganglion.wire.responses.items import AdditionalToolsItem, Item, MessageItem
 from ganglion.wire.responses.reading import Ids, ReadItem, kept_items, read_items, references
 from ganglion.wire.responses.refused import HARMLESS, INSTEAD, REFUSED
 from ganglion.wire.responses.reply import ReasoningEcho, Reply, ResponseObject
@@ -128,10 +128,24 @@ def read(body: bytes, *, is_strict: bool = False) -> Asked:
     return Asked(asked, read_items(asked.input), unknown)
 
 
-def read_compact(body: bytes) -> tuple[CompactBody, tuple[ReadItem, ...]]:
-    """Read the body of a compaction."""
+def compact_body(body: bytes, ask: str, max_tokens: int) -> bytes:
+    """The call that a compaction makes: everything it was sent, and then what it asks of the model."""
     asked = decode(_compact, body)
-    return asked, read_items(asked.input)
+    sent = asked.input
+    begun: list[msgspec.Raw] = [_user_message(sent)] if isinstance(sent, str) else list(sent or ())
+    call = ResponsesBody(
+        model=asked.model,
+        input=[*begun, _user_message(ask)],
+        instructions=asked.instructions,
+        previous_response_id=asked.previous_response_id,
+        max_output_tokens=max_tokens,
+        store=False,
+    )
+    return msgspec.json.encode(call)
+
+
+def _user_message(text: str) -> msgspec.Raw:
+    return msgspec.Raw(msgspec.json.encode(MessageItem(role="user", content=text)))
 
 
 def call_of(

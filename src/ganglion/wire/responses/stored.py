@@ -6,10 +6,13 @@ from typing import Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from ganglion.core.errors import GanglionError
+from ganglion.core.errors import GanglionError, Interrupted
 from ganglion.core.events import Usage
 from ganglion.wire.decode import decode
+from ganglion.wire.errors import envelope
+from ganglion.wire.frame import Frame
 from ganglion.wire.responses.asked import ConversationBody, ConversationUpdateBody, ItemsBody
+from ganglion.wire.responses.events import Lifecycle, LifecycleEvent
 from ganglion.wire.responses.items import Item
 from ganglion.wire.responses.reading import ReadItem, read_items
 from ganglion.wire.responses.reply import ResponseStatus, ResponseUsage, error_of, usage_of
@@ -19,6 +22,14 @@ _fields = msgspec.json.Decoder(dict[str, Raw])
 _conversation = msgspec.json.Decoder(ConversationBody)
 _update = msgspec.json.Decoder(ConversationUpdateBody)
 _added = msgspec.json.Decoder(ItemsBody)
+
+
+class _Typed(Struct, frozen=True):
+    type: str
+
+
+_typed = msgspec.json.Decoder(_Typed)
+_ENDS: dict[str, Lifecycle] = {"completed": "response.completed", "failed": "response.failed"}
 
 
 class ItemList(Struct, frozen=True, kw_only=True):
@@ -68,6 +79,29 @@ def response_with(response: bytes, status: ResponseStatus, error: GanglionError 
     fields = _fields.decode(response)
     told = None if error is None else error_of(error)
     return _encode({**fields, "status": Raw(_encode(status)), "error": Raw(_encode(told))})
+
+
+def named_frame(data: bytes) -> Frame:
+    """A kept event as it went out."""
+    return Frame(data, _typed.decode(data).type)
+
+
+def ended_frame(response: bytes, status: str, number: int) -> Frame:
+    """The terminal event of a response whose own was never kept."""
+    kind: Lifecycle = _ENDS.get(status, "response.incomplete")
+    return Frame(_encode(LifecycleEvent(kind, number, Raw(response))), kind)
+
+
+def interrupted(response: bytes, number: int) -> tuple[bytes, Frame]:
+    """A response that its server did not live to finish: its body, and the event that tells it."""
+    error = Interrupted("The server stopped while this response was running.")
+    body = response_with(response, "failed", error)
+    return body, ended_frame(body, "failed", number)
+
+
+def socket_error(error: GanglionError) -> bytes:
+    """An error as a message of a socket."""
+    return b'{"type":"error","status":%d,%b' % (error.status, envelope(error)[1:])
 
 
 def output_of(response: bytes) -> bytes:

@@ -120,13 +120,16 @@ class ResponsesProjection:
         event = LifecycleEvent("response.failed", self._last_number, Raw(self._final))
         return frame(event, "response.failed")
 
-    def cancel(self) -> bytes:
-        """End here: the response with status `cancelled` and what was said so far; no frame follows."""
-        if self._final is None:
-            self._close("incomplete")
-            response = replace(self._reply.response, status="cancelled", output=tuple(self._output))
-            self._final = _encode(response)
-        return self._final
+    def cancel(self) -> list[Frame]:
+        """End here, with the status `cancelled` and what was said so far.
+
+        The wire names no event of its own for it, and no stream ends in silence: it is told as incomplete.
+        """
+        if self._final is not None:
+            return []
+        frames = self._run() + self._close("incomplete")
+        response = replace(self._reply.response, status="cancelled", output=tuple(self._output))
+        return [*frames, self._ended("response.incomplete", response)]
 
     def _queue(self) -> list[Frame]:
         if self._stage != "unsaid":

@@ -1,0 +1,135 @@
+"""The doors of conversations: `/v1/conversations` and below."""
+
+import time
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ganglion.core.errors import ConversationNotFound, EngineUnavailable, ItemNotFound
+from ganglion.server.http import read_json
+from ganglion.server.responses.identity import new_id
+from ganglion.server.responses.pages import Page
+from ganglion.server.scope import tenant
+from ganglion.server.settings import ServerSettings
+from ganglion.store.port import Store
+from ganglion.store.values import NewItem, StoredConversation
+from ganglion.wire.responses import Item, items_of, kept_items
+from ganglion.wire.responses.reading import ReadItem
+from ganglion.wire.responses.stored import (
+    conversation,
+    conversation_deleted,
+    item,
+    page,
+    read_added,
+    read_conversation,
+    read_update,
+)
+
+_metadata = msgspec.json.Decoder(dict[str, str])
+
+
+class ConversationDoors:
+    """Keeps conversations and their items, each for the tenant that made it."""
+
+    def __init__(self, store: Store | None, settings: ServerSettings) -> None:
+        self._kept = store
+        self._settings = settings
+
+    async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`POST /v1/conversations`."""
+        items, metadata = read_conversation(await read_json(scope, receive, self._settings))
+        made = StoredConversation(
+            tenant(scope), new_id("conv"), float(int(time.time())), msgspec.json.encode(metadata)
+        )
+        await self._store.create_conversation(made, _new(items))
+        await _json(_told(made))(scope, receive, send)
+
+    async def get(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}`."""
+        return _json(_told(await self._found(request)))
+
+    async def update(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`POST /v1/conversations/{id}`: other metadata."""
+        request = Request(scope)
+        metadata = read_update(await read_json(scope, receive, self._settings))
+        found = await self._found(request)
+        await self._store.set_metadata(found.tenant, found.id, msgspec.json.encode(metadata))
+        await _json(_told(await self._found(request)))(scope, receive, send)
+
+    async def delete(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}`."""
+        found = await self._found(request)
+        await self._store.delete_conversation(found.tenant, found.id)
+        return _json(conversation_deleted(found.id))
+
+    async def items(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items`."""
+        found, asked = await self._found(request), Page.of(request)
+        after = None
+        if asked.after is not None:
+            beyond = await self._store.item(found.tenant, found.id, asked.after)
+            if beyond is None:
+                raise ItemNotFound(f"There is no item {asked.after[:200]!r} here.", param="after")
+            after = beyond.position
+        kept = await self._store.items(
+            found.tenant, found.id, after=after, limit=asked.limit + 1, is_descending=asked.is_descending
+        )
+        shown = items_of(*(b"[%b]" % each.body for each in kept[: asked.limit]))
+        return _json(page(shown, has_more=len(kept) > asked.limit))
+
+    async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """`POST /v1/conversations/{id}/items`."""
+        sent = read_added(await read_json(scope, receive, self._settings))
+        found = await self._found(Request(scope))
+        kept = kept_items(sent, new_id, {}, "items")
+        await self._store.append_items(found.tenant, found.id, _bodies(kept))
+        await _json(page(kept, has_more=False))(scope, receive, send)
+
+    async def item(self, request: Request) -> Response:
+        """`GET /v1/conversations/{id}/items/{item}`."""
+        found = await self._found(request)
+        return _json(item(await self._item(found, request.path_params["item"])))
+
+    async def delete_item(self, request: Request) -> Response:
+        """`DELETE /v1/conversations/{id}/items/{item}`, which answers with the conversation."""
+        found = await self._found(request)
+        gone = await self._item(found, request.path_params["item"])
+        await self._store.delete_item(found.tenant, found.id, gone.id or "")
+        return _json(_told(found))
+
+    @property
+    def _store(self) -> Store:
+        if self._kept is None:
+            raise EngineUnavailable("This server keeps no conversations.")
+        return self._kept
+
+    async def _found(self, request: Request) -> StoredConversation:
+        conversation_id = request.path_params["id"]
+        found = await self._store.conversation(tenant(request.scope), conversation_id)
+        if found is None:
+            raise ConversationNotFound(f"There is no conversation {conversation_id[:200]!r} here.")
+        return found
+
+    async def _item(self, found: StoredConversation, item_id: str) -> Item:
+        kept = await self._store.item(found.tenant, found.id, item_id)
+        if kept is None:
+            raise ItemNotFound(f"There is no item {item_id[:200]!r} here.")
+        return items_of(b"[%b]" % kept.body)[0]
+
+
+def _new(items: tuple[ReadItem, ...]) -> tuple[NewItem, ...]:
+    return _bodies(kept_items(items, new_id, {}, "items"))
+
+
+def _bodies(items: tuple[Item, ...]) -> tuple[NewItem, ...]:
+    return tuple(NewItem(each.id or "", msgspec.json.encode(each)) for each in items)
+
+
+def _told(found: StoredConversation) -> bytes:
+    return conversation(found.id, int(found.created_s), _metadata.decode(found.metadata))
+
+
+def _json(body: bytes) -> Response:
+    return Response(body, media_type="application/json")

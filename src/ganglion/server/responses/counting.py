@@ -1,0 +1,30 @@
+"""The door of `POST /v1/responses/input_tokens`: how long a prompt is, without answering it."""
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ganglion.server.http import read_json, while_connected
+from ganglion.server.ports import Ports
+from ganglion.server.responses.desk import Desk
+from ganglion.server.scope import tenant
+from ganglion.server.settings import ServerSettings
+from ganglion.wire.responses.stored import input_tokens
+
+
+class InputTokensDoor:
+    """Counts what a call would send to the model, its history included."""
+
+    def __init__(self, ports: Ports, settings: ServerSettings, desk: Desk) -> None:
+        self._reader = ports.reader
+        self._settings = settings
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_json(scope, receive, self._settings)
+        await while_connected(scope, receive, self._count(body, scope, receive, send))
+
+    async def _count(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = await self._desk.open(body, tenant(scope))
+        prompt = await self._reader.read(exchange.call.request)
+        counted = Response(input_tokens(len(prompt.tokens)), media_type="application/json")
+        await counted(scope, receive, send)

@@ -1,0 +1,109 @@
+"""What came before a call: the items of the responses and conversations that it continues."""
+
+from collections.abc import Mapping
+
+from ganglion.core.errors import ConversationNotFound, InvalidValue, PreviousResponseNotFound
+from ganglion.server.responses.identity import response_of
+from ganglion.store.port import Store
+from ganglion.store.values import StoredResponse
+from ganglion.wire.responses import Asked, Item, items_of
+from ganglion.wire.responses.stored import output_of
+
+MAX_CONVERSATION_ITEMS = 10_000
+"""More than any context holds; a longer conversation is refused rather than cut."""
+_PAGE = 500
+
+Recent = Mapping[str, tuple[Item, ...]]
+"""Whole histories of responses that a connection remembers by itself, by response id."""
+
+
+class History:
+    """Looks up what a call names, as its tenant sees it."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+
+    async def before(self, asked: Asked, tenant: str, recent: Recent) -> tuple[Item, ...]:
+        """Every item, input and output, that precedes the call's own."""
+        if asked.previous_response_id is not None:
+            known = recent.get(asked.previous_response_id)
+            return known if known is not None else await self.until(asked.previous_response_id, tenant)
+        if asked.conversation_id is not None:
+            return await self.conversation(asked.conversation_id, tenant)
+        return ()
+
+    async def until(self, response_id: str, tenant: str) -> tuple[Item, ...]:
+        """Every item up to the end of a response; raises PreviousResponseNotFound."""
+        chain = () if self._store is None else await self._store.chain(tenant, response_id)
+        if not chain:
+            raise PreviousResponseNotFound(
+                f"There is no response {response_id[:200]!r} here.", param="previous_response_id"
+            )
+        if not chain[-1].is_finished:
+            raise InvalidValue(
+                f"The response {response_id!r} has not ended yet.", param="previous_response_id"
+            )
+        if chain[0].previous_id is not None:
+            raise PreviousResponseNotFound(
+                f"The history of the response {response_id!r} is no longer whole: "
+                f"{chain[0].previous_id!r} is gone.",
+                param="previous_response_id",
+            )
+        first = chain[0].conversation_id
+        begun = () if first is None else await self._conversation_before(first, chain[0], tenant)
+        return (*begun, *(item for response in chain for item in items_in(response)))
+
+    async def conversation(self, conversation_id: str, tenant: str) -> tuple[Item, ...]:
+        """Every item of a conversation; raises ConversationNotFound."""
+        if self._store is None or await self._store.conversation(tenant, conversation_id) is None:
+            raise ConversationNotFound(
+                f"There is no conversation {conversation_id[:200]!r} here.", param="conversation"
+            )
+        return items_of(*await self._bodies(conversation_id, tenant))
+
+    async def referenced(self, asked: Asked, tenant: str, history: tuple[Item, ...]) -> dict[str, Item]:
+        """The kept items that the input refers to, as far as they can be found."""
+        wanted = set(asked.references)
+        found = {item.id: item for item in history if item.id in wanted and item.id is not None}
+        responses = {response_of(item_id) for item_id in wanted - found.keys()} - {None}
+        for response_id in responses:
+            assert response_id is not None
+            kept = None if self._store is None else await self._store.response(tenant, response_id)
+            if kept is not None:
+                found |= {item.id: item for item in items_in(kept) if item.id in wanted and item.id}
+        return found
+
+    async def _conversation_before(
+        self, conversation_id: str, response: StoredResponse, tenant: str
+    ) -> tuple[Item, ...]:
+        """The items that a conversation held when the response was asked for."""
+        assert self._store is not None
+        if await self._store.conversation(tenant, conversation_id) is None:
+            return ()
+        own = {item.id for item in items_in(response)}
+        before: list[Item] = []
+        for item in items_of(*await self._bodies(conversation_id, tenant)):
+            if item.id in own:
+                break
+            before.append(item)
+        return tuple(before)
+
+    async def _bodies(self, conversation_id: str, tenant: str) -> list[bytes]:
+        assert self._store is not None
+        bodies: list[bytes] = []
+        after: int | None = None
+        while page := await self._store.items(tenant, conversation_id, after=after, limit=_PAGE):
+            bodies += [b"[%b]" % item.body for item in page]
+            after = page[-1].position
+            if len(bodies) > MAX_CONVERSATION_ITEMS:
+                raise InvalidValue(
+                    f"The conversation {conversation_id!r} holds more than {MAX_CONVERSATION_ITEMS} items.",
+                    param="conversation",
+                    hint="Compact it, or begin another one.",
+                )
+        return bodies
+
+
+def items_in(response: StoredResponse) -> tuple[Item, ...]:
+    """What a response was sent and what it said."""
+    return items_of(response.input_items, output_of(response.body))

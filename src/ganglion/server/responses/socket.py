@@ -1,0 +1,147 @@
+"""The WebSocket of the Responses wire: one connection, one response after another.
+
+The client sends `{"type": "response.create", …}` with the fields of `POST /v1/responses`; each event goes
+back as one text message. What is wrong with a message is told as `{"type": "error", "status", "error"}`, and
+the connection stays. The newest response can be continued by its id even when it was not stored: the
+connection remembers it, and forgets it when it closes.
+"""
+
+import asyncio
+from contextlib import suppress
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from ganglion.core.errors import DeadlineExceeded, GanglionError, InvalidValue
+from ganglion.core.events import Failed
+from ganglion.server.answers import Answers
+from ganglion.server.drain import Gate
+from ganglion.server.ports import Ports
+from ganglion.server.responses.desk import NOTHING_RECENT, Desk, Exchange, remembered
+from ganglion.server.responses.door import Keeping
+from ganglion.server.responses.history import Recent
+from ganglion.server.responses.truncating import Truncating
+from ganglion.server.scope import tenant
+from ganglion.server.settings import ServerSettings
+from ganglion.wire.decode import decode
+from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.responses.stored import socket_error
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_CREATE = b'"response.create"'
+
+
+class SocketDoor:
+    """Answers the messages of one connection in turn."""
+
+    def __init__(self, ports: Ports, settings: ServerSettings, gate: Gate, desk: Desk) -> None:
+        self._engine = ports.engine
+        self._settings = settings
+        self._gate = gate
+        self._desk = desk
+
+    async def __call__(self, socket: WebSocket) -> None:
+        await socket.accept()
+        recent: Recent = NOTHING_RECENT
+        with suppress(WebSocketDisconnect):
+            while True:
+                message = await self._message(socket)
+                try:
+                    recent = await self._answer(message, socket, recent)
+                except GanglionError as error:
+                    await self._send(socket, socket_error(error))
+
+    async def _message(self, socket: WebSocket) -> str | bytes:
+        message = await socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1000))
+        text: str | bytes | None = message.get("text")
+        return message.get("bytes") or b"" if text is None else text
+
+    async def _answer(self, message: str | bytes, socket: WebSocket, recent: Recent) -> Recent:
+        body = _create(message if isinstance(message, bytes) else message.encode())
+        owner = tenant(socket.scope)
+        exchange = await self._desk.open(body, owner, recent=recent, transport="socket")
+        with self._gate.admit():
+            try:
+                await self._while_connected(socket, exchange)
+            finally:
+                self._desk.abandon(exchange)
+        return {exchange.id: remembered(exchange)}
+
+    async def _while_connected(self, socket: WebSocket, exchange: Exchange) -> None:
+        """Stream the answer unless the client leaves; a message that comes meanwhile is too early."""
+        streaming = asyncio.create_task(self._stream(socket, exchange))
+        hearing = asyncio.create_task(self._message(socket))
+        try:
+            while not streaming.done():
+                await asyncio.wait((streaming, hearing), return_when=asyncio.FIRST_COMPLETED)
+                if hearing.done() and not streaming.done():
+                    hearing.result()
+                    early = InvalidValue("A response is still running on this connection.", param="type")
+                    await self._send(socket, socket_error(early))
+                    hearing = asyncio.create_task(self._message(socket))
+            streaming.result()
+        finally:
+            streaming.cancel()
+            hearing.cancel()
+            await asyncio.gather(streaming, hearing, return_exceptions=True)
+
+    async def _stream(self, socket: WebSocket, exchange: Exchange) -> None:
+        projection = exchange.projection
+        engine = Truncating(self._engine) if exchange.call.may_truncate else self._engine
+        keeping = Keeping(self._desk, exchange)
+        try:
+            async with Answers(engine, (exchange.call.request,)) as answers:
+                has_begun = False
+                while not projection.is_done:
+                    frames = await self._frames(answers, exchange, has_begun=has_begun)
+                    if not has_begun:
+                        await keeping.begun()
+                        has_begun = True
+                    if projection.is_done:
+                        frames = await keeping.ended(frames)
+                    for frame in frames:
+                        if isinstance(frame, Frame):
+                            await self._send(socket, frame.data)
+        finally:
+            await keeping.close()
+
+    async def _frames(
+        self, answers: Answers, exchange: Exchange, *, has_begun: bool
+    ) -> list[Frame | Comment]:
+        projection = exchange.projection
+        frames: list[Frame | Comment] = []
+        try:
+            async with asyncio.timeout(self._settings.keep_alive_s):
+                while not frames:
+                    for _, event in await answers.take():
+                        if isinstance(event, Failed) and not has_begun:
+                            raise event.error
+                        frames += projection.feed(event)
+                        if projection.is_done:
+                            return frames
+        except TimeoutError:
+            frames += projection.tick()
+        return frames
+
+    async def _send(self, socket: WebSocket, data: bytes) -> None:
+        try:
+            async with asyncio.timeout(self._settings.stalled_reader_s):
+                await socket.send_text(data.decode())
+        except TimeoutError:
+            raise DeadlineExceeded("reader", self._settings.stalled_reader_s) from None
+
+
+def _create(message: bytes) -> bytes:
+    """The body that a message holds."""
+    fields = decode(_fields, message)
+    kind = bytes(fields.pop("type", msgspec.Raw(b"null")))
+    if kind != _CREATE:
+        raise InvalidValue(
+            f"'type' is {kind[:64].decode(errors='replace')}; expected {_CREATE.decode()}.", param="type"
+        )
+    for name in ("stream", "background", "stream_options"):  # of HTTP: a socket always streams
+        if bytes(fields.get(name, msgspec.Raw(b"null"))) in (b"null", b"true", b"false"):
+            fields.pop(name, None)
+    return msgspec.json.encode(fields)

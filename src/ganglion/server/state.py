@@ -1,0 +1,26 @@
+"""What a server remembers from one request to the next."""
+
+import secrets
+from dataclasses import dataclass, field
+
+from ganglion.store.port import Store
+from ganglion.wire.seal import HmacSeal
+
+SEAL_BYTES = 32
+
+
+def _fresh_seal() -> HmacSeal:
+    return HmacSeal(secrets.token_bytes(SEAL_BYTES))
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The store, None for a server that keeps nothing, and the seal of what leaves and comes back."""
+
+    store: Store | None = None
+    seal: HmacSeal = field(default_factory=_fresh_seal)
+
+
+async def state_of(store: Store) -> State:
+    """The state around a store, which also keeps the seal's key."""
+    return State(store, HmacSeal(await store.secret("seal")))
