@@ -92,8 +92,8 @@ class PromptCacheOptions(Struct, frozen=True):
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: ShortText | None = None
-    prewarm: Literal[False] | None = None
-    comparison_response_id: None = None
+    prewarm: bool | None = None
+    comparison_response_id: ItemId | None = None
 
 
 class ResponsesBody(SamplingFields, frozen=True, kw_only=True):

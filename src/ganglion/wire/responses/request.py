@@ -10,7 +10,7 @@ from typing import assert_never
 
 import msgspec
 
-from ganglion.core.errors import InvalidValue, MissingParameter, UnknownParameter
+from ganglion.core.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, Constraint, JsonSchema, JsonValue, Message, Request, Thinking
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import sampling_of, stop_of
@@ -20,6 +20,7 @@ from ganglion.wire.responses.asked import (
     Format,
     JsonObjectFormat,
     JsonSchemaFormat,
+    PromptCacheOptions,
     ResponsesBody,
     TextAsked,
     TextFormat,
@@ -125,6 +126,7 @@ def read(body: bytes, *, is_strict: bool = False) -> Asked:
     if unknown and is_strict:
         raise UnknownParameter(f"The parameter '{unknown[0]}' is not known.", param=unknown[0])
     _check_state(asked)
+    _check_cache(asked.prompt_cache_options)
     return Asked(asked, read_items(asked.input), unknown)
 
 
@@ -226,6 +228,13 @@ def _check_state(asked: ResponsesBody) -> None:
         )
     if asked.background and asked.store is False:
         raise InvalidValue("'background' needs 'store' to be true.", param="background")
+
+
+def _check_cache(asked: PromptCacheOptions | None) -> None:
+    for name in ("prewarm", "comparison_response_id"):
+        if asked is not None and getattr(asked, name):
+            param = f"prompt_cache_options.{name}"
+            raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
 
 
 def _offer(body: ResponsesBody, history: Sequence[Item], items: Sequence[Item]) -> Offer:
