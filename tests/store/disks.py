@@ -32,7 +32,10 @@ def why_no_mounts() -> str | None:
     if os.geteuid() != 0:
         return "mounting a disk needs root"
     done = subprocess.run(
-        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"], capture_output=True, text=True
+        ["unshare", "--mount", "mount", "-t", "tmpfs", "none", "/mnt"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return done.stderr.strip() or None
 
@@ -40,5 +43,5 @@ def why_no_mounts() -> str | None:
 @cache
 def why_no_loops() -> str | None:
     """Why an image cannot be mounted here; None where it can."""
-    done = subprocess.run(["losetup", "--find"], capture_output=True, text=True)
+    done = subprocess.run(["losetup", "--find"], capture_output=True, text=True, check=False)
     return why_no_mounts() or done.stderr.strip() or None

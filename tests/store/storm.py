@@ -1,7 +1,7 @@
 """A process that forks writers on request; each opens the store, writes as fast as it can, and is killed.
 
-Reads lines `path round`; for each, forks a writer, which prints its pid and then `ack <id>` for every write that
-the store has answered; `gone` follows when it was killed.
+Reads lines `path round`; for each, forks a writer, which prints its pid and then `ack <id>` for every write
+that the store has answered; `gone` follows when it was killed.
 """
 
 import asyncio

@@ -27,7 +27,6 @@ _WAL_BYTES: Final = 16 * 2**20
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _PRAGMAS: Final = (
-    "PRAGMA auto_vacuum = INCREMENTAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     f"PRAGMA journal_size_limit = {_WAL_BYTES}",
@@ -72,7 +71,7 @@ class SqliteSession:
     def shrink(self) -> None:
         ((free_pages,),) = self.rows("PRAGMA freelist_count")
         ((pages,),) = self.rows("PRAGMA page_count")
-        # One page a statement: Python's sqlite3 takes only the first step of this pragma, whatever its number.
+        # One page a statement: Python's sqlite3 takes only the first step of this pragma.
         for _ in range(min(free_pages - pages // 4, SHRINK_PAGES)):
             self.rows("PRAGMA incremental_vacuum(1)")
 
@@ -167,7 +166,9 @@ def _make_folder(folder: Path) -> None:
 
 def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
     try:
-        _refuse_strangers(session, place)
+        if _is_new(session, place):
+            # Not for a file that has tables: it would take the writer's lock, also of another process.
+            session.rows("PRAGMA auto_vacuum = INCREMENTAL")
         for pragma in _PRAGMAS:
             session.rows(pragma)
         if is_file and session.rows("PRAGMA journal_mode = WAL") != [("wal",)]:
@@ -183,15 +184,17 @@ def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
     return session
 
 
-def _refuse_strangers(session: Session, place: str) -> None:
-    """Leave a file alone that another program or a newer version wrote; nothing was changed in it yet."""
+def _is_new(session: Session, place: str) -> bool:
+    """Whether nothing is in it yet; refuses, unchanged, what another program or a newer version wrote."""
     ((application,),) = session.rows("PRAGMA application_id")
     ((tables,),) = session.rows("SELECT count(*) FROM sqlite_master")
+    ((version,),) = session.rows("PRAGMA user_version")
     if tables and application != APPLICATION:
         raise StoreUnusable(
             f"{place} is a database of another program.", hint="Name another place with store.url."
         )
-    steps_from(session.rows("PRAGMA user_version")[0][0], place)
+    steps_from(version, place)
+    return not tables
 
 
 def _migrate(session: Session, place: str) -> None:
