@@ -19,7 +19,7 @@ BUSY_S: Final = 5.0
 """How long another process that writes to the file is waited for."""
 APPLICATION: Final = 0x47414E47
 """Written into the file, so that another program's database is never taken for ours."""
-SHRINK_PAGES: Final = 4096
+SHRINK_PAGES: Final = 1024
 """Given back to the disk at a time; a quarter of the file stays free, since what is kept will grow again."""
 OLDEST_LIBRARY: Final = (3, 35)
 _WAL_BYTES: Final = 16 * 2**20
@@ -27,7 +27,6 @@ _WAL_BYTES: Final = 16 * 2**20
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _PRAGMAS: Final = (
-    "PRAGMA auto_vacuum = INCREMENTAL",
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     f"PRAGMA journal_size_limit = {_WAL_BYTES}",
@@ -72,8 +71,9 @@ class SqliteSession:
     def shrink(self) -> None:
         ((free_pages,),) = self.rows("PRAGMA freelist_count")
         ((pages,),) = self.rows("PRAGMA page_count")
-        if free_pages > pages // 4:
-            self.rows(f"PRAGMA incremental_vacuum({SHRINK_PAGES})")
+        # One page a statement: Python's sqlite3 takes only the first step of this pragma.
+        for _ in range(min(free_pages - pages // 4, SHRINK_PAGES)):
+            self.rows("PRAGMA incremental_vacuum(1)")
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
@@ -166,9 +166,11 @@ def _make_folder(folder: Path) -> None:
 
 def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
     try:
+        if _is_new(session, place):
+            # Not for a file that has tables: it would take the writer's lock, also of another process.
+            session.rows("PRAGMA auto_vacuum = INCREMENTAL")
         for pragma in _PRAGMAS:
             session.rows(pragma)
-        _refuse_strangers(session, place)
         if is_file and session.rows("PRAGMA journal_mode = WAL") != [("wal",)]:
             raise StoreUnusable(
                 f"{place} lies where SQLite cannot keep a write-ahead log.",
@@ -182,13 +184,17 @@ def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
     return session
 
 
-def _refuse_strangers(session: Session, place: str) -> None:
+def _is_new(session: Session, place: str) -> bool:
+    """Whether nothing is in it yet; refuses, unchanged, what another program or a newer version wrote."""
     ((application,),) = session.rows("PRAGMA application_id")
     ((tables,),) = session.rows("SELECT count(*) FROM sqlite_master")
+    ((version,),) = session.rows("PRAGMA user_version")
     if tables and application != APPLICATION:
         raise StoreUnusable(
             f"{place} is a database of another program.", hint="Name another place with store.url."
         )
+    steps_from(version, place)
+    return not tables
 
 
 def _migrate(session: Session, place: str) -> None:
