@@ -17,6 +17,7 @@ from ganglion.server.refusals import Refusals
 from ganglion.server.request_log import RequestLog
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
+from ganglion.server.state import State
 
 
 def build_app(
@@ -26,13 +27,16 @@ def build_app(
     keys: KeyRing | None = None,
     *,
     machine: MachineSource | None = None,
+    state: State | None = None,
 ) -> ASGIApp:
     """The ASGI app in front of an engine, which it gives deadlines and measures."""
     gate = gate or Gate(settings.max_in_flight)
     metrics = Metrics()
     measured = Observed(Deadlined(engine, settings.deadlines), metrics)
     holder = engine if isinstance(engine, ModelHolder) else None
-    routes = build_routes(ports_of(engine, measured), settings, gate, metrics, holder, machine=machine)
+    routes = build_routes(
+        ports_of(engine, measured), settings, gate, metrics, holder, machine=machine, state=state
+    )
     router = Router(routes, redirect_slashes=False)
     guarded = OriginGuard(
         Auth(router, keys or KeyRing(settings.api_keys)),

@@ -126,6 +126,7 @@ async def stream(
     projection: Projection,
     send: Send,
     settings: ServerSettings,
+    *,
     framing: Framing = SERVER_SENT_EVENTS,
     keeping: Keeping | None = None,
 ) -> None:

@@ -4,7 +4,7 @@ import platform
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 
 from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import ModelNotFound
@@ -16,8 +16,9 @@ from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
-from ganglion.server.responses import ResponsesDoor
+from ganglion.server.responses.routes import responses_routes
 from ganglion.server.settings import ServerSettings
+from ganglion.server.state import State
 from ganglion.wire import health, models, openapi
 
 
@@ -29,7 +30,8 @@ def build_routes(
     holder: ModelHolder | None = None,
     *,
     machine: MachineSource | None = None,
-) -> list[Route]:
+    state: State | None = None,
+) -> list[BaseRoute]:
     """The table that the router and the access test read; the holder's models come and go."""
     engine = ports.engine
     views = _Views(engine, settings, gate, metrics)
@@ -53,7 +55,7 @@ def build_routes(
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
-        Route("/v1/responses", ResponsesDoor(engine, settings, gate), methods=["POST"]),
+        *responses_routes(ports, settings, gate, state or State()),
     ]
 
 

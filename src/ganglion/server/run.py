@@ -25,10 +25,14 @@ from ganglion.server.connection import BoundedProtocol
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
 from ganglion.server.settings import ServerSettings
+from ganglion.server.state import State
+from ganglion.server.upkeep import Storage, opened
 
 logger = logging.getLogger("ganglion.server")
 
 BACKLOG = 2048
+SOCKET_PING_S = 20.0
+"""How often a WebSocket is asked for a sign of life, and how long it may take to give one."""
 ENGINE_CLOSE_S = 10.0
 """An engine that takes longer to close is left to the operating system."""
 LAST_WORDS_S = 2.0
@@ -71,10 +75,15 @@ def run(
     reload: Reload | None = None,
     *,
     machine: MachineSource | None = None,
+    storage: Storage | None = None,
 ) -> None:
     """Serve until a signal ends it; raises StartRefused, or the error that kept the engine from opening."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(engine, settings, on_listening=on_listening, reload=reload, machine=machine))
+        runner.run(
+            serve(
+                engine, settings, on_listening=on_listening, reload=reload, machine=machine, storage=storage
+            )
+        )
 
 
 async def serve(
@@ -85,6 +94,7 @@ async def serve(
     on_listening: Callable[[str], None] | None = None,
     reload: Reload | None = None,
     machine: MachineSource | None = None,
+    storage: Storage | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal; `on_listening` is told the URL."""
     check_bind(settings)
@@ -93,12 +103,13 @@ async def serve(
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
     keys = KeyRing(settings.api_keys)
-    try:
-        server = _Server(_config(build_app(engine, settings, gate, keys, machine=machine), settings))
-    except StartRefused:
-        listener.close()
-        raise
-    with _signals(shutdown), _reloading(reload, keys, settings):
+    async with contextlib.AsyncExitStack() as stack:
+        stack.callback(listener.close)
+        state = State() if storage is None else await stack.enter_async_context(opened(storage))
+        app = build_app(engine, settings, gate, keys, machine=machine, state=state)
+        server = _Server(_config(app, settings))
+        stack.enter_context(_signals(shutdown))
+        stack.enter_context(_reloading(reload, keys, settings))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         opening = asyncio.create_task(engine.open())
         try:
@@ -112,7 +123,6 @@ async def serve(
                 await _close(engine, opening)
             finally:
                 await _leave(server, serving, gate, shutdown)
-                listener.close()
     serving.result()
     if not opening.cancelled():
         opening.result()
@@ -122,7 +132,10 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=settings.max_body_bytes,
+        ws_ping_interval=SOCKET_PING_S,
+        ws_ping_timeout=SOCKET_PING_S,
         lifespan="off",
         interface="asgi3",
         log_config=None,

@@ -37,9 +37,7 @@ HEADING: Final = "Summary of the conversation so far:\n"
 class CompactDoor:
     """Has the model summarize what it is sent, and seals the summary."""
 
-    def __init__(
-        self, ports: Ports, settings: ServerSettings, gate: Gate, desk: Desk, state: State
-    ) -> None:
+    def __init__(self, ports: Ports, settings: ServerSettings, gate: Gate, desk: Desk, state: State) -> None:
         self._engine = Truncating(ports.engine)
         self._settings = settings
         self._gate = gate

@@ -183,5 +183,3 @@ def _new_items(exchange: Exchange, final: bytes) -> tuple[NewItem, ...]:
     sent = [msgspec.Raw(msgspec.json.encode(item)) for item in exchange.call.input_items]
     said = _raw_items.decode(output_of(final))
     return tuple(NewItem(_identified.decode(item).id, bytes(item)) for item in (*sent, *said))
-
-

@@ -60,7 +60,7 @@ class ResponsesDoor:
         except ContextLengthExceeded as error:
             if not _is_codex(scope):
                 raise
-            # Codex takes a status for a fault of the network and tries again; only this event makes it compact.
+            # Codex takes a status for a fault of the network and retries; only this event makes it compact.
             frames = exchange.projection.feed(Failed(error))
             await send_stream(await keeping.ended(frames), send, self._settings)
         finally:

@@ -1,4 +1,4 @@
-"""Responses that outlive their client: each runs by itself, is heard by whoever follows, and can be cancelled.
+"""Responses that outlive their client: each runs by itself, is heard by whoever follows, can be cancelled.
 
 Law: the frame with the sequence number n is the n-th of its run, for every follower and across reconnects.
 """
@@ -115,20 +115,18 @@ class Runs:
     async def _answer(self, run: Run, answers: Answers, saved: "Saved") -> None:
         projection = run.exchange.projection
         with closing(Alarm()) as alarm:
-            while not projection.is_done:
+            while not run.is_over:
                 frames: list[Frame] = []
                 try:
                     with alarm.after(self._settings.keep_alive_s):
                         for _, event in await answers.take():
                             frames += projection.feed(event)
-                            if projection.is_done:
-                                break
                 except TimeoutError:
                     frames += projection.tick()
                 if projection.is_done:
-                    frames = await self._end(run, frames, saved)
-                run.tell(frames, is_over=projection.is_done)
-                if not projection.is_done:
+                    run.tell(await self._end(run, frames, saved), is_over=True)
+                else:
+                    run.tell(frames)
                     await saved.keep_up()
 
     async def _end(self, run: Run, frames: list[Frame], saved: "Saved") -> list[Frame]:

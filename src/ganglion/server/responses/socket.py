@@ -7,6 +7,7 @@ connection remembers it, and forgets it when it closes.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import msgspec
@@ -93,17 +94,12 @@ class SocketDoor:
         keeping = Keeping(self._desk, exchange)
         try:
             async with Answers(engine, (exchange.call.request,)) as answers:
-                has_begun = False
+                frames = await self._frames(answers, exchange, has_begun=False)
+                await keeping.begun()
                 while not projection.is_done:
-                    frames = await self._frames(answers, exchange, has_begun=has_begun)
-                    if not has_begun:
-                        await keeping.begun()
-                        has_begun = True
-                    if projection.is_done:
-                        frames = await keeping.ended(frames)
-                    for frame in frames:
-                        if isinstance(frame, Frame):
-                            await self._send(socket, frame.data)
+                    await self._tell(socket, frames)
+                    frames = await self._frames(answers, exchange, has_begun=True)
+                await self._tell(socket, await keeping.ended(frames))
         finally:
             await keeping.close()
 
@@ -124,6 +120,11 @@ class SocketDoor:
         except TimeoutError:
             frames += projection.tick()
         return frames
+
+    async def _tell(self, socket: WebSocket, frames: Sequence[Frame | Comment]) -> None:
+        for frame in frames:
+            if isinstance(frame, Frame):
+                await self._send(socket, frame.data)
 
     async def _send(self, socket: WebSocket, data: bytes) -> None:
         try:
