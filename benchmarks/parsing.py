@@ -1,6 +1,6 @@
 """What the Responses wire costs by itself: reading a request like Codex's, and telling an answer.
 
-`python -m benchmarks.parsing` prints the best and the middle of many runs; a busy machine shows in the second.
+`python -m benchmarks.parsing` prints the best and the median of many runs; a busy machine shows in the last.
 """
 
 from __future__ import annotations
