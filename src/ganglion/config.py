@@ -114,6 +114,18 @@ class ResidencyConfig(Struct, frozen=True):
     """Disk for the KV of unloaded models' prompts, in MiB, in the home folder's `cache/kv`; 0 for none."""
 
 
+class StoreConfig(Struct, frozen=True):
+    """Where responses and conversations are kept."""
+
+    url: str | None = None
+    """A SQLite file, `postgresql://…`, `:memory:`, or `off` to keep nothing; left out, `data/ganglion.db` in
+    the home folder."""
+    max_age_days: Annotated[float, Meta(ge=0)] = 30.0
+    """How long they are kept, in days; 0 for ever."""
+    max_mb: Annotated[int, Meta(ge=0)] = 10240
+    """How much they may take together, in MiB, the oldest going first; 0 for no limit."""
+
+
 class HubConfig(Struct, frozen=True):
     """Where models are downloaded from."""
 
@@ -142,6 +154,7 @@ class Config(Struct, frozen=True):
     log: LogConfig = LogConfig()
     residency: ResidencyConfig = ResidencyConfig()
     hub: HubConfig = HubConfig()
+    store: StoreConfig = StoreConfig()
     models: tuple[str, ...] = ()
     """Loaded at the start: GGUF files, names from `models.yaml`, files that are here, hub ids
     `org/repo[:quant]`, or `smollm2`; left out, the embedded model."""

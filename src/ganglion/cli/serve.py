@@ -1,9 +1,11 @@
 """`ganglion serve`: models behind HTTP, until a signal ends it."""
 
+import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
@@ -23,9 +25,15 @@ from ganglion.cli.options import (
     option,
 )
 from ganglion.cli.talk import say, say_error, say_warning
-from ganglion.config import Config, ServerConfig
+from ganglion.config import Config, ServerConfig, StoreConfig, home
 from ganglion.core.errors import InvalidValue
 from ganglion.server.settings import BuildInfo, Deadlines, ServerSettings
+
+if TYPE_CHECKING:
+    from ganglion.server.upkeep import Storage
+
+OFF: Final = "off"
+"""The store's url of a node that keeps nothing."""
 
 
 @Parameter(name="*", group=SERVER)
@@ -175,11 +183,26 @@ def _serve(
             lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
             machine=machine.source(),
             reload=reload,
+            storage=storage_of(config.store, home(os.environ)),
         )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
         return 2 if isinstance(refused, InsecureBind) else 1
     return 0
+
+
+def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
+    """Where to keep responses and conversations; None for nowhere."""
+    from ganglion.server.upkeep import Storage
+    from ganglion.store.opening import FILE_NAME
+    from ganglion.store.values import Retention
+
+    if config.url == OFF:
+        return None
+    retention = Retention(
+        max_age_s=config.max_age_days * 86400.0 or None, max_bytes=config.max_mb * 2**20 or None
+    )
+    return Storage(home / "data" / FILE_NAME if config.url is None else config.url, retention)
 
 
 def server_settings(config: ServerConfig) -> ServerSettings:

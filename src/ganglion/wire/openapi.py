@@ -13,15 +13,30 @@ from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
 from ganglion.wire.models import ModelCard, ModelList
-from ganglion.wire.responses.asked import ResponsesBody
+from ganglion.wire.responses.asked import (
+    CompactBody,
+    ConversationBody,
+    ConversationUpdateBody,
+    ItemsBody,
+    ResponsesBody,
+)
 from ganglion.wire.responses.reply import ResponseObject
+from ganglion.wire.responses.stored import (
+    CompactedResponse,
+    Conversation,
+    DeletedConversation,
+    DeletedResponse,
+    InputTokens,
+    ItemList,
+)
 
 Json = dict[str, JsonValue]
 
 _JSON = "application/json"
 _SHAPES = (
     *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope, ModelCard, ModelList),
-    *(ResponsesBody, ResponseObject),
+    *(ResponsesBody, ResponseObject, InputTokens, CompactBody, CompactedResponse, DeletedResponse, ItemList),
+    *(Conversation, ConversationBody, ConversationUpdateBody, DeletedConversation, ItemsBody),
     *(Discovery, Health, Probe, Version),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
 )
@@ -129,6 +144,37 @@ _RESPONSES_ANSWER: Json = {
     "description": "The response; with `stream` true, server-sent events, each named by its type.",
     "content": {_JSON: {"schema": _ref("ResponseObject")}, "text/event-stream": {}},
 }
+_ID: Json = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+_ITEM: Json = _ID | {"name": "item"}
+_STREAM: Json = {
+    "name": "stream",
+    "in": "query",
+    "required": False,
+    "description": "true streams the events of a response that runs or ran in the background.",
+    "schema": {"type": "string", "enum": ["true", "false"]},
+}
+_STARTING_AFTER: Json = {
+    "name": "starting_after",
+    "in": "query",
+    "required": False,
+    "description": "The sequence number of the last event that was heard.",
+    "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
+}
+_PAGE: tuple[Json, ...] = (
+    {
+        "name": "limit",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "integer", "minimum": 1, "maximum": 100},
+    },
+    {
+        "name": "order",
+        "in": "query",
+        "required": False,
+        "schema": {"type": "string", "enum": ["asc", "desc"]},
+    },
+    {"name": "after", "in": "query", "required": False, "schema": {"type": "string"}},
+)
 _MODEL: Json = {
     "name": "model",
     "in": "path",
@@ -167,6 +213,106 @@ OPERATIONS: tuple[Operation, ...] = (
         "Answer a conversation of items, whole or as a stream.",
         {"200": _RESPONSES_ANSWER},
         body="ResponsesBody",
+    ),
+    Operation(
+        "post",
+        "/v1/responses/input_tokens",
+        "Count the tokens of a call without answering it.",
+        {"200": _json("The count.", InputTokens)},
+        body="ResponsesBody",
+    ),
+    Operation(
+        "post",
+        "/v1/responses/compact",
+        "Make a long conversation short.",
+        {"200": _json("The conversation to go on with.", CompactedResponse)},
+        body="CompactBody",
+    ),
+    Operation(
+        "get",
+        "/v1/responses/{id}",
+        "Read a kept response, or the rest of its stream.",
+        {"200": _RESPONSES_ANSWER},
+        parameters=(_ID, _STREAM, _STARTING_AFTER),
+    ),
+    Operation(
+        "delete",
+        "/v1/responses/{id}",
+        "Delete a kept response.",
+        {"200": _json("It is gone.", DeletedResponse)},
+        parameters=(_ID,),
+    ),
+    Operation(
+        "post",
+        "/v1/responses/{id}/cancel",
+        "Cancel a response that runs in the background.",
+        {"200": _json("The response as it was when it was cancelled.", ResponseObject)},
+        parameters=(_ID,),
+    ),
+    Operation(
+        "get",
+        "/v1/responses/{id}/input_items",
+        "List what a response was sent.",
+        {"200": _json("A page of items.", ItemList)},
+        parameters=(_ID, *_PAGE),
+    ),
+    Operation(
+        "post",
+        "/v1/conversations",
+        "Begin a conversation.",
+        {"200": _json("The conversation.", Conversation)},
+        body="ConversationBody",
+    ),
+    Operation(
+        "get",
+        "/v1/conversations/{id}",
+        "Describe a conversation.",
+        {"200": _json("The conversation.", Conversation)},
+        parameters=(_ID,),
+    ),
+    Operation(
+        "post",
+        "/v1/conversations/{id}",
+        "Give a conversation other metadata.",
+        {"200": _json("The conversation.", Conversation)},
+        body="ConversationUpdateBody",
+        parameters=(_ID,),
+    ),
+    Operation(
+        "delete",
+        "/v1/conversations/{id}",
+        "Delete a conversation.",
+        {"200": _json("It is gone.", DeletedConversation)},
+        parameters=(_ID,),
+    ),
+    Operation(
+        "get",
+        "/v1/conversations/{id}/items",
+        "List what a conversation holds.",
+        {"200": _json("A page of items.", ItemList)},
+        parameters=(_ID, *_PAGE),
+    ),
+    Operation(
+        "post",
+        "/v1/conversations/{id}/items",
+        "Add items to a conversation.",
+        {"200": _json("The items as they are kept.", ItemList)},
+        body="ItemsBody",
+        parameters=(_ID,),
+    ),
+    Operation(
+        "get",
+        "/v1/conversations/{id}/items/{item}",
+        "Read one item.",
+        {"200": _content("The item.", _JSON, {"type": "object"})},
+        parameters=(_ID, _ITEM),
+    ),
+    Operation(
+        "delete",
+        "/v1/conversations/{id}/items/{item}",
+        "Take one item out of a conversation.",
+        {"200": _json("The conversation.", Conversation)},
+        parameters=(_ID, _ITEM),
     ),
     Operation("get", "/v1/models", "List the models.", {"200": _json("The models.", ModelList)}),
     Operation(
