@@ -73,6 +73,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
         super().on_headers_complete()
+        if self._should_upgrade():
+            return  # what follows is a WebSocket's
         self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
         if len(self._cycles) > MAX_PIPELINED:
             self.transport.abort()
