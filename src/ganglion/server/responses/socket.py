@@ -8,9 +8,9 @@ connection remembers it, and forgets it when it closes.
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
 
 import msgspec
+from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from ganglion.core.errors import DeadlineExceeded, GanglionError, InvalidValue
@@ -41,52 +41,47 @@ class SocketDoor:
         self._gate = gate
         self._desk = desk
 
-    async def __call__(self, socket: WebSocket) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        socket = WebSocket(scope, receive, send)
         await socket.accept()
         recent: Recent = NOTHING_RECENT
-        with suppress(WebSocketDisconnect):
+        hearing = Hearing(socket)
+        try:
             while True:
-                message = await self._message(socket)
+                message = await hearing.next()
                 try:
-                    recent = await self._answer(message, socket, recent)
+                    recent = await self._answer(message, socket, hearing, recent)
                 except GanglionError as error:
                     await self._send(socket, socket_error(error))
+        except WebSocketDisconnect:
+            return
+        finally:
+            await hearing.close()
 
-    async def _message(self, socket: WebSocket) -> str | bytes:
-        message = await socket.receive()
-        if message["type"] == "websocket.disconnect":
-            raise WebSocketDisconnect(message.get("code", 1000))
-        text: str | bytes | None = message.get("text")
-        return message.get("bytes") or b"" if text is None else text
-
-    async def _answer(self, message: str | bytes, socket: WebSocket, recent: Recent) -> Recent:
-        body = _create(message if isinstance(message, bytes) else message.encode())
-        owner = tenant(socket.scope)
-        exchange = await self._desk.open(body, owner, recent=recent, transport="socket")
+    async def _answer(self, message: bytes, socket: WebSocket, hearing: "Hearing", recent: Recent) -> Recent:
+        body = _create(message)
+        exchange = await self._desk.open(body, tenant(socket.scope), recent=recent, transport="socket")
         with self._gate.admit():
             try:
-                await self._while_connected(socket, exchange)
+                await self._while_connected(socket, hearing, exchange)
             finally:
                 self._desk.abandon(exchange)
         return {exchange.id: remembered(exchange)}
 
-    async def _while_connected(self, socket: WebSocket, exchange: Exchange) -> None:
+    async def _while_connected(self, socket: WebSocket, hearing: "Hearing", exchange: Exchange) -> None:
         """Stream the answer unless the client leaves; a message that comes meanwhile is too early."""
         streaming = asyncio.create_task(self._stream(socket, exchange))
-        hearing = asyncio.create_task(self._message(socket))
         try:
             while not streaming.done():
-                await asyncio.wait((streaming, hearing), return_when=asyncio.FIRST_COMPLETED)
-                if hearing.done() and not streaming.done():
-                    hearing.result()
+                await asyncio.wait((streaming, hearing.pending), return_when=asyncio.FIRST_COMPLETED)
+                if not streaming.done():
+                    await hearing.next()
                     early = InvalidValue("A response is still running on this connection.", param="type")
                     await self._send(socket, socket_error(early))
-                    hearing = asyncio.create_task(self._message(socket))
             streaming.result()
         finally:
             streaming.cancel()
-            hearing.cancel()
-            await asyncio.gather(streaming, hearing, return_exceptions=True)
+            await asyncio.gather(streaming, return_exceptions=True)
 
     async def _stream(self, socket: WebSocket, exchange: Exchange) -> None:
         projection = exchange.projection
@@ -132,6 +127,33 @@ class SocketDoor:
                 await socket.send_text(data.decode())
         except TimeoutError:
             raise DeadlineExceeded("reader", self._settings.stalled_reader_s) from None
+
+
+class Hearing:
+    """The messages of a socket, one ahead: so that a client that leaves is noticed while it is answered."""
+
+    def __init__(self, socket: WebSocket) -> None:
+        self._socket = socket
+        self.pending = asyncio.create_task(self._hear())
+
+    async def next(self) -> bytes:
+        """The next message; raises WebSocketDisconnect."""
+        message = await self.pending
+        self.pending = asyncio.create_task(self._hear())
+        return message
+
+    async def close(self) -> None:
+        """Hear nothing more."""
+        self.pending.cancel()
+        await asyncio.gather(self.pending, return_exceptions=True)
+
+    async def _hear(self) -> bytes:
+        message = await self._socket.receive()
+        if message["type"] == "websocket.disconnect":
+            raise WebSocketDisconnect(message.get("code", 1000))
+        text: str | None = message.get("text")
+        sent: bytes = (message.get("bytes") or b"") if text is None else text.encode()
+        return sent
 
 
 def _create(message: bytes) -> bytes:
