@@ -171,6 +171,18 @@ async def test_only_what_a_closed_or_dead_store_left_unfinished_is_interrupted(p
     await here.close()
 
 
+async def test_locks_of_stores_that_were_killed_do_not_pile_up(path: Path) -> None:
+    living = await open_store(path)
+    owners = path.with_name("ganglion.db-owners")
+    write(owners / "killed", b"")
+    for owner in sorted(owners.iterdir()):
+        os.utime(owner, (0, 0))
+    await (await open_store(path)).close()
+    assert [owner.name for owner in sorted(owners.iterdir())] == [living._backend.owner]
+    await living.close()
+    assert sorted(owners.iterdir()) == []
+
+
 async def test_a_file_that_was_swept_gives_its_room_back(path: Path) -> None:
     store = await open_store(path)
     await asyncio.gather(*(store.put(response(f"r{n}", body=b"x" * 20_000, created_s=n)) for n in range(500)))

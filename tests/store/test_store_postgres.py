@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import time
+import traceback
 
 import psycopg
 import pytest
@@ -91,6 +92,15 @@ async def test_a_server_that_is_not_there_is_named_without_its_password() -> Non
     with pytest.raises(StoreUnavailable, match=r"127\.0\.0\.1:1/") as refusal:
         await open_store("postgresql://me:hunter2@127.0.0.1:1/db")
     assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://me:hunter2%zz@host/db", "postgresql://me:hunter2@host:port/db"]
+)
+async def test_a_url_that_is_none_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises((StoreUnusable, StoreUnavailable)) as refusal:
+        await open_store(url)
+    assert "hunter2" not in "".join(traceback.format_exception(refusal.value, limit=0))
 
 
 def test_without_the_driver_it_says_what_to_install() -> None:

@@ -97,6 +97,12 @@ class Postgres:
     def connect(self) -> Session:
         try:
             connection = psycopg.connect(self._url, autocommit=True, **cast("dict[str, Any]", _NETWORK))
+        except psycopg.ProgrammingError:
+            # The driver's own words may quote the password.
+            raise StoreUnusable(
+                f"The URL of PostgreSQL at {self._place} is not valid.",
+                hint="postgresql://user:password@host:5432/database",
+            ) from None
         except psycopg.Error as error:
             raise StoreUnavailable(
                 f"PostgreSQL at {self._place} could not be reached: {_line(error)}."
@@ -158,7 +164,7 @@ def _lock_of(owner: str) -> int:
 
 def _told(error: psycopg.Error) -> GanglionError:
     match error:
-        case errors.DiskFull() | errors.OutOfMemory():
+        case errors.DiskFull():
             return StorageFull(
                 "The disk of PostgreSQL is full.",
                 hint="Make room, or keep less with store.max_mb and store.max_age_s.",
@@ -181,4 +187,4 @@ def _line(error: psycopg.Error) -> str:
 
 def _without_password(url: str) -> str:
     parts = urlsplit(url)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    return (parts.netloc.rpartition("@")[2] or "localhost") + parts.path

@@ -20,7 +20,9 @@ _PUT: Final = """
     INSERT INTO responses (
         tenant, id, created_s, status, model, body, input_items, previous_id, conversation_id,
         owner, size_bytes
-    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ? + (
+        SELECT coalesce(sum(length(frame)), 0) FROM events WHERE tenant = ? AND response_id = ?
+    ))
     ON CONFLICT (tenant, id) DO UPDATE SET
         created_s = excluded.created_s, status = excluded.status, model = excluded.model,
         body = excluded.body, input_items = excluded.input_items, previous_id = excluded.previous_id,
@@ -29,7 +31,9 @@ _PUT: Final = """
 # Of two endings that race, also on two servers, the second waits for the row and then finds it finished.
 _REPLACE: Final = """
     UPDATE responses SET created_s = ?, status = ?, model = ?, body = ?, input_items = ?, previous_id = ?,
-        conversation_id = ?, owner = ?, size_bytes = ?
+        conversation_id = ?, owner = ?, size_bytes = ? + (
+            SELECT coalesce(sum(length(frame)), 0) FROM events WHERE tenant = ? AND response_id = ?
+        )
     WHERE tenant = ? AND id = ? AND status IN ('queued', 'in_progress') RETURNING id
 """
 _CHAIN: Final = """
@@ -46,14 +50,13 @@ _CHAIN: Final = """
 
 def put(session: Session, owner: str, response: StoredResponse, events: Sequence[StoredEvent]) -> None:
     """Keep a response, whatever its id named before, and events of its stream."""
-    session.rows(_PUT, *_row(response, owner, _size_of(session, response, events)))
+    session.rows(_PUT, response.tenant, response.id, *_row(response, owner, events))
     _insert_events(session, response.tenant, response.id, events)
 
 
 def replace(session: Session, owner: str, response: StoredResponse, events: Sequence[StoredEvent]) -> bool:
     """Keep a response in place of its unfinished self."""
-    row = _row(response, owner, _size_of(session, response, events))
-    if not session.rows(_REPLACE, *row[2:], response.tenant, response.id):
+    if not session.rows(_REPLACE, *_row(response, owner, events), response.tenant, response.id):
         return False
     _insert_events(session, response.tenant, response.id, events)
     return True
@@ -125,10 +128,13 @@ def unfinished_of(session: Session, owner: str, limit: int) -> list[Abandoned]:
     return [Abandoned(StoredResponse(*row[:-1]), row[-1]) for row in rows]
 
 
-def _row(response: StoredResponse, owner: str, size_bytes: int) -> Row:
+def _row(response: StoredResponse, owner: str, events: Sequence[StoredEvent]) -> Row:
+    """The values from `created_s` to `size_bytes`, which ends with the key of the events kept before.
+
+    Events are counted when their response is written, not with each batch: an update writes the whole row
+    anew, body and all, and counting along would cost more than the frames.
+    """
     return (
-        response.tenant,
-        response.id,
         response.created_s,
         response.status,
         response.model,
@@ -137,22 +143,10 @@ def _row(response: StoredResponse, owner: str, size_bytes: int) -> Row:
         response.previous_id,
         response.conversation_id,
         owner,
-        size_bytes,
-    )
-
-
-def _size_of(session: Session, response: StoredResponse, events: Sequence[StoredEvent]) -> int:
-    """With its events: they are counted when the response is written, not with each batch.
-
-    An update writes the whole row anew, body and all, so that counting along would cost more than the frames.
-    """
-    size_bytes = len(response.body) + len(response.input_items) + sum(len(event.frame) for event in events)
-    rows = session.rows(
-        "SELECT coalesce(sum(length(frame)), 0) FROM events WHERE tenant = ? AND response_id = ?",
+        len(response.body) + len(response.input_items) + sum(len(event.frame) for event in events),
         response.tenant,
         response.id,
     )
-    return size_bytes + int(rows[0][0])
 
 
 def _insert_events(session: Session, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> None:

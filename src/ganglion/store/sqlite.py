@@ -6,10 +6,11 @@ import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from time import time
 from typing import Final
 from uuid import uuid4
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
 from ganglion.store.schema import VERSION, steps_from
@@ -24,6 +25,7 @@ SHRINK_PAGES: Final = 1024
 OLDEST_LIBRARY: Final = (3, 35)
 _WAL_BYTES: Final = 16 * 2**20
 """What is left of the log after a burst; while it lasts the log may be longer."""
+STALE_S: Final = 60.0
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _PRAGMAS: Final = (
@@ -103,15 +105,7 @@ class SqliteFile:
         return _set_up(session, str(self._path), is_file=True)
 
     def is_alive(self, session: Session, owner: str) -> bool:
-        path = self._owners / owner
-        if not path.exists():
-            return False
-        try:
-            with FileLock(path, timeout=0):
-                path.unlink(missing_ok=True)
-        except (Timeout, OSError):
-            return True
-        return False
+        return self._is_locked(owner)
 
     def close(self) -> None:
         if self._lock is not None:
@@ -132,6 +126,25 @@ class SqliteFile:
             lock = FileLock(self._owners / self.owner, timeout=0, thread_local=False)
             lock.acquire()
             self._lock = lock
+            self._forget_the_dead()
+
+    def _forget_the_dead(self) -> None:
+        """Remove what killed stores left; a young file may be about to be locked."""
+        for path in self._owners.iterdir():
+            with suppress(OSError):
+                if path.stat().st_mtime < time() - STALE_S:
+                    self._is_locked(path.name)
+
+    def _is_locked(self, owner: str) -> bool:
+        path = self._owners / owner
+        if not path.exists():
+            return False
+        try:
+            with FileLock(path, timeout=0):
+                path.unlink(missing_ok=True)
+        except OSError:  # also filelock's Timeout
+            return True
+        return False
 
 
 class SqliteMemory:
