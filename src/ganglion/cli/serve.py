@@ -30,7 +30,7 @@ from ganglion.core.errors import InvalidValue
 from ganglion.server.settings import BuildInfo, Deadlines, ServerSettings
 
 if TYPE_CHECKING:
-    from ganglion.server.upkeep import Storage
+    from ganglion.server.storage import Storage
 
 OFF: Final = "off"
 """The store's url of a node that keeps nothing."""
@@ -193,7 +193,7 @@ def _serve(
 
 def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
     """Where to keep responses and conversations; None for nowhere."""
-    from ganglion.server.upkeep import Storage
+    from ganglion.server.storage import Storage
     from ganglion.store.opening import FILE_NAME
     from ganglion.store.values import Retention
 

@@ -26,7 +26,7 @@ from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
-from ganglion.server.upkeep import Storage, opened
+from ganglion.server.storage import Storage, opened
 
 logger = logging.getLogger("ganglion.server")
 

@@ -167,7 +167,7 @@ def _told(error: psycopg.Error) -> GanglionError:
         case errors.DiskFull():
             return StorageFull(
                 "The disk of PostgreSQL is full.",
-                hint="Make room, or keep less with store.max_mb and store.max_age_s.",
+                hint="Make room, or keep less with store.max_mb and store.max_age_days.",
             )
         case errors.DataCorrupted() | errors.IndexCorrupted():
             return StoreUnusable(f"PostgreSQL found damage: {_line(error)}.", hint="See the server's log.")

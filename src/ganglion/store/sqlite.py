@@ -249,7 +249,8 @@ def _told(error: sqlite3.Error, place: str) -> GanglionError:
 
 def _full(place: str) -> StorageFull:
     return StorageFull(
-        f"The disk of {place} is full.", hint="Make room, or keep less with store.max_mb and store.max_age_s."
+        f"The disk of {place} is full.",
+        hint="Make room, or keep less with store.max_mb and store.max_age_days.",
     )
 
 
