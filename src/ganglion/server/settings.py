@@ -1,6 +1,6 @@
 """What an operator decides about the doors."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 MEBIBYTE = 2**20
 
@@ -57,3 +57,5 @@ class ServerSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     build: BuildInfo = BuildInfo()
+    seal_key: bytes | None = field(default=None, repr=False)
+    """What reasoning is sealed with when it leaves, 32 bytes; None seals for this process alone."""
