@@ -1,7 +1,7 @@
 """Messages, Anthropic's wire.
 
 A stream, in order, each event under its own name: `message_start` with the prompt's usage, one `ping`; for
-each block `content_block_start`, `content_block_delta`*, `content_block_stop` with a rising index (text_delta,
+each block `content_block_start`, `content_block_delta`*, `content_block_stop` with rising index (text_delta,
 input_json_delta, or thinking_delta and last a signature_delta); `message_delta` with the stop reason and the
 whole usage; `message_stop`. `ping` may come at any time, also first, while the prompt waits. A failure after
 the first byte is one `error` and the end, without `message_stop`.

@@ -6,14 +6,28 @@ before is cached without being asked.
 
 from typing import Annotated, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from ganglion.wire.fields import MAX_TOKENS, ModelName, SamplingFields, StopString
 
 JsonObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 """Free-form JSON, kept as it stands until its size is known."""
+MaybeObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
+"""The same where it may be absent: msgspec reads no union with Raw in it."""
 ToolId = Annotated[str, Meta(min_length=1, max_length=256)]
 ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
+
+
+_NULL = b"null"
+
+
+def _absent() -> Raw:
+    return Raw(_NULL)
+
+
+def is_absent(value: Raw) -> bool:
+    """Whether a MaybeObject is null or was left out."""
+    return bytes(value) == _NULL
 
 
 class TextBlock(Struct, frozen=True, tag_field="type", tag="text"):
@@ -121,7 +135,7 @@ class AskedTool(Struct, frozen=True):
     type: Annotated[str, Meta(max_length=256)] | None = None
     name: ToolName | None = None
     description: str | None = None
-    input_schema: JsonObject | None = None
+    input_schema: MaybeObject = field(default_factory=_absent)
     strict: bool | None = None
     allowed_callers: Annotated[list[str], Meta(max_length=64)] | None = None
 
@@ -174,7 +188,7 @@ class OutputFormat(Struct, frozen=True, tag_field="type", tag="json_schema"):
 class OutputConfig(Struct, frozen=True):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
-    task_budget: JsonObject | None = None
+    task_budget: MaybeObject = field(default_factory=_absent)
 
 
 Messages = Annotated[list[AnyMessage], Meta(min_length=1, max_length=100_000)]

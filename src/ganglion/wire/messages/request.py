@@ -16,6 +16,7 @@ from ganglion.wire.messages.asked import (
     EnabledThinking,
     MessagesBody,
     ToolThinking,
+    is_absent,
 )
 from ganglion.wire.messages.free_form import read_object
 from ganglion.wire.messages.reply import Reply
@@ -191,7 +192,7 @@ def _is_omitted(asked: MessagesBody) -> bool:
 
 def _constraint(asked: Prompting) -> JsonSchema | None:
     config = asked.output_config
-    if config is not None and config.task_budget is not None and bytes(config.task_budget) not in _NOTHING:
+    if config is not None and not is_absent(config.task_budget):
         param = "output_config.task_budget"
         raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
     inside = config.format if config else None

@@ -12,6 +12,7 @@ from ganglion.wire.messages.asked import (
     NamedChoice,
     NoChoice,
     ToolChoice,
+    is_absent,
 )
 from ganglion.wire.messages.free_form import read_object
 
@@ -35,25 +36,29 @@ def tooling_of(asked: list[AskedTool] | None, choice: ToolChoice | None) -> Tool
         path = f"tools[{place}]"
         if each.type in (None, _CUSTOM):
             tools.append(_tool(each, path))
-        elif each.input_schema is not None:
+        elif not is_absent(each.input_schema):
             raise InvalidValue(
                 f"Invalid value for '{path}.type': a tool with an 'input_schema' is '{_CUSTOM}'.",
                 param=f"{path}.type",
             )
         else:
             dropped.append(each.type or "")
-    names = [tool.name for tool in tools]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            raise InvalidValue(f"'tools' names {name!r} twice; names must be unique.", param="tools")
+    _refuse_twins(tools)
     return Tooling(_use(tuple(tools), choice), tuple(dropped))
 
 
+def _refuse_twins(tools: list[Tool]) -> None:
+    seen: set[str] = set()
+    for tool in tools:
+        if tool.name in seen:
+            raise InvalidValue(f"'tools' names {tool.name!r} twice; names must be unique.", param="tools")
+        seen.add(tool.name)
+
+
 def _tool(asked: AskedTool, path: str) -> Tool:
-    for name in ("name", "input_schema"):
-        if getattr(asked, name) is None:
-            param = f"{path}.{name}"
-            raise MissingParameter(f"The parameter '{param}' is required.", param=param)
+    if asked.name is None or is_absent(asked.input_schema):
+        param = f"{path}.{'name' if asked.name is None else 'input_schema'}"
+        raise MissingParameter(f"The parameter '{param}' is required.", param=param)
     if asked.allowed_callers is not None and "direct" not in asked.allowed_callers:
         param = f"{path}.allowed_callers"
         raise UnsupportedParameter(
@@ -61,8 +66,6 @@ def _tool(asked: AskedTool, path: str) -> Tool:
             param=param,
             hint="Add 'direct': no code is executed here.",
         )
-    assert asked.name is not None
-    assert asked.input_schema is not None
     return Tool(
         name=asked.name,
         description=asked.description,

@@ -7,7 +7,8 @@ a conversation can move between backends and a model is never told thoughts that
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import assert_never
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
@@ -63,18 +64,19 @@ def turns_of(
     """Read the conversation, or raise the InvalidRequest that names the block which cannot be read."""
     reader = _Reader(model, tenant, seal_key)
     if system:
-        reader.add(Message("system", _text(system)))
+        reader.turns.append(Message("system", _text(system)))
     for place, message in enumerate(messages):
         reader.read(message, f"messages[{place}]")
-    last = reader.turns[-1] if reader.turns else None
+    turns = _merged(reader.turns)
+    last = turns[-1] if turns else None
     if last is None or last.role != "assistant":
-        return Turns(tuple(reader.turns), False, reader.unsealed)
+        return Turns(turns, False, reader.unsealed)
     if last.tool_calls:
         path = f"messages[{len(messages) - 1}]"
         raise InvalidValue(f"'{path}' ends in a 'tool_use' without its 'tool_result'.", param=path)
     if last.content or last.reasoning:
-        return Turns(tuple(reader.turns), True, reader.unsealed)
-    return Turns(tuple(reader.turns[:-1]), False, reader.unsealed)
+        return Turns(turns, True, reader.unsealed)
+    return Turns(turns[:-1], False, reader.unsealed)
 
 
 @dataclass(slots=True)
@@ -92,33 +94,19 @@ class _Reader:
     def read(self, message: AnyMessage, path: str) -> None:
         match message:
             case SystemMessage(content=content):
-                self.add(Message("system", _text(content)))
+                self.turns.append(Message("system", _text(content)))
             case UserMessage(content=content):
                 if isinstance(content, str):
-                    self.add(Message("user", content))
+                    self.turns.append(Message("user", content))
                 else:
                     self._user(content, path)
             case AssistantMessage(content=content):
                 if isinstance(content, str):
-                    self.add(Message("assistant", content))
+                    self.turns.append(Message("assistant", content))
                 else:
                     self._assistant(content, path)
             case _:
                 assert_never(message)
-
-    def add(self, turn: Message) -> None:
-        last = self.turns[-1] if self.turns else None
-        if last is None or last.role != turn.role or turn.role not in ("user", "assistant"):
-            self.turns.append(turn)
-        elif turn.role == "user":
-            self.turns[-1] = replace(last, content=last.content + _BETWEEN_TURNS + turn.content)
-        else:
-            self.turns[-1] = replace(
-                last,
-                content=last.content + turn.content,
-                reasoning="\n".join(filter(None, (last.reasoning, turn.reasoning))) or None,
-                tool_calls=last.tool_calls + turn.tool_calls,
-            )
 
     def _user(self, blocks: list[UserBlock], path: str) -> None:
         said: list[str] = []
@@ -134,7 +122,7 @@ class _Reader:
 
     def _say(self, said: list[str]) -> None:
         if said:
-            self.add(Message("user", "".join(said)))
+            self.turns.append(Message("user", "".join(said)))
             said.clear()
 
     def _result(self, block: ToolResultBlock, path: str) -> None:
@@ -142,7 +130,7 @@ class _Reader:
         # A turn of a tool has no place for its failure but its words.
         told = f"Error: {content}" if block.is_error else content
         name = self.names.get(block.tool_use_id)
-        self.add(Message("tool", told, name=name, tool_call_id=call_id(block.tool_use_id)))
+        self.turns.append(Message("tool", told, name=name, tool_call_id=call_id(block.tool_use_id)))
 
     def _assistant(self, blocks: list[AssistantBlock], path: str) -> None:
         said: list[str] = []
@@ -162,7 +150,9 @@ class _Reader:
                     self.names[identity] = name
                 case _:
                     assert_never(block)
-        self.add(Message("assistant", "".join(said), "\n".join(thoughts) or None, tool_calls=tuple(calls)))
+        self.turns.append(
+            Message("assistant", "".join(said), "\n".join(thoughts) or None, tool_calls=tuple(calls))
+        )
 
     def _thoughts(self, block: ThinkingBlock) -> list[str]:
         if seal.verify(self.seal_key, self.tenant, block.thinking, block.signature or ""):
@@ -209,6 +199,26 @@ class _Reader:
             case _:
                 assert_never(block.source)
         return "\n".join(filter(None, (block.title, block.context, text)))
+
+
+def _merged(turns: list[Message]) -> tuple[Message, ...]:
+    merged: list[Message] = []
+    for role, neighbours in groupby(turns, key=lambda turn: turn.role):
+        same = list(neighbours)
+        if len(same) == 1 or role not in ("user", "assistant"):
+            merged += same
+        elif role == "user":
+            merged.append(Message(role, _BETWEEN_TURNS.join(turn.content for turn in same)))
+        else:
+            merged.append(
+                Message(
+                    role,
+                    "".join(turn.content for turn in same),
+                    "\n".join(turn.reasoning for turn in same if turn.reasoning) or None,
+                    tool_calls=tuple(call for turn in same for call in turn.tool_calls),
+                )
+            )
+    return tuple(merged)
 
 
 def _text(content: str | list[TextBlock]) -> str:
