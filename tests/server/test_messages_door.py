@@ -8,12 +8,12 @@ from pathlib import Path
 
 import anthropic
 import pytest
-from played_engine import PlayedEngine
 
 from ganglion.core.errors import GanglionError, ModelLoading, Overloaded, RateLimited
 from ganglion.core.request import Message
 from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.engines.echo_script import Call, Script
+from played_engine import PlayedEngine
 
 SCRIPT = Path(__file__).with_name("anthropic_script.py")
 OLDER = Path(sys.prefix) / "anthropic-1"

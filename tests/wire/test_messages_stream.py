@@ -2,6 +2,7 @@
 
 import json
 import os
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -201,7 +202,7 @@ blocks = st.lists(
 
 def pieces(text: str, places: list[int]) -> list[str]:
     borders = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[start:end] for start, end in zip(borders, borders[1:], strict=False)]
+    return [text[start:end] for start, end in pairwise(borders)]
 
 
 @given(blocks, st.sampled_from([PLAIN, OMITTED]), st.sampled_from(["stop", "length"]))
