@@ -430,6 +430,7 @@ def test_what_is_not_a_body_is_refused(body: bytes) -> None:
 def test_a_hostile_input_of_a_call_is_refused_not_broken_on() -> None:
     for inside in (b'{"a":"\\ud800"}', b'{"a":' * 2000 + b"1" + b"}" * 2000, b'{"a":"\xff"}'):
         block = b'{"type":"tool_use","id":"a","name":"f","input":%b}' % inside
-        body = b'{"model":"m","max_tokens":1,"messages":[{"role":"assistant","content":[%b]}]}'
-        with pytest.raises(InvalidRequest):
-            parse(body % block, arrival())
+        turns_of = b'[{"role":"assistant","content":[%b]},{"role":"user","content":""}]' % block
+        body = b'{"model":"m","max_tokens":1,"messages":%b}' % turns_of
+        with pytest.raises(InvalidJson):
+            parse(body, arrival())
