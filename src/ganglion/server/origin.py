@@ -16,7 +16,7 @@ from ganglion.server.refusals import error_response
 from ganglion.server.scope import header, header_values
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
-_EXPOSED = b"x-request-id, retry-after"
+_EXPOSED = b"x-request-id, request-id, retry-after"
 _PREFLIGHT_MAX_AGE_S = "600"
 
 

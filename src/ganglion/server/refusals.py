@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
 from ganglion.server.scope import request_id, route_path
-from ganglion.wire import errors
+from ganglion.wire import errors, messages
 
 logger = logging.getLogger("ganglion.server")
 
@@ -30,7 +30,12 @@ class Told:
 Teller = Callable[[GanglionError, str], Told]
 """How a wire tells an error; the second argument is the request's id."""
 
-TELLERS: tuple[tuple[str, Teller], ...] = ()
+
+def _anthropic(error: GanglionError, request_id: str) -> Told:
+    return Told(messages.status_of(error), messages.told(error, request_id))
+
+
+TELLERS: tuple[tuple[str, Teller], ...] = (("/v1/messages", _anthropic),)
 """The first prefix that a path begins with decides; all other routes speak OpenAI's words."""
 
 

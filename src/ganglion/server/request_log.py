@@ -38,7 +38,9 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                extra = [(b"x-request-id", request_id.encode())]
+                encoded = request_id.encode()
+                # Anthropic's SDKs look for the id under the second name.
+                extra = [(b"x-request-id", encoded), (b"request-id", encoded)]
                 if self._gate.is_draining:
                     extra.append((b"connection", b"close"))
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}

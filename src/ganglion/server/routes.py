@@ -13,6 +13,7 @@ from ganglion.server.chat import ChatDoor
 from ganglion.server.drain import Gate
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
+from ganglion.server.messages import CountTokensDoor, MessagesDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
@@ -20,6 +21,7 @@ from ganglion.server.responses.routes import responses_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.wire import health, models, openapi
+from ganglion.wire.messages import models as anthropic_models
 
 
 def build_routes(
@@ -34,6 +36,7 @@ def build_routes(
 ) -> list[BaseRoute]:
     """The table that the router and the access test read; the holder's models come and go."""
     engine = ports.engine
+    state = state or State()
     views = _Views(engine, settings, gate, metrics)
     models = ModelViews(engine, settings)
     node = MachineDoor(engine, gate, settings.build.version, holder, machine)
@@ -55,7 +58,13 @@ def build_routes(
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
-        *responses_routes(ports, settings, gate, state or State()),
+        *responses_routes(ports, settings, gate, state),
+        Route("/v1/messages", MessagesDoor(ports, settings, gate, state.seal), methods=["POST"]),
+        Route(
+            "/v1/messages/count_tokens",
+            CountTokensDoor(ports, settings, gate, state.seal),
+            methods=["POST"],
+        ),
     ]
 
 
@@ -103,15 +112,20 @@ class _Views:
         page = await self._metrics.page(self._engine.models())
         return Response(page, headers={"content-type": CONTENT_TYPE})
 
-    async def models(self, _: Request) -> Response:
-        return _json(models.every(self._engine.models()))
+    async def models(self, request: Request) -> Response:
+        wire = anthropic_models if _is_anthropic(request) else models
+        return _json(wire.every(self._engine.models()))
 
     async def model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
         for model in self._engine.models():
             if name == model.id or name in model.aliases:
-                return _json(models.one(model))
+                return _json((anthropic_models if _is_anthropic(request) else models).one(model))
         raise ModelNotFound(name[:200])
+
+
+def _is_anthropic(request: Request) -> bool:
+    return "anthropic-version" in request.headers
 
 
 def _json(body: bytes) -> Response:

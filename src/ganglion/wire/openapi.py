@@ -12,6 +12,10 @@ from ganglion.wire.discovery import Discovery
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
+from ganglion.wire.messages.asked import CountBody, MessagesBody
+from ganglion.wire.messages.models import ModelInfo, ModelPage
+from ganglion.wire.messages.refusal import ErrorMessage
+from ganglion.wire.messages.reply import AnsweredMessage, TokenCount
 from ganglion.wire.models import ModelCard, ModelList
 from ganglion.wire.responses.asked import (
     CompactBody,
@@ -37,6 +41,7 @@ _SHAPES = (
     *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope, ModelCard, ModelList),
     *(ResponsesBody, ResponseObject, InputTokens, CompactBody, CompactedResponse, DeletedResponse, ItemList),
     *(Conversation, ConversationBody, ConversationUpdateBody, DeletedConversation, ItemsBody),
+    *(MessagesBody, CountBody, AnsweredMessage, TokenCount, ErrorMessage, ModelInfo, ModelPage),
     *(Discovery, Health, Probe, Version),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
 )
@@ -54,6 +59,7 @@ class Operation:
     parameters: Sequence[Json] = ()
     is_public: bool = False
     can_fail: bool = True
+    failure: type[msgspec.Struct] = ErrorEnvelope
 
 
 def document(version: str) -> Json:
@@ -69,7 +75,8 @@ def document(version: str) -> Json:
         "info": {
             "title": "Ganglion",
             "version": version,
-            "description": "An inference node. Errors of every route have the shape of ErrorEnvelope.",
+            "description": "An inference node. Errors have the shape of ErrorEnvelope; those of /v1/messages "
+            "have that of ErrorMessage.",
         },
         "security": [{"bearer": []}, {"apiKey": []}],
         "paths": paths,
@@ -100,6 +107,10 @@ def _json(description: str, shape: type[msgspec.Struct]) -> Json:
     return _content(description, _JSON, _ref(shape.__name__))
 
 
+def _either(description: str, *shapes: type[msgspec.Struct]) -> Json:
+    return _content(description, _JSON, {"anyOf": [_ref(shape.__name__) for shape in shapes]})
+
+
 def _text(description: str, media_type: str) -> Json:
     return _content(description, media_type, {"type": "string"})
 
@@ -112,8 +123,8 @@ def _header(name: str, description: str) -> Json:
 def _described(operation: Operation) -> Json:
     answers: Json = dict(operation.answers)
     if operation.can_fail:
-        answers["4XX"] = _json("The request cannot be answered as it stands.", ErrorEnvelope)
-        answers["5XX"] = _json("The server cannot answer now; a 503 says when to retry.", ErrorEnvelope)
+        answers["4XX"] = _json("The request cannot be answered as it stands.", operation.failure)
+        answers["5XX"] = _json("The server cannot answer now; a 503 says when to retry.", operation.failure)
     described: Json = {
         "summary": operation.summary,
         "operationId": _operation_id(operation),
@@ -175,6 +186,17 @@ _PAGE: tuple[Json, ...] = (
     },
     {"name": "after", "in": "query", "required": False, "schema": {"type": "string"}},
 )
+_MESSAGES_ANSWER: Json = {
+    "description": "The answer; with `stream` true, named server-sent events.",
+    "content": {_JSON: {"schema": _ref("AnsweredMessage")}, "text/event-stream": {}},
+}
+_ANTHROPIC_VERSION: Json = {
+    "name": "anthropic-version",
+    "in": "header",
+    "required": False,
+    "description": "Any value asks for the words of Anthropic's wire.",
+    "schema": {"type": "string", "enum": ["2023-06-01"]},
+}
 _MODEL: Json = {
     "name": "model",
     "in": "path",
@@ -314,13 +336,35 @@ OPERATIONS: tuple[Operation, ...] = (
         {"200": _json("The conversation.", Conversation)},
         parameters=(_ID, _ITEM),
     ),
-    Operation("get", "/v1/models", "List the models.", {"200": _json("The models.", ModelList)}),
+    Operation(
+        "post",
+        "/v1/messages",
+        "Answer a conversation in the words of Anthropic's wire.",
+        {"200": _MESSAGES_ANSWER},
+        body="MessagesBody",
+        failure=ErrorMessage,
+    ),
+    Operation(
+        "post",
+        "/v1/messages/count_tokens",
+        "Count the tokens of a conversation.",
+        {"200": _json("The count.", TokenCount)},
+        body="CountBody",
+        failure=ErrorMessage,
+    ),
+    Operation(
+        "get",
+        "/v1/models",
+        "List the models.",
+        {"200": _either("The models.", ModelList, ModelPage)},
+        parameters=(_ANTHROPIC_VERSION,),
+    ),
     Operation(
         "get",
         "/v1/models/{model}",
         "Describe one model.",
-        {"200": _json("The model.", ModelCard)},
-        parameters=(_MODEL,),
+        {"200": _either("The model.", ModelCard, ModelInfo)},
+        parameters=(_MODEL, _ANTHROPIC_VERSION),
     ),
     Operation(
         "get",

@@ -1,0 +1,95 @@
+"""The doors of `POST /v1/messages` and `POST /v1/messages/count_tokens`."""
+
+import logging
+import uuid
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ganglion.server.answers import Answers
+from ganglion.server.drain import Gate
+from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.ports import Ports
+from ganglion.server.scope import request_id, tenant
+from ganglion.server.settings import ServerSettings
+from ganglion.server.unknown_fields import UnknownFields
+from ganglion.wire import messages
+from ganglion.wire.seal import HmacSeal
+
+logger = logging.getLogger("ganglion.server")
+
+_NAME_SHOWN = 64
+
+
+class MessagesDoor:
+    """Parses a call, runs its request, and streams or returns what it answers."""
+
+    def __init__(self, ports: Ports, settings: ServerSettings, gate: Gate, seal: HmacSeal) -> None:
+        self._engine = ports.engine
+        self._settings = settings
+        self._gate = gate
+        self._seal = seal
+        self._unknown = UnknownFields()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_json(scope, receive, self._settings)
+        call = messages.parse(body, arrival(scope, self._settings, self._seal))
+        self._unknown.note(call.unknown_fields)
+        _tell_dropped(call, scope)
+        with self._gate.admit():
+            await while_connected(scope, receive, self._answer(call, scope, receive, send))
+
+    async def _answer(self, call: messages.MessagesCall, scope: Scope, receive: Receive, send: Send) -> None:
+        async with Answers(self._engine, (call.request,)) as answers:
+            if call.is_streamed:
+                await stream(answers, messages.MessagesProjection(call.reply), send, self._settings)
+                return
+            (answer,) = await answers.whole()
+        whole = messages.body(answer, call.reply)
+        await Response(whole, media_type="application/json")(scope, receive, send)
+
+
+class CountTokensDoor:
+    """Says how long a prompt is, without answering it."""
+
+    def __init__(self, ports: Ports, settings: ServerSettings, gate: Gate, seal: HmacSeal) -> None:
+        self._reader = ports.reader
+        self._settings = settings
+        self._gate = gate
+        self._seal = seal
+        self._unknown = UnknownFields()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_json(scope, receive, self._settings)
+        call = messages.parse_count(body, arrival(scope, self._settings, self._seal))
+        self._unknown.note(call.unknown_fields)
+        with self._gate.admit():
+            await while_connected(scope, receive, self._count(call, scope, receive, send))
+
+    async def _count(self, call: messages.CountCall, scope: Scope, receive: Receive, send: Send) -> None:
+        read = await self._reader.read(call.request)
+        counted = messages.count_body(len(read.tokens))
+        await Response(counted, media_type="application/json")(scope, receive, send)
+
+
+def arrival(scope: Scope, settings: ServerSettings, seal: HmacSeal) -> messages.Arrival:
+    """What is known of a request besides its body."""
+    return messages.Arrival(
+        id=f"msg_{uuid.uuid4().hex}",
+        request_id=request_id(scope),
+        seal=seal,
+        tenant=tenant(scope),
+        is_strict=settings.is_strict,
+    )
+
+
+def _tell_dropped(call: messages.MessagesCall, scope: Scope) -> None:
+    if call.dropped_tools:
+        shown = ", ".join(name[:_NAME_SHOWN] for name in call.dropped_tools[:16])
+        logger.warning("hosted tools are not run here: %r, request_id=%s", shown, request_id(scope))
+    if call.unsealed_thoughts:
+        logger.debug(
+            "%d thinking blocks without our seal were left out, request_id=%s",
+            call.unsealed_thoughts,
+            request_id(scope),
+        )

@@ -1,0 +1,225 @@
+"""The messages of a body as turns of a conversation.
+
+Law: nothing is added and nothing reordered. Blocks of one message are put together as they stand, a tool's
+result becomes a turn of its own in its place, and neighbours of one role are one turn, as this API has it.
+Reasoning counts only under our own seal: what a client changed, or another server wrote, is left out, so that
+a conversation can move between backends and a model is never told thoughts that it did not have.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from typing import assert_never
+
+from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
+from ganglion.core.request import Message, ToolCall
+from ganglion.wire.messages.asked import (
+    AnyMessage,
+    AssistantBlock,
+    AssistantMessage,
+    Base64Source,
+    ContentSource,
+    DocumentBlock,
+    FileSource,
+    ImageBlock,
+    RedactedThinkingBlock,
+    SystemMessage,
+    TextBlock,
+    TextSource,
+    ThinkingBlock,
+    ToolReferenceBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UrlSource,
+    UserBlock,
+    UserMessage,
+)
+from ganglion.wire.messages.free_form import read_object
+from ganglion.wire.messages.ids import call_id
+from ganglion.wire.seal import HmacSeal
+
+_MAX_INPUT_BYTES = 2**20
+_BETWEEN_TURNS = "\n\n"
+
+ReadableBlock = TextBlock | ImageBlock | DocumentBlock | ToolReferenceBlock
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """A conversation, and how many of its thoughts were left out."""
+
+    messages: tuple[Message, ...]
+    is_continued: bool
+    unsealed: int
+
+
+def turns_of(
+    system: str | list[TextBlock] | None,
+    messages: list[AnyMessage],
+    *,
+    model: str,
+    tenant: str,
+    seal: HmacSeal,
+) -> Turns:
+    """Read the conversation, or raise the InvalidRequest that names the block which cannot be read."""
+    reader = _Reader(model, tenant, seal)
+    if system:
+        reader.turns.append(Message("system", _text(system)))
+    for place, message in enumerate(messages):
+        reader.read(message, f"messages[{place}]")
+    turns = _merged(reader.turns)
+    last = turns[-1] if turns else None
+    if last is None or last.role != "assistant":
+        return Turns(turns, False, reader.unsealed)
+    if last.tool_calls:
+        path = f"messages[{len(messages) - 1}]"
+        raise InvalidValue(f"'{path}' ends in a 'tool_use' without its 'tool_result'.", param=path)
+    if last.content or last.reasoning:
+        return Turns(turns, True, reader.unsealed)
+    return Turns(turns[:-1], False, reader.unsealed)
+
+
+@dataclass(slots=True)
+class _Reader:
+    """The conversation as far as it is read."""
+
+    model: str
+    tenant: str
+    seal: HmacSeal
+    turns: list[Message] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    """Which tool each call called."""
+    unsealed: int = 0
+
+    def read(self, message: AnyMessage, path: str) -> None:
+        match message:
+            case SystemMessage(content=content):
+                self.turns.append(Message("system", _text(content)))
+            case UserMessage(content=content):
+                if isinstance(content, str):
+                    self.turns.append(Message("user", content))
+                else:
+                    self._user(content, path)
+            case AssistantMessage(content=content):
+                if isinstance(content, str):
+                    self.turns.append(Message("assistant", content))
+                else:
+                    self._assistant(content, path)
+            case _:
+                assert_never(message)
+
+    def _user(self, blocks: list[UserBlock], path: str) -> None:
+        said: list[str] = []
+        for place, block in enumerate(blocks):
+            inside = f"{path}.content[{place}]"
+            if isinstance(block, ToolResultBlock):
+                self._say(said)
+                self._result(block, inside)
+            else:
+                said.append(self._readable(block, inside))
+        if said or not blocks:
+            self._say(said or [""])
+
+    def _say(self, said: list[str]) -> None:
+        if said:
+            self.turns.append(Message("user", "".join(said)))
+            said.clear()
+
+    def _result(self, block: ToolResultBlock, path: str) -> None:
+        content = self._joined(block.content or "", f"{path}.content")
+        # A turn of a tool has no place for its failure but its words.
+        told = f"Error: {content}" if block.is_error else content
+        name = self.names.get(block.tool_use_id)
+        self.turns.append(Message("tool", told, name=name, tool_call_id=call_id(block.tool_use_id)))
+
+    def _assistant(self, blocks: list[AssistantBlock], path: str) -> None:
+        said: list[str] = []
+        thoughts: list[str] = []
+        calls: list[ToolCall] = []
+        for place, block in enumerate(blocks):
+            match block:
+                case TextBlock(text=text):
+                    said.append(text)
+                case ThinkingBlock():
+                    thoughts += self._thoughts(block)
+                case RedactedThinkingBlock():
+                    self.unsealed += 1
+                case ToolUseBlock(id=identity, name=name, input=raw):
+                    read_object(raw, f"{path}.content[{place}].input", _MAX_INPUT_BYTES)
+                    calls.append(ToolCall(call_id(identity), name, bytes(raw).decode()))
+                    self.names[identity] = name
+                case _:
+                    assert_never(block)
+        self.turns.append(
+            Message("assistant", "".join(said), "\n".join(thoughts) or None, tool_calls=tuple(calls))
+        )
+
+    def _thoughts(self, block: ThinkingBlock) -> list[str]:
+        if self.seal.verify(self.tenant, block.thinking, block.signature or ""):
+            return [block.thinking] if block.thinking else []
+        self.unsealed += 1
+        return []
+
+    def _joined(self, content: str | Sequence[ReadableBlock], path: str) -> str:
+        if isinstance(content, str):
+            return content
+        return "".join(self._readable(block, f"{path}[{place}]") for place, block in enumerate(content))
+
+    def _readable(self, block: ReadableBlock, path: str) -> str:
+        match block:
+            case TextBlock(text=text):
+                return text
+            case ToolReferenceBlock(tool_name=name):
+                return name
+            case DocumentBlock():
+                return self._document(block, path)
+            case ImageBlock():
+                raise VisionUnsupported(
+                    f"The model {self.model!r} reads text only, and '{path}' is an image.",
+                    param=path,
+                    extras={"model": self.model, "suggestion": "send text only"},
+                )
+            case _:
+                assert_never(block)
+
+    def _document(self, block: DocumentBlock, path: str) -> str:
+        if block.citations is not None and block.citations.enabled:
+            param = f"{path}.citations"
+            raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
+        match block.source:
+            case TextSource(data=text):
+                pass
+            case ContentSource(content=content):
+                text = self._joined(content, f"{path}.source.content")
+            case Base64Source() | UrlSource() | FileSource():
+                param = f"{path}.source"
+                raise UnsupportedParameter(
+                    f"'{param}' is not text, and only documents of text can be read.", param=param
+                )
+            case _:
+                assert_never(block.source)
+        return "\n".join(filter(None, (block.title, block.context, text)))
+
+
+def _merged(turns: list[Message]) -> tuple[Message, ...]:
+    merged: list[Message] = []
+    for role, neighbours in groupby(turns, key=lambda turn: turn.role):
+        same = list(neighbours)
+        if len(same) == 1 or role not in ("user", "assistant"):
+            merged += same
+        elif role == "user":
+            merged.append(Message(role, _BETWEEN_TURNS.join(turn.content for turn in same)))
+        else:
+            merged.append(
+                Message(
+                    role,
+                    "".join(turn.content for turn in same),
+                    "\n".join(turn.reasoning for turn in same if turn.reasoning) or None,
+                    tool_calls=tuple(call for turn in same for call in turn.tool_calls),
+                )
+            )
+    return tuple(merged)
+
+
+def _text(content: str | list[TextBlock]) -> str:
+    return content if isinstance(content, str) else "".join(block.text for block in content)
