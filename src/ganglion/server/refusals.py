@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
 from ganglion.server.scope import request_id, route_path
 from ganglion.wire import errors
+from ganglion.wire.ollama import errors as ollama_errors
 
 logger = logging.getLogger("ganglion.server")
 
@@ -30,7 +31,9 @@ class Told:
 Teller = Callable[[GanglionError, str], Told]
 """How a wire tells an error; the second argument is the request's id."""
 
-TELLERS: tuple[tuple[str, Teller], ...] = ()
+TELLERS: tuple[tuple[str, Teller], ...] = (
+    ("/api/", lambda error, _: Told(error.status, ollama_errors.envelope(error))),
+)
 """The first prefix that a path begins with decides; all other routes speak OpenAI's words."""
 
 

@@ -14,6 +14,7 @@ from ganglion.server.drain import Gate
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
+from ganglion.server.ollama import ollama_routes
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
 from ganglion.server.settings import ServerSettings
@@ -52,6 +53,7 @@ def build_routes(
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
+        *ollama_routes(ports, settings, gate, holder),
     ]
 
 

@@ -13,6 +13,19 @@ from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
 from ganglion.wire.models import ModelCard, ModelList
+from ganglion.wire.ollama.asked import (
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaGenerateBody,
+    OllamaPullBody,
+    OllamaShowBody,
+)
+from ganglion.wire.ollama.embed import OllamaEmbeddingsReply, OllamaEmbedReply
+from ganglion.wire.ollama.errors import OllamaError
+from ganglion.wire.ollama.models import OllamaProcesses, OllamaShown, OllamaTags, OllamaVersion
+from ganglion.wire.ollama.pull import OllamaPulled
+from ganglion.wire.ollama.reply import OllamaChatReply, OllamaGenerateReply
 
 Json = dict[str, JsonValue]
 
@@ -21,6 +34,9 @@ _SHAPES = (
     *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope, ModelCard, ModelList),
     *(Discovery, Health, Probe, Version),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
+    *(OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody, OllamaShowBody),
+    *(OllamaChatReply, OllamaGenerateReply, OllamaEmbedReply, OllamaEmbeddingsReply, OllamaShown),
+    *(OllamaPullBody, OllamaPulled, OllamaTags, OllamaProcesses, OllamaVersion, OllamaError),
 )
 
 
@@ -36,6 +52,7 @@ class Operation:
     parameters: Sequence[Json] = ()
     is_public: bool = False
     can_fail: bool = True
+    error: type[msgspec.Struct] = ErrorEnvelope
 
 
 def document(version: str) -> Json:
@@ -51,7 +68,7 @@ def document(version: str) -> Json:
         "info": {
             "title": "Ganglion",
             "version": version,
-            "description": "An inference node. Errors of every route have the shape of ErrorEnvelope.",
+            "description": "An inference node. Each route tells errors in the words of its wire.",
         },
         "security": [{"bearer": []}, {"apiKey": []}],
         "paths": paths,
@@ -94,8 +111,8 @@ def _header(name: str, description: str) -> Json:
 def _described(operation: Operation) -> Json:
     answers: Json = dict(operation.answers)
     if operation.can_fail:
-        answers["4XX"] = _json("The request cannot be answered as it stands.", ErrorEnvelope)
-        answers["5XX"] = _json("The server cannot answer now; a 503 says when to retry.", ErrorEnvelope)
+        answers["4XX"] = _json("The request cannot be answered as it stands.", operation.error)
+        answers["5XX"] = _json("The server cannot answer now; a 503 says when to retry.", operation.error)
     described: Json = {
         "summary": operation.summary,
         "operationId": _operation_id(operation),
@@ -141,6 +158,20 @@ _WAIT: Json = {
     "description": "false answers 202 at once.",
     "schema": {"type": "string", "enum": ["true", "false"]},
 }
+
+
+def _lines(description: str, shape: type[msgspec.Struct]) -> Json:
+    """A JSON body that is one such object a line where it streams."""
+    schema: Json = {"schema": _ref(shape.__name__)}
+    return {"description": description, "content": {_JSON: schema, "application/x-ndjson": {}}}
+
+
+def _ollama(
+    method: str, path: str, summary: str, answer: Json, body: type[msgspec.Struct] | None = None
+) -> Operation:
+    name = None if body is None else body.__name__
+    return Operation(method, f"/api/{path}", summary, {"200": answer}, body=name, error=OllamaError)
+
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -197,6 +228,37 @@ OPERATIONS: tuple[Operation, ...] = (
         {"200": _json("Its capabilities.", Capabilities)},
         parameters=(_MODEL,),
     ),
+    _ollama(
+        "post",
+        "chat",
+        "Answer a conversation in Ollama's words, as a stream unless told otherwise.",
+        _lines("The answer.", OllamaChatReply),
+        OllamaChatBody,
+    ),
+    _ollama(
+        "post",
+        "generate",
+        "Answer or continue a text in Ollama's words.",
+        _lines("The answer.", OllamaGenerateReply),
+        OllamaGenerateBody,
+    ),
+    _ollama(
+        "post", "embed", "Turn texts into vectors.", _json("The vectors.", OllamaEmbedReply), OllamaEmbedBody
+    ),
+    _ollama(
+        "post",
+        "embeddings",
+        "Turn one text into a vector, the older way.",
+        _json("The vector.", OllamaEmbeddingsReply),
+        OllamaEmbeddingsBody,
+    ),
+    _ollama("post", "show", "Describe a model.", _json("The model.", OllamaShown), OllamaShowBody),
+    _ollama(
+        "post", "pull", "Fetch and load a model.", _lines("How it got here.", OllamaPulled), OllamaPullBody
+    ),
+    _ollama("get", "tags", "List the models.", _json("The models.", OllamaTags)),
+    _ollama("get", "ps", "List the models in memory.", _json("The models.", OllamaProcesses)),
+    _ollama("get", "version", "Name the version of Ollama's API.", _json("The version.", OllamaVersion)),
     Operation("get", "/health", "Say how the node is doing.", {"200": _json("Its health.", Health)}),
     Operation(
         "get",
