@@ -5,7 +5,7 @@ Null means the same as absent everywhere.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Raw, Struct
 
 from ganglion.core.request import Effort
 from ganglion.wire.fields import ModelName, Penalty, StopString, TokenCount
@@ -34,10 +34,10 @@ class OllamaOptions(Struct, frozen=True, kw_only=True):
 
 
 class OllamaCalledFunction(Struct, frozen=True):
-    """A function with the arguments it was called with."""
+    """A function with the arguments it was called with: an object, which is handed on as it is written."""
 
     name: FunctionName
-    arguments: dict[str, Any] | None = None
+    arguments: Raw = Raw(b"{}")
 
 
 class OllamaCall(Struct, frozen=True):

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -69,9 +69,14 @@ class OllamaSaid(Struct, frozen=True, kw_only=True):
     tool_calls: tuple[OllamaMadeCall, ...] | UnsetType = UNSET
 
 
-class OllamaEnd(Struct, frozen=True, kw_only=True):
-    """What only the last line says; durations are nanoseconds."""
+class OllamaChatReply(Struct, frozen=True, kw_only=True):
+    """A line of a chat's stream, or all of it; durations are nanoseconds and stand on the last line."""
 
+    model: str
+    created_at: str
+    message: OllamaSaid
+    logprobs: list[OllamaLogprob] | UnsetType = UNSET
+    done: bool
     done_reason: DoneReason | UnsetType = UNSET
     total_duration: int | UnsetType = UNSET
     load_duration: int | UnsetType = UNSET
@@ -81,18 +86,8 @@ class OllamaEnd(Struct, frozen=True, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class OllamaChatReply(OllamaEnd, frozen=True, kw_only=True):
-    """A line of a chat's stream, or all of it."""
-
-    model: str
-    created_at: str
-    message: OllamaSaid
-    logprobs: list[OllamaLogprob] | UnsetType = UNSET
-    done: bool
-
-
-class OllamaGenerateReply(OllamaEnd, frozen=True, kw_only=True):
-    """A line of a generated text's stream, or all of it."""
+class OllamaGenerateReply(Struct, frozen=True, kw_only=True):
+    """A line of a generated text's stream, or all of it; as a chat's, without a message."""
 
     model: str
     created_at: str
@@ -100,6 +95,25 @@ class OllamaGenerateReply(OllamaEnd, frozen=True, kw_only=True):
     thinking: str | UnsetType = UNSET
     logprobs: list[OllamaLogprob] | UnsetType = UNSET
     done: bool
+    done_reason: DoneReason | UnsetType = UNSET
+    total_duration: int | UnsetType = UNSET
+    load_duration: int | UnsetType = UNSET
+    prompt_eval_count: int | UnsetType = UNSET
+    prompt_eval_duration: int | UnsetType = UNSET
+    eval_count: int | UnsetType = UNSET
+    eval_duration: int | UnsetType = UNSET
+
+
+class Ending(TypedDict, total=False):
+    """What only the last line says."""
+
+    done_reason: DoneReason
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+    prompt_eval_duration: int
+    eval_count: int
+    eval_duration: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +126,9 @@ class Part:
     tokens: tuple[Token, ...] = ()
 
 
-def line(reply: Reply, part: Part, end: OllamaEnd | None = None) -> bytes:
+def line(reply: Reply, part: Part, end: Ending | None = None) -> bytes:
     """One line, in the words of the route that asked; `end` makes it the last."""
-    ending = {} if end is None else msgspec.structs.asdict(end)
+    ending: Ending = end or {}
     thinking = part.thinking or UNSET
     logprobs = logprobs_of(part.tokens) if reply.has_logprobs and part.tokens else UNSET
     if reply.route == "chat":
@@ -142,10 +156,10 @@ def line(reply: Reply, part: Part, end: OllamaEnd | None = None) -> bytes:
     )
 
 
-def end_of(finished: Finished) -> OllamaEnd:
+def end_of(finished: Finished) -> Ending:
     """How an answer ended and what it cost; Ollama counts waiting as loading."""
     timing, usage = finished.timing, finished.usage
-    return OllamaEnd(
+    return Ending(
         done_reason="length" if finished.reason == "length" else "stop",
         total_duration=nanoseconds(timing.queued_s + timing.prefill_s + timing.decode_s),
         load_duration=nanoseconds(timing.queued_s),

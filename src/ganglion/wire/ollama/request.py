@@ -22,6 +22,7 @@ from ganglion.core.request import (
 from ganglion.wire.decode import decode
 from ganglion.wire.ollama.asked import (
     OllamaAnswerFields,
+    OllamaCalledFunction,
     OllamaChatBody,
     OllamaGenerateBody,
     OllamaMessage,
@@ -36,7 +37,6 @@ _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _chat = msgspec.json.Decoder(OllamaChatBody)
 _generate = msgspec.json.Decoder(OllamaGenerateBody)
-_encode = msgspec.json.Encoder().encode
 _MAX_FIELDS = 512
 # Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
 _MAX_BYTES = {"format": 2**18, "options": 2**18, "tools": 2**20}
@@ -218,10 +218,19 @@ def _calls(message: OllamaMessage, place: int) -> tuple[ToolCall, ...]:
         ToolCall(
             call.id or f"call_{place}_{number}",
             call.function.name,
-            _encode(call.function.arguments or {}).decode(),
+            _arguments(call.function, f"messages[{place}].tool_calls[{number}].function.arguments"),
         )
         for number, call in enumerate(message.tool_calls or ())
     )
+
+
+def _arguments(function: OllamaCalledFunction, path: str) -> str:
+    text = bytes(function.arguments).decode()
+    if text == "null":
+        return "{}"
+    if not text.startswith("{"):
+        raise InvalidValue(f"Invalid value for '{path}': expected an object.", param=path)
+    return text
 
 
 def _answered(waiting: list[ToolCall], name: str | None) -> str | None:

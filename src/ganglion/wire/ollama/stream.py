@@ -19,7 +19,7 @@ from ganglion.wire.frame import Comment, Frame
 from ganglion.wire.ollama.errors import envelope
 from ganglion.wire.ollama.reply import (
     DoneReason,
-    OllamaEnd,
+    Ending,
     OllamaMadeCall,
     Part,
     Reply,
@@ -28,10 +28,18 @@ from ganglion.wire.ollama.reply import (
     line,
 )
 
+# JSON lets these stand in a string as they are, and Python's client takes each for the end of its line.
+_LINE_ENDS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
+
 
 def ndjson(frame: Frame | Comment) -> bytes:
     """The frame as it goes over the socket; there are no comments on this wire."""
-    return b"" if isinstance(frame, Comment) else b"%b\n" % frame.data
+    if isinstance(frame, Comment):
+        return b""
+    data = frame.data
+    for end, escaped in _LINE_ENDS:
+        data = data.replace(end, escaped)
+    return data + b"\n"
 
 
 class OllamaProjection:
@@ -130,4 +138,4 @@ def body(answer: Answer, reply: Reply) -> bytes:
 
 def nothing_said(reply: Reply, reason: DoneReason) -> bytes:
     """The answer to a request that only loads or unloads a model."""
-    return line(reply, Part(), OllamaEnd(done_reason=reason))
+    return line(reply, Part(), Ending(done_reason=reason))
