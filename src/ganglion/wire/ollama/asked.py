@@ -5,7 +5,7 @@ Null means the same as absent everywhere.
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Raw, Struct, field
 
 from ganglion.core.request import Effort
 from ganglion.wire.fields import ModelName, Penalty, StopString, TokenCount
@@ -37,7 +37,7 @@ class OllamaCalledFunction(Struct, frozen=True):
     """A function with the arguments it was called with: an object, which is handed on as it is written."""
 
     name: FunctionName
-    arguments: Raw = Raw(b"{}")
+    arguments: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
 class OllamaCall(Struct, frozen=True):
