@@ -60,8 +60,8 @@ async def test_everything_but_the_public_list_needs_a_key(calling, capsys) -> No
                 continue
             assert bare.status_code == 401, (method, path)
             if method != "HEAD":
-                told = bare.json()["error"]
-                assert told.get("code", told["type"]) in ("invalid_api_key", "authentication_error")
+                error = bare.json()["error"]
+                assert "API key" in (error if path.startswith("/api/") else error["message"])
             denied += 1
             for headers in ({"authorization": "Bearer secret-2"}, {"x-api-key": "secret-1"}):
                 assert (await http.request(method, path, headers=headers)).status_code != 401

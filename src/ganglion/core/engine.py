@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from ganglion.core.events import Event, TokenEvent
+from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TextPrompt, TokenPrompt, TokenRequest
 
 Status = Literal["unloaded", "downloading", "loading", "loaded", "draining", "recovering", "failed"]
@@ -53,6 +54,8 @@ class ModelState:
     bytes_total: int = 0
     source: str = ""
     """Where it came from and why its name means it, for people."""
+    facts: ModelFacts | None = None
+    """What its file says of itself, where somebody has read it."""
 
 
 class Engine(Protocol):

@@ -150,6 +150,7 @@ class ModelNotFound(InvalidRequest):
 
     def __init__(self, model: str, *, hint: str | None = None) -> None:
         super().__init__(f"The model {model!r} does not exist here.", param="model", hint=hint)
+        self.model = model
 
 
 class ResponseNotFound(InvalidRequest):

@@ -70,7 +70,7 @@ class LoadDoor:
 
     async def _answer(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         name, options = management.parse_load(body)
-        async with aclosing(_held_by(self._holder).load(name, options)) as steps:
+        async with aclosing(held_by(self._holder).load(name, options)) as steps:
             step = await anext(steps)
             if b"wait=false" in scope["query_string"].split(b"&"):
                 await Response(management.loaded(step), 202, media_type="application/json")(
@@ -93,7 +93,7 @@ class UnloadDoor:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name, is_forced = management.parse_unload(await read_json(scope, receive, self._settings))
-        await _held_by(self._holder).unload(name, is_forced=is_forced)
+        await held_by(self._holder).unload(name, is_forced=is_forced)
         await _json(management.unloaded(name))(scope, receive, send)
 
 
@@ -103,34 +103,45 @@ async def _stream(
     async def tell(frame: Frame | Comment, *, is_last: bool = False) -> None:
         await send({"type": "http.response.body", "body": sse(frame), "more_body": not is_last})
 
-    loop = asyncio.get_running_loop()
     await send({"type": "http.response.start", "status": 200, "headers": stream_headers()})
     await tell(management.progress_frame(step))
+    try:
+        async with aclosing(worth_telling(step, steps, keep_alive_s)) as told:
+            async for news in told:
+                await tell(Comment() if news is None else management.progress_frame(news))
+                step = news or step
+        await tell(management.loaded_frame(step), is_last=True)
+    except GanglionError as error:
+        await tell(management.error_frame(error), is_last=True)
+
+
+async def worth_telling(
+    step: LoadProgress, steps: AsyncGenerator[LoadProgress, None], keep_alive_s: float
+) -> AsyncGenerator[LoadProgress | None, None]:
+    """What follows a first step: each change at once, bytes now and then, None after so much silence."""
+    loop = asyncio.get_running_loop()
     told, told_s = step.status, loop.time()
     coming = asyncio.ensure_future(anext(steps, None))
     try:
         while True:
             done, _ = await asyncio.wait((coming,), timeout=keep_alive_s)
             if not done:
-                await tell(Comment())
+                yield None
                 continue
             following = coming.result()
             if following is None:
-                break
-            step = following
-            if step.status != told or loop.time() - told_s >= PROGRESS_S:
-                await tell(management.progress_frame(step))
-                told, told_s = step.status, loop.time()
+                return
+            if following.status != told or loop.time() - told_s >= PROGRESS_S:
+                yield following
+                told, told_s = following.status, loop.time()
             coming = asyncio.ensure_future(anext(steps, None))
-        await tell(management.loaded_frame(step), is_last=True)
-    except GanglionError as error:
-        await tell(management.error_frame(error), is_last=True)
     finally:
         coming.cancel()
         await asyncio.gather(coming, return_exceptions=True)
 
 
-def _held_by(holder: ModelHolder | None) -> ModelHolder:
+def held_by(holder: ModelHolder | None) -> ModelHolder:
+    """The holder, or the error that says that there is none."""
     if holder is None:
         raise EngineUnavailable("The models of this engine are fixed; none can be loaded or unloaded.")
     return holder

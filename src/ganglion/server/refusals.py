@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
 from ganglion.server.scope import request_id, route_path
 from ganglion.wire import errors, messages
+from ganglion.wire.ollama import errors as ollama_errors
 
 logger = logging.getLogger("ganglion.server")
 
@@ -35,7 +36,11 @@ def _anthropic(error: GanglionError, request_id: str) -> Told:
     return Told(messages.status_of(error), messages.told(error, request_id))
 
 
-TELLERS: tuple[tuple[str, Teller], ...] = (("/v1/messages", _anthropic),)
+def _ollama(error: GanglionError, _: str) -> Told:
+    return Told(error.status, ollama_errors.envelope(error))
+
+
+TELLERS: tuple[tuple[str, Teller], ...] = (("/v1/messages", _anthropic), ("/api/", _ollama))
 """The first prefix that a path begins with decides; all other routes speak OpenAI's words."""
 
 

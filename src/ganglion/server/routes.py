@@ -15,6 +15,7 @@ from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.messages import CountTokensDoor, MessagesDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
+from ganglion.server.ollama import ollama_routes
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
 from ganglion.server.responses.routes import responses_routes
@@ -65,6 +66,7 @@ def build_routes(
             CountTokensDoor(ports, settings, gate, state.seal),
             methods=["POST"],
         ),
+        *ollama_routes(ports, settings, gate, holder),
     ]
 
 

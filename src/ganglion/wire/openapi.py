@@ -17,6 +17,19 @@ from ganglion.wire.messages.models import ModelInfo, ModelPage
 from ganglion.wire.messages.refusal import ErrorMessage
 from ganglion.wire.messages.reply import AnsweredMessage, TokenCount
 from ganglion.wire.models import ModelCard, ModelList
+from ganglion.wire.ollama.asked import (
+    OllamaChatBody,
+    OllamaEmbedBody,
+    OllamaEmbeddingsBody,
+    OllamaGenerateBody,
+    OllamaPullBody,
+    OllamaShowBody,
+)
+from ganglion.wire.ollama.embed import OllamaEmbeddingsReply, OllamaEmbedReply
+from ganglion.wire.ollama.errors import OllamaError
+from ganglion.wire.ollama.models import OllamaProcesses, OllamaShown, OllamaTags, OllamaVersion
+from ganglion.wire.ollama.pull import OllamaPulled
+from ganglion.wire.ollama.reply import OllamaChatReply, OllamaGenerateReply
 from ganglion.wire.responses.asked import (
     CompactBody,
     ConversationBody,
@@ -44,6 +57,9 @@ _SHAPES = (
     *(MessagesBody, CountBody, AnsweredMessage, TokenCount, ErrorMessage, ModelInfo, ModelPage),
     *(Discovery, Health, Probe, Version),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
+    *(OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody, OllamaShowBody),
+    *(OllamaChatReply, OllamaGenerateReply, OllamaEmbedReply, OllamaEmbeddingsReply, OllamaShown),
+    *(OllamaPullBody, OllamaPulled, OllamaTags, OllamaProcesses, OllamaVersion, OllamaError),
 )
 
 
@@ -75,8 +91,7 @@ def document(version: str) -> Json:
         "info": {
             "title": "Ganglion",
             "version": version,
-            "description": "An inference node. Errors have the shape of ErrorEnvelope; those of /v1/messages "
-            "have that of ErrorMessage.",
+            "description": "An inference node. Each route tells errors in the words of its wire.",
         },
         "security": [{"bearer": []}, {"apiKey": []}],
         "paths": paths,
@@ -216,6 +231,20 @@ _WAIT: Json = {
     "description": "false answers 202 at once.",
     "schema": {"type": "string", "enum": ["true", "false"]},
 }
+
+
+def _lines(description: str, shape: type[msgspec.Struct]) -> Json:
+    """A JSON body that is one such object a line where it streams."""
+    schema: Json = {"schema": _ref(shape.__name__)}
+    return {"description": description, "content": {_JSON: schema, "application/x-ndjson": {}}}
+
+
+def _ollama(
+    method: str, path: str, summary: str, answer: Json, body: type[msgspec.Struct] | None = None
+) -> Operation:
+    name = None if body is None else body.__name__
+    return Operation(method, f"/api/{path}", summary, {"200": answer}, body=name, failure=OllamaError)
+
 
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
@@ -401,6 +430,37 @@ OPERATIONS: tuple[Operation, ...] = (
         {"200": _json("Its capabilities.", Capabilities)},
         parameters=(_MODEL,),
     ),
+    _ollama(
+        "post",
+        "chat",
+        "Answer a conversation in Ollama's words, as a stream unless told otherwise.",
+        _lines("The answer.", OllamaChatReply),
+        OllamaChatBody,
+    ),
+    _ollama(
+        "post",
+        "generate",
+        "Answer or continue a text in Ollama's words.",
+        _lines("The answer.", OllamaGenerateReply),
+        OllamaGenerateBody,
+    ),
+    _ollama(
+        "post", "embed", "Turn texts into vectors.", _json("The vectors.", OllamaEmbedReply), OllamaEmbedBody
+    ),
+    _ollama(
+        "post",
+        "embeddings",
+        "Turn one text into a vector, the older way.",
+        _json("The vector.", OllamaEmbeddingsReply),
+        OllamaEmbeddingsBody,
+    ),
+    _ollama("post", "show", "Describe a model.", _json("The model.", OllamaShown), OllamaShowBody),
+    _ollama(
+        "post", "pull", "Fetch and load a model.", _lines("How it got here.", OllamaPulled), OllamaPullBody
+    ),
+    _ollama("get", "tags", "List the models.", _json("The models.", OllamaTags)),
+    _ollama("get", "ps", "List the models in memory.", _json("The models.", OllamaProcesses)),
+    _ollama("get", "version", "Name the version of Ollama's API.", _json("The version.", OllamaVersion)),
     Operation("get", "/health", "Say how the node is doing.", {"200": _json("Its health.", Health)}),
     Operation(
         "get",

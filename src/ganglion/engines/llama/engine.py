@@ -135,6 +135,7 @@ class LlamaEngine:
                 step_s=load.step_s if load is not None else 0.0,
                 native_s=load.decode_s if load is not None else 0.0,
                 error=supervisor.error.message if supervisor.error is not None else None,
+                facts=self._facts,
             ),
         )
 

@@ -1,0 +1,110 @@
+"""Texts to vectors: what `/api/embed` and the older `/api/embeddings` ask for, and what they get."""
+
+import math
+from array import array
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from ganglion.core.engine import Embedded, EmbedRequest
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import TextPrompt
+from ganglion.wire.decode import decode
+from ganglion.wire.ollama.asked import OllamaEmbedBody, OllamaEmbeddingsBody
+from ganglion.wire.ollama.options import is_unloading
+from ganglion.wire.ollama.reply import nanoseconds
+from ganglion.wire.ollama.request import Arrival, check_fields
+
+_embed = msgspec.json.Decoder(OllamaEmbedBody)
+_embeddings = msgspec.json.Decoder(OllamaEmbeddingsBody)
+_encode = msgspec.json.Encoder().encode
+
+
+class OllamaEmbedReply(Struct, frozen=True, kw_only=True):
+    """The vectors, in the order of the inputs; durations are nanoseconds."""
+
+    model: str
+    embeddings: list[list[float]]
+    total_duration: int
+    load_duration: int
+    prompt_eval_count: int
+
+
+class OllamaEmbeddingsReply(Struct, frozen=True):
+    """One vector, not normalised."""
+
+    embedding: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedCall:
+    """What one body asks for."""
+
+    request: EmbedRequest
+    may_truncate: bool = False
+    """Whether an input that is too long is cut instead of refused."""
+    dimensions: int | None = None
+    unknown_fields: tuple[str, ...] = ()
+
+
+def parse_embed(body: bytes, arrival: Arrival) -> EmbedCall:
+    """Read a body of `/api/embed`, or raise the InvalidRequest that names what is wrong with it."""
+    unknown = check_fields(body, OllamaEmbedBody, is_strict=arrival.is_strict)
+    asked = decode(_embed, body)
+    is_unloading(asked.keep_alive)
+    texts = asked.input if isinstance(asked.input, list) else [asked.input] if asked.input else []
+    return EmbedCall(
+        _request(asked.model, texts, arrival, is_normalized=True),
+        may_truncate=asked.truncate is not False,
+        dimensions=asked.dimensions or None,
+        unknown_fields=unknown,
+    )
+
+
+def parse_embeddings(body: bytes, arrival: Arrival) -> EmbedCall:
+    """Read a body of `/api/embeddings`, or raise the InvalidRequest that names what is wrong with it."""
+    unknown = check_fields(body, OllamaEmbeddingsBody, is_strict=arrival.is_strict)
+    asked = decode(_embeddings, body)
+    is_unloading(asked.keep_alive)
+    texts = [asked.prompt] if asked.prompt else []
+    return EmbedCall(
+        _request(asked.model, texts, arrival, is_normalized=False), may_truncate=True, unknown_fields=unknown
+    )
+
+
+def embed_body(call: EmbedCall, embedded: Embedded, total_s: float) -> bytes:
+    """The body of `/api/embed`."""
+    vectors = [array("f", vector) for vector in embedded.vectors]
+    return _encode(
+        OllamaEmbedReply(
+            model=call.request.model,
+            embeddings=[_shortened(vector, call.dimensions).tolist() for vector in vectors],
+            total_duration=nanoseconds(total_s),
+            load_duration=0,
+            prompt_eval_count=embedded.prompt_tokens,
+        )
+    )
+
+
+def embeddings_body(_: EmbedCall, embedded: Embedded, total_s: float) -> bytes:
+    """The body of `/api/embeddings`."""
+    vectors = [array("f", vector).tolist() for vector in embedded.vectors]
+    return _encode(OllamaEmbeddingsReply(vectors[0] if vectors else []))
+
+
+def _request(model: str, texts: list[str], arrival: Arrival, *, is_normalized: bool) -> EmbedRequest:
+    inputs = tuple(TextPrompt(text) for text in texts)
+    return EmbedRequest(arrival.id, model, inputs, is_normalized=is_normalized, tenant=arrival.tenant)
+
+
+def _shortened(vector: "array[float]", dimensions: int | None) -> "array[float]":
+    if dimensions is None:
+        return vector
+    if dimensions > len(vector):
+        raise InvalidValue(
+            f"'dimensions' is {dimensions}, and the model's vectors have {len(vector)}.", param="dimensions"
+        )
+    cut = vector[:dimensions]
+    length = math.sqrt(sum(value * value for value in cut)) or 1.0
+    return array("f", [value / length for value in cut])

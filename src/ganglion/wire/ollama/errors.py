@@ -1,0 +1,24 @@
+"""Errors as Ollama tells them: `{"error": "message"}`, also as the last line of a stream that broke."""
+
+import msgspec
+
+from ganglion.core.errors import GanglionError, ModelNotFound
+
+_encode = msgspec.json.Encoder().encode
+
+
+class OllamaError(msgspec.Struct, frozen=True):
+    """Every failed response of the routes under `/api/`."""
+
+    error: str
+
+
+def envelope(error: GanglionError) -> bytes:
+    """The body of a failed response, and the line that ends a broken stream; the hint closes the message."""
+    return _encode(OllamaError(_message(error)))
+
+
+def _message(error: GanglionError) -> str:
+    if isinstance(error, ModelNotFound):
+        return f"model '{error.model}' not found"  # clients look for these words
+    return f"{error.message} {error.hint}" if error.hint else error.message
