@@ -10,6 +10,7 @@ from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.chat import ChatDoor
+from ganglion.server.completions import CompletionsDoor
 from ganglion.server.drain import Gate
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
@@ -52,6 +53,7 @@ def build_routes(
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
+        Route("/v1/completions", CompletionsDoor(engine, settings, gate), methods=["POST"]),
     ]
 
 

@@ -8,6 +8,8 @@ import msgspec
 from ganglion.core.request import JsonValue
 from ganglion.wire.chat.asked import ChatBody
 from ganglion.wire.chat.reply import ChatCompletion, Chunk
+from ganglion.wire.completions.asked import CompletionBody
+from ganglion.wire.completions.reply import Completion
 from ganglion.wire.discovery import Discovery
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
@@ -19,6 +21,7 @@ Json = dict[str, JsonValue]
 _JSON = "application/json"
 _SHAPES = (
     *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope, ModelCard, ModelList),
+    *(CompletionBody, Completion),
     *(Discovery, Health, Probe, Version),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
 )
@@ -122,6 +125,13 @@ _CHAT_ANSWER: Json = {
         "text/event-stream": {},
     },
 }
+_COMPLETION_ANSWER: Json = {
+    "description": "The completions; with `stream` true, server-sent events that each hold a Completion.",
+    "content": {
+        _JSON: {"schema": _ref("Completion")},
+        "text/event-stream": {},
+    },
+}
 _MODEL: Json = {
     "name": "model",
     "in": "path",
@@ -153,6 +163,13 @@ OPERATIONS: tuple[Operation, ...] = (
             _header("x-thought", "1 shows reasoning as `thought` at the top level too."),
             _header("x-include-thinking", "1 leaves reasoning inside the content with its markers."),
         ),
+    ),
+    Operation(
+        "post",
+        "/v1/completions",
+        "Continue prompts as they stand, whole or as a stream.",
+        {"200": _COMPLETION_ANSWER},
+        body="CompletionBody",
     ),
     Operation("get", "/v1/models", "List the models.", {"200": _json("The models.", ModelList)}),
     Operation(
