@@ -65,12 +65,29 @@ assert penalised.usage.completion_tokens == 16
 assert model in [each.id for each in client.models.list()]
 assert client.models.retrieve(model).id == model
 
+story = {"model": model, "prompt": "Once upon a time, there was a", "max_tokens": 8, "temperature": 0}
+told = client.completions.create(**story, logprobs=3)
+assert told.choices[0].text
+assert "".join(told.choices[0].logprobs.tokens) == told.choices[0].text
+assert told.choices[0].logprobs.text_offset[0] == 0
+shown = told.choices[0].logprobs
+assert shown.token_logprobs == [max(top.values()) for top in shown.top_logprobs], "greedy takes the likeliest"
+batch = client.completions.create(**{**story, "prompt": [[504, 28], [504]]}, n=2)
+assert [choice.index for choice in batch.choices] == [0, 1, 2, 3]
+assert batch.usage.prompt_tokens == 3
+echoed = client.completions.create(**story, echo=True)
+assert echoed.choices[0].text == story["prompt"] + told.choices[0].text
+chunks = list(openai.OpenAI(base_url=url + "/v1", api_key="none").completions.create(**story, stream=True))
+assert "".join(chunk.choices[0].text for chunk in chunks) == told.choices[0].text
+assert chunks[-1].choices[0].finish_reason == "length"
+
 for wrong, code, status in (
     ({"model": "nobody"}, "model_not_found", 404),
     ({"temperature": -1}, "invalid_value", 400),
     ({"messages": []}, "invalid_value", 400),
     ({"messages": [{"role": "user", "content": "word " * 5000}]}, "context_length_exceeded", 400),
-    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "unsupported_parameter", 400),
+    ({"functions": [{"name": "f"}]}, "unsupported_parameter", 400),
+    ({"tool_choice": "required"}, "invalid_value", 400),
     ({"logit_bias": {"9999999": 1}}, "invalid_value", 400),
 ):
     for stream in (False, True):

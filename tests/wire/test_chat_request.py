@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import GanglionError, InvalidRequest, UnknownParameter, UnsupportedParameter
-from ganglion.core.request import ChatPrompt, Message, Thinking
+from ganglion.core.request import ChatPrompt, JsonSchema, Message, Score, Thinking, Tool, ToolCall, ToolUse
 from ganglion.wire.chat import Arrival, ChatCall, parse
-from ganglion.wire.unhonoured import HARMLESS, UNHONOURED
+from ganglion.wire.unhonoured import HARMLESS
+from ganglion.wire.unhonoured import UNHONOURED_IN_CHAT as UNHONOURED
 
 ARRIVAL = Arrival("chatcmpl-1", 1700000000, "fp", "tenant")
 HELLO = {"role": "user", "content": "hello"}
@@ -64,7 +65,13 @@ def test_every_field_reaches_the_request() -> None:
         priority=-5,
         max_completion_tokens=9,
         max_tokens=9,
+        min_tokens=4,
         reasoning_effort="low",
+        enable_thinking=True,
+        tools=[{"type": "function", "function": {"name": "f"}}],
+        tool_choice="required",
+        parallel_tool_calls=False,
+        response_format={"type": "json_object"},
         chat_template_kwargs={"enable_thinking": False, "deep": [{"a": 1}]},
         stream=True,
         stream_options={"include_usage": True},
@@ -87,7 +94,9 @@ def test_every_field_reaches_the_request() -> None:
     )
     assert isinstance(request.prompt, ChatPrompt)
     assert request.prompt.template_arguments == {"enable_thinking": False, "deep": [{"a": 1}]}
-    assert request.prompt.thinking == Thinking(effort="low")
+    assert request.prompt.thinking == Thinking(True, "low")
+    assert request.prompt.tool_use == ToolUse((Tool("f"),), "required", is_parallel=False)
+    assert (request.min_tokens, request.constraint) == (4, JsonSchema({"type": "object"}))
     assert call.is_streamed
     assert call.reply.is_usage_included
     assert call.reply.is_thought_shown
@@ -120,6 +129,14 @@ def test_every_role_and_form_of_content_is_read() -> None:
             {"role": "assistant", "content": None, "refusal": "no"},
             {"role": "assistant", "content": [{"type": "refusal", "refusal": "e"}], "reasoning": "r"},
             {"role": "tool", "content": "f", "tool_call_id": "call_1"},
+            {
+                "role": "assistant",
+                "tool_calls": [
+                    {"id": "a", "type": "function", "function": {"name": "g", "arguments": '{"x": 1}'}},
+                    {"id": "b", "type": "custom", "custom": {"name": "sh", "input": "ls"}},
+                ],
+            },
+            {"role": "tool", "content": [{"type": "text", "text": "9"}], "tool_call_id": "nobody's"},
         ]
     )
     prompt = call.requests[0].prompt
@@ -132,7 +149,25 @@ def test_every_role_and_form_of_content_is_read() -> None:
         Message("assistant", "no"),
         Message("assistant", "e", reasoning="r"),
         Message("tool", "f", tool_call_id="call_1"),
+        Message("assistant", "", tool_calls=(ToolCall("a", "g", '{"x": 1}'), ToolCall("b", "sh", "ls"))),
+        Message("tool", "9", tool_call_id="nobody's"),
     )
+
+
+def test_a_final_message_can_be_continued() -> None:
+    asked = [HELLO, {"role": "assistant", "content": "Well,"}]
+    for more in ({}, {"add_generation_prompt": False}):
+        prompt = read(messages=asked, continue_final_message=True, **more).requests[0].prompt
+        assert isinstance(prompt, ChatPrompt)
+        assert prompt.is_continued
+    neutral = read(messages=asked, continue_final_message=False, add_generation_prompt=True)
+    assert neutral.requests[0].prompt == read(messages=asked).requests[0].prompt
+
+
+def test_the_prompt_of_all_choices_is_scored_once() -> None:
+    requests = read(n=3, prompt_logprobs=2).requests
+    assert [request.score for request in requests] == [Score(((0, None),), 2), None, None]
+    assert read().requests[0].score is None
 
 
 SHAPES = [
@@ -145,9 +180,9 @@ SHAPES = [
     ("[" * 100_000, "invalid_value", None),
     ('{"a":' * 100_000, "invalid_json", None),
     (
-        '{"model":"tiny","messages":[],"tools":' + "[" * 900 + "]" * 900 + "}",
+        '{"model":"tiny","messages":[],"functions":' + "[" * 900 + "]" * 900 + "}",
         "unsupported_parameter",
-        "tools",
+        "functions",
     ),
     ("[]", "invalid_value", None),
     ("null", "invalid_value", None),
@@ -184,9 +219,30 @@ SHAPES = [
     ),
     (
         body(messages=[{"role": "assistant", "tool_calls": [{"id": "x"}]}]),
-        "unsupported_parameter",
-        "messages[0].tool_calls",
+        "missing_required_parameter",
+        "messages[0].tool_calls[0].type",
     ),
+    (
+        body(messages=[{"role": "assistant", "tool_calls": [{"id": "x", "type": "function"}]}]),
+        "missing_required_parameter",
+        "messages[0].tool_calls[0].function",
+    ),
+    (
+        body(messages=[{"role": "assistant", "function_call": {"name": "f", "arguments": ""}}]),
+        "unsupported_parameter",
+        "messages[0].function_call",
+    ),
+    (body(messages=[{"role": "function", "name": "f", "content": ""}]), "invalid_value", "messages[0].role"),
+    (body(continue_final_message=True), "invalid_value", "continue_final_message"),
+    (
+        body(continue_final_message=True, add_generation_prompt=True),
+        "invalid_value",
+        "add_generation_prompt",
+    ),
+    (body(add_generation_prompt=False), "unsupported_parameter", "add_generation_prompt"),
+    (body(prompt_logprobs=1, stream=True), "invalid_value", "prompt_logprobs"),
+    (body(prompt_logprobs=-1), "invalid_value", "prompt_logprobs"),
+    (body(min_tokens=5, max_tokens=4), "invalid_value", "min_tokens"),
     (
         body(messages=[{"role": "tool", "content": "x"}]),
         "missing_required_parameter",
@@ -215,7 +271,9 @@ SHAPES = [
     (body(stop_token_ids=[-1]), "invalid_value", "stop_token_ids[0]"),
     (body(reasoning_effort="lots"), "invalid_value", "reasoning_effort"),
     (body(chat_template_kwargs={"a": "x" * 2**18}), "invalid_value", "chat_template_kwargs"),
-    (body(tools=[{"x": "x" * 2**18}]), "invalid_value", "tools"),
+    (body(tools=[{"x": "x" * 2**20}]), "invalid_value", "tools"),
+    (body(response_format={"x": "x" * 2**18}), "invalid_value", "response_format"),
+    (body(functions=[{"x": "x" * 2**18}]), "invalid_value", "functions"),
     (body(**{f"field{number}": 1 for number in range(512)}), "invalid_value", None),
     (body(chat_template_kwargs=[]), "invalid_value", "chat_template_kwargs"),
     (body(ignore_eos=1), "invalid_value", "ignore_eos"),
@@ -242,6 +300,8 @@ NUMBERS = [
     "repetition_penalty",
     "seed",
     "top_logprobs",
+    "prompt_logprobs",
+    "min_tokens",
     "priority",
 ]
 EXTREMES = [

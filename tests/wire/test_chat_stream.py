@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from ganglion.core.events import (
     Finished,
     Opened,
     Progress,
+    Scored,
     Started,
     Token,
     Usage,
@@ -63,6 +65,30 @@ CALLING: list[Event] = [
     Closed(1),
     Finished("tool_calls", Usage(7, 9)),
 ]
+CUSTOM: list[Event] = [
+    Started(7),
+    Opened(0, "text"),
+    Delta(0, "Let me look."),
+    Closed(0),
+    Opened(1, "tool_call", "call_1", "shell"),
+    Delta(1, "ls"),
+    Delta(1, ""),
+    Delta(1, " -l"),
+    Closed(1),
+    Opened(2, "tool_call", "call_2", "weather"),
+    Delta(2, "{}"),
+    Closed(2),
+    Finished("tool_calls", Usage(7, 9)),
+]
+SCORED: list[Event] = [
+    Started(3),
+    Scored((Token(1, b"<s>", 0), Token(5, b"Hi", 1, -0.25, TOP))),
+    Scored((Token(9, b" you", 2, -4.0, (*TOP, Alternative(9, b" you", -4.0))),)),
+    Opened(0, "text"),
+    Delta(0, "yes"),
+    Closed(0),
+    FINISHED,
+]
 LIKELY: list[Event] = [
     Started(7),
     Opened(0, "reasoning"),
@@ -81,6 +107,11 @@ TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
     "reasoning": (PLAIN, THINKING),
     "thought": (Reply("chatcmpl-1", 1700000000, "tiny", is_thought_shown=True), THINKING),
     "tool_calls": (PLAIN, CALLING),
+    "custom_calls": (
+        Reply("chatcmpl-1", 1700000000, "tiny", "ganglion-test", custom_tools=frozenset({"shell"})),
+        CUSTOM,
+    ),
+    "prompt_logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", prompt_logprobs=2), SCORED),
     "logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", has_logprobs=True), LIKELY),
     "empty": (PLAIN, [Started(7), FINISHED]),
     "failed": (PLAIN, BROKEN),
@@ -152,7 +183,8 @@ def stream_of(parts: list[tuple[str, list[str]]]) -> list[Event]:
     events: list[Event] = [Started(3)]
     for index, (kind, texts) in enumerate(parts):
         is_call = kind == "tool_call"
-        events.append(Opened(index, kind, f"call_{index}" if is_call else None, "f" if is_call else None))
+        name = ("function", "custom")[len(texts) % 2] if is_call else None
+        events.append(Opened(index, kind, f"call_{index}" if is_call else None, name))
         events += [Delta(index, text) for text in texts]
         events.append(Closed(index))
     return [*events, Finished("stop", Usage(3, 2))]
@@ -162,7 +194,9 @@ def stream_of(parts: list[tuple[str, list[str]]]) -> list[Event]:
 def test_no_text_is_lost_whatever_the_splits_and_the_interleaving(parts, random) -> None:
     streams = [stream_of(of_choice) for of_choice in parts]
     answers = [fold(stream) for stream in streams]
-    projection = ChatProjection(PLAIN, len(streams))
+    reply = replace(PLAIN, custom_tools=frozenset({"custom"}))
+    whole = json.loads(body(answers, reply))
+    projection = ChatProjection(reply, len(streams))
     waiting = {choice: list(stream) for choice, stream in enumerate(streams)}
     sent: list[Frame] = []
     while waiting:
@@ -185,8 +219,24 @@ def test_no_text_is_lost_whatever_the_splits_and_the_interleaving(parts, random)
         assert "".join(delta.get("content", "") for delta in deltas) == answer.text("text")
         assert "".join(delta.get("reasoning", "") for delta in deltas) == answer.text("reasoning")
         assert "".join(delta.get("reasoning_content", "") for delta in deltas) == answer.text("reasoning")
-        calls: dict[int, str] = {}
-        for delta in deltas:
-            for call in delta.get("tool_calls", ()):
-                calls[call["index"]] = calls.get(call["index"], "") + call["function"]["arguments"]
-        assert list(calls.values()) == [block.text for block in answer.blocks if block.kind == "tool_call"]
+        assert calls_of(deltas) == whole["choices"][choice]["message"].get("tool_calls", [])
+
+
+def calls_of(deltas: list[dict]) -> list[dict]:
+    """Put the calls of a stream together as a client does."""
+    calls: dict[int, dict] = {}
+    for delta in deltas:
+        for part in delta.get("tool_calls", ()):
+            index = part.pop("index")
+            if index not in calls:
+                assert part[part["type"]].pop("name") == part["type"]
+                assert list(part[part["type"]].values()) == [""]
+                part[part["type"]]["name"] = part["type"]
+                calls[index] = part
+                continue
+            ((kind, more),) = part.items()
+            ((field, text),) = more.items()
+            assert text
+            calls[index][kind][field] += text
+    assert list(calls) == list(range(len(calls)))
+    return list(calls.values())

@@ -26,13 +26,17 @@ Answered = tuple[int, Event]
 
 
 class Answers:
-    """Runs the requests of one call at the same time and hands out what comes, by choice."""
+    """Runs the requests of one call at the same time and hands out what comes, by choice.
 
-    def __init__(self, engine: Engine, requests: Sequence[Request]) -> None:
+    `at_once` bounds how many of them run; the others wait their turn.
+    """
+
+    def __init__(self, engine: Engine, requests: Sequence[Request], *, at_once: int | None = None) -> None:
         self._engine = engine
         self._requests = requests
         self._queue: asyncio.Queue[Answered] = asyncio.Queue(_QUEUED_EVENTS)
         self._pumps: list[asyncio.Task[None]] = []
+        self._turns = asyncio.Semaphore(at_once or len(requests))
 
     async def __aenter__(self) -> Self:
         self._pumps = [
@@ -68,7 +72,7 @@ class Answers:
 
     async def _pump(self, choice: int, request: Request) -> None:
         try:
-            async with aclosing(self._engine.generate(request)) as events:
+            async with self._turns, aclosing(self._engine.generate(request)) as events:
                 async for event in events:
                     await self._queue.put((choice, event))
                     if isinstance(event, Finished | Failed):

@@ -1,6 +1,5 @@
 """The door of `POST /v1/chat/completions`."""
 
-import logging
 import time
 import uuid
 
@@ -13,13 +12,8 @@ from ganglion.server.drain import Gate
 from ganglion.server.http import read_json, stream, while_connected
 from ganglion.server.scope import is_on, tenant
 from ganglion.server.settings import ServerSettings
+from ganglion.server.unknown_fields import UnknownFields
 from ganglion.wire import chat
-
-logger = logging.getLogger("ganglion.server")
-
-# Field names are the clients' to choose: remember enough for every real one, not all that could be sent.
-_REMEMBERED_FIELDS = 1024
-_FIELD_SHOWN = 64
 
 
 class ChatDoor:
@@ -29,12 +23,12 @@ class ChatDoor:
         self._engine = engine
         self._settings = settings
         self._gate = gate
-        self._noted_fields: set[str] = set()
+        self._unknown = UnknownFields()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
         call = chat.parse(body, self._arrival(scope))
-        self._note(call.unknown_fields)
+        self._unknown.note(call.unknown_fields)
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
@@ -57,10 +51,3 @@ class ChatDoor:
             is_thought_shown=is_on(scope, b"x-thought"),
             is_strict=self._settings.is_strict,
         )
-
-    def _note(self, fields: tuple[str, ...]) -> None:
-        for field in fields:
-            name = field[:_FIELD_SHOWN]
-            if name not in self._noted_fields and len(self._noted_fields) < _REMEMBERED_FIELDS:
-                self._noted_fields.add(name)
-                logger.debug("a client sent the unknown field %r", name)

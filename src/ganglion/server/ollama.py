@@ -86,7 +86,10 @@ class AnswerDoor:
             return
         async with Answers(self._engine, (request,)) as answers:
             if call.is_streamed and call.purpose == "answer":
-                await stream(answers, ollama.OllamaProjection(call.reply), send, self._settings, framing=NDJSON)
+                projection = ollama.OllamaProjection(call.reply)
+                await stream(answers, projection, send, self._settings, framing=NDJSON)
+                    answers, ollama.OllamaProjection(call.reply), send, self._settings, framing=NDJSON
+                )
                 return
             (answer,) = await answers.whole()
         if call.purpose == "load":

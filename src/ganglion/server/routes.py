@@ -10,6 +10,7 @@ from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.chat import ChatDoor
+from ganglion.server.completions import CompletionsDoor
 from ganglion.server.drain import Gate
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
@@ -67,6 +68,7 @@ def build_routes(
             methods=["POST"],
         ),
         *ollama_routes(ports, settings, gate, holder),
+        Route("/v1/completions", CompletionsDoor(engine, settings, gate), methods=["POST"]),
     ]
 
 

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import Sampling, Stop
 
 MAX_CHOICES = 16
@@ -26,6 +27,14 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 # llama.cpp reads the last uint32 as "choose one for me", so seeds are folded below it.
 SEEDS = 2**32 - 1
+
+
+class StreamOptions(Struct, frozen=True):
+    """How to stream; obfuscation pads chunks against eavesdroppers, and we send none."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+    continuous_usage_stats: bool | None = None
 
 
 class SamplingFields(Struct, frozen=True, kw_only=True):
@@ -66,3 +75,24 @@ def stop_of(asked: SamplingFields) -> Stop:
     stop = asked.stop
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     return Stop(strings, tuple(asked.stop_token_ids or ()), bool(asked.ignore_eos))
+
+
+def is_usage_included(options: StreamOptions | None, *, is_streamed: bool) -> bool:
+    """Whether a stream ends with its usage; raises for options that cannot be had."""
+    if options is None:
+        return False
+    if not is_streamed:
+        raise InvalidValue("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
+    if options.continuous_usage_stats:
+        name = "stream_options.continuous_usage_stats"
+        raise UnsupportedParameter(f"The parameter '{name}' is not supported.", param=name)
+    return bool(options.include_usage)
+
+
+def check_token_counts(min_tokens: int | None, max_tokens: int | None) -> None:
+    """Raise where an answer would have to be longer than it may be."""
+    if min_tokens and max_tokens is not None and min_tokens > max_tokens:
+        raise InvalidValue(
+            f"'min_tokens' is {min_tokens} and the answer may have {max_tokens} tokens at most.",
+            param="min_tokens",
+        )

@@ -8,6 +8,8 @@ import msgspec
 from ganglion.core.request import JsonValue
 from ganglion.wire.chat.asked import ChatBody
 from ganglion.wire.chat.reply import ChatCompletion, Chunk
+from ganglion.wire.completions.asked import CompletionBody
+from ganglion.wire.completions.reply import Completion
 from ganglion.wire.discovery import Discovery
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
@@ -55,6 +57,7 @@ _SHAPES = (
     *(ResponsesBody, ResponseObject, InputTokens, CompactBody, CompactedResponse, DeletedResponse, ItemList),
     *(Conversation, ConversationBody, ConversationUpdateBody, DeletedConversation, ItemsBody),
     *(MessagesBody, CountBody, AnsweredMessage, TokenCount, ErrorMessage, ModelInfo, ModelPage),
+    *(CompletionBody, Completion),
     *(Discovery, Health, Probe, Version),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
     *(OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody, OllamaShowBody),
@@ -212,6 +215,10 @@ _ANTHROPIC_VERSION: Json = {
     "description": "Any value asks for the words of Anthropic's wire.",
     "schema": {"type": "string", "enum": ["2023-06-01"]},
 }
+_COMPLETION_ANSWER: Json = {
+    "description": "The completions; with `stream` true, server-sent events that each hold a Completion.",
+    "content": {_JSON: {"schema": _ref("Completion")}, "text/event-stream": {}},
+}
 _MODEL: Json = {
     "name": "model",
     "in": "path",
@@ -257,6 +264,13 @@ OPERATIONS: tuple[Operation, ...] = (
             _header("x-thought", "1 shows reasoning as `thought` at the top level too."),
             _header("x-include-thinking", "1 leaves reasoning inside the content with its markers."),
         ),
+    ),
+    Operation(
+        "post",
+        "/v1/completions",
+        "Continue prompts as they stand, whole or as a stream.",
+        {"200": _COMPLETION_ANSWER},
+        body="CompletionBody",
     ),
     Operation(
         "post",

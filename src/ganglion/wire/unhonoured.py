@@ -22,7 +22,7 @@ HARMLESS = frozenset(
         "safety_identifier",
         "prompt_cache_key",
         "prompt_cache_retention",
-        "parallel_tool_calls",
+        "guided_decoding_backend",
     }
 )
 """Fields that ask nothing of the answer."""
@@ -36,20 +36,9 @@ _ON: tuple[JsonValue, ...] = (True,)
 UNHONOURED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
     {
         # tools and formats
-        "tools": ([],),
-        "tool_choice": ("none", "auto"),
         "functions": ([],),
         "function_call": ("none", "auto"),
-        "response_format": ({"type": "text"},),
-        "structured_outputs": _NOTHING,
-        "guided_json": _NOTHING,
-        "guided_regex": _NOTHING,
-        "guided_choice": _NOTHING,
-        "guided_grammar": _NOTHING,
-        "guided_decoding_backend": _NOTHING,
         "guided_whitespace_pattern": _NOTHING,
-        "grammar": _NOTHING,
-        "json_schema": _NOTHING,
         "regex": _NOTHING,
         "ebnf": _NOTHING,
         # other kinds of answer
@@ -59,30 +48,22 @@ UNHONOURED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
         "web_search_options": _NOTHING,
         "verbosity": _NOTHING,
         "store": _OFF,
-        "echo": _OFF,
-        "suffix": ("",),
-        "prompt_logprobs": _NOTHING,
         "return_token_ids": _OFF,
         "return_tokens_as_token_ids": _OFF,
         # the prompt
         "chat_template": _NOTHING,
         "documents": ([],),
-        "add_generation_prompt": _ON,
-        "continue_final_message": _OFF,
-        "add_special_tokens": _OFF,
         "truncate_prompt_tokens": _NOTHING,
         "cache_prompt": _ON,
         "cache_salt": _NOTHING,
         "mm_processor_kwargs": ({},),
         # reasoning in other servers' words
         "thinking": _NOTHING,
-        "enable_thinking": _NOTHING,
         "include_reasoning": _ON,
         "separate_reasoning": _ON,
         "reasoning_format": ("auto",),
         "thinking_budget_tokens": _NOTHING,
         # stopping
-        "min_tokens": (0,),
         "n_predict": _NOTHING,
         "include_stop_str_in_output": _OFF,
         "no_stop_trim": _OFF,
@@ -92,7 +73,6 @@ UNHONOURED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
         "allowed_token_ids": _NOTHING,
         "t_max_predict_ms": _NOTHING,
         # choosing
-        "best_of": (1,),
         "use_beam_search": _OFF,
         "length_penalty": (1, 1.0),
         "early_stopping": _OFF,
@@ -127,13 +107,43 @@ UNHONOURED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
     }
 )
 
+UNHONOURED_IN_CHAT: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
+    {
+        **UNHONOURED,
+        "echo": _OFF,
+        "suffix": ("",),
+        "best_of": (1,),
+        "add_special_tokens": _OFF,
+    }
+)
+
+UNHONOURED_IN_COMPLETIONS: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
+    {
+        **UNHONOURED,
+        "tools": ([],),
+        "tool_choice": ("none", "auto"),
+        "add_special_tokens": _ON,
+        "prompt_embeds": _NOTHING,
+        "top_logprobs": _NOTHING,
+        "max_completion_tokens": _NOTHING,
+        "reasoning_effort": _NOTHING,
+        "chat_template_kwargs": ({},),
+        "enable_thinking": _NOTHING,
+    }
+)
+
 _INSTEAD = MappingProxyType(
     {
         "repeat_penalty": "repetition_penalty",
-        "n_predict": "max_completion_tokens",
-        "n_probs": "top_logprobs",
-        "thinking": "chat_template_kwargs",
-        "enable_thinking": "chat_template_kwargs",
+        "n_predict": "max_tokens",
+        "n_probs": "logprobs",
+        "thinking": "enable_thinking",
+        "functions": "tools",
+        "function_call": "tool_choice",
+        "max_completion_tokens": "max_tokens",
+        "top_logprobs": "logprobs",
+        "regex": "guided_regex",
+        "ebnf": "guided_grammar",
     }
 )
 
@@ -150,10 +160,11 @@ def refuse_unhonoured(
         value: JsonValue = decode(_value, bytes(raw))
         if value is not None and not any(_same(value, neutral) for neutral in unhonoured[name]):
             instead = instead_of.get(name)
+            is_honoured = instead is not None and instead not in unhonoured
             raise UnsupportedParameter(
                 f"The parameter '{name}' is not supported with this value.",
                 param=name,
-                hint=f"Use '{instead}'." if instead else "Leave it out.",
+                hint=f"Use '{instead}'." if is_honoured else "Leave it out.",
             )
 
 

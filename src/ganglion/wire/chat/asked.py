@@ -8,7 +8,10 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from ganglion.core.request import Effort
-from ganglion.wire.fields import MAX_CHOICES, ModelName, SamplingFields, TokenCount
+from ganglion.wire.chat.tools import AnyTool, ToolChoice
+from ganglion.wire.constraint import ConstraintFields
+from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, ModelName, StreamOptions, TokenCount
+from ganglion.wire.logprobs import AlternativeCount
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -61,6 +64,30 @@ class UserMessage(Struct, frozen=True, tag_field="role", tag="user"):
     name: str | None = None
 
 
+class PastFunction(Struct, frozen=True):
+    name: str
+    arguments: str = ""
+
+
+class PastInput(Struct, frozen=True):
+    name: str
+    input: str = ""
+
+
+class PastFunctionCall(Struct, frozen=True, tag_field="type", tag="function"):
+    """A function that an assistant called, with JSON as text."""
+
+    id: str
+    function: PastFunction
+
+
+class PastCustomCall(Struct, frozen=True, tag_field="type", tag="custom"):
+    """A custom tool that an assistant called, with text."""
+
+    id: str
+    custom: PastInput
+
+
 class AssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant"):
     """An earlier answer; its reasoning is taken back under either of the names it went out with."""
 
@@ -69,7 +96,7 @@ class AssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant"):
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: list[Opaque] | None = None
+    tool_calls: Annotated[list[PastFunctionCall | PastCustomCall], Meta(max_length=1024)] | None = None
     function_call: Opaque | None = None
     audio: Opaque | None = None
 
@@ -85,15 +112,7 @@ class ToolMessage(Struct, frozen=True, tag_field="role", tag="tool"):
 AnyMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
 
 
-class StreamOptions(Struct, frozen=True):
-    """How to stream; obfuscation pads chunks against eavesdroppers, and we send none."""
-
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
-    continuous_usage_stats: bool | None = None
-
-
-class ChatBody(SamplingFields, frozen=True, kw_only=True):
+class ChatBody(ConstraintFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
     model: ModelName
@@ -103,7 +122,15 @@ class ChatBody(SamplingFields, frozen=True, kw_only=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     max_tokens: TokenCount | None = None
     max_completion_tokens: TokenCount | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    top_logprobs: AlternativeCount | None = None
+    prompt_logprobs: AlternativeCount | None = None
+    tools: Annotated[list[AnyTool], Meta(max_length=1024)] | None = None
+    tool_choice: ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
     reasoning_effort: Effort | None = None
+    enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None

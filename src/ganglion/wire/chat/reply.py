@@ -1,15 +1,14 @@
 """The shape of what chat clients get, streamed or whole."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from ganglion.core.events import Alternative, FinishReason, Token, Usage
-
-# JSON has no -inf; clients expect the floor that OpenAI sends for tokens outside the reported ones.
-_LOWEST_LOGPROB = -9999.0
+from ganglion.core.events import Alternative, FinishReason, Token
+from ganglion.wire.logprobs import PromptLogprobs, shown, told
+from ganglion.wire.usage import CompletionUsage
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +22,10 @@ class Reply:
     is_usage_included: bool = False
     is_thought_shown: bool = False
     has_logprobs: bool = False
+    prompt_logprobs: int | None = None
+    """How many alternatives to show beside each token of the prompt; None shows none of them."""
+    custom_tools: frozenset[str] = frozenset()
+    """The tools whose calls hold text and not JSON."""
 
 
 class TopLogprob(Struct, frozen=True):
@@ -45,22 +48,6 @@ class ChoiceLogprobs(Struct, frozen=True):
     refusal: None = None
 
 
-class PromptTokenDetails(Struct, frozen=True):
-    cached_tokens: int
-
-
-class CompletionTokenDetails(Struct, frozen=True):
-    reasoning_tokens: int
-
-
-class ChatUsage(Struct, frozen=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptTokenDetails
-    completion_tokens_details: CompletionTokenDetails
-
-
 class FunctionDelta(Struct, frozen=True):
     """A function's name on the first delta of a call, its arguments on all."""
 
@@ -68,13 +55,21 @@ class FunctionDelta(Struct, frozen=True):
     name: str | UnsetType = UNSET
 
 
-class ToolCallDelta(Struct, frozen=True):
+class CustomDelta(Struct, frozen=True):
+    """A custom tool's name on the first delta of a call, its input on all."""
+
+    input: str
+    name: str | UnsetType = UNSET
+
+
+class ToolCallDelta(Struct, frozen=True, kw_only=True):
     """Part of a tool call; `id` and `type` stand on the first only."""
 
     index: int
-    function: FunctionDelta
     id: str | UnsetType = UNSET
-    type: Literal["function"] | UnsetType = UNSET
+    type: Literal["function", "custom"] | UnsetType = UNSET
+    function: FunctionDelta | UnsetType = UNSET
+    custom: CustomDelta | UnsetType = UNSET
 
 
 class ChoiceDelta(Struct, frozen=True):
@@ -102,7 +97,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
     service_tier: Literal["default"] = "default"
     system_fingerprint: str | None
     choices: tuple[ChunkChoice, ...]
-    usage: ChatUsage | UnsetType | None = UNSET
+    usage: CompletionUsage | UnsetType | None = UNSET
     thought: str | UnsetType = UNSET
 
 
@@ -111,10 +106,19 @@ class CalledFunction(Struct, frozen=True):
     arguments: str
 
 
-class ToolCall(Struct, frozen=True, kw_only=True):
+class CalledCustom(Struct, frozen=True):
+    name: str
+    input: str
+
+
+class FunctionCall(Struct, frozen=True, tag_field="type", tag="function"):
     id: str
-    type: Literal["function"] = "function"
     function: CalledFunction
+
+
+class CustomCall(Struct, frozen=True, tag_field="type", tag="custom"):
+    id: str
+    custom: CalledCustom
 
 
 class AnswerMessage(Struct, frozen=True, kw_only=True):
@@ -125,7 +129,7 @@ class AnswerMessage(Struct, frozen=True, kw_only=True):
     refusal: None = None
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
-    tool_calls: tuple[ToolCall, ...] | UnsetType = UNSET
+    tool_calls: tuple[FunctionCall | CustomCall, ...] | UnsetType = UNSET
 
 
 class Choice(Struct, frozen=True):
@@ -145,25 +149,9 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     service_tier: Literal["default"] = "default"
     system_fingerprint: str | None
     choices: tuple[Choice, ...]
-    usage: ChatUsage
+    usage: CompletionUsage
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     thought: str | UnsetType | None = UNSET
-
-
-def usage_of(choices: Sequence[Usage]) -> ChatUsage:
-    """One usage for all choices: the prompt they share counts once, what each generated is summed.
-
-    Later choices find the first one's prompt in the cache, so the smallest cached count is what was there
-    before this call.
-    """
-    prompt_tokens = max(usage.prompt_tokens for usage in choices)
-    completion_tokens = sum(usage.completion_tokens for usage in choices)
-    return ChatUsage(
-        prompt_tokens,
-        completion_tokens,
-        prompt_tokens + completion_tokens,
-        PromptTokenDetails(min(usage.cached_tokens for usage in choices)),
-        CompletionTokenDetails(sum(usage.reasoning_tokens for usage in choices)),
-    )
 
 
 def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
@@ -171,8 +159,8 @@ def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
     return ChoiceLogprobs(
         [
             TokenLogprob(
-                _shown(token.piece),
-                max(token.logprob, _LOWEST_LOGPROB),
+                shown(token.piece),
+                told(token.logprob),
                 list(token.piece),
                 [_top(alternative) for alternative in token.top],
             )
@@ -183,9 +171,4 @@ def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
 
 
 def _top(alternative: Alternative) -> TopLogprob:
-    logprob = max(alternative.logprob, _LOWEST_LOGPROB)
-    return TopLogprob(_shown(alternative.piece), logprob, list(alternative.piece))
-
-
-def _shown(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")
+    return TopLogprob(shown(alternative.piece), told(alternative.logprob), list(alternative.piece))

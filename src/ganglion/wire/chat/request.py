@@ -5,8 +5,8 @@ from typing import assert_never
 
 import msgspec
 
-from ganglion.core.errors import InvalidValue, UnknownParameter, UnsupportedParameter, VisionUnsupported
-from ganglion.core.request import ChatPrompt, JsonValue, Message, Request, Thinking
+from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
+from ganglion.core.request import ChatPrompt, JsonValue, Message, Request, Score, Thinking, ToolCall
 from ganglion.wire.chat.asked import (
     AnyMessage,
     AssistantMessage,
@@ -16,6 +16,8 @@ from ganglion.wire.chat.asked import (
     FilePart,
     ImagePart,
     InputImagePart,
+    PastCustomCall,
+    PastFunctionCall,
     RefusalPart,
     SystemMessage,
     TextPart,
@@ -24,16 +26,22 @@ from ganglion.wire.chat.asked import (
     UserPart,
 )
 from ganglion.wire.chat.reply import Reply
+from ganglion.wire.chat.tools import tool_use_of
+from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
-from ganglion.wire.fields import SEEDS, sampling_of, stop_of
-from ganglion.wire.unhonoured import HARMLESS, UNHONOURED, refuse_unhonoured
+from ganglion.wire.fields import SEEDS, check_token_counts, is_usage_included, sampling_of, stop_of
+from ganglion.wire.known import MAX_FREE_FORM_BYTES, Known
+from ganglion.wire.logprobs import check_prompt_logprobs
+from ganglion.wire.unhonoured import UNHONOURED_IN_CHAT
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body = msgspec.json.Decoder(ChatBody)
-_MAX_FIELDS = 512
-_MAX_FREE_FORM_BYTES = 2**18
-_FREE_FORM = frozenset({"chat_template_kwargs"}) | UNHONOURED.keys()
-_KNOWN = frozenset(ChatBody.__struct_fields__) | HARMLESS | UNHONOURED.keys()
+# An agent that talks to many servers brings hundreds of tools.
+_MAX_TOOLS_BYTES = 2**20
+_KNOWN = Known(
+    frozenset(ChatBody.__struct_fields__),
+    UNHONOURED_IN_CHAT,
+    {**CONSTRAINTS, "chat_template_kwargs": MAX_FREE_FORM_BYTES, "tools": _MAX_TOOLS_BYTES},
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,47 +69,46 @@ class ChatCall:
 
 def parse(body: bytes, arrival: Arrival) -> ChatCall:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    fields = decode(_fields, body)
-    _check_size(fields)
-    refuse_unhonoured(fields)
+    unknown = _KNOWN.check(body, is_strict=arrival.is_strict)
     asked = decode(_body, body)
-    unknown = tuple(name for name in fields if name not in _KNOWN)
-    if unknown and arrival.is_strict:
-        raise UnknownParameter(f"The parameter '{unknown[0]}' is not known.", param=unknown[0])
-    _check_stream_options(asked)
-    top_logprobs = _top_logprobs(asked)
+    check_prompt_logprobs(asked.prompt_logprobs, is_streamed=bool(asked.stream))
+    prompt, top_logprobs = _prompt(asked), _top_logprobs(asked)
     request = Request(
         id=arrival.id,
         model=asked.model,
-        prompt=_prompt(asked),
+        prompt=prompt,
         sampling=sampling_of(asked),
         stop=stop_of(asked),
         max_tokens=_max_tokens(asked),
+        min_tokens=asked.min_tokens or 0,
+        constraint=constraint_of(asked),
         top_logprobs=top_logprobs,
         priority=asked.priority or 0,
         tenant=arrival.tenant,
         keep_markers=arrival.keep_markers,
     )
-    options = asked.stream_options
+    check_token_counts(request.min_tokens, request.max_tokens)
     reply = Reply(
         id=arrival.id,
         created_s=arrival.created_s,
         model=asked.model,
         fingerprint=arrival.fingerprint,
-        is_usage_included=bool(options and options.include_usage),
+        is_usage_included=is_usage_included(asked.stream_options, is_streamed=bool(asked.stream)),
         is_thought_shown=arrival.is_thought_shown,
         has_logprobs=top_logprobs is not None,
+        prompt_logprobs=asked.prompt_logprobs,
+        custom_tools=frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom),
     )
-    return ChatCall(_choices(request, asked.n or 1), reply, bool(asked.stream), unknown)
+    requests = _scored(_choices(request, asked.n or 1), asked.prompt_logprobs)
+    return ChatCall(requests, reply, bool(asked.stream), unknown)
 
 
-def _check_size(fields: dict[str, msgspec.Raw]) -> None:
-    # Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
-    if len(fields) > _MAX_FIELDS:
-        raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
-    for name in fields.keys() & _FREE_FORM:
-        if len(bytes(fields[name])) > _MAX_FREE_FORM_BYTES:
-            raise InvalidValue(f"'{name}' is larger than {_MAX_FREE_FORM_BYTES} bytes.", param=name)
+def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple[Request, ...]:
+    """The prompt is the same for all choices, so the first one's is scored."""
+    if prompt_logprobs is None:
+        return requests
+    first, *others = requests
+    return (replace(first, score=Score(((0, None),), prompt_logprobs)), *others)
 
 
 def _choices(request: Request, count: int) -> tuple[Request, ...]:
@@ -116,16 +123,6 @@ def _choices(request: Request, count: int) -> tuple[Request, ...]:
         )
         for choice in range(count)
     )
-
-
-def _check_stream_options(asked: ChatBody) -> None:
-    if asked.stream_options is None:
-        return
-    if not asked.stream:
-        raise InvalidValue("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    if asked.stream_options.continuous_usage_stats:
-        name = "stream_options.continuous_usage_stats"
-        raise UnsupportedParameter(f"The parameter '{name}' is not supported.", param=name)
 
 
 def _top_logprobs(asked: ChatBody) -> int | None:
@@ -148,7 +145,35 @@ def _max_tokens(asked: ChatBody) -> int | None:
 
 def _prompt(asked: ChatBody) -> ChatPrompt:
     arguments: dict[str, JsonValue] = asked.chat_template_kwargs or {}
-    return ChatPrompt(_messages(asked), arguments, thinking=Thinking(effort=asked.reasoning_effort))
+    return ChatPrompt(
+        _messages(asked),
+        arguments,
+        tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls),
+        Thinking(asked.enable_thinking, asked.reasoning_effort),
+        _is_continued(asked),
+    )
+
+
+def _is_continued(asked: ChatBody) -> bool:
+    if not asked.continue_final_message:
+        if asked.add_generation_prompt is False:
+            raise UnsupportedParameter(
+                "Without a generation prompt there is nothing to answer.",
+                param="add_generation_prompt",
+                hint="Set 'continue_final_message' to go on with an assistant's message.",
+            )
+        return False
+    if asked.add_generation_prompt:
+        raise InvalidValue(
+            "'add_generation_prompt' begins a new message and 'continue_final_message' does not; give one.",
+            param="add_generation_prompt",
+        )
+    if not isinstance(asked.messages[-1], AssistantMessage):
+        raise InvalidValue(
+            "The last message is not the assistant's, so it cannot be continued.",
+            param="continue_final_message",
+        )
+    return True
 
 
 def _messages(asked: ChatBody) -> tuple[Message, ...]:
@@ -174,13 +199,29 @@ def _message(message: AnyMessage, path: str, model: str) -> Message:
 
 
 def _assistant(message: AssistantMessage, path: str, model: str) -> Message:
-    for name in ("tool_calls", "function_call", "audio"):
-        if getattr(message, name):
+    for name in ("function_call", "audio"):
+        if getattr(message, name) is not None:
             param = f"{path}.{name}"
             raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
     content = message.refusal if message.content is None else message.content
     reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
-    return Message("assistant", _text(content or "", path, model), reasoning=reasoning, name=message.name)
+    return Message(
+        "assistant",
+        _text(content or "", path, model),
+        reasoning=reasoning,
+        name=message.name,
+        tool_calls=tuple(map(_call, message.tool_calls or ())),
+    )
+
+
+def _call(call: PastFunctionCall | PastCustomCall) -> ToolCall:
+    match call:
+        case PastFunctionCall(id=call_id, function=function):
+            return ToolCall(call_id, function.name, function.arguments)
+        case PastCustomCall(id=call_id, custom=custom):
+            return ToolCall(call_id, custom.name, custom.input)
+        case _:
+            assert_never(call)
 
 
 def _text(

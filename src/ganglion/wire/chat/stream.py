@@ -24,14 +24,15 @@ from ganglion.wire.chat.reply import (
     ChoiceDelta,
     Chunk,
     ChunkChoice,
+    CustomDelta,
     FunctionDelta,
     Reply,
     ToolCallDelta,
     logprobs_of,
-    usage_of,
 )
 from ganglion.wire.errors import envelope
 from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.usage import usage_of
 
 _encode = msgspec.json.Encoder().encode
 _ROLE = ChoiceDelta(role="assistant", content="")
@@ -46,6 +47,7 @@ class _Choice:
     index: int
     has_role: bool = False
     kind: Kind = "text"
+    is_custom: bool = False
     tool_calls: int = 0
     usage: Usage | None = None
 
@@ -101,30 +103,42 @@ class ChatProjection:
         frames = self._role(state)
         state.kind = opened.kind
         if opened.kind == "tool_call":
-            function = FunctionDelta("", opened.name or "")
-            call = ToolCallDelta(state.tool_calls, function, opened.call_id or "", "function")
-            state.tool_calls += 1
-            frames.append(self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,)))))
+            frames.append(self._call(state, opened))
         return frames
 
     def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        logprobs = None
+        if state.kind == "text" and self._reply.has_logprobs and tokens:
+            logprobs = logprobs_of(tokens)
+        if not text and logprobs is None:
+            return []
         match state.kind:
             case "text":
-                logprobs = logprobs_of(tokens) if self._reply.has_logprobs and tokens else None
-                if not text and logprobs is None:
-                    return []
                 return [self._chunk(ChunkChoice(state.index, ChoiceDelta(content=text), logprobs))]
             case "reasoning":
-                if not text:
-                    return []
                 delta = ChoiceDelta(reasoning_content=text, reasoning=text)
                 thought = text if self._reply.is_thought_shown else UNSET
                 return [self._chunk(ChunkChoice(state.index, delta), thought)]
             case "tool_call":
-                call = ToolCallDelta(state.tool_calls - 1, FunctionDelta(text))
-                return [self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,))))]
+                index = state.tool_calls - 1
+                if state.is_custom:
+                    return [self._called(state, ToolCallDelta(index=index, custom=CustomDelta(text)))]
+                return [self._called(state, ToolCallDelta(index=index, function=FunctionDelta(text)))]
             case _:
                 assert_never(state.kind)
+
+    def _call(self, state: _Choice, opened: Opened) -> Frame:
+        call_id, name = opened.call_id or "", opened.name or ""
+        index, state.tool_calls = state.tool_calls, state.tool_calls + 1
+        state.is_custom = name in self._reply.custom_tools
+        if state.is_custom:
+            custom = CustomDelta("", name)
+            return self._called(state, ToolCallDelta(index=index, id=call_id, type="custom", custom=custom))
+        function = FunctionDelta("", name)
+        return self._called(state, ToolCallDelta(index=index, id=call_id, type="function", function=function))
+
+    def _called(self, state: _Choice, call: ToolCallDelta) -> Frame:
+        return self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,))))
 
     def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
         frames = self._role(state)

@@ -5,24 +5,28 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET
 
-from ganglion.core.fold import Answer
+from ganglion.core.fold import Answer, Block
 from ganglion.wire.chat.reply import (
     AnswerMessage,
+    CalledCustom,
     CalledFunction,
     ChatCompletion,
     Choice,
     ChoiceLogprobs,
+    CustomCall,
+    FunctionCall,
     Reply,
-    ToolCall,
     logprobs_of,
-    usage_of,
 )
+from ganglion.wire.logprobs import prompt_logprobs_of
+from ganglion.wire.usage import usage_of
 
 _encode = msgspec.json.Encoder().encode
 
 
 def body(answers: Sequence[Answer], reply: Reply) -> bytes:
     """The whole answer; `answers` holds one per choice, in order."""
+    count = reply.prompt_logprobs
     completion = ChatCompletion(
         id=reply.id,
         created=reply.created_s,
@@ -30,6 +34,7 @@ def body(answers: Sequence[Answer], reply: Reply) -> bytes:
         system_fingerprint=reply.fingerprint,
         choices=tuple(_choice(index, answer, reply) for index, answer in enumerate(answers)),
         usage=usage_of([answer.finished.usage for answer in answers]),
+        prompt_logprobs=UNSET if count is None else prompt_logprobs_of(answers[0].scored, count),
         thought=(answers[0].text("reasoning") or None) if reply.is_thought_shown else UNSET,
     )
     return _encode(completion)
@@ -37,23 +42,26 @@ def body(answers: Sequence[Answer], reply: Reply) -> bytes:
 
 def _choice(index: int, answer: Answer, reply: Reply) -> Choice:
     logprobs = _logprobs(answer) if reply.has_logprobs else None
-    return Choice(index, _message(answer), logprobs, answer.finished.reason)
+    return Choice(index, _message(answer, reply), logprobs, answer.finished.reason)
 
 
-def _message(answer: Answer) -> AnswerMessage:
+def _message(answer: Answer, reply: Reply) -> AnswerMessage:
     text = answer.text("text")
     reasoning = answer.text("reasoning") or UNSET
-    calls = tuple(
-        ToolCall(id=block.call_id or "", function=CalledFunction(block.name or "", block.text))
-        for block in answer.blocks
-        if block.kind == "tool_call"
-    )
+    calls = tuple(_call(block, reply) for block in answer.blocks if block.kind == "tool_call")
     return AnswerMessage(
         content=None if calls and not text else text,
         reasoning_content=reasoning,
         reasoning=reasoning,
         tool_calls=calls or UNSET,
     )
+
+
+def _call(block: Block, reply: Reply) -> FunctionCall | CustomCall:
+    call_id, name = block.call_id or "", block.name or ""
+    if name in reply.custom_tools:
+        return CustomCall(call_id, CalledCustom(name, block.text))
+    return FunctionCall(call_id, CalledFunction(name, block.text))
 
 
 def _logprobs(answer: Answer) -> ChoiceLogprobs:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from ganglion.core.request import JsonValue
 from ganglion.wire.responses.asked import ResponsesBody
-from ganglion.wire.unhonoured import UNHONOURED
+from ganglion.wire.unhonoured import UNHONOURED_IN_CHAT
 
 HARMLESS = frozenset({"access_programs", "image", "client_metadata", "personality"})
 """Fields that ask nothing of the answer, and that it does not echo."""
@@ -41,7 +41,7 @@ _OF_OTHER_WIRES: Mapping[str, tuple[JsonValue, ...]] = {
 REFUSED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
     {
         name: neutral
-        for name, neutral in {**UNHONOURED, **_OF_OTHER_WIRES}.items()
+        for name, neutral in {**UNHONOURED_IN_CHAT, **_OF_OTHER_WIRES}.items()
         if name not in ResponsesBody.__struct_fields__
     }
 )

@@ -1,0 +1,14 @@
+"""Text completions, OpenAI's oldest wire: a prompt as it stands, no template.
+
+A stream, in order: with `echo` one chunk per choice that holds the prompt and its logprobs; chunks of text,
+interleaved by `index`; one chunk per choice with its `finish_reason`; with `stream_options.include_usage` one
+chunk with `choices: []` and the usage (`usage: null` on all others); `data: [DONE]`. A failure after the
+first byte is one `data: {"error": …}` and the end, without `[DONE]`. Silence is filled with comments.
+"""
+
+from ganglion.wire.completions.reply import Reply
+from ganglion.wire.completions.request import Arrival, CompletionCall, parse
+from ganglion.wire.completions.stream import CompletionProjection
+from ganglion.wire.completions.whole import body
+
+__all__ = ["Arrival", "CompletionCall", "CompletionProjection", "Reply", "body", "parse"]

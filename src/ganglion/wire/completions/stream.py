@@ -1,0 +1,162 @@
+"""Events of completions, n for each prompt and interleaved, to the chunks of a stream."""
+
+from dataclasses import dataclass, field
+from typing import assert_never
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from ganglion.core.events import (
+    Closed,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Opened,
+    Progress,
+    Scored,
+    Started,
+    Token,
+    Usage,
+)
+from ganglion.wire.completions.logprobs import (
+    CompletionLogprobs,
+    Offsets,
+    completion_logprobs,
+    echoed_logprobs,
+    echoed_text,
+    hidden_logprobs,
+)
+from ganglion.wire.completions.reply import Completion, CompletionChoice, Reply, finish_of
+from ganglion.wire.errors import envelope
+from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.usage import usage_of
+
+_encode = msgspec.json.Encoder().encode
+_DONE = Frame(b"[DONE]")
+
+
+@dataclass(slots=True)
+class _Choice:
+    """How far one choice has come."""
+
+    index: int
+    scored: list[Token] = field(default_factory=list)
+    has_echoed: bool = False
+    offsets: Offsets = field(default_factory=Offsets)
+    tokens: int = 0
+    usage: Usage | None = None
+
+
+class CompletionProjection:
+    """Feed it every event of every choice; `is_done` says that its last frame is out."""
+
+    def __init__(self, reply: Reply, choices: int = 1) -> None:
+        self._reply = reply
+        self._choices = [_Choice(index) for index in range(choices)]
+        self._no_usage: UnsetType | None = None if reply.is_usage_included else UNSET
+        self._waiting = choices
+        self._is_done = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `[DONE]` or an error has been handed out."""
+        return self._is_done
+
+    def feed(self, event: Event, choice: int = 0) -> list[Frame]:
+        """The frames that this event of this choice adds; none once the stream is done."""
+        if self._is_done:
+            return []
+        state = self._choices[choice]
+        match event:
+            case Delta(text=text, tokens=tokens):
+                return self._more(state, text, tokens)
+            case Opened():
+                return self._echo(state)
+            case Scored(tokens=tokens):
+                state.scored.extend(tokens)
+            case Progress() | Started() | Closed():
+                pass
+            case Finished():
+                return self._finish(state, event)
+            case Failed(error=error):
+                self._is_done = True
+                return [Frame(envelope(error))]
+            case _:
+                assert_never(event)
+        return []
+
+    def tick(self) -> list[Frame | Comment]:
+        """A comment: this wire has no frame that says nothing."""
+        return [Comment()]
+
+    def _echo(self, state: _Choice) -> list[Frame]:
+        if not self._reply.is_echoed or state.has_echoed:
+            return []
+        state.has_echoed = True
+        known = self._reply.echo(state.index)
+        text = echoed_text(state.scored) if known is None else known
+        state.offsets = Offsets(len(text))
+        alternatives = self._reply.logprobs
+        logprobs = None if alternatives is None else echoed_logprobs(state.scored, alternatives, text)
+        state.scored.clear()
+        return [self._chunk(state, text, logprobs)]
+
+    def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        logprobs: CompletionLogprobs | None = None
+        if self._reply.logprobs is not None and tokens:
+            state.tokens += len(tokens)
+            logprobs = completion_logprobs(tokens, self._reply.logprobs, state.offsets)
+        if not text and logprobs is None:
+            return []
+        return [self._chunk(state, text, logprobs)]
+
+    def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
+        frames = self._echo(state)
+        state.usage = finished.usage
+        logprobs = self._hidden(state, finished.usage)
+        choice = CompletionChoice(
+            text="", index=state.index, logprobs=logprobs, finish_reason=finish_of(finished.reason)
+        )
+        frames.append(self._frame(choice))
+        self._waiting -= 1
+        if self._waiting:
+            return frames
+        if self._reply.is_usage_included:
+            frames.append(self._usage())
+        frames.append(_DONE)
+        self._is_done = True
+        return frames
+
+    def _hidden(self, state: _Choice, usage: Usage) -> CompletionLogprobs | None:
+        if self._reply.logprobs is None or not self._reply.is_echoed:
+            return None
+        return hidden_logprobs(usage.completion_tokens - state.tokens, state.offsets.end)
+
+    def _chunk(self, state: _Choice, text: str, logprobs: CompletionLogprobs | None) -> Frame:
+        return self._frame(CompletionChoice(text=text, index=state.index, logprobs=logprobs))
+
+    def _frame(self, choice: CompletionChoice) -> Frame:
+        reply = self._reply
+        chunk = Completion(
+            id=reply.id,
+            created=reply.created_s,
+            model=reply.model,
+            system_fingerprint=reply.fingerprint,
+            choices=(choice,),
+            usage=self._no_usage,
+        )
+        return Frame(_encode(chunk))
+
+    def _usage(self) -> Frame:
+        reply = self._reply
+        usages = [choice.usage for choice in self._choices if choice.usage is not None]
+        chunk = Completion(
+            id=reply.id,
+            created=reply.created_s,
+            model=reply.model,
+            system_fingerprint=reply.fingerprint,
+            choices=(),
+            usage=usage_of(usages, reply.per_prompt),
+        )
+        return Frame(_encode(chunk))

@@ -1,0 +1,218 @@
+"""What an answer's text must be: OpenAI's `response_format`, and the same in vLLM's and llama-server's words.
+
+Null means the same as absent everywhere; more than one constraint at once is refused.
+"""
+
+import re
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ganglion.core.errors import InvalidRequest, InvalidValue, UnsupportedParameter
+from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, JsonValue, Lark, Regex
+from ganglion.wire.decode import decode
+from ganglion.wire.fields import SamplingFields
+
+MAX_NESTING = 128
+"""How deep a schema may nest: whoever walks it later recurses."""
+CONSTRAINT_BYTES = 2**18
+
+Pattern = Annotated[str, Meta(min_length=1, max_length=2**16)]
+Grammar = Annotated[str, Meta(min_length=1, max_length=CONSTRAINT_BYTES)]
+Options = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=4096)]
+SchemaName = Annotated[str, Meta(min_length=1, max_length=256)]
+
+CONSTRAINTS = MappingProxyType(
+    dict.fromkeys(
+        (
+            "response_format",
+            "structured_outputs",
+            "guided_json",
+            "guided_regex",
+            "guided_choice",
+            "guided_grammar",
+            "grammar",
+            "json_schema",
+        ),
+        CONSTRAINT_BYTES,
+    )
+)
+"""The fields that hold constraints, and how large each may be."""
+
+_OBJECT: dict[str, JsonValue] = {"type": "object"}
+_GBNF_RULE = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+_value: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
+
+
+class TextFormat(Struct, frozen=True, tag_field="type", tag="text"):
+    """Any text."""
+
+
+class JsonObjectFormat(Struct, frozen=True, tag_field="type", tag="json_object"):
+    """A JSON object; llama-server's clients put its schema here."""
+
+    schema: dict[str, Any] | None = None
+
+
+class NamedSchema(Struct, frozen=True):
+    """A schema; it is enforced whatever `strict` says."""
+
+    name: SchemaName
+    description: str | None = None
+    schema: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Struct, frozen=True, tag_field="type", tag="json_schema"):
+    """JSON that a schema accepts."""
+
+    json_schema: NamedSchema
+
+
+ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class StructuredOutputs(Struct, frozen=True):
+    """One constraint in vLLM's newer words."""
+
+    json: str | dict[str, Any] | None = None
+    regex: Pattern | None = None
+    choice: Options | None = None
+    grammar: Grammar | None = None
+    json_object: bool | None = None
+    structural_tag: Any = None
+    whitespace_pattern: str | None = None
+    disable_any_whitespace: bool | None = None
+    disable_additional_properties: bool | None = None
+    disable_fallback: bool | None = None
+
+
+class ConstraintFields(SamplingFields, frozen=True, kw_only=True):
+    """Sampling fields, and the fields that say what the text must be."""
+
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_regex: Pattern | None = None
+    guided_choice: Options | None = None
+    guided_grammar: Grammar | None = None
+    grammar: Grammar | None = None
+    json_schema: dict[str, Any] | None = None
+
+
+def constraint_of(asked: ConstraintFields) -> Constraint | None:
+    """The one constraint that was asked for; raises InvalidValue when there are several."""
+    return _only(_asked(asked))
+
+
+def schema_of(value: str | dict[str, Any], param: str) -> dict[str, JsonValue]:
+    """A JSON schema that is an object of bounded depth; some clients send it as text."""
+    schema = _parsed(value, param) if isinstance(value, str) else value
+    if not isinstance(schema, dict):
+        raise InvalidValue(f"'{param}' must be a JSON schema, which is an object.", param=param)
+    if _is_deeper(schema, MAX_NESTING):
+        raise InvalidValue(f"'{param}' is nested more than {MAX_NESTING} levels deep.", param=param)
+    return schema
+
+
+def _asked(asked: ConstraintFields) -> Iterator[tuple[str, Constraint]]:
+    if asked.response_format is not None:
+        wanted = _of_format(asked.response_format)
+        if wanted is not None:
+            yield "response_format", wanted
+    if asked.structured_outputs is not None:
+        outputs = _only(_of_outputs(asked.structured_outputs))
+        if outputs is not None:
+            yield "structured_outputs", outputs
+    if asked.guided_json is not None:
+        yield "guided_json", JsonSchema(schema_of(asked.guided_json, "guided_json"))
+    if asked.guided_regex is not None:
+        yield "guided_regex", Regex(asked.guided_regex)
+    if asked.guided_choice is not None:
+        yield "guided_choice", Choice(tuple(asked.guided_choice))
+    if asked.guided_grammar is not None:
+        yield "guided_grammar", _grammar(asked.guided_grammar)
+    if asked.grammar is not None:
+        yield "grammar", Gbnf(asked.grammar)
+    if asked.json_schema is not None:
+        yield "json_schema", JsonSchema(schema_of(asked.json_schema, "json_schema"))
+
+
+def _of_format(wanted: ResponseFormat) -> Constraint | None:
+    match wanted:
+        case TextFormat():
+            return None
+        case JsonObjectFormat(schema=schema):
+            return JsonSchema(_OBJECT if schema is None else schema_of(schema, "response_format.schema"))
+        case JsonSchemaFormat(json_schema=named):
+            return JsonSchema(schema_of(named.schema or {}, "response_format.json_schema.schema"))
+
+
+def _of_outputs(asked: StructuredOutputs) -> Iterator[tuple[str, Constraint]]:
+    _refuse_variants(asked)
+    if asked.json is not None:
+        yield "structured_outputs.json", JsonSchema(schema_of(asked.json, "structured_outputs.json"))
+    if asked.regex is not None:
+        yield "structured_outputs.regex", Regex(asked.regex)
+    if asked.choice is not None:
+        yield "structured_outputs.choice", Choice(tuple(asked.choice))
+    if asked.grammar is not None:
+        yield "structured_outputs.grammar", _grammar(asked.grammar)
+    if asked.json_object:
+        yield "structured_outputs.json_object", JsonSchema(_OBJECT)
+
+
+def _refuse_variants(asked: StructuredOutputs) -> None:
+    variants = {
+        "structural_tag": asked.structural_tag is not None,
+        "whitespace_pattern": asked.whitespace_pattern is not None,
+        "disable_any_whitespace": asked.disable_any_whitespace,
+        "disable_additional_properties": asked.disable_additional_properties,
+    }
+    for name, is_asked in variants.items():
+        if is_asked:
+            param = f"structured_outputs.{name}"
+            raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
+
+
+def _only(found: Iterator[tuple[str, Constraint]]) -> Constraint | None:
+    first = next(found, None)
+    if first is None:
+        return None
+    second = next(found, None)
+    if second is not None:
+        raise InvalidValue(
+            f"'{first[0]}' and '{second[0]}' both say what the answer must be.",
+            param=second[0],
+            hint="Give one of them.",
+        )
+    return first[1]
+
+
+def _grammar(text: str) -> Constraint:
+    # vLLM's field takes both languages, and only GBNF writes its rules with `::=`.
+    return Gbnf(text) if _GBNF_RULE.search(text) else Lark(text)
+
+
+def _parsed(text: str, param: str) -> object:
+    try:
+        return decode(_value, text.encode())
+    except InvalidRequest:
+        raise InvalidValue(f"'{param}' is text that is not JSON.", param=param) from None
+
+
+def _is_deeper(value: JsonValue, limit: int) -> bool:
+    level: list[JsonValue] = [value]
+    for _ in range(limit):
+        level = [
+            inner
+            for outer in level
+            if isinstance(outer, dict | list)
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+        ]
+        if not level:
+            return False
+    return True
