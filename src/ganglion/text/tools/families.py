@@ -109,7 +109,13 @@ DEEPSEEK_PLAIN = ToolFamily(
     ((deepseek.SEPARATOR,), (deepseek.SECTION,)),
     _DEEPSEEK,
 )
-HARMONY = ToolFamily("harmony", _nothing, (), (("<|channel|>", "<|message|>"),))
+HARMONY = ToolFamily(
+    "harmony",
+    _nothing,
+    (),
+    (("<|channel|>", "<|message|>"),),
+    ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+)
 
 FAMILIES = (
     HARMONY,
