@@ -51,13 +51,7 @@ class Bytes:
 
 
 def control_ids(name: str) -> dict[str, int]:
-    markers = [
-        *(FAMILY[name].markers - {"<function="}),
-        "<|start|>",
-        "<|channel|>",
-        "<|constrain|>",
-        "<|message|>",
-    ]
+    markers = FAMILY[name].markers - {"<function="}
     return {marker: CONTROL + at for at, marker in enumerate(sorted(markers))}
 
 
