@@ -86,7 +86,8 @@ def test_messages_carry_what_was_given_and_nothing_else() -> None:
     assert rendered(source, ("user", "a")) == '{"role": "user", "content": "a"}'
     tool = Message("tool", "5", name="add", tool_call_id="call_1")
     assert (
-        rendered(source, tool) == '{"role": "tool", "content": "5", "name": "add", "tool_call_id": "call_1"}'
+        rendered("{# tools #}" + source, tool)
+        == '{"role": "tool", "content": "5", "name": "add", "tool_call_id": "call_1"}'
     )
 
 

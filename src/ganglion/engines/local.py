@@ -1,5 +1,6 @@
 """Chat over tokens: template and tokenizer in front of a token engine, parts behind it."""
 
+import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
@@ -13,7 +14,9 @@ from ganglion.core.request import ChatPrompt, Prompt, Request, TextPrompt, Token
 from ganglion.engines.rendering import Renderer
 from ganglion.text.generic import GENERIC_TEMPLATE
 from ganglion.text.markers import MarkerFamily, family_of, opens_reasoning
-from ganglion.text.parts import PartSplitter
+from ganglion.text.parts import CallRules, PartSplitter
+from ganglion.text.tools.families import ToolFamily, callable_tools
+from ganglion.text.tools.families import family_of as tool_family_of
 
 DEFAULT_MAX_TOKENS: Final = 2048
 
@@ -38,6 +41,7 @@ class TextEngine:
         self._context = context
         self._template = chat_template or facts.chat_template or GENERIC_TEMPLATE
         self._family: MarkerFamily = family_of(self._template)
+        self._tool_family: ToolFamily = tool_family_of(self._template)
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer one request."""
@@ -53,11 +57,20 @@ class TextEngine:
             self._family if isinstance(request.prompt, ChatPrompt) else None,
             is_open=is_open,
             keep_markers=request.keep_markers,
+            calls=self._calls(request.prompt),
         )
         async with aclosing(self._tokens.run(token_request)) as events:
             async for event in events:
                 for out in _translate(event, splitter):
                     yield out
+
+    def _calls(self, prompt: Prompt) -> CallRules | None:
+        """Which calls the answer may make; None where it can make none."""
+        if not isinstance(prompt, ChatPrompt):
+            return None
+        use = prompt.tool_use
+        tools = callable_tools(use)
+        return CallRules(self._tool_family, tools, _new_call_id, use.is_parallel) if tools else None
 
     async def _prepare(self, request: Request) -> tuple[TokenRequest, bool]:
         """The token request, and whether its prompt leaves a reasoning block open."""
@@ -115,6 +128,10 @@ class TextEngine:
                     )
 
 
+def _new_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
 def _translate(event: TokenEvent, splitter: PartSplitter) -> list[Event]:
     match event:
         case Progress() | Started() | Scored():
@@ -124,7 +141,8 @@ def _translate(event: TokenEvent, splitter: PartSplitter) -> list[Event]:
         case Finished():
             closing = splitter.finish()
             usage = replace(event.usage, reasoning_tokens=splitter.reasoning_tokens)
-            return [*closing, replace(event, usage=usage)]
+            is_call = event.reason == "stop" and splitter.has_calls
+            return [*closing, replace(event, usage=usage, reason="tool_calls" if is_call else event.reason)]
         case Failed():
             return [event]
         case _:

@@ -18,8 +18,17 @@ from typing import cast
 import msgspec
 
 from ganglion.core.errors import EngineFailed, InvalidValue, ShuttingDown
-from ganglion.core.request import ChatPrompt
-from ganglion.engines.rendering_frames import LENGTH_BYTES, READY, Ask, Refused, Rendered, Reply, framed
+from ganglion.core.request import ChatPrompt, Tool
+from ganglion.engines.rendering_frames import (
+    LENGTH_BYTES,
+    READY,
+    Ask,
+    AskedTool,
+    Refused,
+    Rendered,
+    Reply,
+    framed,
+)
 
 MEBIBYTE = 1024 * 1024
 STARTUP_S = 30.0  # an import on a machine whose cores are all busy decoding
@@ -100,6 +109,7 @@ class Renderer:
         )
 
     def _ask(self, source: str, prompt: ChatPrompt, bos_token: str, eos_token: str) -> bytes:
+        use = prompt.tool_use
         ask = Ask(
             source,
             prompt.messages,
@@ -107,6 +117,9 @@ class Renderer:
             bos_token,
             eos_token,
             datetime.now(),  # templates write the date as the people around this machine know it
+            tools=tuple(_asked(tool) for tool in use.tools) if use.choice != "none" else (),
+            thinking=prompt.thinking,
+            is_continued=prompt.is_continued,
         )
         try:
             return framed(msgspec.msgpack.encode(ask))
@@ -171,6 +184,11 @@ class Renderer:
         _kill(child)
         child.stdin.close()
         await child.process.communicate()  # reads stdout to its end, so that no pipe outlives the process
+
+
+def _asked(tool: Tool) -> AskedTool:
+    parameters = cast("dict[str, object] | None", tool.parameters)
+    return AskedTool(tool.name, tool.description, parameters, tool.is_custom)
 
 
 def _kill(child: _Child) -> None:

@@ -17,8 +17,8 @@ from typing import BinaryIO, cast
 import msgspec
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import ChatPrompt, JsonValue
-from ganglion.engines.rendering_frames import LENGTH_BYTES, READY, Ask, Refused, Rendered, framed
+from ganglion.core.request import ChatPrompt, JsonValue, Tool, ToolUse
+from ganglion.engines.rendering_frames import LENGTH_BYTES, READY, Ask, AskedTool, Refused, Rendered, framed
 from ganglion.text.template import render
 
 
@@ -50,7 +50,13 @@ def _serve(source: BinaryIO, sink: BinaryIO, max_bytes: int, alarm_s: float) -> 
 
 
 def _reply(ask: Ask, max_bytes: int) -> bytes:
-    prompt = ChatPrompt(ask.messages, cast("dict[str, JsonValue]", ask.template_arguments))
+    prompt = ChatPrompt(
+        ask.messages,
+        cast("dict[str, JsonValue]", ask.template_arguments),
+        ToolUse(tuple(_tool(asked) for asked in ask.tools)),
+        ask.thinking,
+        ask.is_continued,
+    )
     try:
         text = render(ask.source, prompt, bos_token=ask.bos_token, eos_token=ask.eos_token, now=ask.now)
         reply = msgspec.msgpack.encode(Rendered(text))
@@ -65,6 +71,11 @@ def _reply(ask: Ask, max_bytes: int) -> bytes:
             Refused(f"The model's chat template rendered more than {max_bytes} bytes. Shorten the messages.")
         )
     return reply
+
+
+def _tool(asked: AskedTool) -> Tool:
+    parameters = cast("dict[str, JsonValue] | None", asked.parameters)
+    return Tool(asked.name, asked.description, parameters, is_custom=asked.is_custom)
 
 
 def _confine(memory_bytes: int) -> None:

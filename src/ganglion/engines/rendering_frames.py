@@ -7,10 +7,19 @@ from datetime import datetime
 
 import msgspec
 
-from ganglion.core.request import Message
+from ganglion.core.request import Message, Thinking
 
 READY = b"\x06"
 LENGTH_BYTES = 4
+
+
+class AskedTool(msgspec.Struct, frozen=True, array_like=True):
+    """A tool, as far as a template shows it."""
+
+    name: str
+    description: str | None
+    parameters: dict[str, object] | None
+    is_custom: bool
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
@@ -22,6 +31,9 @@ class Ask(msgspec.Struct, frozen=True, array_like=True):
     bos_token: str
     eos_token: str
     now: datetime
+    tools: tuple[AskedTool, ...] = ()
+    thinking: Thinking = Thinking()
+    is_continued: bool = False
 
 
 class Rendered(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -88,8 +88,6 @@ class AnswerDoor:
             if call.is_streamed and call.purpose == "answer":
                 projection = ollama.OllamaProjection(call.reply)
                 await stream(answers, projection, send, self._settings, framing=NDJSON)
-                    answers, ollama.OllamaProjection(call.reply), send, self._settings, framing=NDJSON
-                )
                 return
             (answer,) = await answers.whole()
         if call.purpose == "load":

@@ -8,12 +8,24 @@ explain in its answer, and the rules differ.
 """
 
 import re
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Literal
 
 Shown = Literal["text", "reasoning"]
 
+
+@dataclass(frozen=True, slots=True)
+class CallTo:
+    """A channel whose text is the arguments of a call."""
+
+    name: str
+
+
+Kind = Shown | CallTo
+
 WHITESPACE = " \t\r\n"
+RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 REASONING_CHANNELS = frozenset({"thought", "thinking", "analysis"})
 
 
@@ -57,10 +69,11 @@ GEMMA = MarkerFamily(
 )
 
 # A header may carry a recipient and a content type: `commentary to=functions.f <|constrain|>json`.
-# `<|end|>` is no sign: other templates end their turns with it.
+# The recipient may also come before the channel, and at the answer's beginning `<|start|>assistant` is the
+# prompt's. `<|end|>` is no sign: other templates end their turns with it.
 HARMONY = MarkerFamily(
     "harmony",
-    ("<|start|>assistant<|channel|>", "<|channel|>"),
+    ("<|start|>assistant<|channel|>", "<|start|>assistant to=", "<|channel|>", "to=functions."),
     ("<|end|>", "<|return|>", "<|call|>"),
     ("<|channel|>",),
     Header(re.compile(r"[ \t]*([\w-]{0,32})[^\n]{0,224}"), "<|message|>"),
@@ -110,6 +123,12 @@ def opens_reasoning(prompt: str, family: MarkerFamily | None) -> bool:
         return False
     header = family.header.pattern.fullmatch(end[start : len(end) - len(header_end)])
     return header is not None and kind_of(header[1]) == "reasoning"
+
+
+def callee_of(header: str, names: Container[str]) -> CallTo | None:
+    """The call that a channel's opening and header address, if there is such a tool."""
+    recipient = RECIPIENT.search(header)
+    return CallTo(recipient[1]) if recipient is not None and recipient[1] in names else None
 
 
 def kind_of(channel: str) -> Shown:

@@ -1,10 +1,10 @@
 """Whether an opening marker stands at the beginning of a text that is still arriving."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ganglion.text.markers import Header, MarkerFamily, Shown, kind_of
+from ganglion.text.markers import Header, Kind, MarkerFamily, callee_of, kind_of
 
 Undecided = Literal["undecided"]
 
@@ -14,11 +14,13 @@ class Opening:
     """An opening marker with its header: how many characters it takes and what it opens."""
 
     length: int
-    kind: Shown
+    kind: Kind
 
 
-def opening_at(text: str, family: MarkerFamily, *, is_final: bool) -> Opening | Undecided | None:
-    """Read an opening marker at the beginning of `text`, None where there is none.
+def opening_at(
+    text: str, family: MarkerFamily, *, is_final: bool, names: Container[str] = ()
+) -> Opening | Undecided | None:
+    """Read an opening marker at the beginning of `text`, None where there is none; `names` can be called.
 
     When the answer ends inside a header (`is_final`) the marker counts as read: what is cut off is a
     channel's name, never an answer.
@@ -27,7 +29,7 @@ def opening_at(text: str, family: MarkerFamily, *, is_final: bool) -> Opening | 
         if text.startswith(opening):
             if family.header is None:
                 return Opening(len(opening), "reasoning")
-            return _channel_at(text, len(opening), family, family.header, is_final)
+            return _channel_at(text, len(opening), family, family.header, is_final=is_final, names=names)
     if not is_final and any(opening.startswith(text) for opening in family.opening):
         return "undecided"
     return None
@@ -47,7 +49,7 @@ def undecided_suffix(text: str, markers: Iterable[str]) -> int:
 
 
 def _channel_at(
-    text: str, start: int, family: MarkerFamily, header: Header, is_final: bool
+    text: str, start: int, family: MarkerFamily, header: Header, *, is_final: bool, names: Container[str]
 ) -> Opening | Undecided | None:
     ends = (header.end, *family.closing)
     positions = [position for end in ends if (position := text.find(end, start)) >= 0]
@@ -63,4 +65,6 @@ def _channel_at(
         return None
     if not positions and not is_final:
         return "undecided"
-    return Opening(after, kind_of(name[1]))
+    # A header that was cut off calls nobody: the name may be half of one.
+    callee = callee_of(text[:stop], names) if after > stop and positions else None
+    return Opening(after, callee or kind_of(name[1]))

@@ -1,42 +1,79 @@
-"""Separates an answer's reasoning from its text, as blocks of events.
+"""Separates an answer's reasoning and its calls from its text, as blocks of events.
 
 Law: no character is lost or doubled, however the answer is split, apart from the markers themselves,
 control tokens, and the whitespace trimmed by one rule: reasoning is stripped at both ends; text that
-follows a marker loses its leading whitespace; whitespace before an opening marker goes with the marker.
-Text without markers is left as it is.
+follows a marker or a call loses its leading whitespace; whitespace before an opening marker goes with the
+marker. Text without markers and calls is left as it is. Where one call is all that was allowed, what follows
+it is dropped.
 
 A block opens at its first character, so an empty one is never seen. Tokens travel with the delta that
 carries their last character; the tokens of what is dropped travel nowhere but are counted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
-from ganglion.core.events import Closed, Delta, Opened, Piece
-from ganglion.text.markers import WHITESPACE, MarkerFamily, Shown
+from ganglion.core.events import Closed, Delta, Kind, Opened, Piece, Token
+from ganglion.core.request import Tool
+from ganglion.text.markers import WHITESPACE, CallTo, MarkerFamily, Shown
 from ganglion.text.scanner import MarkerScanner, Role
+from ganglion.text.tools.calls import Argument, CallScanner, Found
+from ganglion.text.tools.custom import CustomText
+from ganglion.text.tools.families import ToolFamily
+from ganglion.text.tools.tape import Ended, Named
 
 Part = Opened | Delta | Closed
 
 
+@dataclass(frozen=True, slots=True)
+class CallRules:
+    """Which calls an answer may make, how its model writes them, and where their ids come from."""
+
+    family: ToolFamily
+    tools: tuple[Tool, ...]
+    new_call_id: Callable[[], str]
+    is_parallel: bool = True
+
+
 class PartSplitter:
-    """Splits one answer into blocks; with no family, or with `keep_markers`, it is one block of text."""
+    """Splits one answer into blocks; with no family, or with `keep_markers`, reasoning is left in the text.
+
+    Without `calls` there are none.
+    """
 
     __slots__ = (
+        "_calls",
+        "_custom",
+        "_has_calls",
         "_index",
         "_is_trimming",
         "_keep_markers",
         "_leading",
         "_open",
         "_reasoning_tokens",
+        "_rules",
         "_scanner",
         "_trailing",
     )
 
-    def __init__(self, family: MarkerFamily | None, *, is_open: bool, keep_markers: bool) -> None:
-        self._scanner = None if family is None else MarkerScanner(family, is_open=is_open)
+    def __init__(
+        self,
+        family: MarkerFamily | None,
+        *,
+        is_open: bool,
+        keep_markers: bool,
+        calls: CallRules | None = None,
+    ) -> None:
+        names = frozenset(tool.name for tool in calls.tools) if calls is not None else frozenset[str]()
+        self._scanner = None if family is None else MarkerScanner(family, is_open=is_open, names=names)
         self._keep_markers = keep_markers
+        self._rules = calls
+        self._calls = None if calls is None else CallScanner(calls.family, calls.tools)
+        self._custom: CustomText | None = None
+        """What the open call's arguments pass through, where a custom tool is called."""
+        self._has_calls = False
         self._index = -1
-        self._open: Shown | None = None
+        self._open: Kind | None = None
         self._is_trimming = is_open
         self._leading: list[Piece] = []
         """Whitespace at the start of the answer: text if text follows, nothing if a marker does."""
@@ -48,6 +85,11 @@ class PartSplitter:
     def reasoning_tokens(self) -> int:
         """How many tokens went into reasoning so far, its markers included."""
         return self._reasoning_tokens
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether the answer holds a call so far."""
+        return self._has_calls
 
     def feed(self, pieces: tuple[Piece, ...]) -> list[Part]:
         """Take more of the answer and say what became visible."""
@@ -67,6 +109,7 @@ class PartSplitter:
         if self._scanner is not None:
             for role, piece in self._scanner.finish():
                 self._take(parts, self._scanner, role, piece)
+            self._end_text(parts, self._scanner)
         if self._leading:
             self._show(parts, "text", self._leading)
         self._close(parts)
@@ -75,10 +118,19 @@ class PartSplitter:
     def _take(self, parts: list[Part], scanner: MarkerScanner, role: Role, piece: Piece) -> None:
         if role in ("reasoning", "reasoning_marker"):
             self._reasoning_tokens += len(piece.tokens)
-        is_marker = role in ("text_marker", "reasoning_marker")
-        if not is_marker and not scanner.is_shown(piece):
+        if role == "text" and self._calls is not None:
+            for found in self._calls.feed(piece):
+                self._take_found(parts, scanner, self._calls, found)
             return
-        if self._keep_markers:
+        self._end_text(parts, scanner)
+        is_marker = role in ("text_marker", "reasoning_marker")
+        if self._is_over or (not is_marker and not scanner.is_shown(piece)):
+            return
+        if isinstance(role, CallTo):
+            self._take_channel(parts, role.name, piece)
+        elif self._keep_markers:
+            if self._open == "tool_call":
+                self._close(parts)
             self._show(parts, "text", (piece,))
         elif is_marker:
             self._close(parts)
@@ -87,6 +139,58 @@ class PartSplitter:
             self._take_reasoning(parts, piece)
         else:
             self._take_text(parts, piece)
+
+    @property
+    def _is_over(self) -> bool:
+        """Whether the one call that was allowed is complete."""
+        is_single = self._rules is not None and not self._rules.is_parallel
+        return is_single and self._has_calls and self._open != "tool_call"
+
+    def _end_text(self, parts: list[Part], scanner: MarkerScanner) -> None:
+        if self._calls is not None:
+            for found in self._calls.finish():
+                self._take_found(parts, scanner, self._calls, found)
+
+    def _take_found(
+        self, parts: list[Part], scanner: MarkerScanner, calls: CallScanner, found: Found
+    ) -> None:
+        if self._is_over:
+            return
+        match found:
+            case Named(name=name):
+                self._open_call(parts, name)
+            case Argument(text=text, tokens=tokens):
+                self._argue(parts, text, tokens)
+            case Ended():
+                self._close(parts)
+            case Piece():
+                if not (scanner.is_shown(found) or calls.is_shown(found)):
+                    pass
+                elif self._keep_markers:
+                    self._show(parts, "text", (found,))
+                else:
+                    self._take_text(parts, found)
+
+    def _take_channel(self, parts: list[Part], name: str, piece: Piece) -> None:
+        if self._open != "tool_call":
+            self._open_call(parts, name)
+        if piece.text:
+            self._argue(parts, piece.text, piece.tokens)
+
+    def _open_call(self, parts: list[Part], name: str) -> None:
+        assert self._rules is not None
+        self._close(parts)
+        self._index += 1
+        self._open = "tool_call"
+        self._has_calls = self._is_trimming = True
+        is_custom = any(tool.is_custom for tool in self._rules.tools if tool.name == name)
+        self._custom = CustomText() if is_custom else None
+        parts.append(Opened(self._index, "tool_call", self._rules.new_call_id(), name))
+
+    def _argue(self, parts: list[Part], text: str, tokens: tuple[Token, ...]) -> None:
+        given = text if self._custom is None else self._custom.feed(text)
+        if given:
+            parts.append(Delta(self._index, given, tokens))
 
     def _take_text(self, parts: list[Part], piece: Piece) -> None:
         if self._open is not None:
@@ -136,6 +240,8 @@ class PartSplitter:
                 self._show(parts, "reasoning", (Piece(visible, last.tokens),))
             self._trailing.clear()
         self._leading.clear()
+        if self._open == "tool_call" and self._custom is not None and (given := self._custom.finish()):
+            parts.append(Delta(self._index, given))
         if self._open is not None:
             parts.append(Closed(self._index))
             self._open = None

@@ -9,28 +9,33 @@ control token.
 """
 
 import re
+from collections.abc import Container
 from typing import Literal
 
 from ganglion.core.events import Piece
-from ganglion.text.markers import WHITESPACE, MarkerFamily, Shown
+from ganglion.text.markers import WHITESPACE, CallTo, Kind, MarkerFamily
 from ganglion.text.openings import Opening, Undecided, opening_at, undecided_suffix
 
-Role = Literal["text", "reasoning", "text_marker", "reasoning_marker"]
+Role = Literal["text", "reasoning", "text_marker", "reasoning_marker"] | CallTo
 Scanned = tuple[Role, Piece]
 
 
 class MarkerScanner:
-    """Scans one answer; `is_open` says that the prompt already opened a reasoning block."""
+    """Scans one answer; `is_open` says that the prompt already opened a reasoning block.
 
-    __slots__ = ("_closing", "_closing_firsts", "_family", "_held", "_kind", "_mode", "_tags")
+    Channels may address the tools of `names`: the header's end comes as an empty piece of the call's role.
+    """
 
-    def __init__(self, family: MarkerFamily, *, is_open: bool) -> None:
+    __slots__ = ("_closing", "_closing_firsts", "_family", "_held", "_kind", "_mode", "_names", "_tags")
+
+    def __init__(self, family: MarkerFamily, *, is_open: bool, names: Container[str] = ()) -> None:
         self._family = family
+        self._names = names
         self._closing = re.compile("|".join(map(re.escape, family.closing)))
         self._closing_firsts = frozenset(marker[0] for marker in family.closing)
         self._tags = frozenset(() if family.is_channel else family.opening + family.closing)
         self._held: list[Piece] = []
-        self._kind: Shown = "reasoning" if is_open else "text"
+        self._kind: Kind = "reasoning" if is_open else "text"
         self._mode: Literal["border", "enclosed", "plain"] = "border"
         """At a border an opening may come; enclosed text has a closing marker to find, plain text none."""
 
@@ -70,6 +75,8 @@ class MarkerScanner:
             if decided is None:
                 return
             self._take(scanned, *decided)
+            if isinstance(self._kind, CallTo) and decided[0] == "text_marker":
+                scanned.append((self._kind, Piece("", ())))
 
     def _decide(self, text: str, is_final: bool) -> tuple[Role, int] | None:
         """The role of the first characters held and their count, or None to wait for more."""
@@ -86,7 +93,7 @@ class MarkerScanner:
         spaces = len(text) - len(text.lstrip(WHITESPACE))
         if spaces:
             return self._kind, spaces
-        opening = opening_at(text, self._family, is_final=is_final)
+        opening = opening_at(text, self._family, is_final=is_final, names=self._names)
         if opening is not None:
             return self._opened(opening)
         first = next(piece for piece in self._held if piece.text)
@@ -129,7 +136,7 @@ class MarkerScanner:
             if position >= limit:
                 break
             if piece.is_special:
-                opening = opening_at(text[position:], self._family, is_final=is_final)
+                opening = opening_at(text[position:], self._family, is_final=is_final, names=self._names)
                 if opening is not None:
                     return position, opening
             position += len(piece.text)

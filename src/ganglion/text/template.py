@@ -11,6 +11,7 @@ its characters the template meant as control tokens, so that is decided where th
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
 from typing import NoReturn
@@ -21,12 +22,27 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import ChatPrompt, JsonValue, Message
+from ganglion.core.request import ChatPrompt, JsonValue, Message, Tool
+from ganglion.text.thinking import template_arguments
+from ganglion.text.tools.families import knows_tools
+from ganglion.text.tools.shown import (
+    arguments_of,
+    function_of,
+    instructed,
+    instructed_by_user,
+    short_id,
+    with_names,
+    written_out,
+)
 
 # Enough for every model of a node; a compiled template holds about a hundred kilobytes.
 COMPILED_TEMPLATES = 16
 
 MAX_QUOTED_CHARACTERS = 500
+
+# Stands where a message goes on. The last one counts, so content that says it itself does no harm.
+OPEN_END = "\x02the message goes on here\x03"
+WANTS_SHORT_IDS = "!= 9"
 
 # What template code can raise besides Jinja's own errors: it computes with Python values.
 FAULTS = (
@@ -51,20 +67,48 @@ class TemplateRefused(Exception):
 
 
 def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, now: datetime) -> str:
-    """Render a prompt up to the assistant's turn; raises InvalidValue in the template's own words."""
+    """Render a prompt up to the assistant's turn, or into it where the last message goes on.
+
+    Raises InvalidValue in the template's own words.
+    """
+    use = prompt.tool_use
+    tools = () if use.choice == "none" else use.tools
+    fixed: dict[str, object] = {"bos_token": bos_token, "eos_token": eos_token, "strftime_now": _clock(now)}
+    arguments = {
+        "tools": None,
+        "documents": None,
+        "add_generation_prompt": not prompt.is_continued,
+        **template_arguments(prompt.thinking, source),
+        **prompt.template_arguments,
+    }
+    messages = _opened(prompt) if prompt.is_continued else prompt.messages
+    if knows_tools(source):
+        if tools:
+            fixed["tools"] = [function_of(tool) for tool in tools]
+        text = _render(source, with_names(messages), arguments | fixed)
+    else:
+        text = _render_written_out(source, written_out(messages), tools, arguments | fixed)
+    return _cut(text) if prompt.is_continued else text
+
+
+def _render_written_out(
+    source: str, messages: tuple[Message, ...], tools: tuple[Tool, ...], variables: dict[str, object]
+) -> str:
+    if not tools:
+        return _render(source, messages, variables)
+    try:
+        return _render(source, instructed(messages, tools), variables)
+    except InvalidValue:
+        if any(message.role in ("system", "developer") for message in messages):
+            raise
+        return _render(source, instructed_by_user(messages, tools), variables)
+
+
+def _render(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
     try:
         template = _compile(source)
         return template.render(
-            {
-                "tools": None,
-                "documents": None,
-                "add_generation_prompt": True,
-                **prompt.template_arguments,
-                "messages": [_variables(message, source) for message in prompt.messages],
-                "bos_token": bos_token,
-                "eos_token": eos_token,
-                "strftime_now": _clock(now),
-            }
+            {**variables, "messages": [_variables(message, source) for message in messages]}
         )
     except TemplateRefused as refusal:
         raise InvalidValue(
@@ -74,6 +118,23 @@ def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, n
         raise InvalidValue(
             f"The model's chat template failed on the messages: {_described(fault)}", param="messages"
         ) from fault
+
+
+def _opened(prompt: ChatPrompt) -> tuple[Message, ...]:
+    """The messages with a mark at the end of the last one, which is where the prompt will end."""
+    if not prompt.messages or prompt.messages[-1].role != "assistant":
+        raise InvalidValue("To be continued, the last message must be the assistant's own.", param="messages")
+    *before, last = prompt.messages
+    return (*before, replace(last, content=last.content + OPEN_END))
+
+
+def _cut(text: str) -> str:
+    end = text.rfind(OPEN_END)
+    if end < 0:
+        raise InvalidValue(
+            "The model's chat template does not show the message that is to be continued.", param="messages"
+        )
+    return text[:end]
 
 
 @lru_cache(maxsize=COMPILED_TEMPLATES)
@@ -87,15 +148,29 @@ def _compile(source: str) -> Template:
     return environment.from_string(source)
 
 
-def _variables(message: Message, source: str) -> dict[str, str]:
+def _variables(message: Message, source: str) -> dict[str, object]:
     is_unknown = message.role == "developer" and "developer" not in source
-    variables = {"role": "system" if is_unknown else message.role, "content": message.content}
+    # Mistral's templates refuse ids of any other length than nine.
+    call_id = short_id if WANTS_SHORT_IDS in source else str
+    variables: dict[str, object] = {
+        "role": "system" if is_unknown else message.role,
+        "content": message.content,
+    }
     if message.reasoning is not None:
         variables["reasoning_content"] = message.reasoning
     if message.name is not None:
         variables["name"] = message.name
     if message.tool_call_id is not None:
-        variables["tool_call_id"] = message.tool_call_id
+        variables["tool_call_id"] = call_id(message.tool_call_id)
+    if message.tool_calls:
+        variables["tool_calls"] = [
+            {
+                "id": call_id(call.call_id),
+                "type": "function",
+                "function": {"name": call.name, "arguments": arguments_of(call)},
+            }
+            for call in message.tool_calls
+        ]
     return variables
 
 

@@ -1,0 +1,157 @@
+"""The table of tool-call families: how each family of models writes a call, and which templates are whose.
+
+A family's reader begins behind one of its openings; a bare family's also where the text begins, with one of
+its bare characters. `harmony` has neither: its calls are channels, and the marker scanner finds those.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from ganglion.core.request import Tool, ToolUse
+from ganglion.text.tools import deepseek, gemma, tagged, untagged
+from ganglion.text.tools.tape import Broken, Reading, Tape
+
+Reader = Callable[[Tape, Mapping[str, Tool], str], Reading[None]]
+
+KNOWS_TOOLS = re.compile(r"\btools\b")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFamily:
+    """One way to write calls. A template that contains all of one row of `signs` belongs to the family."""
+
+    name: str
+    read: Reader
+    openings: tuple[str, ...]
+    signs: tuple[tuple[str, ...], ...]
+    inner: tuple[str, ...] = ()
+    """Markers besides the openings, which like them may come as control tokens."""
+    bare: str = ""
+    is_shown: bool = False
+    """Whether a marker that was no call's is shown though it is a control token: words a model explains."""
+
+    @property
+    def markers(self) -> frozenset[str]:
+        """Every string that may be a control token of the family."""
+        return frozenset(self.openings + self.inner)
+
+
+def _nothing(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+    del tape, tools, opening
+    yield from ()
+    raise Broken
+
+
+_MISTRAL = (untagged.ARGS, untagged.CALL_ID)
+_DEEPSEEK = (deepseek.SECTION_END, deepseek.CALL_END, deepseek.SEPARATOR)
+
+GENERIC = ToolFamily("generic", tagged.read_tagged, (tagged.OPENING,), (), (tagged.CLOSING,), is_shown=True)
+HERMES = ToolFamily(
+    "hermes", tagged.read_tagged, (tagged.OPENING,), ((tagged.OPENING,),), (tagged.CLOSING,), is_shown=True
+)
+QWEN_XML = ToolFamily(
+    "qwen_xml",
+    tagged.read_tagged,
+    (tagged.OPENING, tagged.FUNCTION),
+    ((tagged.FUNCTION, "<parameter="),),
+    (tagged.CLOSING,),
+    is_shown=True,
+)
+LLAMA = ToolFamily(
+    "llama",
+    untagged.read_llama,
+    (untagged.PYTHON_TAG,),
+    ((untagged.PYTHON_TAG,), ("<|start_header_id|>",)),
+    bare="{[",
+)
+PYTHONIC = ToolFamily(
+    "pythonic",
+    untagged.read_llama,
+    (untagged.PYTHON_TAG,),
+    (("[func_name1(",), ("<|python_start|>",)),
+    bare="{[",
+)
+MISTRAL = ToolFamily(
+    "mistral", untagged.read_mistral, (untagged.TOOL_CALLS,), ((untagged.TOOL_CALLS,),), _MISTRAL
+)
+MISTRAL_ARGS = ToolFamily(
+    "mistral_args",
+    untagged.read_mistral,
+    (untagged.TOOL_CALLS,),
+    ((untagged.TOOL_CALLS, untagged.ARGS),),
+    _MISTRAL,
+)
+GEMMA = ToolFamily(
+    "gemma", gemma.read_gemma, (gemma.OPENING,), ((gemma.OPENING,),), (gemma.CLOSING, gemma.QUOTE)
+)
+FUNCTION_GEMMA = ToolFamily(
+    "function_gemma",
+    gemma.read_gemma,
+    (gemma.FUNCTION_OPENING,),
+    ((gemma.FUNCTION_OPENING,),),
+    (gemma.FUNCTION_CLOSING, gemma.FUNCTION_QUOTE),
+)
+TOOL_CODE = ToolFamily(
+    "tool_code", untagged.read_tool_code, (untagged.TOOL_CODE,), (("```tool_code",), ("tool_code\n",))
+)
+DEEPSEEK = ToolFamily(
+    "deepseek",
+    deepseek.read_deepseek,
+    (deepseek.SECTION, deepseek.CALL),
+    ((deepseek.SEPARATOR, "```json"),),
+    _DEEPSEEK,
+)
+DEEPSEEK_PLAIN = ToolFamily(
+    "deepseek_plain",
+    deepseek.read_deepseek,
+    (deepseek.SECTION, deepseek.CALL),
+    ((deepseek.SEPARATOR,), (deepseek.SECTION,)),
+    _DEEPSEEK,
+)
+HARMONY = ToolFamily(
+    "harmony",
+    _nothing,
+    (),
+    (("<|channel|>", "<|message|>"),),
+    ("<|start|>", "<|channel|>", "<|constrain|>", "<|message|>"),
+)
+
+FAMILIES = (
+    HARMONY,
+    DEEPSEEK,
+    DEEPSEEK_PLAIN,
+    GEMMA,
+    FUNCTION_GEMMA,
+    MISTRAL_ARGS,
+    MISTRAL,
+    QWEN_XML,
+    PYTHONIC,
+    HERMES,
+    LLAMA,
+    TOOL_CODE,
+    GENERIC,
+)
+"""In the order they are looked for: what no other model would write first."""
+
+
+def knows_tools(chat_template: str) -> bool:
+    """Whether the template shows the model its tools itself."""
+    return KNOWS_TOOLS.search(chat_template) is not None
+
+
+def family_of(chat_template: str | None) -> ToolFamily:
+    """The family that a template's model writes calls in; ours where the template knows no tools."""
+    template = chat_template or ""
+    if knows_tools(template):
+        for family in FAMILIES:
+            if any(all(sign in template for sign in row) for row in family.signs):
+                return family
+    return GENERIC
+
+
+def callable_tools(use: ToolUse) -> tuple[Tool, ...]:
+    """The tools that an answer may call."""
+    if use.choice == "none":
+        return ()
+    return tuple(tool for tool in use.tools if use.allowed is None or tool.name in use.allowed)

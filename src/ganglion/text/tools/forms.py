@@ -1,0 +1,216 @@
+"""How a call is written in each family, as expressions of a grammar."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ganglion.core.request import Choice, JsonValue, Lark, Regex, Tool
+from ganglion.text.tools import deepseek, gemma, tagged, untagged
+from ganglion.text.tools.custom import INPUT
+from ganglion.text.tools.lark import ANYTHING, Rules, either, literal, regex
+from ganglion.text.tools.typed import types_of
+
+# The words of a schema that say what a value is without `type`.
+SHAPES = frozenset({"type", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"})
+
+# What a property's schema may refer to.
+DEFINITIONS: tuple[str, ...] = ("$defs", "definitions")
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A block of calls: `opening before call (between call)* after`, and `separator` before the next block.
+
+    With no `between` a block holds one call, and with no `separator` either, the answer does.
+    """
+
+    opening: str
+    call: Callable[[Rules, Tool], str]
+    before: str = ""
+    between: str | None = None
+    after: str = ""
+    separator: str | None = None
+
+
+def arguments(rules: Rules, tool: Tool) -> str:
+    """A call's arguments as JSON that its schema accepts."""
+    return rules.json(_schema(tool), is_strict=tool.is_strict)
+
+
+def _schema(tool: Tool) -> dict[str, JsonValue]:
+    if tool.is_custom:
+        return {
+            "type": "object",
+            "properties": {INPUT: _input_schema(tool)},
+            "required": [INPUT],
+            "additionalProperties": False,
+        }
+    schema = dict(tool.parameters or {})
+    if SHAPES.isdisjoint(schema):
+        schema["type"] = "object"
+    # What a schema leaves open the schema still accepts closed, and a small model comes to an end.
+    if schema.get("type") == "object" and "additionalProperties" not in schema:
+        schema |= {"properties": schema.get("properties", {}), "additionalProperties": False}
+    return schema
+
+
+def _input_schema(tool: Tool) -> dict[str, JsonValue]:
+    match tool.text_format:
+        case Regex(pattern=pattern):
+            return {"type": "string", "pattern": f"^(?:{pattern})$"}
+        case Choice(options=options):
+            return {"type": "string", "enum": list(options)}
+        case _:
+            # A grammar of the text says nothing of its escaped form, so here the text is free.
+            return {"type": "string"}
+
+
+def _named(key: str) -> Callable[[Rules, Tool], str]:
+    def call(rules: Rules, tool: Tool) -> str:
+        head = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{key}": '
+        return f'{literal(head)} {arguments(rules, tool)} "}}"'
+
+    return call
+
+
+def _hermes(rules: Rules, tool: Tool) -> str:
+    if tool.is_custom and isinstance(tool.text_format, Lark):
+        return _xml(rules, tool)
+    return f'"\\n" {_named("arguments")(rules, tool)} "\\n" {rules.marker(tagged.CLOSING)}'
+
+
+def _xml(rules: Rules, tool: Tool) -> str:
+    def member(name: str, schema: JsonValue) -> str:
+        head = literal(f"<parameter={name}>\n")
+        return f"{head} {_xml_value(rules, tool, schema)}"
+
+    head = literal(f"\n<function={tool.name}>\n")
+    return f'{head} {_members(rules, tool, member, "")} "</function>\\n" {rules.marker(tagged.CLOSING)}'
+
+
+def _xml_value(rules: Rules, tool: Tool, schema: JsonValue) -> str:
+    end = "\n</parameter>\n"
+    text = _text_value(rules, tool, schema, is_only=False)
+    if tool.is_custom and isinstance(tool.text_format, Lark):
+        text = rules.nested(tool.text_format.grammar)
+    elif tool.is_custom and isinstance(tool.text_format, Regex):
+        text = rules.add(regex(tool.text_format.pattern))
+    elif text == ANYTHING:
+        return rules.until(end)
+    elif text is None:
+        text = _json_value(rules, tool, schema)
+    return f"{text} {literal(end)}"
+
+
+def _python(rules: Rules, tool: Tool) -> str:
+    def member(name: str, schema: JsonValue) -> str:
+        return f"{literal(name + '=')} {_json_value(rules, tool, schema)}"
+
+    return f'{literal(tool.name + "(")} {_members(rules, tool, member, ", ")} ")"'
+
+
+def _gemma(quote: str, closing: str) -> Callable[[Rules, Tool], str]:
+    def call(rules: Rules, tool: Tool) -> str:
+        def member(name: str, schema: JsonValue) -> str:
+            text = _text_value(rules, tool, schema, is_only=True)
+            if text is None:
+                value = _json_value(rules, tool, schema)
+            elif text == ANYTHING:
+                value = f"{rules.marker(quote)} {rules.until(quote)}"
+            else:
+                value = f"{rules.marker(quote)} {text} {rules.marker(quote)}"
+            return f"{literal(name + ':')} {value}"
+
+        members = _members(rules, tool, member, ",")
+        return f'{literal(f"call:{tool.name}{{")} {members} "}}" {rules.marker(closing)}'
+
+    return call
+
+
+def _text_value(rules: Rules, tool: Tool, schema: JsonValue, *, is_only: bool) -> str | None:
+    """A value that is written without quotes: free text, or one of some; None where it is JSON.
+
+    Text that may also be something else is text where that is how it is read, not where it is the only type.
+    """
+    types = types_of(schema, tool.parameters)
+    if not isinstance(schema, dict) or (not types and not is_only):
+        return ANYTHING
+    if types != {"string"}:
+        return ANYTHING if "string" in types and not is_only else None
+    options = schema.get("enum", [schema["const"]] if "const" in schema else None)
+    if not isinstance(options, list):
+        return ANYTHING
+    return rules.add(either([literal(one) for one in options if isinstance(one, str)]))
+
+
+def _json_value(rules: Rules, tool: Tool, schema: JsonValue) -> str:
+    parameters = tool.parameters or {}
+    shared = {word: parameters[word] for word in DEFINITIONS if word in parameters}
+    return rules.json((schema if isinstance(schema, dict) else {}) | shared, is_strict=tool.is_strict)
+
+
+def _members(rules: Rules, tool: Tool, member: Callable[[str, JsonValue], str], separator: str) -> str:
+    """The properties of a tool's schema in their order, the required ones first."""
+    schema = _schema(tool)
+    properties, required = schema.get("properties"), schema.get("required")
+    if not isinstance(properties, dict) or not properties:
+        return ""
+    names = required if isinstance(required, list) else []
+    musts = [rules.add(member(name, one)) for name, one in properties.items() if name in names]
+    mays = [rules.add(member(name, one)) for name, one in properties.items() if name not in names]
+    between = f"{literal(separator)} " if separator else ""
+    if musts or not separator:
+        first = f" {between}".join(musts)
+        return " ".join([first, *[f"({between}{one})?" for one in mays]])
+    # Whichever comes first has no separator before it.
+    chains = [
+        " ".join([one, *[f"({between}{later})?" for later in mays[at + 1 :]]]) for at, one in enumerate(mays)
+    ]
+    return f"({either(chains)})?"
+
+
+def _mistral_args(rules: Rules, tool: Tool) -> str:
+    return f"{literal(tool.name)} {rules.marker(untagged.ARGS)} {arguments(rules, tool)}"
+
+
+def _deepseek(rules: Rules, tool: Tool) -> str:
+    head = f'{rules.marker(deepseek.CALL)} "function" {rules.marker(deepseek.SEPARATOR)}'
+    name = literal(f"{tool.name}\n```json\n")
+    return f'{head} {name} {arguments(rules, tool)} "\\n```" {rules.marker(deepseek.CALL_END)}'
+
+
+def _deepseek_plain(rules: Rules, tool: Tool) -> str:
+    head = f"{rules.marker(deepseek.CALL)} {literal(tool.name)} {rules.marker(deepseek.SEPARATOR)}"
+    return f"{head} {arguments(rules, tool)} {rules.marker(deepseek.CALL_END)}"
+
+
+def _harmony(rules: Rules, tool: Tool) -> str:
+    """A channel to the tool; the turn is begun by the prompt, or by the model after it has thought."""
+    if tool.is_custom and isinstance(tool.text_format, Lark):
+        content = rules.nested(tool.text_format.grammar)
+    else:
+        content = arguments(rules, tool)
+    turn = f'({rules.marker("<|start|>")} "assistant")? {rules.marker("<|channel|>")}'
+    recipient = literal(f"commentary to=functions.{tool.name} ")
+    return (
+        f'{turn} {recipient} {rules.marker("<|constrain|>")} "json" {rules.marker("<|message|>")} {content}'
+    )
+
+
+FORMS = {
+    "generic": Form(tagged.OPENING, _hermes, separator="\n"),
+    "hermes": Form(tagged.OPENING, _hermes, separator="\n"),
+    "qwen_xml": Form(tagged.OPENING, _xml, separator="\n"),
+    "llama": Form("", _named("parameters")),
+    "pythonic": Form("", _python, before="[", between=", ", after="]"),
+    "mistral": Form(untagged.TOOL_CALLS, _named("arguments"), before="[", between=", ", after="]"),
+    "mistral_args": Form(untagged.TOOL_CALLS, _mistral_args, separator=""),
+    "gemma": Form(gemma.OPENING, _gemma(gemma.QUOTE, gemma.CLOSING), separator=""),
+    "function_gemma": Form(
+        gemma.FUNCTION_OPENING, _gemma(gemma.FUNCTION_QUOTE, gemma.FUNCTION_CLOSING), separator=""
+    ),
+    "tool_code": Form(untagged.TOOL_CODE, _python, before="\n", between="\n", after="\n```"),
+    "deepseek": Form(deepseek.SECTION, _deepseek, between="\n", after=deepseek.SECTION_END),
+    "deepseek_plain": Form(deepseek.SECTION, _deepseek_plain, between="", after=deepseek.SECTION_END),
+    "harmony": Form("", _harmony),
+}
