@@ -1,7 +1,7 @@
 """What reads of kept state answer: responses, pages of items, counts, compactions and conversations."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -9,7 +9,6 @@ from msgspec import Raw, Struct
 from ganglion.core.errors import GanglionError, Interrupted
 from ganglion.core.events import Usage
 from ganglion.wire.decode import decode
-from ganglion.wire.errors import envelope
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.asked import ConversationBody, ConversationUpdateBody, ItemsBody
 from ganglion.wire.responses.events import Lifecycle, LifecycleEvent
@@ -29,7 +28,15 @@ class _Typed(Struct, frozen=True):
 
 
 _typed = msgspec.json.Decoder(_Typed)
+
+
+class _Ended(Struct, frozen=True):
+    status: ResponseStatus
+
+
+_ended = msgspec.json.Decoder(_Ended)
 _ENDS: dict[str, Lifecycle] = {"completed": "response.completed", "failed": "response.failed"}
+_LAST: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
 class ItemList(Struct, frozen=True, kw_only=True):
@@ -86,9 +93,14 @@ def named_frame(data: bytes) -> Frame:
     return Frame(data, _typed.decode(data).type)
 
 
-def ended_frame(response: bytes, status: str, number: int) -> Frame:
-    """The terminal event of a response whose own was never kept."""
-    kind: Lifecycle = _ENDS.get(status, "response.incomplete")
+def is_last(frame: Frame) -> bool:
+    """Whether a stream ends with this event."""
+    return frame.event in _LAST
+
+
+def last_frame(response: bytes, number: int) -> Frame:
+    """The event that tells how a response ended, to a reader for whom it has that number."""
+    kind: Lifecycle = _ENDS.get(_ended.decode(response).status, "response.incomplete")
     return Frame(_encode(LifecycleEvent(kind, number, Raw(response))), kind)
 
 
@@ -96,12 +108,7 @@ def interrupted(response: bytes, number: int) -> tuple[bytes, Frame]:
     """A response that its server did not live to finish: its body, and the event that tells it."""
     error = Interrupted("The server stopped while this response was running.")
     body = response_with(response, "failed", error)
-    return body, ended_frame(body, "failed", number)
-
-
-def socket_error(error: GanglionError) -> bytes:
-    """An error as a message of a socket."""
-    return b'{"type":"error","status":%d,%b' % (error.status, envelope(error)[1:])
+    return body, last_frame(body, number)
 
 
 def output_of(response: bytes) -> bytes:
