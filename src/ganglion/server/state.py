@@ -16,7 +16,7 @@ def _fresh_seal() -> HmacSeal:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The store, None for a server that keeps nothing; the seal of what leaves and comes back; what goes on."""
+    """The store, None for a server that keeps nothing; the seal of what leaves; what outlives its request."""
 
     store: Store | None = None
     seal: HmacSeal = field(default_factory=_fresh_seal)

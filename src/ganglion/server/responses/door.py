@@ -1,5 +1,7 @@
 """The door of `POST /v1/responses`."""
 
+from contextlib import ExitStack
+
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -29,12 +31,13 @@ class ResponsesDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
         markers = is_on(scope, b"x-include-thinking")
-        with self._gate.admit():
+        with ExitStack() as place:
+            place.enter_context(self._gate.admit())
             exchange = await self._desk.open(body, tenant(scope), keep_markers=markers)
             if not exchange.call.is_background:
                 await self._answer(exchange, scope, receive, send)
                 return
-            run = await self._runs.start(exchange)
+            run = await self._runs.start(exchange, place)
         await self._follow(run, scope, receive, send)
 
     async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:

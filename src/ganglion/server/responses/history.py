@@ -124,7 +124,7 @@ class History:
 
 
 def items_in(response: StoredResponse) -> tuple[Item, ...]:
-    """What a response was sent and what it said; a call that was cut off cannot be answered, and is left out."""
+    """What a response was sent and what it said; without a call that was cut off, which nobody can answer."""
     said = items_of(output_of(response.body))
     return (*items_of(response.input_items), *(item for item in said if not _is_cut_call(item)))
 

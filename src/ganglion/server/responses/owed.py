@@ -1,4 +1,4 @@
-"""Endings that the store refused: tried again until it takes them, so that nothing reads as running for ever."""
+"""Endings that the store refused, tried again until it takes them: nothing reads as running for ever."""
 
 import asyncio
 import logging

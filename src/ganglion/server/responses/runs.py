@@ -13,7 +13,6 @@ from ganglion.core.engine import Engine
 from ganglion.core.errors import GanglionError, ServerError, ShuttingDown
 from ganglion.core.events import Failed
 from ganglion.server.alarm import Alarm
-from ganglion.server.drain import Gate
 from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.truncating import answers_to
 from ganglion.server.settings import ServerSettings
@@ -117,13 +116,10 @@ class Run:
 class Runs:
     """Every response that runs in the background now."""
 
-    def __init__(
-        self, engine: Engine, desk: Desk, state: State, gate: Gate, settings: ServerSettings
-    ) -> None:
+    def __init__(self, engine: Engine, desk: Desk, state: State, settings: ServerSettings) -> None:
         self._engine = engine
         self._desk = desk
         self._state = state
-        self._gate = gate
         self._settings = settings
         self._runs: dict[tuple[str, str], Run] = {}
 
@@ -131,18 +127,14 @@ class Runs:
         """The run of that id, while it runs."""
         return self._runs.get((tenant, response_id))
 
-    async def start(self, exchange: Exchange) -> Run:
-        """Keep the response as queued and let it run; raises when it cannot be kept or let in."""
+    async def start(self, exchange: Exchange, place: ExitStack) -> Run:
+        """Keep the response as queued and let it run in its request's place; raises why it cannot be kept."""
         assert self._state.store is not None
-        with ExitStack() as place:
-            place.enter_context(self._gate.admit())
-            await self._desk.begin(exchange)
-            run = Run(exchange, self._state.store)
-            self._runs[exchange.tenant, exchange.id] = run
-            place.callback(self._runs.pop, (exchange.tenant, exchange.id))
-            self._state.background.start(
-                self._carry_out(run, place.pop_all()), name=f"background {exchange.id}"
-            )
+        await self._desk.begin(exchange)
+        run = Run(exchange, self._state.store)
+        self._runs[exchange.tenant, exchange.id] = run
+        place.callback(self._runs.pop, (exchange.tenant, exchange.id))
+        self._state.background.start(self._carry_out(run, place.pop_all()), f"background {exchange.id}")
         return run
 
     async def cancel(self, run: Run) -> None:

@@ -131,7 +131,7 @@ class Line:
                 await self.say(frame.data)
 
     async def say(self, data: bytes) -> None:
-        """Say one message; raises ReaderStalled when nobody reads it, WebSocketDisconnect when nobody is there."""
+        """Say one message; raises ReaderStalled or WebSocketDisconnect."""
         try:
             async with asyncio.timeout(self._stalled_s):
                 await self._socket.send_text(data.decode())

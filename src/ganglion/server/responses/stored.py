@@ -54,7 +54,7 @@ class StoredDoors:
             stored = await self._found(request)
             if not _is_background(stored):
                 raise InvalidValue(
-                    f"The response {stored.id!r} was not made in the background, so its events were not kept.",
+                    f"The events of {stored.id!r} were not kept: it was not made in the background.",
                     param="stream",
                 )
         frames = self._replayed(request, after) if run is None else run.follow(after)

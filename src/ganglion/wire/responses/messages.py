@@ -10,8 +10,8 @@ from ganglion.wire.decode import decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
 _CREATE = b'"response.create"'
-_OF_HTTP = ("stream", "stream_options", "background")
-"""A socket always streams, and ends what it began."""
+_OF_HTTP = ("stream", "stream_options")
+"""A socket always streams."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,11 @@ def read_message(message: bytes) -> Create:
         )
     if bytes(fields.pop("stream_id", _NULL)) != b"null":
         raise UnsupportedParameter(
-            "One connection is one stream here: leave 'stream_id' out.", param="stream_id"
+            "A connection is one stream here.", param="stream_id", hint="Leave it out."
         )
     generate = bytes(fields.pop("generate", _NULL))
     if generate not in (b"null", b"true", b"false"):
         raise InvalidValue("'generate' is true or false.", param="generate")
     for name in _OF_HTTP:
-        if name in fields and (
-            name == "stream_options" or bytes(fields[name]) in (b"null", b"true", b"false")
-        ):
-            del fields[name]
+        fields.pop(name, None)
     return Create(msgspec.json.encode(fields), generate != b"false")
