@@ -301,5 +301,7 @@ async def test_a_run_of_another_server_is_followed_and_cancelled_through_the_sto
         endless = await begun(here, ENDLESS)
         cancelled = await other.ok("POST", f"/v1/responses/{endless}/cancel")
         assert cancelled["status"] == "cancelled"
-        await one.call("POST", f"/v1/responses/{endless}/cancel")
+        await here.until_idle(2)
         assert (await one.get(endless))["status"] == "cancelled"
+        last = (await one.resume(endless))[-1]
+        assert (last["type"], last["response"]) == ("response.incomplete", cancelled)

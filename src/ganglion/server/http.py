@@ -118,7 +118,7 @@ class Keeping(Protocol):
         ...
 
     async def ended(self, frames: Sequence[Frame | Comment]) -> Sequence[Frame | Comment]:
-        """The frames to end with, once these may leave."""
+        """The frames to end with, in place of these, once they may leave."""
         ...
 
 
@@ -168,7 +168,9 @@ async def tell(
         await out.write(frames)
         frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
     if keeping is not None:
-        frames = await keeping.ended(frames)
+        # Whatever it takes to keep an answer, only its end waits for it.
+        await out.write(frames[:-1])
+        frames = await keeping.ended(frames[-1:])
     await out.write(frames, is_last=True)
 
 

@@ -12,7 +12,7 @@ from ganglion.store.opening import open_store
 from ganglion.store.port import Store
 from ganglion.store.upkeep import Ending, interrupt_unfinished, keep_swept
 from ganglion.store.values import Abandoned, Retention, StoredEvent
-from ganglion.wire.responses.stored import interrupted
+from ganglion.wire.responses.stored import interrupted, last_frames
 
 logger = logging.getLogger("ganglion.server")
 
@@ -54,6 +54,10 @@ async def _heal(store: Store) -> None:
 
 
 def _ending(abandoned: Abandoned) -> Ending:
-    last = -1 if abandoned.last_sequence_number is None else abandoned.last_sequence_number
-    body, frame = interrupted(abandoned.response.body, last + 1)
-    return Ending(body, (StoredEvent(last + 1, frame.data),))
+    body, last = interrupted(abandoned.response.body), abandoned.last_sequence_number
+    if last is None:
+        return Ending(body)
+    frames = last_frames(body, last + 1)
+    return Ending(
+        body, tuple(StoredEvent(last + 1 + place, frame.data) for place, frame in enumerate(frames))
+    )

@@ -66,7 +66,10 @@ class Store(Protocol):
         """
 
     async def append_events(self, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> bool:
-        """Keep frames of a response's stream; False when there is no such response. Kept numbers stay."""
+        """Keep frames of an unfinished response's stream; False when it ended before, or is gone.
+
+        Kept numbers stay.
+        """
 
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit: int = PAGE

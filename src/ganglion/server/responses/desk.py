@@ -104,10 +104,10 @@ class Desk:
         )
         return Exchange(call, projection, tenant, history)
 
-    async def begin(self, exchange: Exchange) -> None:
+    async def begin(self, exchange: Exchange, events: Sequence[StoredEvent] = ()) -> None:
         """Keep a response that has only begun, so that a crash leaves a trace of it."""
         if exchange.call.is_stored and self._store is not None:
-            await self._store.put(_stored(exchange, exchange.projection.snapshot()))
+            await self._store.put(_stored(exchange, exchange.projection.snapshot()), events=events)
 
     async def keep(self, exchange: Exchange) -> None:
         """Keep a whole response that was not begun; raises why it cannot be."""

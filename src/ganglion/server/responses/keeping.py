@@ -40,7 +40,8 @@ class Keeping:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ending is None and await self._has_begun():
+        is_open = self._exchange.call.is_stored and self._ending is None
+        if is_open and await self._has_begun():
             projection = self._exchange.projection
             if isinstance(error, GanglionError):
                 self._end(projection.feed(Failed(error)))

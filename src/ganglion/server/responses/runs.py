@@ -11,7 +11,7 @@ from typing import Final
 
 from ganglion.core.engine import Engine
 from ganglion.core.errors import GanglionError, ServerError, ShuttingDown
-from ganglion.core.events import Failed
+from ganglion.core.events import Failed, Progress
 from ganglion.server.alarm import Alarm
 from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.truncating import answers_to
@@ -20,7 +20,7 @@ from ganglion.server.state import State
 from ganglion.store.port import Store
 from ganglion.store.values import StoredEvent
 from ganglion.wire.frame import Frame
-from ganglion.wire.responses.stored import last_frame, named_frame
+from ganglion.wire.responses.stored import last_frames, named_frame
 
 logger = logging.getLogger("ganglion.server")
 
@@ -72,14 +72,18 @@ class Run:
         ]
 
     async def keep_up(self) -> None:
-        """Store what came, once in a while; raises when the store has refused for too long."""
+        """Store what came, once in a while; raises when the store has refused for too long.
+
+        When the store holds another ending already, by another server, the run is cancelled.
+        """
         now_s = asyncio.get_running_loop().time()
         if now_s - self._kept_s < KEEP_EVENTS_S or not self._tail:
             return
         self._kept_s = now_s
         events = self.unkept()
         try:
-            await self._store.append_events(self.exchange.tenant, self.exchange.id, events)
+            if not await self._store.append_events(self.exchange.tenant, self.exchange.id, events):
+                self.cancelled.set()
         except GanglionError as error:
             logger.warning("events of %s were not stored: %s", self.exchange.id, error.message)
             if sum(len(event.frame) for event in events) > MAX_UNKEPT_BYTES:
@@ -103,7 +107,7 @@ class Run:
                 await news.wait()
         final = self.exchange.projection.final
         if next_number == after + 1 and final is not None:
-            yield [last_frame(final, next_number)]
+            yield last_frames(final, next_number)
 
     async def _frames_from(self, number: int) -> list[Frame]:
         if number >= self._kept:
@@ -130,8 +134,9 @@ class Runs:
     async def start(self, exchange: Exchange, place: ExitStack) -> Run:
         """Keep the response as queued and let it run in its request's place; raises why it cannot be kept."""
         assert self._state.store is not None
-        await self._desk.begin(exchange)
         run = Run(exchange, self._state.store)
+        run.tell(exchange.projection.feed(Progress("queued", 0, 1)))
+        await self._desk.begin(exchange, run.unkept())
         self._runs[exchange.tenant, exchange.id] = run
         place.callback(self._runs.pop, (exchange.tenant, exchange.id))
         self._state.background.start(self._carry_out(run, place.pop_all()), f"background {exchange.id}")
@@ -145,8 +150,9 @@ class Runs:
     async def _carry_out(self, run: Run, place: ExitStack) -> None:
         with place:
             try:
-                last = await self._until_cancelled(run)
-                run.tell(await self._desk.end(run.exchange, last, run.unkept(last)))
+                *frames, last = await self._until_cancelled(run)
+                run.tell(frames)
+                run.tell(await self._desk.end(run.exchange, [last], run.unkept([last])))
             finally:
                 run.end()
 

@@ -20,7 +20,7 @@ from ganglion.store.port import Store
 from ganglion.store.values import StoredResponse
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses import items_of
-from ganglion.wire.responses.stored import deleted, is_last, last_frame, named_frame, page, response_with
+from ganglion.wire.responses.stored import deleted, is_last, last_frames, named_frame, page, response_with
 
 _PAGE: Final = 500
 
@@ -122,7 +122,7 @@ class StoredDoors:
                     return
             if found.is_finished:
                 # A reader may have heard more than a crash left; it, too, is told how it ended.
-                yield [last_frame(found.body, after + 1)]
+                yield last_frames(found.body, after + 1)
                 return
             await asyncio.sleep(KEEP_EVENTS_S)
 

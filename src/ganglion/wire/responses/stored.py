@@ -36,6 +36,8 @@ class _Ended(Struct, frozen=True):
 
 _ended = msgspec.json.Decoder(_Ended)
 _ENDS: dict[str, Lifecycle] = {"completed": "response.completed", "failed": "response.failed"}
+_IN_PROGRESS: Final = 2
+"""Its number in the background, where every stream begins with `created` and `queued`."""
 _LAST: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
@@ -98,17 +100,24 @@ def is_last(frame: Frame) -> bool:
     return frame.event in _LAST
 
 
-def last_frame(response: bytes, number: int) -> Frame:
-    """The event that tells how a response ended, to a reader for whom it has that number."""
+def last_frames(response: bytes, number: int) -> list[Frame]:
+    """The events that tell how a response ended, from that number on, to a reader who lacks them."""
     kind: Lifecycle = _ENDS.get(_ended.decode(response).status, "response.incomplete")
+    if number == _IN_PROGRESS:
+        running = response_with(response, "in_progress")
+        return [_told("response.in_progress", number, running), _told(kind, number + 1, response)]
+    return [_told(kind, number, response)]
+
+
+def interrupted(response: bytes) -> bytes:
+    """A response that its server did not live to finish."""
+    return response_with(
+        response, "failed", Interrupted("The server stopped while this response was running.")
+    )
+
+
+def _told(kind: Lifecycle, number: int, response: bytes) -> Frame:
     return Frame(_encode(LifecycleEvent(kind, number, Raw(response))), kind)
-
-
-def interrupted(response: bytes, number: int) -> tuple[bytes, Frame]:
-    """A response that its server did not live to finish: its body, and the event that tells it."""
-    error = Interrupted("The server stopped while this response was running.")
-    body = response_with(response, "failed", error)
-    return body, last_frame(body, number)
 
 
 def output_of(response: bytes) -> bytes:
