@@ -114,19 +114,19 @@ async def test_what_is_wrong_with_a_message_is_told_and_the_connection_stays(ser
             ({"input": "word " * 200}, "context_length_exceeded", "input"),
             ({"input": "!echo fail_at=0\nx"}, "engine_failed", None),
         ):
-            told = await talk.create(**({"said": "hi"} | fields)) if "input" not in fields else None
-            if told is None:
-                told = await talk.create(fields["input"])
+            told = await talk.create(**fields)
             assert (told["error"]["code"], told["error"]["param"]) == (code, param)
         assert text_of(await talk.create("still here", stream=True, stream_options={})) == "still here"
 
 
 async def test_codex_hears_of_an_overflow_by_response_failed(serving) -> None:
-    async with serving(small(100), storage=MEMORY) as served:
-        async with talking(served, originator="codex_exec") as talk:
-            failed = await talk.create("word " * 200)
-            assert failed["error"]["code"] == "context_length_exceeded"
-            assert text_of(await talk.create("shorter")) == "shorter"
+    async with (
+        serving(small(100), storage=MEMORY) as served,
+        talking(served, originator="codex_exec") as talk,
+    ):
+        failed = await talk.create("word " * 200)
+        assert failed["error"]["code"] == "context_length_exceeded"
+        assert text_of(await talk.create("shorter")) == "shorter"
 
 
 async def test_a_warm_up_says_nothing_and_is_continued(serving) -> None:
