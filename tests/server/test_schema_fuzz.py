@@ -22,6 +22,7 @@ from ganglion.registry.candidate import Candidate, made_by
 from ganglion.registry.residency import Residency
 from ganglion.server.run import Shutdown, serve
 from ganglion.server.settings import ServerSettings
+from ganglion.server.storage import Storage
 
 CHECKS = (
     not_a_server_error,
@@ -29,7 +30,7 @@ CHECKS = (
     content_type_conformance,
     response_schema_conformance,
 )
-FEW, MANY = 15, 120
+FEW, MANY = 15, 60
 
 
 @pytest.fixture
@@ -47,7 +48,13 @@ def url() -> Iterator[str]:
         shutdown = Shutdown()
         loops.append((asyncio.get_running_loop(), shutdown))
         engine = Residency([Candidate("echo", made_by(EchoEngine))], free_bytes=lambda: 0)
-        await serve(engine, ServerSettings(port=0), shutdown=shutdown, on_listening=on_listening)
+        await serve(
+            engine,
+            ServerSettings(port=0),
+            shutdown=shutdown,
+            on_listening=on_listening,
+            storage=Storage(":memory:"),
+        )
 
     thread = threading.Thread(target=lambda: asyncio.run(live()))
     thread.start()

@@ -142,6 +142,24 @@ async def test_a_position_is_never_used_again(store: Store) -> None:
     assert await store.items("ann", "conv_1") == (StoredItem(0, "a", b"a"), StoredItem(2, "c", b"c"))
 
 
+@pytest.mark.parametrize("is_descending", [False, True])
+async def test_a_page_of_large_items_is_cut_and_never_empty(
+    store: Store, monkeypatch: pytest.MonkeyPatch, is_descending: bool
+) -> None:
+    monkeypatch.setattr("ganglion.store.conversations.MAX_PAGE_BYTES", 10)
+    names = ["aaaa", "bbbb", "cccc", "d" * 30, "eeee"]
+    await store.create_conversation(conversation(), items(*names))
+    pages: list[list[str]] = []
+    after: int | None = None
+    while page := await store.items("ann", "conv_1", after=after, is_descending=is_descending):
+        pages.append([item.id for item in page])
+        after = page[-1].position
+    if is_descending:
+        assert pages == [["eeee"], ["d" * 30], ["cccc", "bbbb"], ["aaaa"]]
+    else:
+        assert pages == [["aaaa", "bbbb"], ["cccc"], ["d" * 30], ["eeee"]]
+
+
 async def test_a_response_and_its_items_are_one_commit(store: Store) -> None:
     await store.create_conversation(conversation(), items("question"))
     await store.put(response(conversation_id="conv_1"), items=items("answer"), events=events(0))

@@ -97,8 +97,9 @@ class Desk:
             keep_markers=keep_markers,
         )
         call = responses.call_of(asked, arrival, history=history, referenced=referenced)
-        for warning in call.warnings:
-            logger.debug("of %s: %s", response_id, warning)
+        if call.warnings:
+            more = len(call.warnings) - 1
+            logger.warning("%s: %s%s", response_id, call.warnings[0], f", and {more} more" if more else "")
         projection = responses.ResponsesProjection(
             call.reply, ids=ids, clock_s=lambda: int(time.time()), seal=seal
         )
