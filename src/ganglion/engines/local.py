@@ -11,6 +11,7 @@ from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Scor
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import ChatPrompt, Prompt, Request, TextPrompt, TokenPrompt, TokenRequest, resolve
 from ganglion.engines.rendering import Renderer
+from ganglion.text.constraint import compose
 from ganglion.text.generic import GENERIC_TEMPLATE
 from ganglion.text.markers import MarkerFamily, family_of, opens_reasoning
 from ganglion.text.parts import PartSplitter
@@ -38,6 +39,8 @@ class TextEngine:
         self._context = context
         self._template = chat_template or facts.chat_template or GENERIC_TEMPLATE
         self._family: MarkerFamily = family_of(self._template)
+        # A model that nobody taught to reason, held to JSON, would take the marker for its way out.
+        self._can_reason = any(sign in self._template for sign in self._family.signs)
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer one request."""
@@ -68,10 +71,13 @@ class TextEngine:
         room = self._context - len(tokens)
         if room < 1:
             raise ContextLengthExceeded(len(tokens), self._context)
+        max_tokens = min(request.max_tokens or DEFAULT_MAX_TOKENS, room)
         prepared = TokenRequest(
             id=request.id,
             tokens=tokens,
-            max_tokens=min(request.max_tokens or DEFAULT_MAX_TOKENS, room),
+            max_tokens=max_tokens,
+            min_tokens=min(request.min_tokens, max_tokens),
+            grammar=self._grammar(request, is_open=is_open),
             sampling=resolve(request.sampling, self._facts.sampling),
             stop=request.stop,
             top_logprobs=request.top_logprobs,
@@ -79,6 +85,20 @@ class TextEngine:
             salt=request.tenant,
         )
         return prepared, is_open
+
+    def _grammar(self, request: Request, *, is_open: bool) -> str | None:
+        """What the answer is held to; a prompt without a template has no reasoning before it."""
+        prompt = request.prompt
+        if not isinstance(prompt, ChatPrompt):
+            return compose(request.constraint, body=None, family=None, is_open=False, may_reason=False)
+        is_off = prompt.thinking.is_enabled is False or prompt.thinking.effort == "none"
+        return compose(
+            request.constraint,
+            body=None,
+            family=self._family,
+            is_open=is_open,
+            may_reason=self._can_reason and not is_off,
+        )
 
     async def _tokenize(self, prompt: Prompt) -> tuple[tuple[int, ...], bool]:
         match prompt:
