@@ -10,6 +10,7 @@ from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from queue import SimpleQueue
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -28,6 +29,8 @@ KEPT: Final = 64
 TOKENS_OF_ONE: Final = 16_384
 """Tokens that one compiled grammar follows, over all its sequences. They share the states of its lexer, which
 only grow, and are refused together when these are too many; so it is compiled anew long before."""
+SLOWEST_S: Final = 0.1
+"""Processor time of one look ahead, for which neighbours wait; nearly always llguidance stops long before."""
 
 
 class OffGrammar(InvalidValue):
@@ -35,18 +38,39 @@ class OffGrammar(InvalidValue):
 
 
 class Compiled:
-    """A grammar made ready: its matcher in the first state, and the control tokens that it does not name."""
+    """A grammar made ready: its matcher, and which tokens must not come first."""
 
     def __init__(self, matcher: "LLMatcher", unnamed: Ids, vocabulary_size: int) -> None:
+        """`unnamed` are the control tokens that the grammar does not name; raises OffGrammar."""
         self._matcher = matcher
-        self.unnamed = unnamed
-        self.vocabulary_size = vocabulary_size
+        self._unnamed = unnamed
+        self._vocabulary_size = vocabulary_size
         self.tokens = 0
         """How many were followed so far, over all sequences."""
+        self.first = self.forbidden(matcher)
 
     def matcher(self) -> "LLMatcher":
         """A matcher for one sequence."""
         return self._matcher.deep_copy()
+
+    def forbidden(self, matcher: "LLMatcher") -> Booleans:
+        """Which tokens must not come next; raises OffGrammar."""
+        bits = np.zeros((self._vocabulary_size + 31) // 32, np.uint32)
+        began_s = thread_time()
+        matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
+        if matcher.is_error():
+            raise self.off(matcher.get_error().partition("\n")[0])
+        if thread_time() - began_s > SLOWEST_S:
+            raise self.off("it takes too long to find what may come next")
+        flat = np.unpackbits(~bits.view(np.uint8), bitorder="little", count=self._vocabulary_size)
+        forbidden = flat.view(np.bool_)
+        forbidden[self._unnamed] = True
+        return forbidden
+
+    def off(self, reason: str) -> OffGrammar:
+        """Why a sequence cannot go on; perhaps what all share is full, so nobody else joins."""
+        self.tokens = TOKENS_OF_ONE
+        return OffGrammar(f"The answer's format cannot be followed any further: {reason}")
 
 
 class Guide:
@@ -56,8 +80,7 @@ class Guide:
         self._compiled = compiled
         self._matcher = compiled.matcher()
         self._ahead = ahead
-        self._bits = np.zeros((compiled.vocabulary_size + 31) // 32, np.uint32)
-        self._next: Future[Booleans] = ahead.submit(self._compute)
+        self._next: Future[Booleans] | None = None
 
     @property
     def is_complete(self) -> bool:
@@ -71,32 +94,17 @@ class Guide:
 
     def look_ahead(self) -> None:
         """Begin to find out what may come next."""
-        self._next = self._ahead.submit(self._compute)
+        self._next = self._ahead.submit(self._compiled.forbidden, self._matcher)
 
     def forbidden(self) -> Booleans:
         """Which tokens must not come next; raises OffGrammar."""
-        return self._next.result()
+        return self._next.result() if self._next is not None else self._compiled.first
 
     def follow(self, token: int) -> None:
         """Take the token that was sampled; raises OffGrammar."""
         self._compiled.tokens += 1
         if not self._matcher.consume_token(token):
-            raise self._off()
-
-    def _compute(self) -> Booleans:
-        bits = self._bits
-        self._matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
-        if self._matcher.is_error():
-            raise self._off()
-        flat = np.unpackbits(~bits.view(np.uint8), bitorder="little", count=self._compiled.vocabulary_size)
-        forbidden = flat.view(np.bool_)
-        forbidden[self._compiled.unnamed] = True
-        return forbidden
-
-    def _off(self) -> OffGrammar:
-        self._compiled.tokens = TOKENS_OF_ONE  # perhaps the shared states are full; nobody else joins them
-        reason = self._matcher.get_error().partition("\n")[0] or self._matcher.stop_reason()
-        return OffGrammar(f"The answer's format cannot be followed any further: {reason}")
+            raise self._compiled.off(self._matcher.get_error().partition("\n")[0])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,9 +146,7 @@ class Guides:
             if number not in self._wanted:
                 continue
             try:
-                guide = Guide(self._find(compiler, grammar), self._ahead)
-                guide.forbidden()  # the first look is the longest, and here nobody's step waits for it
-                self._report(Guided(number, guide))
+                self._report(Guided(number, Guide(self._find(compiler, grammar), self._ahead)))
             except GanglionError as error:
                 self._report(Guided(number, None, error))
             except BaseException as error:  # noqa: BLE001 - a panic in native code is not even an Exception

@@ -9,19 +9,22 @@ bytes: whether a grammar can be compiled, and what that costs, hardly depends on
 """
 
 import os
-import resource
 import signal
 import sys
-from pathlib import Path
+import time
 from typing import BinaryIO
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
+from ganglion.engines.confinement import confine
 from ganglion.engines.llama.trial_limits import LENGTH_BYTES, READY, parser_limits
 
 NICENESS = 10
 """Whoever compiles waits anyway; the sequences that run beside it should not."""
 BYTES = 256
+STEPS = 4
+STEP_S = 0.03
+"""Processor time to find what may come next, of single bytes; of a whole vocabulary it takes longer."""
 
 
 class _Bytes:
@@ -50,7 +53,7 @@ def main() -> None:
     tokenizer = LLTokenizer(
         TokenizerWrapper(vocabulary), n_vocab=len(vocabulary.tokens), eos_token=vocabulary.ends, slices=[]
     )
-    _confine(memory_bytes)
+    confine(memory_bytes)
     try:
         _serve(sys.stdin.buffer, sys.stdout.buffer, tokenizer, cpu_s)
     except BrokenPipeError:
@@ -72,22 +75,20 @@ def _serve(source: BinaryIO, sink: BinaryIO, tokenizer: LLTokenizer, cpu_s: floa
 
 def _try(tokenizer: LLTokenizer, grammar: str) -> str:
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
-    if not matcher.is_error():
-        matcher.compute_bitmask()  # a grammar that nothing satisfies is found out only here
-    return matcher.get_error() if matcher.is_error() else ""
-
-
-def _confine(memory_bytes: int) -> None:
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    statm = Path("/proc/self/statm")
-    if not statm.exists():  # only Linux says how large we are and honours the limit
-        return
-    base_bytes = int(statm.read_text().split()[0]) * resource.getpagesize()
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
-    limit = base_bytes + memory_bytes
-    if hard_limit != resource.RLIM_INFINITY:
-        limit = min(limit, hard_limit)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    for _ in range(STEPS):
+        if matcher.is_error():
+            return matcher.get_error()
+        if matcher.is_stopped():
+            break
+        began_s = time.thread_time()
+        mask = matcher.compute_bitmask()  # a grammar that nothing satisfies is found out only here
+        if time.thread_time() - began_s > STEP_S:
+            return "it takes too long to find what may come next"
+        byte = next((byte for byte in range(BYTES) if mask[byte >> 3] >> (byte & 7) & 1), None)
+        if matcher.is_error() or byte is None:
+            continue
+        matcher.consume_token(byte)
+    return ""
 
 
 if __name__ == "__main__":
