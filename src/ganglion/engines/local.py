@@ -10,13 +10,25 @@ from ganglion.core.engine import TokenEngine
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidValue, ModelNotFound
 from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Scored, Started, TokenEvent
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import ChatPrompt, Prompt, Request, TextPrompt, TokenPrompt, TokenRequest, resolve
+from ganglion.core.request import (
+    ChatPrompt,
+    Prompt,
+    Request,
+    TextPrompt,
+    TokenPrompt,
+    TokenRequest,
+    ToolUse,
+    resolve,
+)
 from ganglion.engines.rendering import Renderer
+from ganglion.engines.tool_markers import control_ids
+from ganglion.text.constraint import compose
 from ganglion.text.generic import GENERIC_TEMPLATE
 from ganglion.text.markers import MarkerFamily, family_of, opens_reasoning
 from ganglion.text.parts import CallRules, PartSplitter
 from ganglion.text.tools.families import ToolFamily, callable_tools
 from ganglion.text.tools.families import family_of as tool_family_of
+from ganglion.text.tools.forced import forced
 
 DEFAULT_MAX_TOKENS: Final = 2048
 
@@ -42,6 +54,10 @@ class TextEngine:
         self._template = chat_template or facts.chat_template or GENERIC_TEMPLATE
         self._family: MarkerFamily = family_of(self._template)
         self._tool_family: ToolFamily = tool_family_of(self._template)
+        self._control_ids: dict[str, int] | None = None
+        """Of the tool family's markers; None until somebody asks for tools."""
+        # A model that nobody taught to reason, held to JSON, would take the marker for its way out.
+        self._can_reason = any(sign in self._template for sign in self._family.signs)
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer one request."""
@@ -81,10 +97,13 @@ class TextEngine:
         room = self._context - len(tokens)
         if room < 1:
             raise ContextLengthExceeded(len(tokens), self._context)
+        max_tokens = min(request.max_tokens or DEFAULT_MAX_TOKENS, room)
         prepared = TokenRequest(
             id=request.id,
             tokens=tokens,
-            max_tokens=min(request.max_tokens or DEFAULT_MAX_TOKENS, room),
+            max_tokens=max_tokens,
+            min_tokens=min(request.min_tokens, max_tokens),
+            grammar=await self._grammar(request, is_open=is_open),
             sampling=resolve(request.sampling, self._facts.sampling),
             stop=request.stop,
             top_logprobs=request.top_logprobs,
@@ -92,6 +111,31 @@ class TextEngine:
             salt=request.tenant,
         )
         return prepared, is_open
+
+    async def _grammar(self, request: Request, *, is_open: bool) -> str | None:
+        """What the answer is held to; a prompt without a template has no reasoning before it."""
+        prompt = request.prompt
+        if not isinstance(prompt, ChatPrompt):
+            return compose(request.constraint, body=None, family=None, is_open=False, may_reason=False)
+        is_off = prompt.thinking.is_enabled is False or prompt.thinking.effort == "none"
+        use = prompt.tool_use
+        must_call = use.choice == "required" and bool(use.tools)
+        return compose(
+            None if must_call else request.constraint,
+            body=await self._call_grammar(use, is_alternative=request.constraint is not None),
+            family=self._family,
+            is_open=is_open,
+            may_reason=self._can_reason and not is_off,
+        )
+
+    async def _call_grammar(self, use: ToolUse, *, is_alternative: bool) -> str | None:
+        """What calls are held to; with a format beside them, an answer that calls does nothing else."""
+        if not callable_tools(use):
+            return None
+        if self._control_ids is None:
+            self._control_ids = await control_ids(self._tokens, self._tool_family.markers)
+        asked = replace(use, choice="required") if is_alternative else use
+        return forced(asked, self._tool_family, control_ids=self._control_ids)
 
     async def _tokenize(self, prompt: Prompt) -> tuple[tuple[int, ...], bool]:
         match prompt:

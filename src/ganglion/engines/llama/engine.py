@@ -11,7 +11,7 @@ from typing import Final
 import msgspec
 
 from ganglion.core.engine import ModelState
-from ganglion.core.errors import EngineFailed, GanglionError, ModelLoading, Overloaded
+from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ModelLoading, Overloaded
 from ganglion.core.events import (
     Alternative,
     Event,
@@ -226,6 +226,8 @@ def _submit(connection: Connection, request: TokenRequest, *, is_deterministic: 
         priority=request.priority,
         # What a neighbour left in the cache was cut elsewhere; only a sequence's own KV is exactly its own.
         salt=f"{request.salt}/{number}" if is_deterministic else request.salt,
+        min_tokens=request.min_tokens,
+        grammar=request.grammar,
     )
 
 
@@ -245,6 +247,8 @@ def _events(update: Update, started: Started) -> list[TokenEvent]:
 
 
 def _end(end: End, started: Started) -> Finished | Failed:
+    if end.error is not None and end.code == InvalidValue.code:
+        return Failed(InvalidValue(end.error, param="response_format"))
     if end.error is not None:
         return Failed(EngineFailed(end.error))
     usage = Usage(started.prompt_tokens, end.completion_tokens, started.cached_tokens)

@@ -269,6 +269,13 @@ class NativeModel:
         result: bytes = self.library.ffi.buffer(buffer, max(size, 0))[:]
         return result
 
+    @property
+    def tokenizer_pointers(self) -> tuple[int, int]:
+        """Addresses of the vocabulary and of the function that tokenizes with it, for other native code."""
+        ffi, lib = self.library.ffi, self.library.lib
+        function = ffi.addressof(lib, "llama_tokenize")
+        return int(ffi.cast("uintptr_t", self._vocab)), int(ffi.cast("uintptr_t", function))
+
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Text to token ids; releases the interpreter lock while it works."""
         data = text.encode("utf-8", "surrogatepass")

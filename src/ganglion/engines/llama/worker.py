@@ -26,6 +26,7 @@ from ganglion.engines.ipc import (
     Detokenize,
     Detokenized,
     Embed,
+    End,
     FromWorker,
     Gone,
     Load,
@@ -44,6 +45,7 @@ from ganglion.engines.ipc import (
     to_worker,
 )
 from ganglion.engines.llama.faults import strike
+from ganglion.engines.llama.guide import Guide, Guided, Guides
 from ganglion.engines.llama.hot import HotPrefixes, Recalled, open_shelf
 from ganglion.engines.llama.job import Job, Vocabulary
 from ganglion.engines.llama.library import NativeModel, open_library
@@ -55,7 +57,7 @@ from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
 
-Inbox = SimpleQueue["Submit | Abort | Stop | Aside | Recalled"]
+Inbox = SimpleQueue["Submit | Abort | Stop | Aside | Recalled | Guided"]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
 Questions = SimpleQueue["Tokenize | Detokenize | Embed"]
@@ -109,6 +111,9 @@ class Loop:
         )
         self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
         self._jobs: dict[int, Job] = {}
+        self._compiling: dict[int, Submit] = {}
+        """Requests whose grammar is not ready yet."""
+        self._guides: Guides | None = None
         self._sanity = Sanity()
         self._step_s = 0.0
         self._foreground_s = 0.0
@@ -117,6 +122,7 @@ class Loop:
     def run(self, inbox: Inbox) -> None:
         """Step for ever, taking in what arrived between steps."""
         self._hot = HotPrefixes(open_shelf(self._plan, self._model), self._pool, self._runner, inbox.put)
+        self._guides = Guides(self._model, inbox.put, self._compiling)
         while True:
             self._take_in(inbox, is_blocking=self._scheduler.is_idle)
             began_s = monotonic()
@@ -147,18 +153,23 @@ class Loop:
         while not inbox.empty():
             self._handle(inbox.get())
 
-    def _handle(self, item: Submit | Abort | Stop | Aside | Recalled) -> None:
+    def _handle(self, item: Submit | Abort | Stop | Aside | Recalled | Guided) -> None:
         match item:
+            case Submit(grammar=str(grammar)):
+                assert self._guides is not None
+                self._compiling[item.id] = item
+                self._guides.ask(item.id, grammar)
             case Submit():
-                job = Job(item, self._model, self._vocabulary, monotonic())
-                self._jobs[job.id] = job
-                self._schedule(self._hot.enter(job.sequence))
+                self._begin(item)
+            case Guided():
+                self._take_guide(item)
             case Recalled():
                 self._schedule(self._hot.take_in(item))
             case Stop(keep_s=keep_s):
                 self._hot.keep(keep_s)
                 os._exit(0)
             case Abort(id=number):
+                self._compiling.pop(number, None)
                 self._end(number)
                 self._line.send(Gone(number))
                 if self._scheduler.is_idle:
@@ -168,6 +179,22 @@ class Loop:
                 self._step_s += elapsed_s
                 # While the foreground computed, the background hardly did: that time says nothing about it.
                 self._conclude(step, rows, max(elapsed_s - self._foreground_s, 0.0))
+
+    def _take_guide(self, guided: Guided) -> None:
+        submit = self._compiling.pop(guided.id, None)
+        error = guided.error
+        if submit is None:
+            return  # it was given up while its grammar was compiled
+        if error is None:
+            self._begin(submit, guided.guide)
+            return
+        end = End("failed", 0, None, 0.0, 0.0, 0.0, error.message, error.code)
+        self._line.send(Stepped([Update(guided.id, end=end)], self._load()))
+
+    def _begin(self, submit: Submit, guide: Guide | None = None) -> None:
+        job = Job(submit, self._model, self._vocabulary, monotonic(), guide)
+        self._jobs[job.id] = job
+        self._schedule(self._hot.enter(job.sequence))
 
     def _schedule(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -208,14 +235,14 @@ class Loop:
                 strike(self._plan.faults, job.sequence.tokens, generated, context.logits(row).fill)
             token, update = job.take(context, row, self._plan.context, now_s)
             updates.append(update)
-            sane.append((job.prompt_hash, update.end is None or update.end.error is None))
+            sane.append((job.prompt_hash, _is_sound(update)))
             if token is not None:
                 sampled[job.id] = token
         self._sanity.check(sane)
         self._scheduler.commit(step, sampled, elapsed_s)
         for update in updates:
             if update.end is not None:
-                self._end(update.id, is_sound=update.end.error is None)
+                self._end(update.id, is_sound=_is_sound(update))
         self._line.send(Stepped(updates, self._load()))
 
     def _load(self) -> Load:
@@ -226,6 +253,11 @@ class Loop:
             step_s=self._step_s,
             decode_s=self._runner.decode_s,
         )
+
+
+def _is_sound(update: Update) -> bool:
+    """Whether what was computed can be trusted: a request's own fault says nothing against it."""
+    return update.end is None or update.end.error is None or update.end.code is not None
 
 
 def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: Questions) -> None:
