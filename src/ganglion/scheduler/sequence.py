@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.prefix import Digests, digests
+from ganglion.scheduler.spans import Spans, first_from
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +23,10 @@ class Sequence:
     cached_tokens: int = 0
     """Prompt tokens whose KV was found when the sequence first ran."""
     preemptions: int = 0
+    wanted: Spans = ()
+    """Positions of the prompt whose logits somebody wants, beside the last one's."""
+    read_tokens: int = 0
+    """Before this position, nobody wants logits any more."""
 
     @classmethod
     def new(
@@ -33,9 +38,22 @@ class Sequence:
         max_tokens: int,
         priority: int,
         arrived_s: float,
+        wanted: Spans = (),
     ) -> "Sequence":
         """A sequence that has not run yet."""
-        return cls(id, salt, tokens, len(tokens), max_tokens, priority, arrived_s, digests(salt, tokens))
+        chain = digests(salt, tokens)
+        return cls(id, salt, tokens, len(tokens), max_tokens, priority, arrived_s, chain, wanted=wanted)
+
+    @property
+    def reusable(self) -> int:
+        """How many leading tokens cached KV may stand for: the rest has to run, for its logits."""
+        first = first_from(self.wanted, self.read_tokens)
+        return len(self.tokens) - 1 if first is None else min(first, len(self.tokens) - 1)
+
+    @property
+    def is_only_read(self) -> bool:
+        """Whether nothing is generated after the prompt."""
+        return self.max_tokens == 0
 
     @property
     def generated_tokens(self) -> int:
