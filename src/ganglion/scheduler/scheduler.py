@@ -18,8 +18,8 @@ from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.places import Move
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK, common_blocks
-from ganglion.scheduler.sequence import Sequence
-from ganglion.scheduler.spans import Spans, clipped, end_of, size
+from ganglion.scheduler.sequence import SMALLEST_EXACT, Sequence
+from ganglion.scheduler.spans import Spans, clipped, end_of
 
 AGE_S = 10.0
 """Waiting this long makes a request one priority step more urgent, so that nothing waits for ever."""
@@ -284,20 +284,20 @@ class Scheduler:
         lane = self._pool.place(first.id).lane
         is_whole = self._cost(first) <= budget
         most = self._pace.largest_chunk if is_whole else self._pace.chunk(budget, self._pool.held(first.id))
-        plan = [(first, self._within_rows(first, min(self._missing(first), most)))]
+        if first.is_scored:
+            return [(first, self._exact(first, min(self._missing(first), most)))], lane
+        plan = [(first, min(self._missing(first), most))]
         room = self._pace.largest_chunk - plan[0][1]
-        rows = self._most_rows - self._rows(*plan[0])
         budget -= self._cost(first)
         for sequence in pending[1:]:
-            if self._pool.place(sequence.id).lane != lane:
+            if self._pool.place(sequence.id).lane != lane or sequence.is_scored:
                 continue
             count = self._missing(sequence)
-            if self._cost(sequence) > budget or count > room or self._rows(sequence, count) > rows:
+            if self._cost(sequence) > budget or count > room:
                 break
             plan.append((sequence, count))
             budget -= self._cost(sequence)
             room -= count
-            rows -= self._rows(sequence, count)
         return plan, lane
 
     def _prefill_alone(self, sequence: Sequence) -> Step | None:
@@ -317,8 +317,13 @@ class Scheduler:
         end = end_of(sequence.wanted, max(start, sequence.read_tokens), self._most_rows)
         return count if end is None else min(count, end - start)
 
-    def _rows(self, sequence: Sequence, count: int) -> int:
-        return size(self._wanted(sequence, count))
+    def _exact(self, sequence: Sequence, count: int) -> int:
+        """The same, and neither it nor what it leaves is too small to be scored exactly."""
+        missing = self._missing(sequence)
+        if missing < 2 * SMALLEST_EXACT:
+            return self._within_rows(sequence, missing)
+        most = self._within_rows(sequence, max(count, SMALLEST_EXACT))
+        return missing if most >= missing else min(most, missing - SMALLEST_EXACT)
 
     def _wanted(self, sequence: Sequence, count: int) -> Spans:
         start = self._pool.held(sequence.id)

@@ -6,6 +6,11 @@ from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.prefix import Digests, digests
 from ganglion.scheduler.spans import Spans, first_from
 
+SMALLEST_EXACT = 64
+"""Attention over fewer rows than this is computed by another kernel, whose logprobs differ by hundredths.
+Where they are wanted, a batch therefore holds one prompt alone, and of it so many tokens or all there are:
+scores then depend on the prompt and not on what was cached, on neighbours or on the clock."""
+
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -48,7 +53,14 @@ class Sequence:
     def reusable(self) -> int:
         """How many leading tokens cached KV may stand for: the rest has to run, for its logits."""
         first = first_from(self.wanted, self.read_tokens)
-        return len(self.tokens) - 1 if first is None else min(first, len(self.tokens) - 1)
+        if first is None:
+            return len(self.tokens) - 1
+        return max(min(first, len(self.tokens) - SMALLEST_EXACT), 0)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether logits of positions that have not run yet are wanted."""
+        return first_from(self.wanted, self.read_tokens) is not None
 
     @property
     def is_only_read(self) -> bool:

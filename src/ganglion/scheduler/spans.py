@@ -32,11 +32,6 @@ def shifted(spans: Spans, by: int) -> Spans:
     return tuple((low, high) for low, high in moved if low < high)
 
 
-def size(spans: Spans) -> int:
-    """How many positions there are."""
-    return sum(high - low for low, high in spans)
-
-
 def first_from(spans: Spans, start: int) -> int | None:
     """The first position at or after `start`, None when there is none."""
     for low, high in spans:

@@ -25,7 +25,7 @@ NO_LANE: Final = LaneShape(1, CELL_STEP, is_shared=True)
 OUTPUT_BYTES: Final = 24 * 2**20
 """What the logits of one batch may take, once in the library's buffers and once more in its output: every
 row is a whole vocabulary."""
-SMALLEST_OUTPUT: Final = 32
+SMALLEST_OUTPUT: Final = 64
 """Rows of logits that are allowed however large the vocabulary."""
 ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 OVERHEAD_BYTES: Final = 192 * 2**20
