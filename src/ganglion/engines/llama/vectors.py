@@ -42,6 +42,7 @@ class VectorMaker:
         self._model = model
         self._plan = plan
         self._threads = threads
+        self._slots = min(SLOTS, plan.batch)
         self._context: NativeContext | None = None
 
     def answer(self, frames: Sequence[Embed], when_read: Callable[[], None]) -> Iterator[Vectors]:
@@ -78,7 +79,7 @@ class VectorMaker:
         runs: list[tuple[int, int, list[int], bool]] = []
         taken: list[tuple[_Input, int]] = []
         room = self._plan.batch
-        for slot, each in enumerate(pending[:SLOTS]):
+        for slot, each in enumerate(pending[: self._slots]):
             piece = each.tokens[each.read : each.read + room]
             runs.append((slot, each.read, piece, False))
             taken.append((each, len(piece)))
@@ -113,7 +114,7 @@ class VectorMaker:
         """One batch of as many whole inputs as fit."""
         taken: list[_Input] = []
         room = self._plan.batch
-        for each in pending[:SLOTS]:
+        for each in pending[: self._slots]:
             if len(each.tokens) > room:
                 break
             taken.append(each)
@@ -130,7 +131,7 @@ class VectorMaker:
         if self._context is None:
             self._context = self._model.new_context(
                 cells=self._plan.cells,
-                slots=SLOTS,
+                slots=self._slots,
                 is_unified=True,
                 batch=self._plan.batch,
                 threads=self._threads,
