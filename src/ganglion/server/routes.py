@@ -11,12 +11,15 @@ from ganglion.core.errors import ModelNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.chat import ChatDoor
 from ganglion.server.drain import Gate
+from ganglion.server.embeddings import embeddings_door, rerank_door
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
+from ganglion.server.score import score_door
 from ganglion.server.settings import ServerSettings
+from ganglion.server.tokenizer import TokenizerDoors
 from ganglion.wire import health, models, openapi
 
 
@@ -33,6 +36,7 @@ def build_routes(
     engine = ports.engine
     views = _Views(engine, settings, gate, metrics)
     models = ModelViews(engine, settings)
+    prompts = TokenizerDoors(ports, settings, gate)
     node = MachineDoor(engine, gate, settings.build.version, holder, machine)
     return [
         Route("/", views.start),
@@ -52,6 +56,13 @@ def build_routes(
         Route("/v1/models", views.models),
         Route("/v1/models/{model:path}", views.model),
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
+        Route("/v1/embeddings", embeddings_door(ports.embedder, settings, gate), methods=["POST"]),
+        Route("/v1/rerank", rerank_door(ports.embedder, settings, gate), methods=["POST"]),
+        Route("/v1/score", score_door(engine, settings, gate), methods=["POST"]),
+        Route("/tokenize", prompts.tokenize, methods=["POST"]),
+        Route("/detokenize", prompts.detokenize, methods=["POST"]),
+        Route("/apply_template", prompts.apply_template, methods=["POST"]),
+        Route("/tokenizer_info", prompts.info),
     ]
 
 

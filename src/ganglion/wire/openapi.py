@@ -9,10 +9,22 @@ from ganglion.core.request import JsonValue
 from ganglion.wire.chat.asked import ChatBody
 from ganglion.wire.chat.reply import ChatCompletion, Chunk
 from ganglion.wire.discovery import Discovery
+from ganglion.wire.embeddings import EmbeddingList, EmbeddingsBody
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
 from ganglion.wire.models import ModelCard, ModelList
+from ganglion.wire.rerank import RerankBody, Reranked
+from ganglion.wire.score import ScoreBody, Scores
+from ganglion.wire.tokenizer import (
+    DetokenizeAnswer,
+    DetokenizeBody,
+    TemplateAnswer,
+    TemplateBody,
+    TokenizeAnswer,
+    TokenizeBody,
+    TokenizerCard,
+)
 
 Json = dict[str, JsonValue]
 
@@ -20,6 +32,9 @@ _JSON = "application/json"
 _SHAPES = (
     *(ChatBody, ChatCompletion, Chunk, ErrorEnvelope, ModelCard, ModelList),
     *(Discovery, Health, Probe, Version),
+    *(EmbeddingsBody, EmbeddingList, RerankBody, Reranked, ScoreBody, Scores),
+    *(TokenizeBody, TokenizeAnswer, DetokenizeBody, DetokenizeAnswer, TemplateBody, TemplateAnswer),
+    *(TokenizerCard,),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
 )
 
@@ -142,6 +157,14 @@ _WAIT: Json = {
     "schema": {"type": "string", "enum": ["true", "false"]},
 }
 
+_NAMED: Json = {
+    "name": "model",
+    "in": "query",
+    "required": False,
+    "description": "A model; may be left out where one is here.",
+    "schema": {"type": "string"},
+}
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "post",
@@ -153,6 +176,55 @@ OPERATIONS: tuple[Operation, ...] = (
             _header("x-thought", "1 shows reasoning as `thought` at the top level too."),
             _header("x-include-thinking", "1 leaves reasoning inside the content with its markers."),
         ),
+    ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        "Make a vector of each input.",
+        {"200": _json("The vectors.", EmbeddingList)},
+        body="EmbeddingsBody",
+    ),
+    Operation(
+        "post",
+        "/v1/rerank",
+        "Order documents by how well they answer a query.",
+        {"200": _json("The documents, best first.", Reranked)},
+        body="RerankBody",
+    ),
+    Operation(
+        "post",
+        "/v1/score",
+        "Say how likely the tokens of a prompt are.",
+        {"200": _json("The logprobs of each range.", Scores)},
+        body="ScoreBody",
+    ),
+    Operation(
+        "post",
+        "/tokenize",
+        "Turn a text or a chat into tokens.",
+        {"200": _json("The tokens.", TokenizeAnswer)},
+        body="TokenizeBody",
+    ),
+    Operation(
+        "post",
+        "/detokenize",
+        "Turn tokens into text.",
+        {"200": _json("The text.", DetokenizeAnswer)},
+        body="DetokenizeBody",
+    ),
+    Operation(
+        "post",
+        "/apply_template",
+        "Show a chat as the model reads it.",
+        {"200": _json("The prompt.", TemplateAnswer)},
+        body="TemplateBody",
+    ),
+    Operation(
+        "get",
+        "/tokenizer_info",
+        "Describe a model's tokenizer.",
+        {"200": _json("The tokenizer.", TokenizerCard)},
+        parameters=(_NAMED,),
     ),
     Operation("get", "/v1/models", "List the models.", {"200": _json("The models.", ModelList)}),
     Operation(
