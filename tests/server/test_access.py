@@ -13,6 +13,7 @@ from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
 from ganglion.server.origin import is_loopback
+from ganglion.server.ports import ports_of
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.openapi import OPERATIONS
@@ -22,7 +23,7 @@ CHAT = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
 
 
 def routes():
-    return build_routes(EchoEngine(), ServerSettings(), Gate(1), Metrics())
+    return build_routes(ports_of(EchoEngine()), ServerSettings(), Gate(1), Metrics())
 
 
 def paths() -> list[str]:

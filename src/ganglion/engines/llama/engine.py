@@ -219,6 +219,12 @@ class LlamaEngine:
     async def embed(self, request: EmbedRequest) -> Embedded:
         """Embed every input."""
         self._check(request.model)
+        if self._ready.ranks:
+            raise InvalidValue(
+                f"The model {request.model!r} ranks documents and makes no embeddings.",
+                param="model",
+                hint="Ask it through /v1/rerank, or name another model.",
+            )
         with self._embedding():
             return await self._embedder.embed(request.inputs, is_normalized=request.is_normalized)
 
