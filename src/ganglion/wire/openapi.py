@@ -11,6 +11,7 @@ from ganglion.wire.chat.reply import ChatCompletion, Chunk
 from ganglion.wire.completions.asked import CompletionBody
 from ganglion.wire.completions.reply import Completion
 from ganglion.wire.discovery import Discovery
+from ganglion.wire.embeddings import EmbeddingList, EmbeddingsBody
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
@@ -32,6 +33,7 @@ from ganglion.wire.ollama.errors import OllamaError
 from ganglion.wire.ollama.models import OllamaProcesses, OllamaShown, OllamaTags, OllamaVersion
 from ganglion.wire.ollama.pull import OllamaPulled
 from ganglion.wire.ollama.reply import OllamaChatReply, OllamaGenerateReply
+from ganglion.wire.rerank import RerankBody, Reranked
 from ganglion.wire.responses.asked import (
     CompactBody,
     ConversationBody,
@@ -48,6 +50,16 @@ from ganglion.wire.responses.stored import (
     InputTokens,
     ItemList,
 )
+from ganglion.wire.score import ScoreBody, Scores
+from ganglion.wire.tokenizer import (
+    DetokenizeAnswer,
+    DetokenizeBody,
+    TemplateAnswer,
+    TemplateBody,
+    TokenizeAnswer,
+    TokenizeBody,
+    TokenizerCard,
+)
 
 Json = dict[str, JsonValue]
 
@@ -59,6 +71,9 @@ _SHAPES = (
     *(MessagesBody, CountBody, AnsweredMessage, TokenCount, ErrorMessage, ModelInfo, ModelPage),
     *(CompletionBody, Completion),
     *(Discovery, Health, Probe, Version),
+    *(EmbeddingsBody, EmbeddingList, RerankBody, Reranked, ScoreBody, Scores),
+    *(TokenizeBody, TokenizeAnswer, DetokenizeBody, DetokenizeAnswer, TemplateBody, TemplateAnswer),
+    *(TokenizerCard,),
     *(HeldModel, LoadBody, Loaded, UnloadBody, Endpoint, Capabilities),
     *(OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody, OllamaShowBody),
     *(OllamaChatReply, OllamaGenerateReply, OllamaEmbedReply, OllamaEmbeddingsReply, OllamaShown),
@@ -253,6 +268,14 @@ def _ollama(
     return Operation(method, f"/api/{path}", summary, {"200": answer}, body=name, failure=OllamaError)
 
 
+_NAMED: Json = {
+    "name": "model",
+    "in": "query",
+    "required": False,
+    "description": "A model; may be left out where one is here.",
+    "schema": {"type": "string"},
+}
+
 OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "post",
@@ -394,6 +417,55 @@ OPERATIONS: tuple[Operation, ...] = (
         {"200": _json("The count.", TokenCount)},
         body="CountBody",
         failure=ErrorMessage,
+    ),
+    Operation(
+        "post",
+        "/v1/embeddings",
+        "Make a vector of each input.",
+        {"200": _json("The vectors.", EmbeddingList)},
+        body="EmbeddingsBody",
+    ),
+    Operation(
+        "post",
+        "/v1/rerank",
+        "Order documents by how well they answer a query.",
+        {"200": _json("The documents, best first.", Reranked)},
+        body="RerankBody",
+    ),
+    Operation(
+        "post",
+        "/v1/score",
+        "Say how likely the tokens of a prompt are.",
+        {"200": _json("The logprobs of each range.", Scores)},
+        body="ScoreBody",
+    ),
+    Operation(
+        "post",
+        "/tokenize",
+        "Turn a text or a chat into tokens.",
+        {"200": _json("The tokens.", TokenizeAnswer)},
+        body="TokenizeBody",
+    ),
+    Operation(
+        "post",
+        "/detokenize",
+        "Turn tokens into text.",
+        {"200": _json("The text.", DetokenizeAnswer)},
+        body="DetokenizeBody",
+    ),
+    Operation(
+        "post",
+        "/apply_template",
+        "Show a chat as the model reads it.",
+        {"200": _json("The prompt.", TemplateAnswer)},
+        body="TemplateBody",
+    ),
+    Operation(
+        "get",
+        "/tokenizer_info",
+        "Describe a model's tokenizer.",
+        {"200": _json("The tokenizer.", TokenizerCard)},
+        parameters=(_NAMED,),
     ),
     Operation(
         "get",

@@ -11,6 +11,7 @@ from ganglion.engines.llama.guide import Guide, OffGrammar
 from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
 from ganglion.engines.llama.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import Spans, merged, shifted
 from ganglion.text.detokenize import Detokenizer
 from ganglion.text.stops import StopMatcher
 
@@ -69,6 +70,10 @@ class Job:
         self._stops = StopMatcher(tuple(submit.stop_strings))
         self._first_token_s: float | None = None
         self.is_announced = False
+        asked = merged(submit.score_ranges, len(submit.tokens))
+        self.scores_first = bool(asked) and asked[0][0] == 0
+        """Whether the first token is asked for, which has no logprob."""
+        self.score_top = submit.score_top
         self.sequence = Sequence.new(
             submit.id,
             salt=submit.salt,
@@ -76,7 +81,21 @@ class Job:
             max_tokens=submit.max_tokens,
             priority=submit.priority,
             arrived_s=arrived_s,
+            wanted=_foretelling(asked),
         )
+
+    def read(self, done: int, now_s: float) -> Update:
+        """So much of the prompt has its KV; a job that generates nothing ends with all of it."""
+        prefilled = done, len(self.sequence.tokens)
+        if done < prefilled[1]:
+            return Update(self.id, prefilled=prefilled)
+        self._first_token_s = now_s
+        end = self._end("length", 0, now_s)
+        return Update(self.id, prefilled=prefilled, end=end)
+
+    def fail(self, error: NotANumber, now_s: float) -> Update:
+        """End with an error that is this job's alone."""
+        return Update(self.id, end=self._end("failed", self.sequence.generated_tokens, now_s, error))
 
     def take(
         self, context: NativeContext, row: int, context_length: int, now_s: float
@@ -159,12 +178,22 @@ class Job:
         now_s: float,
         error: NotANumber | OffGrammar | None = None,
     ) -> Update:
+        end = self._end(reason, self.sequence.generated_tokens + 1, now_s, error)
+        return Update(self.id, pieces=_records(pieces), end=end)
+
+    def _end(
+        self,
+        reason: FinishReason | Literal["failed"],
+        completion_tokens: int,
+        now_s: float,
+        error: NotANumber | OffGrammar | None = None,
+    ) -> End:
         sequence = self.sequence
         admitted_s = sequence.admitted_s if sequence.admitted_s is not None else now_s
         first_s = self._first_token_s if self._first_token_s is not None else now_s
-        end = End(
+        return End(
             reason=reason,
-            completion_tokens=sequence.generated_tokens + 1,
+            completion_tokens=completion_tokens,
             stop_sequence=self._stops.matched,
             queued_s=admitted_s - sequence.arrived_s,
             prefill_s=first_s - admitted_s,
@@ -172,7 +201,11 @@ class Job:
             error=error.message if error is not None else None,
             code=error.code if isinstance(error, OffGrammar) else None,
         )
-        return Update(self.id, pieces=_records(pieces), end=end)
+
+
+def _foretelling(asked: Spans) -> Spans:
+    """The positions whose logits foretell the tokens at some others: each the one before."""
+    return shifted(asked, -1)
 
 
 def _withheld(submit: Submit, vocabulary: Vocabulary) -> Ids:
