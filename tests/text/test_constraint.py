@@ -159,12 +159,15 @@ def test_every_message_of_harmony_has_its_header():
     assert not accepts(chat(HARMONY), BOB)
 
 
-def test_a_forced_call_stands_in_for_the_format_and_follows_reasoning():
+def test_a_call_may_stand_in_for_the_format_and_follows_reasoning():
     body = 'start: "<tool_call>" %json {"const": {"name": "f"}} "</tool_call>"'
     call = '<tool_call>{"name":"f"}</tool_call>'
     grammar = compose(PERSON, body=body, family=THINK, is_open=True, may_reason=True)
     assert accepts(grammar, f"hm</think>{call}")
-    assert not accepts(grammar, f"hm</think>{BOB}")
+    assert accepts(grammar, f"hm</think>{BOB}")
+    assert not accepts(grammar, "hm</think>Bob")
+    forced = compose(None, body=body, family=THINK, is_open=True, may_reason=True)
+    assert not accepts(forced, f"hm</think>{BOB}")
     harmony = compose(None, body=body, family=HARMONY, is_open=False, may_reason=True)
     assert accepts(harmony, call)
     assert accepts(harmony, f"<|channel|>analysis<|message|>hm<|end|><|start|>assistant{call}")
@@ -201,3 +204,22 @@ def test_a_schema_nested_beyond_reason_is_refused():
         schema = {"items": schema}
     with pytest.raises(InvalidValue, match="deeply"):
         plain(JsonSchema(schema))
+
+
+def test_an_integer_comes_to_an_end_and_keeps_the_bounds_it_has():
+    endless = compose(
+        JsonSchema({"type": "integer"}), body=None, family=None, is_open=False, may_reason=False
+    )
+    assert accepts(endless, str(2**53 - 1))
+    assert accepts(endless, str(1 - 2**53))
+    assert not accepts(endless, "1" * 17)
+    large = JsonSchema({"type": "integer", "minimum": 10**16})
+    grammar = compose(large, body=None, family=None, is_open=False, may_reason=False)
+    assert accepts(grammar, str(10**16))
+    assert not accepts(grammar, "5")
+
+
+def test_values_inside_a_schema_are_left_as_they_are():
+    schema = JsonSchema({"const": {"type": "integer"}})
+    grammar = compose(schema, body=None, family=None, is_open=False, may_reason=False)
+    assert accepts(grammar, '{"type":"integer"}')

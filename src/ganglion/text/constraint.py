@@ -2,13 +2,8 @@ r"""The one grammar of an answer, in llguidance's Lark: free reasoning first, th
 
 Law: whatever a client asked for travels as one Lark text, and what it contains is not looked at here. A
 schema or pattern that nobody can compile is refused where it is compiled, in a process of its own.
-
-JSON is written on one line, with at most one space, after a comma or colon: a small model that may write
-newlines and indents writes them without end, and one that may write no space at all is pushed off the tokens
-it was trained on.
 """
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Final, assert_never
@@ -16,19 +11,11 @@ from typing import Final, assert_never
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, JsonValue, Lark, Regex
 from ganglion.text.gbnf import lark_of
-from ganglion.text.lark import quoted
+from ganglion.text.lark import json_of, quoted
 from ganglion.text.markers import HARMONY, REASONING_CHANNELS, MarkerFamily
 
 MAX_BYTES: Final = 512 * 1024
 """Of one grammar. Larger ones are no longer written by people, and every byte is read several times."""
-
-JSON_OPTIONS: Final[dict[str, JsonValue]] = {
-    "whitespace_flexible": False,
-    "item_separator": ", ?",
-    "key_separator": ": ?",
-    "coerce_one_of": True,
-}
-"""Separators are patterns. `oneOf` is read as `anyOf`: that no second branch fits as well cannot be said."""
 
 UNTIL: Final = r"/(.|\n)*/"
 GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
@@ -109,7 +96,7 @@ def _either(sources: Sequence[str]) -> str:
 def _source(constraint: Constraint) -> str:
     match constraint:
         case JsonSchema(schema=schema):
-            return f"start: %json {_json(schema)}\n"
+            return f"start: {_json(schema)}\n"
         case Regex(pattern=pattern):
             return f"start: {_regex(pattern)}\n"
         case Choice(options=options):
@@ -125,21 +112,14 @@ def _source(constraint: Constraint) -> str:
 
 
 def _json(schema: JsonValue) -> str:
-    # What a schema says about how it wants to be compiled is ours to say.
-    own = (
-        {key: value for key, value in schema.items() if key != "x-guidance"}
-        if isinstance(schema, dict)
-        else {}
-    )
-    if isinstance(schema, bool | dict):
-        whole = {**own, "x-guidance": JSON_OPTIONS} if schema is not False else False
-        try:
-            return json.dumps(whole, ensure_ascii=False)
-        except RecursionError:
-            raise InvalidValue("The schema is nested too deeply.", param="response_format") from None
-    raise InvalidValue(
-        f"A JSON schema is an object or a boolean, not {type(schema).__name__}.", param="response_format"
-    )
+    if not isinstance(schema, bool | dict):
+        raise InvalidValue(
+            f"A JSON schema is an object or a boolean, not {type(schema).__name__}.", param="response_format"
+        )
+    try:
+        return json_of(schema)
+    except RecursionError:
+        raise InvalidValue("The schema is nested too deeply.", param="response_format") from None
 
 
 def _regex(pattern: str) -> str:

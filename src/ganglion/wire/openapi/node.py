@@ -1,7 +1,5 @@
 """The node itself: its models, its health, its pages."""
 
-import msgspec
-
 from ganglion.wire.discovery import Discovery
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
@@ -43,12 +41,6 @@ _WAIT: Json = {
     "description": "false answers 202 at once.",
     "schema": {"type": "string", "enum": ["true", "false"]},
 }
-
-
-def encode(value: Json) -> bytes:
-    """The document as it is served."""
-    return msgspec.json.encode(value)
-
 
 SHAPES = (
     ModelCard,
