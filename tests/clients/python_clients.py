@@ -15,9 +15,19 @@ from typing import Any
 
 import pytest
 
-from ganglion.core.engine import ManagedEngine, ModelState, ReadPrompt, TokenizerInfo
+from ganglion.core.engine import (
+    Embedded,
+    EmbedRequest,
+    ManagedEngine,
+    ModelState,
+    Ranked,
+    RankRequest,
+    ReadPrompt,
+    TokenizerInfo,
+)
 from ganglion.core.events import Event
-from ganglion.core.request import ChatPrompt, Message, Request
+from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt
+from ganglion.engines.echo import EchoEngine
 from ganglion.engines.echo_script import Call, Script
 from ganglion.server.run import Shutdown, serve
 from ganglion.server.settings import ServerSettings
@@ -76,6 +86,7 @@ class Cast:
     def __init__(self, scenes: Mapping[str, Sequence[Script]]) -> None:
         self._scenes = {name: PlayedEngine(scripts) for name, scripts in scenes.items()}
         self._reader = next(iter(self._scenes.values()))
+        self._embedder = EchoEngine()
 
     async def open(self) -> None:
         for scene in self._scenes.values():
@@ -89,9 +100,14 @@ class Cast:
         return self._reader.models()
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        assert isinstance(request.prompt, ChatPrompt)
-        first = next(message.content for message in request.prompt.messages if message.role == "user")
-        return self._scenes[first].generate(request)
+        match request.prompt:
+            case ChatPrompt(messages=messages):
+                scene = next(message.content for message in messages if message.role == "user")
+            case TextPrompt(text=scene):
+                pass
+            case other:
+                raise AssertionError(other)
+        return self._scenes[scene].generate(request)
 
     async def read(self, request: Request) -> ReadPrompt:
         return await self._reader.read(request)
@@ -101,6 +117,12 @@ class Cast:
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         return await self._reader.tokenizer_info(model)
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        return await self._embedder.embed(request)
+
+    async def rank(self, request: RankRequest) -> Ranked:
+        return await self._embedder.rank(request)
 
     def heard(self, scene: str) -> list[Request]:
         return self._scenes[scene].requests
