@@ -38,7 +38,7 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
 	@touch $@
 
 # Each group of Python clients has an environment of its own: none mixes with ours, nor one's SDK with another's.
-.clients/%.stamp: tests/clients/python/%.txt $(VENV)/dev.stamp
+.clients/%.stamp: tests/clients/python/%.txt | $(VENV)/dev.stamp
 	@echo "installing the Python clients of $<" >&2
 	@rm -rf .clients/$*
 	@$(BIN)/python -m venv --without-pip .clients/$*

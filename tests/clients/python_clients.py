@@ -27,8 +27,9 @@ from ganglion.core.engine import (
 )
 from ganglion.core.events import Event
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt
-from ganglion.engines.echo import EchoEngine
+from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.engines.echo_script import Call, Script
+from ganglion.registry.embedded import SMOLLM2
 from ganglion.server.run import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 from ganglion.server.storage import Storage
@@ -84,9 +85,10 @@ class Cast:
     """An engine that plays the scene which the user's first words name."""
 
     def __init__(self, scenes: Mapping[str, Sequence[Script]]) -> None:
-        self._scenes = {name: PlayedEngine(scripts) for name, scripts in scenes.items()}
+        settings = EchoSettings(aliases=(SMOLLM2.id,), context=1 << 20)
+        self._scenes = {name: PlayedEngine(scripts, settings) for name, scripts in scenes.items()}
         self._reader = next(iter(self._scenes.values()))
-        self._embedder = EchoEngine()
+        self._embedder = EchoEngine(settings)
 
     async def open(self) -> None:
         for scene in self._scenes.values():
@@ -163,16 +165,18 @@ def needs(group: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(is_absent, reason=f"no .clients/{group}: `make test-clients` installs it")
 
 
-def play(group: str, script: str, scenes: Mapping[str, Sequence[Script]], home: Path) -> Played:
+def play(
+    group: str, script: str, scenes: Mapping[str, Sequence[Script]], home: Path, *arguments: str
+) -> Played:
     """Run a script of `python/` against a node whose model plays these scenes."""
     cast = Cast(scenes)
-    return Played(asyncio.run(_play(group, script, cast, home)), cast)
+    return Played(asyncio.run(_play(group, script, cast, home, *arguments)), cast)
 
 
-async def _play(group: str, script: str, cast: Cast, home: Path) -> dict[str, Any]:
+async def _play(group: str, script: str, cast: Cast, home: Path, *arguments: str) -> dict[str, Any]:
     settings = ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2)
     async with serving(cast, settings, Storage(home / "state.db")) as url:
-        said = await run_in(group, "python", f"{HERE}/python/{script}", url, home=home)
+        said = await run_in(group, "python", f"{HERE}/python/{script}", url, *arguments, home=home)
     reports: dict[str, Any] = json.loads(said.splitlines()[-1])
     return reports
 
