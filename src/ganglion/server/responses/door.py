@@ -58,7 +58,7 @@ class ResponsesDoor:
         try:
             await stream(answers, exchange.projection, send, self._settings, keeping=keeping)
         except ContextLengthExceeded as error:
-            if not _is_codex(scope):
+            if not is_codex(scope):
                 raise
             # Codex takes a status for a fault of the network and retries; only this event makes it compact.
             frames = exchange.projection.feed(Failed(error))
@@ -112,7 +112,8 @@ async def _whole(exchange: Exchange, answers: Answers) -> bytes:
     return projection.final
 
 
-def _is_codex(scope: Scope) -> bool:
+def is_codex(scope: Scope) -> bool:
+    """Whether the client is Codex, by what it says of itself."""
     agent = header(scope, b"user-agent") or b""
     return (header(scope, b"originator") or b"").startswith(b"codex") or agent.lower().startswith(b"codex")
 

@@ -13,13 +13,13 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ganglion.core.errors import DeadlineExceeded, GanglionError, InvalidValue
+from ganglion.core.errors import ContextLengthExceeded, DeadlineExceeded, GanglionError, InvalidValue
 from ganglion.core.events import Failed
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
 from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import NOTHING_RECENT, Desk, Exchange, remembered
-from ganglion.server.responses.door import Keeping
+from ganglion.server.responses.door import Keeping, is_codex
 from ganglion.server.responses.history import Recent
 from ganglion.server.responses.truncating import Truncating
 from ganglion.server.scope import tenant
@@ -89,7 +89,7 @@ class SocketDoor:
         keeping = Keeping(self._desk, exchange)
         try:
             async with Answers(engine, (exchange.call.request,)) as answers:
-                frames = await self._frames(answers, exchange, has_begun=False)
+                frames = await self._first_frames(answers, exchange, socket.scope)
                 await keeping.begun()
                 while not projection.is_done:
                     await self._tell(socket, frames)
@@ -97,6 +97,17 @@ class SocketDoor:
                 await self._tell(socket, await keeping.ended(frames))
         finally:
             await keeping.close()
+
+    async def _first_frames(
+        self, answers: Answers, exchange: Exchange, scope: Scope
+    ) -> list[Frame | Comment]:
+        try:
+            return await self._frames(answers, exchange, has_begun=False)
+        except ContextLengthExceeded as error:
+            if not is_codex(scope):
+                raise
+            # Codex shows an error message to the person as it is; only this event makes it compact.
+            return [*exchange.projection.feed(Failed(error))]
 
     async def _frames(
         self, answers: Answers, exchange: Exchange, *, has_begun: bool
