@@ -87,8 +87,7 @@ class Cast:
     def __init__(self, scenes: Mapping[str, Sequence[Script]]) -> None:
         settings = EchoSettings(aliases=(SMOLLM2.id,), context=1 << 20)
         self._scenes = {name: PlayedEngine(scripts, settings) for name, scripts in scenes.items()}
-        self._reader = next(iter(self._scenes.values()))
-        self._embedder = EchoEngine(settings)
+        self._aside = EchoEngine(settings)
 
     async def open(self) -> None:
         for scene in self._scenes.values():
@@ -99,7 +98,7 @@ class Cast:
             await scene.close()
 
     def models(self) -> tuple[ModelState, ...]:
-        return self._reader.models()
+        return next(iter(self._scenes.values())).models()
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         match request.prompt:
@@ -112,19 +111,22 @@ class Cast:
         return self._scenes[scene].generate(request)
 
     async def read(self, request: Request) -> ReadPrompt:
-        return await self._reader.read(request)
+        return await self._aside.read(request)
 
     async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
-        return await self._reader.detokenize(model, tokens)
+        return await self._aside.detokenize(model, tokens)
+
+    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        return await self._aside.pieces(model, tokens)
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
-        return await self._reader.tokenizer_info(model)
+        return await self._aside.tokenizer_info(model)
 
     async def embed(self, request: EmbedRequest) -> Embedded:
-        return await self._embedder.embed(request)
+        return await self._aside.embed(request)
 
     async def rank(self, request: RankRequest) -> Ranked:
-        return await self._embedder.rank(request)
+        return await self._aside.rank(request)
 
     def heard(self, scene: str) -> list[Request]:
         return self._scenes[scene].requests
