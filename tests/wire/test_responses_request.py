@@ -50,7 +50,7 @@ from ganglion.wire.responses import (
     stored,
 )
 from ganglion.wire.responses.compaction import seal_reasoning
-from ganglion.wire.responses.items import MessageItem
+from ganglion.wire.responses.items import MessageItem, ReasoningItem, ReasoningText
 from ganglion.wire.responses.reading import read_items
 from ganglion.wire.seal import HmacSeal
 
@@ -230,6 +230,24 @@ def test_a_reference_stands_for_the_item_that_was_kept() -> None:
         assert messages([reference], referenced={"msg_9": kept}) == (Message("user", "kept"),)
         error = refusal([{"role": "user", "content": "a"}, reference])
         assert (error.code, error.param) == ("item_not_found", "input[1].id")
+
+
+def test_bare_reasoning_is_remembered_by_its_id_or_left_out() -> None:
+    kept = ReasoningItem(id="rs_9", content=[ReasoningText("hm")])
+    done = {"role": "assistant", "content": "yes"}
+    for bare in (
+        {"type": "reasoning", "id": "rs_9", "summary": []},
+        {"type": "reasoning", "id": "rs_9", "content": []},
+    ):
+        assert read(json.dumps({"model": "m", "input": [bare, done]}).encode()).references == ("rs_9",)
+        assert messages([bare, done], referenced={"rs_9": kept}) == (
+            Message("assistant", "yes", reasoning="hm"),
+        )
+        assert messages([bare, done]) == (Message("assistant", "yes"),)
+    own = {"type": "reasoning", "id": "rs_9", "content": [{"type": "reasoning_text", "text": "its own"}]}
+    assert messages([own, done], referenced={"rs_9": kept}) == (
+        Message("assistant", "yes", reasoning="its own"),
+    )
 
 
 def test_a_compaction_stands_for_what_it_holds() -> None:
