@@ -101,7 +101,7 @@ class Invariants:
         assert response["status"] in ("queued", "in_progress")
         before = {
             "response.created": ("unsaid",),
-            "response.queued": ("created",),
+            "response.queued": ("created", "resumed"),
             "response.in_progress": ("created", "queued", "running", "resumed"),
         }
         assert self._stage in before[name], f"{name} while {self._stage}"
@@ -109,7 +109,8 @@ class Invariants:
 
     def _end(self, name: str, response: Json) -> None:
         assert self._stage in ("running", "resumed"), f"{name} while {self._stage}"
-        assert response["status"] == TERMINAL[name]
+        is_cancelled = response["status"] == "cancelled" and name == "response.incomplete"
+        assert is_cancelled or response["status"] == TERMINAL[name]
         output = response["output"]
         if name == "response.failed" and self._open is not None:
             self._cut(self._open, output)
@@ -124,7 +125,7 @@ class Invariants:
         if name == "response.completed":
             assert "incomplete" not in statuses
             assert response["completed_at"] >= response["created_at"]
-        if name == "response.incomplete":
+        if name == "response.incomplete" and not is_cancelled:
             assert response["incomplete_details"] == {"reason": "max_output_tokens"}
             assert statuses[-1:] in ([], ["incomplete"])
         else:
@@ -132,6 +133,9 @@ class Invariants:
         if name == "response.failed":
             assert response["error"]["code"]
             assert response["error"]["message"]
+        elif is_cancelled:
+            assert response["error"] is None
+            assert response["usage"] is None
         else:
             assert response["error"] is None
             self._usage(response["usage"])

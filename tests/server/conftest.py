@@ -14,6 +14,7 @@ from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.server.node import build_node
 from ganglion.server.run import Reload, Shutdown, serve
 from ganglion.server.settings import ServerSettings
+from ganglion.server.storage import Storage
 
 
 @dataclass
@@ -61,6 +62,7 @@ def serving() -> Serving:
         engine: ManagedEngine | None = None,
         reload: Reload | None = None,
         machine: MachineSource | None = None,
+        storage: Storage | None = None,
         **fields: object,
     ) -> AsyncIterator[Served]:
         engine = engine or echo()
@@ -75,6 +77,7 @@ def serving() -> Serving:
                 on_listening=listening.set_result,
                 reload=reload,
                 machine=machine,
+                storage=storage,
             )
         )
         await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)

@@ -97,6 +97,9 @@ async def test_events_are_read_after_a_number_and_never_change(store: Store) -> 
     assert await store.events("ann", "resp_1", after=0, limit=1) == tuple(events(1))
     assert await store.events("ann", "resp_1", after=2**80) == ()
     assert not await store.append_events("ann", "resp_2", events(0))
+    await store.replace(response(), events=events(4))
+    assert not await store.append_events("ann", "resp_1", events(5)), "it has ended"
+    assert await store.events("ann", "resp_1", after=3) == tuple(events(4))
 
 
 async def test_a_conversation_is_kept_changed_and_deleted(store: Store) -> None:

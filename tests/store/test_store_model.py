@@ -92,7 +92,7 @@ class StoreAgainstDictionaries(RuleBasedStateMachine):
 
     @rule(tenant=TENANTS, name=IDS, log=EVENTS)
     def append_events(self, tenant: str, name: str, log: list[StoredEvent]) -> None:
-        is_there = (tenant, name) in self.responses
+        is_there = (tenant, name) in self.responses and not self.responses[tenant, name].is_finished
         assert self.runner.run(self.store.append_events(tenant, name, log)) == is_there
         for event in log if is_there else ():
             self.events[tenant, name].setdefault(event.sequence_number, event)

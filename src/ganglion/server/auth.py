@@ -46,8 +46,6 @@ class Auth:
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and (scope["method"], route_path(scope)) in PUBLIC:
             await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})
         else:
             await error_response(_refusal(key), scope, {"www-authenticate": "Bearer"})(scope, receive, send)
 

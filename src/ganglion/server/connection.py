@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
 from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
 from ganglion.server.scope import ABORT
@@ -117,6 +119,16 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(_raw_response(error))
         self.transport.close()
+
+
+class CuttableSocket(WebSocketsSansIOProtocol):
+    """A WebSocket with a way to cut a stalled reader."""
+
+    def handle_connect(self, event: Request) -> None:
+        """Let the app begin, and let it end the connection without waiting for unread bytes."""
+        super().handle_connect(event)
+        if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
 
 
 def _raw_response(error: GanglionError) -> bytes:

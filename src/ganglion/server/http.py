@@ -85,7 +85,7 @@ async def while_connected(scope: Scope, receive: Receive, work: Coroutine[None, 
         await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
         is_over = working.done() and not working.cancelled()
         if is_over and isinstance(working.exception(), ReaderStalled):
-            _cut(scope)
+            cut(scope)
             await leaving
     finally:
         working.cancel()
@@ -101,7 +101,8 @@ async def _disconnected(receive: Receive) -> None:
         pass
 
 
-def _cut(scope: Scope) -> None:
+def cut(scope: Scope) -> None:
+    """End the connection of a client that does not read."""
     # Closing politely would wait for the bytes that this client does not read.
     extension = scope.get("extensions", {}).get(ABORT)
     if extension is None:
@@ -117,7 +118,19 @@ class Keeping(Protocol):
         ...
 
     async def ended(self, frames: Sequence[Frame | Comment]) -> Sequence[Frame | Comment]:
-        """The frames to end with, once these may leave."""
+        """The frames to end with, in place of these, once they may leave."""
+        ...
+
+
+class Out(Protocol):
+    """Where the frames of an answer go."""
+
+    async def start(self) -> None:
+        """Say that an answer comes; from now on a failure is a frame."""
+        ...
+
+    async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
+        """Write frames; raises ReaderStalled when nobody reads them."""
         ...
 
 
@@ -133,36 +146,47 @@ async def stream(
     """Stream the answers as the projection tells them, from the first byte to the last."""
     with closing(Alarm()) as alarm:
         out = _Out(send, alarm, settings.stalled_reader_s, framing)
-        frames: Sequence[Frame | Comment]
-        frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
-        if keeping is not None:
-            await keeping.begun()
-        await out.start()
-        while not projection.is_done:
-            await out.write(frames)
-            frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
-        if keeping is not None:
-            frames = await keeping.ended(frames)
-        await out.write(frames, is_last=True)
+        await tell(answers, projection, out, settings, alarm=alarm, keeping=keeping)
 
 
-async def send_stream(
-    parts: AsyncGenerator[list[Frame], None] | Sequence[Frame | Comment],
+async def tell(
+    answers: Answers,
+    projection: Projection,
+    out: Out,
+    settings: ServerSettings,
+    *,
+    alarm: Alarm,
+    keeping: Keeping | None = None,
+) -> None:
+    """Write the answers as the projection tells them; raises what goes wrong before the first of it."""
+    frames: Sequence[Frame | Comment]
+    frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
+    if keeping is not None:
+        await keeping.begun()
+    await out.start()
+    while not projection.is_done:
+        await out.write(frames)
+        frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
+    if keeping is not None:
+        # Whatever it takes to keep an answer, only its end waits for it.
+        await out.write(frames[:-1])
+        frames = await keeping.ended(frames[-1:])
+    await out.write(frames, is_last=True)
+
+
+async def send_frames(
+    parts: AsyncGenerator[Sequence[Frame], None] | Sequence[Frame | Comment],
     send: Send,
     settings: ServerSettings,
 ) -> None:
-    """Stream frames that are there, or that come by themselves; an error before the first is a status."""
+    """Stream frames that are there, or that come by themselves."""
     with closing(Alarm()) as alarm:
         out = _Out(send, alarm, settings.stalled_reader_s, SERVER_SENT_EVENTS)
+        await out.start()
         if isinstance(parts, Sequence):
-            await out.start()
             await out.write(parts, is_last=True)
             return
         async with aclosing(parts):
-            first = await anext(parts, None)
-            await out.start()
-            if first is not None:
-                await out.write(first)
             async for frames in parts:
                 await out.write(frames)
         await out.write((), is_last=True)

@@ -53,10 +53,7 @@ class OriginGuard:
             return
         refusal = self._refusal(scope)
         if refusal is not None:
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008})
-            else:
-                await error_response(refusal, scope)(scope, receive, send)
+            await error_response(refusal, scope)(scope, receive, send)
             return
         origin = header(scope, b"origin")
         if scope["type"] == "websocket" or origin is None or not self._is_configured(origin):

@@ -12,6 +12,7 @@ from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed
 from ganglion.server.scope import request_id, route_path
 from ganglion.wire import errors, messages
 from ganglion.wire.ollama import errors as ollama_errors
+from ganglion.wire.responses import errors as responses_errors
 
 logger = logging.getLogger("ganglion.server")
 
@@ -40,7 +41,15 @@ def _ollama(error: GanglionError, _: str) -> Told:
     return Told(error.status, ollama_errors.envelope(error))
 
 
-TELLERS: tuple[tuple[str, Teller], ...] = (("/v1/messages", _anthropic), ("/api/", _ollama))
+def _responses(error: GanglionError, _: str) -> Told:
+    return Told(error.status, responses_errors.envelope(error))
+
+
+TELLERS: tuple[tuple[str, Teller], ...] = (
+    ("/v1/messages", _anthropic),
+    ("/v1/responses", _responses),
+    ("/api/", _ollama),
+)
 """The first prefix that a path begins with decides; all other routes speak OpenAI's words."""
 
 

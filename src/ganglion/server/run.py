@@ -20,7 +20,7 @@ from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
 from ganglion.core.machine import MachineSource
 from ganglion.server.bind import StartRefused, bind, check_bind, url_of
-from ganglion.server.connection import BoundedProtocol
+from ganglion.server.connection import BoundedProtocol, CuttableSocket
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
 from ganglion.server.node import build_node
@@ -132,7 +132,7 @@ def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     config = uvicorn.Config(
         app,
         http=BoundedProtocol,
-        ws="websockets-sansio",
+        ws=CuttableSocket,
         ws_max_size=settings.max_body_bytes,
         ws_ping_interval=SOCKET_PING_S,
         ws_ping_timeout=SOCKET_PING_S,

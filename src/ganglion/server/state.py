@@ -3,6 +3,7 @@
 import secrets
 from dataclasses import dataclass, field
 
+from ganglion.server.background import Background
 from ganglion.store.port import Store
 from ganglion.wire.seal import HmacSeal
 
@@ -15,10 +16,11 @@ def _fresh_seal() -> HmacSeal:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The store, None for a server that keeps nothing, and the seal of what leaves and comes back."""
+    """The store, None for a server that keeps nothing; the seal of what leaves; what outlives its request."""
 
     store: Store | None = None
     seal: HmacSeal = field(default_factory=_fresh_seal)
+    background: Background = field(default_factory=Background)
 
 
 async def state_of(store: Store) -> State:

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ganglion.store.session import Session
+from ganglion.store.port import MAX_PAGE_BYTES
+from ganglion.store.session import Row, Session
 from ganglion.store.values import NewItem, StoredConversation, StoredItem
 
 
@@ -95,17 +96,40 @@ def append(
 def items(
     session: Session, tenant: str, conversation_id: str, after: int | None, *, limit: int, is_descending: bool
 ) -> tuple[StoredItem, ...]:
-    """Items beyond a position, in the order of positions or against it."""
+    """Items beyond a position, in the order of positions or against it, as many as a page may hold."""
     comparison, order, start = ("<", "DESC", 2**63 - 1) if is_descending else (">", "ASC", -1)
     rows = session.rows(
-        "SELECT position, id, body FROM items WHERE tenant = ? AND conversation_id = ?"  # noqa: S608
+        "SELECT position, length(body) FROM items WHERE tenant = ? AND conversation_id = ?"  # noqa: S608
         f" AND position {comparison} ? ORDER BY position {order} LIMIT ?",
         tenant,
         conversation_id,
         start if after is None else after,
         limit,
     )
+    positions = _within_a_page(rows)
+    if not positions:
+        return ()
+    rows = session.rows(
+        "SELECT position, id, body FROM items WHERE tenant = ? AND conversation_id = ?"  # noqa: S608
+        f" AND position BETWEEN ? AND ? ORDER BY position {order}",
+        tenant,
+        conversation_id,
+        min(positions),
+        max(positions),
+    )
     return tuple(StoredItem(*row) for row in rows)
+
+
+def _within_a_page(rows: list[Row]) -> list[int]:
+    """The positions whose items together are not too large; at least one."""
+    positions: list[int] = []
+    size_bytes = 0
+    for position, body_bytes in rows:
+        size_bytes += body_bytes
+        if positions and size_bytes > MAX_PAGE_BYTES:
+            break
+        positions.append(position)
+    return positions
 
 
 def get_item(session: Session, tenant: str, conversation_id: str, item_id: str) -> StoredItem | None:

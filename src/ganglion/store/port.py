@@ -28,6 +28,8 @@ MAX_CHAIN: Final = 1_000
 MAX_CHAIN_BYTES: Final = 64 * 2**20
 """More history than any context holds; beyond it the chain is cut rather than the memory filled."""
 PAGE: Final = 100
+MAX_PAGE_BYTES: Final = 16 * 2**20
+"""What a page of items holds at most: a client may send items of megabytes, and ask for a hundred of them."""
 
 
 class Store(Protocol):
@@ -64,7 +66,10 @@ class Store(Protocol):
         """
 
     async def append_events(self, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> bool:
-        """Keep frames of a response's stream; False when there is no such response. Kept numbers stay."""
+        """Keep frames of an unfinished response's stream; False when it ended before, or is gone.
+
+        Kept numbers stay.
+        """
 
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit: int = PAGE
@@ -100,7 +105,10 @@ class Store(Protocol):
         limit: int = PAGE,
         is_descending: bool = False,
     ) -> tuple[StoredItem, ...]:
-        """Items beyond a position, in the order of positions or against it."""
+        """Items beyond a position, in the order of positions or against it.
+
+        Fewer than asked for where they are large, but always one while there is one.
+        """
 
     async def item(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem | None:
         """One item of a conversation."""

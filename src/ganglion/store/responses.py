@@ -94,8 +94,12 @@ def chain(
 
 
 def append_events(session: Session, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> bool:
-    """Keep frames of a response's stream, if there is such a response."""
-    if not session.rows("SELECT 1 FROM responses WHERE tenant = ? AND id = ?", tenant, response_id):
+    """Keep frames of a response's stream, if there is such a response and it goes on."""
+    if not session.rows(
+        "SELECT 1 FROM responses WHERE tenant = ? AND id = ? AND status IN ('queued', 'in_progress')",
+        tenant,
+        response_id,
+    ):
         return False
     _insert_events(session, tenant, response_id, events)
     return True

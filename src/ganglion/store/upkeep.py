@@ -27,11 +27,14 @@ async def interrupt_unfinished(store: Store, end: Callable[[Abandoned], Ending])
     """Make every unfinished response of a server that is gone a failed one; how many there were."""
     count = 0
     while abandoned := await store.abandoned():
-        for found in abandoned:
-            ending = end(found)
-            failed = replace(found.response, status="failed", body=ending.body)
-            count += await store.replace(failed, events=ending.events)
+        # Together, so that they are committed together: a server may have left thousands.
+        count += sum(await asyncio.gather(*(_interrupt(store, found, end(found)) for found in abandoned)))
     return count
+
+
+async def _interrupt(store: Store, found: Abandoned, ending: Ending) -> bool:
+    failed = replace(found.response, status="failed", body=ending.body)
+    return await store.replace(failed, events=ending.events)
 
 
 async def keep_swept(store: Store, retention: Retention, *, every_s: float = SWEEP_S) -> None:

@@ -22,10 +22,13 @@ class ErrorEnvelope(msgspec.Struct, frozen=True):
     error: ErrorDetail
 
 
-def envelope(error: GanglionError) -> bytes:
-    """The body of a failed response, and the data of an error frame; the hint closes the message."""
+def envelope(error: GanglionError, *, param: str | None = None) -> bytes:
+    """The body of a failed response, and the data of an error frame; the hint closes the message.
+
+    `param` is for a wire on which the field that is meant has another name.
+    """
     message = f"{error.message} {error.hint}" if error.hint else error.message
-    named = {"message": message, "type": error.type, "param": error.param, "code": error.code}
+    named = {"message": message, "type": error.type, "param": param or error.param, "code": error.code}
     return _encode({"error": error.extras | named})
 
 

@@ -1,6 +1,7 @@
 """The doors of conversations: `/v1/conversations` and below."""
 
 import time
+from functools import partial
 
 import msgspec
 from starlette.requests import Request
@@ -73,11 +74,11 @@ class ConversationDoors:
             if beyond is None:
                 raise ItemNotFound(f"There is no item {asked.after[:200]!r} here.", param="after")
             after = beyond.position
-        kept = await self._store.items(
-            found.tenant, found.id, after=after, limit=asked.limit + 1, is_descending=asked.is_descending
-        )
-        shown = items_of(*(b"[%b]" % each.body for each in kept[: asked.limit]))
-        return _json(page(shown, has_more=len(kept) > asked.limit))
+        page_of = partial(self._store.items, found.tenant, found.id, is_descending=asked.is_descending)
+        kept = await page_of(after=after, limit=asked.limit)
+        # A page of large items is shorter than asked for: only the next one tells whether there is more.
+        has_more = bool(kept) and bool(await page_of(after=kept[-1].position, limit=1))
+        return _json(page(items_of(*(b"[%b]" % each.body for each in kept)), has_more=has_more))
 
     async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`POST /v1/conversations/{id}/items`."""

@@ -3,6 +3,7 @@
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ganglion.server.drain import Gate
 from ganglion.server.http import read_json, while_connected
 from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import Desk
@@ -14,14 +15,16 @@ from ganglion.wire.responses.stored import input_tokens
 class InputTokensDoor:
     """Counts what a call would send to the model, its history included."""
 
-    def __init__(self, ports: Ports, settings: ServerSettings, desk: Desk) -> None:
+    def __init__(self, ports: Ports, settings: ServerSettings, gate: Gate, desk: Desk) -> None:
         self._reader = ports.reader
         self._settings = settings
+        self._gate = gate
         self._desk = desk
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
-        await while_connected(scope, receive, self._count(body, scope, receive, send))
+        with self._gate.admit():
+            await while_connected(scope, receive, self._count(body, scope, receive, send))
 
     async def _count(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = await self._desk.open(body, tenant(scope))

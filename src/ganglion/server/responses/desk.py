@@ -3,7 +3,6 @@
 Law: what a client was told is kept was committed before it was told.
 """
 
-import asyncio
 import logging
 import time
 from collections.abc import Sequence
@@ -16,7 +15,9 @@ import msgspec
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.server.responses.history import History, Recent
 from ganglion.server.responses.identity import ItemIds, new_response_id
+from ganglion.server.responses.owed import Owed
 from ganglion.server.state import State
+from ganglion.server.unknown_fields import UnknownFields
 from ganglion.store.values import NewItem, Status, StoredEvent, StoredResponse
 from ganglion.wire import responses
 from ganglion.wire.frame import Comment, Frame
@@ -58,10 +59,12 @@ class Desk:
     """Opens exchanges, and puts them into the store when they begin and when they end."""
 
     def __init__(self, state: State, *, is_strict: bool) -> None:
-        self._state = state
+        self._store = state.store
+        self._seal = state.seal
         self._is_strict = is_strict
         self._history = History(state.store)
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._unknown = UnknownFields()
+        self._owed = Owed(state)
 
     async def open(
         self,
@@ -74,24 +77,25 @@ class Desk:
     ) -> Exchange:
         """Read a call and everything it continues; raises what is wrong with it."""
         asked = responses.read(body, is_strict=self._is_strict)
-        if self._state.store is None and asked.body.background:
+        self._unknown.note(asked.unknown_fields)
+        if self._store is None and asked.body.background:
             raise InvalidValue("'background' needs a server that stores responses.", param="background")
         if transport == "socket" and asked.body.background:
             raise InvalidValue("'background' is for HTTP; a socket ends what it began.", param="background")
         history = await self._history.before(asked, tenant, recent)
+        referenced = await self._history.referenced(asked, tenant, history) if asked.references else {}
         response_id = new_response_id()
         ids = ItemIds(response_id)
-        seal = self._state.seal.of(tenant)
+        seal = self._seal.of(tenant)
         arrival = responses.Arrival(
             id=response_id,
             created_s=int(time.time()),
             ids=ids,
             tenant=tenant,
             seal=seal,
-            can_store=self._state.store is not None,
+            can_store=self._store is not None,
             keep_markers=keep_markers,
         )
-        referenced = await self._history.referenced(asked, tenant, history) if asked.references else {}
         call = responses.call_of(asked, arrival, history=history, referenced=referenced)
         for warning in call.warnings:
             logger.debug("of %s: %s", response_id, warning)
@@ -100,60 +104,36 @@ class Desk:
         )
         return Exchange(call, projection, tenant, history)
 
-    async def begin(self, exchange: Exchange) -> None:
+    async def begin(self, exchange: Exchange, events: Sequence[StoredEvent] = ()) -> None:
         """Keep a response that has only begun, so that a crash leaves a trace of it."""
-        if exchange.call.is_stored and self._state.store is not None:
-            await self._state.store.put(_stored(exchange, exchange.projection.snapshot()))
+        if exchange.call.is_stored and self._store is not None:
+            await self._store.put(_stored(exchange, exchange.projection.snapshot()), events=events)
+
+    async def keep(self, exchange: Exchange) -> None:
+        """Keep a whole response that was not begun; raises why it cannot be."""
+        if exchange.call.is_stored and self._store is not None:
+            ended = _ended(exchange)
+            await self._store.put(ended, items=_new_items(exchange, ended))
 
     async def end(
-        self, exchange: Exchange, frames: Sequence[Frame | Comment], events: Sequence[StoredEvent] = ()
-    ) -> list[Frame | Comment]:
-        """Keep the response that `frames` end with; where that fails, frames that say so instead."""
-        final = exchange.projection.final
-        assert final is not None
+        self, exchange: Exchange, frames: Sequence[Frame], events: Sequence[StoredEvent] = ()
+    ) -> list[Frame]:
+        """Keep how a response that was begun ended; where that fails, frames that end with that instead.
+
+        What was deleted meanwhile, or has ended in another way, stays so. `events` end as `frames` do.
+        """
+        if not exchange.call.is_stored or self._store is None:
+            return list(frames)
+        ended = _ended(exchange)
         try:
-            await self.keep(exchange, final, events)
+            await self._store.replace(ended, items=_new_items(exchange, ended), events=events)
         except GanglionError as error:
             logger.error("%s could not be stored: %s", exchange.id, error.message)
-            return [*frames[:-1], exchange.projection.instead(error)]
+            last = exchange.projection.instead(error)
+            told = [*events[:-1], StoredEvent(events[-1].sequence_number, last.data)] if events else []
+            self._owed.add(_ended(exchange), told)
+            return [*frames[:-1], last]
         return list(frames)
-
-    async def keep(self, exchange: Exchange, final: bytes, events: Sequence[StoredEvent] = ()) -> None:
-        """Commit a response, and what it adds to its conversation."""
-        store, call = self._state.store, exchange.call
-        if store is None:
-            return
-        items = _new_items(exchange, final) if call.conversation_id is not None else ()
-        if call.is_stored:
-            await store.put(_stored(exchange, final), items=items, events=events)
-        elif call.conversation_id is not None:
-            await store.append_items(exchange.tenant, call.conversation_id, items)
-
-    async def cancel(self, exchange: Exchange, events: Sequence[StoredEvent] = ()) -> None:
-        """Keep a response as cancelled, with what it had said; the first ending stands."""
-        if exchange.call.is_stored and self._state.store is not None:
-            final = exchange.projection.final
-            assert final is not None
-            await self._state.store.replace(_stored(exchange, final), events=events)
-
-    def abandon(self, exchange: Exchange) -> None:
-        """Keep, beside whoever is leaving, that the client of an unfinished response left."""
-        if exchange.projection.is_done or not exchange.call.is_stored or self._state.store is None:
-            return
-        exchange.projection.cancel()
-        leaving = asyncio.create_task(self._quietly_cancel(exchange), name=f"cancel {exchange.id}")
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
-
-    async def close(self) -> None:
-        """Wait for what is still being kept."""
-        await asyncio.gather(*self._leaving, return_exceptions=True)
-
-    async def _quietly_cancel(self, exchange: Exchange) -> None:
-        try:
-            await self.cancel(exchange)
-        except GanglionError as error:
-            logger.error("%s could not be stored as cancelled: %s", exchange.id, error.message)
 
 
 def remembered(exchange: Exchange) -> tuple[responses.Item, ...]:
@@ -162,6 +142,16 @@ def remembered(exchange: Exchange) -> tuple[responses.Item, ...]:
     assert final is not None
     said = responses.items_of(output_of(final))
     return (*exchange.history, *exchange.call.input_items, *said)
+
+
+def only_frames(frames: Sequence[Frame | Comment]) -> list[Frame]:
+    """The frames of a stream that has no comments."""
+    return [frame for frame in frames if isinstance(frame, Frame)]
+
+
+def _ended(exchange: Exchange) -> StoredResponse:
+    assert exchange.projection.final is not None
+    return _stored(exchange, exchange.projection.final)
 
 
 def _stored(exchange: Exchange, body: bytes) -> StoredResponse:
@@ -179,7 +169,10 @@ def _stored(exchange: Exchange, body: bytes) -> StoredResponse:
     )
 
 
-def _new_items(exchange: Exchange, final: bytes) -> tuple[NewItem, ...]:
+def _new_items(exchange: Exchange, ended: StoredResponse) -> tuple[NewItem, ...]:
+    """What a response adds to its conversation; one that failed or was cancelled is no turn of it."""
+    if ended.conversation_id is None or ended.status not in ("completed", "incomplete"):
+        return ()
     sent = [msgspec.Raw(msgspec.json.encode(item)) for item in exchange.call.input_items]
-    said = _raw_items.decode(output_of(final))
+    said = _raw_items.decode(output_of(ended.body))
     return tuple(NewItem(_identified.decode(item).id, bytes(item)) for item in (*sent, *said))

@@ -1,12 +1,14 @@
 """What came before a call: the items of the responses and conversations that it continues."""
 
 from collections.abc import Mapping
+from typing import NoReturn
 
 from ganglion.core.errors import ConversationNotFound, InvalidValue, PreviousResponseNotFound
 from ganglion.server.responses.identity import response_of
-from ganglion.store.port import Store
+from ganglion.store.port import MAX_CHAIN, MAX_CHAIN_BYTES, Store
 from ganglion.store.values import StoredResponse
 from ganglion.wire.responses import Asked, Item, items_of
+from ganglion.wire.responses.items import CustomToolCallItem, FunctionCallItem
 from ganglion.wire.responses.stored import output_of
 
 MAX_CONVERSATION_ITEMS = 10_000
@@ -44,13 +46,8 @@ class History:
                 f"The response {response_id!r} has not ended yet.", param="previous_response_id"
             )
         if chain[0].previous_id is not None:
-            raise PreviousResponseNotFound(
-                f"The history of the response {response_id!r} is no longer whole: "
-                f"{chain[0].previous_id!r} is gone.",
-                param="previous_response_id",
-            )
-        first = chain[0].conversation_id
-        begun = () if first is None else await self._conversation_before(first, chain[0], tenant)
+            await self._refuse_part(chain[0].previous_id, response_id, tenant)
+        begun = await self._conversation_before(chain[0], response_id)
         return (*begun, *(item for response in chain for item in items_in(response)))
 
     async def conversation(self, conversation_id: str, tenant: str) -> tuple[Item, ...]:
@@ -73,31 +70,53 @@ class History:
                 found |= {item.id: item for item in items_in(kept) if item.id in wanted and item.id}
         return found
 
-    async def _conversation_before(
-        self, conversation_id: str, response: StoredResponse, tenant: str
-    ) -> tuple[Item, ...]:
-        """The items that a conversation held when the response was asked for."""
+    async def _refuse_part(self, missing_id: str, response_id: str, tenant: str) -> NoReturn:
         assert self._store is not None
-        if await self._store.conversation(tenant, conversation_id) is None:
+        if await self._store.response(tenant, missing_id) is None:
+            raise _not_whole(response_id, missing_id)
+        raise InvalidValue(
+            f"The history of the response {response_id!r} is longer than {MAX_CHAIN} responses "
+            f"or {MAX_CHAIN_BYTES} bytes.",
+            param="previous_response_id",
+            hint="Compact it, or begin anew.",
+        )
+
+    async def _conversation_before(self, first: StoredResponse, response_id: str) -> tuple[Item, ...]:
+        """The items that the conversation of a chain's first response held when that was asked for."""
+        conversation_id = first.conversation_id
+        if conversation_id is None:
             return ()
-        own = {item.id for item in items_in(response)}
-        before: list[Item] = []
-        for item in items_of(*await self._bodies(conversation_id, tenant)):
-            if item.id in own:
-                break
-            before.append(item)
-        return tuple(before)
+        assert self._store is not None
+        if await self._store.conversation(first.tenant, conversation_id) is None:
+            raise _not_whole(response_id, conversation_id)
+        items = items_of(*await self._bodies(conversation_id, first.tenant))
+        own = {item.id for item in items_in(first)}
+        # A turn is appended at once, so that its items stand together; an earlier one that the client sent
+        # again stands where it was.
+        end = max((place for place, item in enumerate(items) if item.id in own), default=None)
+        if end is None:
+            raise InvalidValue(
+                f"The response {first.id!r} is no turn of its conversation {conversation_id!r}.",
+                param="previous_response_id",
+                hint="Continue the conversation itself.",
+            )
+        while end > 0 and items[end - 1].id in own:
+            end -= 1
+        return items[:end]
 
     async def _bodies(self, conversation_id: str, tenant: str) -> list[bytes]:
         assert self._store is not None
         bodies: list[bytes] = []
         after: int | None = None
+        size_bytes = 0
         while page := await self._store.items(tenant, conversation_id, after=after, limit=_PAGE):
             bodies += [b"[%b]" % item.body for item in page]
             after = page[-1].position
-            if len(bodies) > MAX_CONVERSATION_ITEMS:
+            size_bytes += sum(len(item.body) for item in page)
+            if len(bodies) > MAX_CONVERSATION_ITEMS or size_bytes > MAX_CHAIN_BYTES:
                 raise InvalidValue(
-                    f"The conversation {conversation_id!r} holds more than {MAX_CONVERSATION_ITEMS} items.",
+                    f"The conversation {conversation_id!r} holds more than {MAX_CONVERSATION_ITEMS} items "
+                    f"or {MAX_CHAIN_BYTES} bytes.",
                     param="conversation",
                     hint="Compact it, or begin another one.",
                 )
@@ -105,5 +124,17 @@ class History:
 
 
 def items_in(response: StoredResponse) -> tuple[Item, ...]:
-    """What a response was sent and what it said."""
-    return items_of(response.input_items, output_of(response.body))
+    """What a response was sent and what it said; without a call that was cut off, which nobody can answer."""
+    said = items_of(output_of(response.body))
+    return (*items_of(response.input_items), *(item for item in said if not _is_cut_call(item)))
+
+
+def _is_cut_call(item: Item) -> bool:
+    return isinstance(item, FunctionCallItem | CustomToolCallItem) and item.status == "incomplete"
+
+
+def _not_whole(response_id: str, missing_id: str) -> PreviousResponseNotFound:
+    return PreviousResponseNotFound(
+        f"The history of the response {response_id!r} is no longer whole: {missing_id!r} is gone.",
+        param="previous_response_id",
+    )

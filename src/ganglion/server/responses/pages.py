@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from ganglion.core.errors import InvalidValue
+from ganglion.core.errors import InvalidValue, ItemNotFound
 from ganglion.wire.responses import Item
 
 _DEFAULT_LIMIT: Final = 20
@@ -49,6 +49,6 @@ class Page:
         if self.after is not None:
             places = [place for place, item in enumerate(ordered) if item.id == self.after]
             if not places:
-                raise InvalidValue(f"There is no item {self.after[:200]!r} in the list.", param="after")
+                raise ItemNotFound(f"There is no item {self.after[:200]!r} here.", param="after")
             ordered = ordered[places[0] + 1 :]
         return ordered[: self.limit], len(ordered) > self.limit

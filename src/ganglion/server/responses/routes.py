@@ -32,13 +32,13 @@ class _Raw:
 def responses_routes(ports: Ports, settings: ServerSettings, gate: Gate, state: State) -> list[BaseRoute]:
     """The routes over one desk and one set of runs."""
     desk = Desk(state, is_strict=settings.is_strict)
-    runs = Runs(ports.engine, desk, state.store, gate, settings)
+    runs = Runs(ports.engine, desk, state, settings)
     kept = StoredDoors(state.store, runs, settings)
     talks = ConversationDoors(state.store, settings)
     return [
         Route("/v1/responses", ResponsesDoor(ports, settings, gate, desk, runs), methods=["POST"]),
         WebSocketRoute("/v1/responses", SocketDoor(ports, settings, gate, desk)),
-        Route("/v1/responses/input_tokens", InputTokensDoor(ports, settings, desk), methods=["POST"]),
+        Route("/v1/responses/input_tokens", InputTokensDoor(ports, settings, gate, desk), methods=["POST"]),
         Route("/v1/responses/compact", CompactDoor(ports, settings, gate, desk, state), methods=["POST"]),
         Route("/v1/responses/{id}", _Raw(kept.get), methods=["GET"]),
         Route("/v1/responses/{id}", kept.delete, methods=["DELETE"]),

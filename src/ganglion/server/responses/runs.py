@@ -5,67 +5,125 @@ Law: the frame with the sequence number n is the n-th of its run, for every foll
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator
-from contextlib import closing
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, closing
 from typing import Final
 
 from ganglion.core.engine import Engine
-from ganglion.core.errors import GanglionError
+from ganglion.core.errors import GanglionError, ServerError, ShuttingDown
+from ganglion.core.events import Failed, Progress
 from ganglion.server.alarm import Alarm
-from ganglion.server.answers import Answers
-from ganglion.server.drain import Gate
 from ganglion.server.responses.desk import Desk, Exchange
+from ganglion.server.responses.truncating import answers_to
 from ganglion.server.settings import ServerSettings
+from ganglion.server.state import State
 from ganglion.store.port import Store
 from ganglion.store.values import StoredEvent
-from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.frame import Frame
+from ganglion.wire.responses.stored import last_frames, named_frame
 
 logger = logging.getLogger("ganglion.server")
 
 KEEP_EVENTS_S: Final = 0.5
-"""How often what was said is put beside the response, for readers who come back after a restart."""
+"""How often what was said is put beside the response, for readers who come late or after a restart."""
+MAX_UNKEPT_BYTES: Final = 4 * 2**20
+"""What a run holds in memory while the store does not take its frames; then it fails with the store."""
+_PAGE: Final = 500
 
 
 class Run:
-    """One response as it comes: its frames so far, and word of more."""
+    """One response as it comes: the frames that are not kept yet, and word of more.
 
-    def __init__(self, exchange: Exchange) -> None:
+    Frames that the store holds are read from there: however long an answer is, its stream does not gather in
+    memory.
+    """
+
+    def __init__(self, exchange: Exchange, store: Store) -> None:
         self.exchange = exchange
-        self.frames: list[Frame] = []
-        self.is_over = False
-        self.task: asyncio.Task[None] | None = None
+        self.cancelled = asyncio.Event()
+        self.over = asyncio.Event()
+        self._store = store
+        self._kept = 0
+        self._tail: list[Frame] = []
+        self._kept_s = asyncio.get_running_loop().time()
         self._news = asyncio.Event()
 
-    def tell(self, frames: list[Frame], *, is_over: bool = False) -> None:
+    def tell(self, frames: Sequence[Frame]) -> None:
         """Add frames and wake whoever follows."""
-        self.frames += frames
-        self.is_over = self.is_over or is_over
+        self._tail += frames
         news, self._news = self._news, asyncio.Event()
         news.set()
 
+    def end(self) -> None:
+        """Say that there will be no more."""
+        self.over.set()
+        self._news.set()
+
+    async def snapshot(self) -> bytes:
+        """The response as it stands; an ending is told once it is kept."""
+        if self.exchange.projection.is_done:
+            await self.over.wait()
+        return self.exchange.projection.snapshot()
+
+    def unkept(self, more: Sequence[Frame] = ()) -> list[StoredEvent]:
+        """What is not in the store yet, and `more` that follows it."""
+        return [
+            StoredEvent(self._kept + place, frame.data) for place, frame in enumerate((*self._tail, *more))
+        ]
+
+    async def keep_up(self) -> None:
+        """Store what came, once in a while; raises when the store has refused for too long.
+
+        When the store holds another ending already, by another server, the run is cancelled.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._kept_s < KEEP_EVENTS_S or not self._tail:
+            return
+        self._kept_s = now_s
+        events = self.unkept()
+        try:
+            if not await self._store.append_events(self.exchange.tenant, self.exchange.id, events):
+                self.cancelled.set()
+        except GanglionError as error:
+            logger.warning("events of %s were not stored: %s", self.exchange.id, error.message)
+            if sum(len(event.frame) for event in events) > MAX_UNKEPT_BYTES:
+                raise
+            return
+        self._kept += len(events)
+        del self._tail[: len(events)]
+
     async def follow(self, after: int = -1) -> AsyncGenerator[list[Frame], None]:
-        """The frames after a number, as they come, until the last."""
-        told = after + 1
+        """The frames after a number, as they come, until the last; who leaves leaves it running."""
+        next_number = after + 1
         while True:
             news = self._news
-            if told < len(self.frames):
-                fresh = self.frames[told:]
-                told += len(fresh)
-                yield fresh
-            elif self.is_over:
-                return
+            frames = await self._frames_from(next_number)
+            if frames:
+                next_number += len(frames)
+                yield frames
+            elif self.over.is_set():
+                break
             else:
                 await news.wait()
+        final = self.exchange.projection.final
+        if next_number == after + 1 and final is not None:
+            yield last_frames(final, next_number)
+
+    async def _frames_from(self, number: int) -> list[Frame]:
+        if number >= self._kept:
+            return self._tail[number - self._kept :]
+        exchange = self.exchange
+        kept = await self._store.events(exchange.tenant, exchange.id, after=number - 1, limit=_PAGE)
+        return [named_frame(event.frame) for event in kept]
 
 
 class Runs:
     """Every response that runs in the background now."""
 
-    def __init__(self, engine: Engine, desk: Desk, store: Store | None, gate: Gate, settings: ServerSettings):
+    def __init__(self, engine: Engine, desk: Desk, state: State, settings: ServerSettings) -> None:
         self._engine = engine
         self._desk = desk
-        self._store = store
-        self._gate = gate
+        self._state = state
         self._settings = settings
         self._runs: dict[tuple[str, str], Run] = {}
 
@@ -73,90 +131,71 @@ class Runs:
         """The run of that id, while it runs."""
         return self._runs.get((tenant, response_id))
 
-    async def start(self, exchange: Exchange) -> Run:
-        """Keep the response as queued and let it run; raises when it cannot be kept or let in."""
-        admitted = self._gate.admit()
-        admitted.__enter__()
-        try:
-            await self._desk.begin(exchange)
-        except BaseException:
-            admitted.__exit__(None, None, None)
-            raise
-        run = Run(exchange)
+    async def start(self, exchange: Exchange, place: ExitStack) -> Run:
+        """Keep the response as queued and let it run in its request's place; raises why it cannot be kept."""
+        assert self._state.store is not None
+        run = Run(exchange, self._state.store)
+        run.tell(exchange.projection.feed(Progress("queued", 0, 1)))
+        await self._desk.begin(exchange, run.unkept())
         self._runs[exchange.tenant, exchange.id] = run
-        run.task = asyncio.create_task(self._carry_out(run), name=f"background {exchange.id}")
-
-        def leave(_: asyncio.Task[None]) -> None:
-            admitted.__exit__(None, None, None)
-            self._runs.pop((exchange.tenant, exchange.id), None)
-
-        run.task.add_done_callback(leave)
+        place.callback(self._runs.pop, (exchange.tenant, exchange.id))
+        self._state.background.start(self._carry_out(run, place.pop_all()), f"background {exchange.id}")
         return run
 
     async def cancel(self, run: Run) -> None:
         """End a run here, and return once that is kept."""
-        assert run.task is not None
-        run.task.cancel()
-        await asyncio.gather(run.task, return_exceptions=True)
+        run.cancelled.set()
+        await run.over.wait()
 
-    async def _carry_out(self, run: Run) -> None:
-        exchange = run.exchange
-        saved = Saved(run, self._store)
-        try:
-            async with Answers(self._engine, (exchange.call.request,)) as answers:
-                await self._answer(run, answers, saved)
-        except asyncio.CancelledError:
-            run.tell(exchange.projection.cancel(), is_over=True)
+    async def _carry_out(self, run: Run, place: ExitStack) -> None:
+        with place:
             try:
-                await self._desk.cancel(exchange, saved.rest())
-            except GanglionError as error:
-                logger.error("%s could not be stored as cancelled: %s", exchange.id, error.message)
+                *frames, last = await self._until_cancelled(run)
+                run.tell(frames)
+                run.tell(await self._desk.end(run.exchange, [last], run.unkept([last])))
+            finally:
+                run.end()
 
-    async def _answer(self, run: Run, answers: Answers, saved: "Saved") -> None:
+    async def _until_cancelled(self, run: Run) -> list[Frame]:
+        """Let the run be answered, until it is cancelled or the server leaves; the frames to end with."""
         projection = run.exchange.projection
-        with closing(Alarm()) as alarm:
-            while not run.is_over:
-                frames: list[Frame] = []
-                try:
-                    with alarm.after(self._settings.keep_alive_s):
-                        for _, event in await answers.take():
-                            frames += projection.feed(event)
-                except TimeoutError:
-                    frames += projection.tick()
-                if projection.is_done:
-                    run.tell(await self._end(run, frames, saved), is_over=True)
-                else:
-                    run.tell(frames)
-                    await saved.keep_up()
-
-    async def _end(self, run: Run, frames: list[Frame], saved: "Saved") -> list[Frame]:
-        told = await self._desk.end(run.exchange, frames, saved.rest(frames))
-        return [frame for frame in told if not isinstance(frame, Comment)]
-
-
-class Saved:
-    """How much of a run's stream is in the store."""
-
-    def __init__(self, run: Run, store: Store | None) -> None:
-        self._run = run
-        self._store = store
-        self._count = 0
-        self._saved_s = asyncio.get_running_loop().time()
-
-    def rest(self, more: list[Frame] | None = None) -> list[StoredEvent]:
-        """What is not in the store yet, and `more` that follows it."""
-        frames = [*self._run.frames[self._count :], *(more or [])]
-        return [StoredEvent(self._count + place, frame.data) for place, frame in enumerate(frames)]
-
-    async def keep_up(self) -> None:
-        """Store what came, once in a while; a store that fails now is tried again at the end."""
-        now_s = asyncio.get_running_loop().time()
-        if self._store is None or now_s - self._saved_s < KEEP_EVENTS_S:
-            return
-        exchange, events = self._run.exchange, self.rest()
+        answering = asyncio.create_task(self._answer(run))
+        cancelling = asyncio.create_task(run.cancelled.wait())
+        is_leaving = False
         try:
-            if events and await self._store.append_events(exchange.tenant, exchange.id, events):
-                self._count += len(events)
-        except GanglionError as error:
-            logger.warning("events of %s were not stored: %s", exchange.id, error.message)
-        self._saved_s = now_s
+            await asyncio.wait({answering, cancelling}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            is_leaving = True
+        answering.cancel()
+        cancelling.cancel()
+        (answered, _) = await asyncio.gather(answering, cancelling, return_exceptions=True)
+        if isinstance(answered, list):
+            return answered
+        if is_leaving:
+            return projection.feed(Failed(ShuttingDown("The server is shutting down.")))
+        if isinstance(answered, asyncio.CancelledError):
+            return projection.cancel()
+        if not isinstance(answered, GanglionError):
+            logger.error("%s failed", run.exchange.id, exc_info=answered)
+            answered = ServerError("Something failed inside the server.")
+        return projection.feed(Failed(answered))
+
+    async def _answer(self, run: Run) -> list[Frame]:
+        """Tell everything but the end, which is returned."""
+        projection = run.exchange.projection
+        async with answers_to(run.exchange, self._engine) as answers:
+            with closing(Alarm()) as alarm:
+                while True:
+                    frames: list[Frame] = []
+                    try:
+                        with alarm.after(self._settings.keep_alive_s):
+                            taken = await answers.take()
+                    except TimeoutError:
+                        frames += projection.tick()
+                    else:
+                        for _, event in taken:
+                            frames += projection.feed(event)
+                    if projection.is_done:
+                        return frames
+                    run.tell(frames)
+                    await run.keep_up()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -10,19 +11,18 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import InvalidValue, ResponseNotFound
-from ganglion.server.http import send_stream, while_connected
-from ganglion.server.responses.door import follow
+from ganglion.server.http import send_frames, while_connected
 from ganglion.server.responses.pages import Page, number
-from ganglion.server.responses.runs import Runs
+from ganglion.server.responses.runs import KEEP_EVENTS_S, Run, Runs
 from ganglion.server.scope import tenant
 from ganglion.server.settings import ServerSettings
 from ganglion.store.port import Store
 from ganglion.store.values import StoredResponse
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses import items_of
-from ganglion.wire.responses.stored import deleted, ended_frame, named_frame, page
+from ganglion.wire.responses.stored import deleted, is_last, last_frames, named_frame, page, response_with
 
-_EVENTS: Final = 500
+_PAGE: Final = 500
 
 
 class _Kind(msgspec.Struct, frozen=True):
@@ -36,94 +36,99 @@ class StoredDoors:
     """Reads, resumes, cancels and deletes responses, each for the tenant that asked for it."""
 
     def __init__(self, store: Store | None, runs: Runs, settings: ServerSettings) -> None:
-        self._store = store
+        self._kept = store
         self._runs = runs
         self._settings = settings
 
     async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`GET /v1/responses/{id}`, and with `stream=true` its events after `starting_after`."""
         request = Request(scope)
-        response_id, owner = request.path_params["id"], tenant(scope)
-        stored = await self._found(owner, response_id)
-        run = self._runs.get(owner, response_id)
-        if request.query_params.get("stream") in ("true", "1"):
-            after = number(request, "starting_after", default=-1)
-            if run is not None:
-                streaming = follow(run, after, send, self._settings)
-            else:
-                streaming = send_stream(self._replayed(stored, after), send, self._settings)
-            await while_connected(scope, receive, streaming)
+        # A run is asked first: it goes only when the store holds its end.
+        run = self._run(request)
+        if request.query_params.get("stream") not in ("true", "1"):
+            body = (await self._found(request)).body if run is None else await run.snapshot()
+            await _json(body)(scope, receive, send)
             return
-        body = stored.body if run is None else run.exchange.projection.snapshot()
-        await _json(body)(scope, receive, send)
+        after = number(request, "starting_after", default=-1)
+        if run is None:
+            stored = await self._found(request)
+            if not _is_background(stored):
+                raise InvalidValue(
+                    f"The events of {stored.id!r} were not kept: it was not made in the background.",
+                    param="stream",
+                )
+        frames = self._replayed(request, after) if run is None else run.follow(after)
+        await while_connected(scope, receive, send_frames(frames, send, self._settings))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`; one that runs is cancelled first."""
-        response_id, owner = request.path_params["id"], tenant(request.scope)
-        await self._found(owner, response_id)
-        run = self._runs.get(owner, response_id)
+        run = self._run(request)
         if run is not None:
             await self._runs.cancel(run)
-        assert self._store is not None
-        await self._store.delete(owner, response_id)
-        return _json(deleted(response_id))
+        found = await self._found(request)
+        await self._store.delete(found.tenant, found.id)
+        return _json(deleted(found.id))
 
     async def cancel(self, request: Request) -> Response:
-        """`POST /v1/responses/{id}/cancel`; cancelling again changes nothing."""
-        response_id, owner = request.path_params["id"], tenant(request.scope)
-        stored = await self._found(owner, response_id)
-        if not _kind.decode(stored.body).background:
+        """`POST /v1/responses/{id}/cancel`; what has ended is answered as it is."""
+        run = self._run(request)
+        if run is not None:
+            await self._runs.cancel(run)
+        found = await self._found(request)
+        if not _is_background(found):
             raise InvalidValue(
-                f"The response {response_id!r} does not run in the background; "
+                f"The response {found.id!r} does not run in the background; "
                 "it ends when its client closes the connection."
             )
-        run = self._runs.get(owner, response_id)
-        if run is not None:
-            await asyncio.shield(self._runs.cancel(run))
-            stored = await self._found(owner, response_id)
-        if stored.status != "cancelled":
-            raise InvalidValue(f"The response {response_id!r} has already ended: it is {stored.status}.")
-        return _json(stored.body)
+        if not found.is_finished:
+            # It runs on another server of the same store, whose own ending then comes too late.
+            body = response_with(found.body, "cancelled")
+            await self._store.replace(replace(found, status="cancelled", body=body))
+            found = await self._found(request)
+        return _json(found.body)
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`: what this response itself was sent."""
-        stored = await self._found(tenant(request.scope), request.path_params["id"])
-        asked = Page.of(request)
-        shown, has_more = asked.cut(items_of(stored.input_items))
+        found, asked = await self._found(request), Page.of(request)
+        shown, has_more = asked.cut(items_of(found.input_items))
         return _json(page(shown, has_more=has_more))
 
-    async def _found(self, owner: str, response_id: str) -> StoredResponse:
-        stored = None if self._store is None else await self._store.response(owner, response_id)
-        if stored is None:
+    @property
+    def _store(self) -> Store:
+        if self._kept is None:
+            raise ResponseNotFound("This server keeps no responses.")
+        return self._kept
+
+    def _run(self, request: Request) -> Run | None:
+        return self._runs.get(tenant(request.scope), request.path_params["id"])
+
+    async def _found(self, request: Request) -> StoredResponse:
+        response_id: str = request.path_params["id"]
+        found = await self._store.response(tenant(request.scope), response_id)
+        if found is None:
             raise ResponseNotFound(f"There is no response {response_id[:200]!r} here.")
-        return stored
+        return found
 
-    async def _replayed(self, stored: StoredResponse, after: int) -> AsyncGenerator[list[Frame], None]:
-        """The kept events after a number; of a stream that a crash cut off, its end is made up for here."""
-        if not _kind.decode(stored.body).background:
-            raise InvalidValue(
-                f"The response {stored.id!r} was not made in the background, so its events were not kept.",
-                param="stream",
-            )
-        assert self._store is not None
-        is_ended = False
-        while kept := await self._store.events(stored.tenant, stored.id, after=after, limit=_EVENTS):
-            after = kept[-1].sequence_number
-            frames = [named_frame(event.frame) for event in kept]
-            is_ended = frames[-1].event in ("response.completed", "response.incomplete", "response.failed")
-            yield frames
-        if not is_ended and stored.is_finished and not await self._is_past_the_end(stored, after):
-            yield [ended_frame(stored.body, stored.status, after + 1)]
+    async def _replayed(self, request: Request, after: int) -> AsyncGenerator[list[Frame], None]:
+        """The kept events after a number, and those that another server of the same store still adds."""
+        while True:
+            # Read first: once it has ended, all events are there that ever will be.
+            found = await self._found(request)
+            while kept := await self._store.events(found.tenant, found.id, after=after, limit=_PAGE):
+                after = kept[-1].sequence_number
+                frames = [named_frame(event.frame) for event in kept]
+                yield frames
+                if is_last(frames[-1]):
+                    return
+            if found.is_finished:
+                # A reader may have heard more than a crash left; it, too, is told how it ended.
+                yield last_frames(found.body, after + 1)
+                return
+            await asyncio.sleep(KEEP_EVENTS_S)
 
-    async def _is_past_the_end(self, stored: StoredResponse, after: int) -> bool:
-        """Whether a reader already heard the last event."""
-        assert self._store is not None
-        last = await self._store.events(stored.tenant, stored.id, after=after - 1, limit=1)
-        return bool(last) and named_frame(last[0].frame).event in (
-            "response.completed",
-            "response.incomplete",
-            "response.failed",
-        )
+
+def _is_background(found: StoredResponse) -> bool:
+    return _kind.decode(found.body).background
 
 
 def _json(body: bytes) -> Response:

@@ -7,7 +7,9 @@ from dataclasses import replace
 from ganglion.core.engine import Engine, ModelState
 from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.events import Event, Failed
-from ganglion.core.request import ChatPrompt, Request
+from ganglion.core.request import ChatPrompt, Message, Request
+from ganglion.server.answers import Answers
+from ganglion.server.responses.desk import Exchange
 from ganglion.wire.responses import shortened
 
 _ROOM = 0.9
@@ -40,6 +42,12 @@ class Truncating:
             request = shorter
 
 
+def answers_to(exchange: Exchange, engine: Engine) -> Answers:
+    """The answers to an exchange's request, which may be shortened when the call says so."""
+    chosen = Truncating(engine) if exchange.call.may_truncate else engine
+    return Answers(chosen, (exchange.call.request,))
+
+
 def _shorter(request: Request, error: ContextLengthExceeded) -> Request | None:
     """The request without as many of its oldest turns as, by their length, must go; None when none can."""
     if not isinstance(request.prompt, ChatPrompt):
@@ -57,4 +65,9 @@ def _shorter(request: Request, error: ContextLengthExceeded) -> Request | None:
 
 
 def _characters(prompt: ChatPrompt) -> int:
-    return 1 + sum(len(message.content) + len(message.reasoning or "") for message in prompt.messages)
+    return 1 + sum(map(_length, prompt.messages))
+
+
+def _length(message: Message) -> int:
+    called = sum(len(call.arguments) for call in message.tool_calls)
+    return len(message.content) + len(message.reasoning or "") + called

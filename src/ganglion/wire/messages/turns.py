@@ -64,7 +64,7 @@ def turns_of(
     """Read the conversation, or raise the InvalidRequest that names the block which cannot be read."""
     reader = _Reader(model, tenant, seal)
     if system:
-        reader.turns.append(Message("system", _text(system)))
+        reader.turns.append(Message("system", _blocks(system)))
     for place, message in enumerate(messages):
         reader.read(message, f"messages[{place}]")
     turns = _merged(reader.turns)
@@ -219,6 +219,11 @@ def _merged(turns: list[Message]) -> tuple[Message, ...]:
                 )
             )
     return tuple(merged)
+
+
+def _blocks(system: str | list[TextBlock]) -> str:
+    """A system prompt; its blocks were written apart, and a model should see that they are."""
+    return system if isinstance(system, str) else "\n\n".join(block.text for block in system)
 
 
 def _text(content: str | list[TextBlock]) -> str:

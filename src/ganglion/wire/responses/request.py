@@ -97,8 +97,6 @@ class ResponsesCall:
     conversation_id: str | None = None
     may_truncate: bool = False
     """`truncation: auto`: rather drop the oldest turns than refuse a prompt that does not fit."""
-    compact_threshold: int | None = None
-    """From how many prompt tokens on the client wants its conversation compacted."""
     warnings: tuple[str, ...] = field(default=())
     """What was left out, for the log."""
     unknown_fields: tuple[str, ...] = ()
@@ -200,7 +198,6 @@ def call_of(
         previous_response_id=asked.previous_response_id,
         conversation_id=asked.conversation_id,
         may_truncate=body.truncation == "auto",
-        compact_threshold=_compact_threshold(body),
         warnings=(*offer.warnings, *turns.warnings),
         unknown_fields=asked.unknown_fields,
     )
@@ -228,6 +225,14 @@ def _check_state(asked: ResponsesBody) -> None:
         )
     if asked.background and asked.store is False:
         raise InvalidValue("'background' needs 'store' to be true.", param="background")
+    if asked.conversation is not None and asked.store is False:
+        raise InvalidValue("'conversation' keeps what is said, and 'store' is false.", param="store")
+    if asked.context_management:
+        raise UnsupportedParameter(
+            "The parameter 'context_management' is not supported.",
+            param="context_management",
+            hint="Compact with POST /v1/responses/compact.",
+        )
 
 
 def _check_cache(asked: PromptCacheOptions | None) -> None:
@@ -274,13 +279,6 @@ def _constraint(asked: Format | None) -> Constraint | None:
 def _top_logprobs(body: ResponsesBody) -> int | None:
     if body.top_logprobs or "message.output_text.logprobs" in (body.include or ()):
         return body.top_logprobs or 0
-    return None
-
-
-def _compact_threshold(body: ResponsesBody) -> int | None:
-    for asked in body.context_management or ():
-        if asked.compact_threshold is not None:
-            return asked.compact_threshold
     return None
 
 

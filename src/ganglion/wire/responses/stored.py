@@ -1,7 +1,7 @@
 """What reads of kept state answer: responses, pages of items, counts, compactions and conversations."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 from msgspec import Raw, Struct
@@ -9,7 +9,6 @@ from msgspec import Raw, Struct
 from ganglion.core.errors import GanglionError, Interrupted
 from ganglion.core.events import Usage
 from ganglion.wire.decode import decode
-from ganglion.wire.errors import envelope
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.asked import ConversationBody, ConversationUpdateBody, ItemsBody
 from ganglion.wire.responses.events import Lifecycle, LifecycleEvent
@@ -29,7 +28,17 @@ class _Typed(Struct, frozen=True):
 
 
 _typed = msgspec.json.Decoder(_Typed)
+
+
+class _Ended(Struct, frozen=True):
+    status: ResponseStatus
+
+
+_ended = msgspec.json.Decoder(_Ended)
 _ENDS: dict[str, Lifecycle] = {"completed": "response.completed", "failed": "response.failed"}
+_IN_PROGRESS: Final = 2
+"""Its number in the background, where every stream begins with `created` and `queued`."""
+_LAST: Final = ("response.completed", "response.incomplete", "response.failed")
 
 
 class ItemList(Struct, frozen=True, kw_only=True):
@@ -86,22 +95,29 @@ def named_frame(data: bytes) -> Frame:
     return Frame(data, _typed.decode(data).type)
 
 
-def ended_frame(response: bytes, status: str, number: int) -> Frame:
-    """The terminal event of a response whose own was never kept."""
-    kind: Lifecycle = _ENDS.get(status, "response.incomplete")
+def is_last(frame: Frame) -> bool:
+    """Whether a stream ends with this event."""
+    return frame.event in _LAST
+
+
+def last_frames(response: bytes, number: int) -> list[Frame]:
+    """The events that tell how a response ended, from that number on, to a reader who lacks them."""
+    kind: Lifecycle = _ENDS.get(_ended.decode(response).status, "response.incomplete")
+    if number == _IN_PROGRESS:
+        running = response_with(response, "in_progress")
+        return [_told("response.in_progress", number, running), _told(kind, number + 1, response)]
+    return [_told(kind, number, response)]
+
+
+def interrupted(response: bytes) -> bytes:
+    """A response that its server did not live to finish."""
+    return response_with(
+        response, "failed", Interrupted("The server stopped while this response was running.")
+    )
+
+
+def _told(kind: Lifecycle, number: int, response: bytes) -> Frame:
     return Frame(_encode(LifecycleEvent(kind, number, Raw(response))), kind)
-
-
-def interrupted(response: bytes, number: int) -> tuple[bytes, Frame]:
-    """A response that its server did not live to finish: its body, and the event that tells it."""
-    error = Interrupted("The server stopped while this response was running.")
-    body = response_with(response, "failed", error)
-    return body, ended_frame(body, "failed", number)
-
-
-def socket_error(error: GanglionError) -> bytes:
-    """An error as a message of a socket."""
-    return b'{"type":"error","status":%d,%b' % (error.status, envelope(error)[1:])
 
 
 def output_of(response: bytes) -> bytes:
