@@ -222,8 +222,14 @@ def _merged(turns: list[Message]) -> tuple[Message, ...]:
 
 
 def _blocks(system: str | list[TextBlock]) -> str:
-    """A system prompt; its blocks were written apart, and a model should see that they are."""
-    return system if isinstance(system, str) else "\n\n".join(block.text for block in system)
+    """A system prompt; blocks that would run into each other are set apart, as they were written."""
+    if isinstance(system, str):
+        return system
+    text = ""
+    for block in system:
+        runs_on = text and block.text and not text[-1].isspace() and not block.text[0].isspace()
+        text += f"\n\n{block.text}" if runs_on else block.text
+    return text
 
 
 def _text(content: str | list[TextBlock]) -> str:
