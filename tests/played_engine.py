@@ -42,6 +42,9 @@ class PlayedEngine:
     async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
         return await self._players[0].detokenize(model, tokens)
 
+    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        return await self._players[0].pieces(model, tokens)
+
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         return await self._players[0].tokenizer_info(model)
 

@@ -109,10 +109,12 @@ class Invariants:
 
     def _end(self, name: str, response: Json) -> None:
         assert self._stage in ("running", "resumed"), f"{name} while {self._stage}"
-        assert self._open is None, "an item is still open"
         is_cancelled = response["status"] == "cancelled" and name == "response.incomplete"
         assert is_cancelled or response["status"] == TERMINAL[name]
         output = response["output"]
+        if name == "response.failed" and self._open is not None:
+            self._cut(self._open, output)
+        assert self._open is None, "an item is still open"
         assert len(output) >= len(self._items)
         for told, kept in zip(self._items, output, strict=False):
             assert not told or told == kept, "the output is what the items said"
@@ -138,6 +140,14 @@ class Invariants:
             assert response["error"] is None
             self._usage(response["usage"])
         self._final = response
+
+    def _cut(self, opened: _Open, output: list[Json]) -> None:
+        """An item that a failure cut off is told by the response alone, and is never done."""
+        assert not opened.is_text_done
+        item = output[len(self._items)]
+        assert item["status"] == "incomplete"
+        opened.is_text_done, opened.is_part_done = True, opened.has_part
+        self._done(opened, item)
 
     def _usage(self, usage: Json) -> None:
         assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+MOUNTED = "mounted.py"
+"""It is an app and asks no node anything; `server/test_mounted.py` runs it."""
 EXPECTED = {
     "chat_openai.py": "Name three colours.\n",
     "stream_raw.py": "Name three colours.\n",
@@ -28,7 +30,9 @@ def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         process.communicate(timeout=10)
 
 
-@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "example", [path for path in EXAMPLES if path.name != MOUNTED], ids=lambda path: path.name
+)
 def test_an_example_runs_and_prints_its_answer(example: Path, base_url: str) -> None:
     done = subprocess.run(
         [sys.executable, str(example), base_url], capture_output=True, text=True, check=False, timeout=60

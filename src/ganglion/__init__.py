@@ -1,5 +1,20 @@
 """Ganglion: language models on your own machines, behind every wire that clients already speak."""
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING
 
+if TYPE_CHECKING:
+    from ganglion.server.mounted import Defaults, build_app
+
+__all__ = ["Defaults", "__version__", "build_app"]
 __version__ = version("ganglion")
+
+_LAZY = {"build_app": "ganglion.server.mounted", "Defaults": "ganglion.server.mounted"}
+
+
+def __getattr__(name: str) -> object:
+    # Looked up when asked for: `import ganglion` itself stays as light as its version.
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'ganglion' has no attribute {name!r}")

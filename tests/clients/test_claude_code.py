@@ -1,26 +1,16 @@
-"""Claude Code itself against a node: a turn, and a tool round trip.
+"""Claude Code itself against a node: a turn, and a tool round trip."""
 
-The model is played, since a small one would not choose a tool; the wire is real. The client comes from npm
-(`@anthropic-ai/claude-code`), and `GANGLION_CLAUDE` names its program; without it there is nothing to run.
-"""
-
-import asyncio
 import json
 import os
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from client_programs import documented, needs, node, program, run
 from ganglion.engines.echo_script import Call, Script
-from ganglion.server.run import Shutdown, serve
-from ganglion.server.settings import ServerSettings
 from played_engine import PlayedEngine
 
-CLAUDE = os.environ.get("GANGLION_CLAUDE", "")
-
-pytestmark = pytest.mark.skipif(not CLAUDE, reason="GANGLION_CLAUDE does not name the program")
-
+CLAUDE = program("claude")
+PATH = os.environ["PATH"]
 QUIET = {
     "ANTHROPIC_API_KEY": "none",
     "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
@@ -37,45 +27,30 @@ LOOKING = (
     Script(reasoning="There it is.", reply="It is 42."),
 )
 
+pytestmark = needs(CLAUDE)
+
 
 async def claude(engine: PlayedEngine, home: Path, *flags: str) -> dict[str, Any]:
     """What `claude -p` reports of one run."""
-    shutdown = Shutdown()
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(
-        serve(
-            engine,
-            ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2),
-            shutdown=shutdown,
-            on_listening=listening.set_result,
-        )
-    )
-    try:
-        environment = {
-            **QUIET,
-            "ANTHROPIC_BASE_URL": await listening,
-            "HOME": str(home),
-            "PATH": os.environ["PATH"],
-        }
-        process = await asyncio.create_subprocess_exec(
+    async with node(engine) as url:
+        ran = await run(
             *(CLAUDE, "-p", "What is six times seven?", "--model", "echo", "--output-format", "json", *flags),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env=environment,
-            cwd=home,
+            home=home,
+            ANTHROPIC_BASE_URL=url,
+            **QUIET,
         )
-        try:
-            said, _ = await asyncio.wait_for(process.communicate(), 60)
-        finally:
-            if process.returncode is None:
-                process.kill()
-        report: dict[str, Any] = json.loads(said)
-        return report
-    finally:
-        shutdown.ask()
-        shutdown.ask()
-        await serving
+    report: dict[str, Any] = json.loads(ran.output)
+    return report
+
+
+async def test_what_is_documented_works(tmp_path: Path) -> None:
+    engine = PlayedEngine([Script(reply="A file.")])
+    async with node(engine) as url:
+        ran = await run(
+            "sh", "-c", documented("Claude Code", "sh", url), home=tmp_path, PATH=f"{CLAUDE.parent}:{PATH}"
+        )
+    assert (ran.status, ran.output, ran.errors) == (0, "A file.\n", "")
+    assert {request.model for request in engine.requests} == {"echo"}
 
 
 async def test_it_completes_a_turn(tmp_path: Path) -> None:

@@ -1,20 +1,22 @@
 """What every engine owes its callers; to add an engine, write its factory and list it in ENGINES."""
 
 import asyncio
+from array import array
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from operator import mul
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
 
-from ganglion.core.engine import ManagedEngine
+from ganglion.core.engine import Embedder, EmbedRequest, ManagedEngine, PromptReader, RankRequest
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.events import Delta, Event, Failed, Finished, Opened, Started
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TextPrompt
+from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Score, Stop, TextPrompt
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -242,3 +244,43 @@ async def test_its_models_are_listed_as_loaded(subject: Subject) -> None:
     states = {state.id: state for state in subject.engine.models()}
     assert states[subject.model].status == "loaded"
     assert states[subject.model].context_length > 0
+
+
+async def test_a_prompt_is_read_without_being_answered(subject: Subject) -> None:
+    reader = subject.engine
+    assert isinstance(reader, PromptReader)
+    read = await reader.read(subject.ask())
+    assert read.text is not None
+    assert await reader.detokenize(subject.model, read.tokens) == read.text
+    assert b"".join(await reader.pieces(subject.model, read.tokens)).decode() == read.text
+    info = await reader.tokenizer_info(subject.model)
+    assert max(read.tokens) < info.vocabulary_size
+
+
+async def test_a_prompt_is_scored_at_the_positions_asked_for(subject: Subject) -> None:
+    request = subject.ask(
+        prompt=TextPrompt(QUESTION), score=Score(((0, 3), (2, 6), (9, None)), top=2), max_tokens=0
+    )
+    answer = fold(await subject.answer(request))
+    length = answer.finished.usage.prompt_tokens
+    assert [token.position for token in answer.scored] == [*range(6), *range(9, length)]
+    assert answer.scored[0].logprob is None
+    assert all(token.logprob is not None and token.logprob <= 0 for token in answer.scored[1:])
+    assert all(len(token.top) == 2 for token in answer.scored[1:])
+    assert answer.finished.usage.completion_tokens == 0
+    assert (answer.blocks, answer.finished.reason) == ((), "length")
+
+
+async def test_inputs_become_vectors_and_documents_are_ranked(subject: Subject) -> None:
+    embedder = subject.engine
+    assert isinstance(embedder, Embedder)
+    inputs = (TextPrompt("red green"), TextPrompt("red green"), TextPrompt("something else"))
+    embedded = await embedder.embed(EmbedRequest("e", subject.model, inputs))
+    first, second, third = (array("f", vector) for vector in embedded.vectors)
+    assert len(first) == len(third)
+    assert sum(map(mul, first, first)) == pytest.approx(1.0, abs=1e-3)
+    assert sum(map(mul, first, second)) > sum(map(mul, first, third))
+    ranked = await embedder.rank(RankRequest("r", subject.model, "red green", ("blue", "red green")))
+    assert ranked.scores[1] > ranked.scores[0]
+    with pytest.raises(ModelNotFound):
+        await embedder.embed(EmbedRequest("e", "nobody", inputs))

@@ -107,7 +107,7 @@ class Worker:
         end = End("length", count + 1, None, 0.0, 0.0, 0.0) if count + 1 >= submit.max_tokens else None
         if end is not None:
             del self._running[number]
-        return Update(number, started, None, [PieceRecord("word ", False, [])], end)
+        return Update(number, started=started, pieces=[PieceRecord("word ", False, [])], end=end)
 
 
 def bodies_of(line: socket.socket) -> Iterator[bytes]:

@@ -11,7 +11,7 @@ import pytest
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
 from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.server.app import build_app
+from ganglion.server.node import build_node
 from ganglion.server.run import Reload, Shutdown, serve
 from ganglion.server.settings import ServerSettings
 from ganglion.server.storage import Storage
@@ -105,7 +105,7 @@ def calling() -> Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]:
     ) -> AsyncIterator[httpx.AsyncClient]:
         engine = engine or echo()
         await engine.open()
-        app = build_app(engine, ServerSettings(**fields))
+        app = build_node(engine, ServerSettings(**fields))
         transport = httpx.ASGITransport(app)
         async with httpx.AsyncClient(
             transport=transport, base_url="http://127.0.0.1:8080", headers=headers

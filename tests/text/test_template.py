@@ -67,7 +67,18 @@ def test_gemma_renders_turns_and_quotes_its_own_refusal() -> None:
         rendered(GEMMA2, ("system", "Be brief."))
     assert refused.value.param == "messages"
     with pytest.raises(InvalidValue, match="roles must alternate"):
-        rendered(GEMMA2, ("user", "a"), ("user", "b"))
+        rendered(GEMMA2, ("user", "a"), ("assistant", "b"), ("assistant", "c"))
+
+
+def test_what_a_strict_template_refuses_is_reordered_for_it_and_for_no_other() -> None:
+    agent = (("system", "S"), ("developer", "D"), ("user", "a"), ("system", "T"), ("user", "b"))
+    assert rendered(GEMMA2, *agent) == (
+        "<s><start_of_turn>user\nS\n\nD\n\na\n\nT\n\nb<end_of_turn>\n<start_of_turn>model\n"
+    )
+    plain = rendered(GENERIC_TEMPLATE, *agent)
+    assert [part.split("\n")[0] for part in plain.split("<|im_start|>")[1:-1]] == [
+        *("system", "system", "user", "system", "user")
+    ]
 
 
 def test_the_generic_template_is_chatml() -> None:

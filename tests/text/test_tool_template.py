@@ -104,8 +104,8 @@ def test_results_that_follow_each_other_are_one_turn() -> None:
 def test_where_system_messages_are_refused_the_user_tells_of_the_tools() -> None:
     told = rendered(GEMMA2, ASKED, tools=(ADD,))
     assert told.startswith("<s><start_of_turn>user\n# Tools\n") and told.count("# Tools") == 1
-    with pytest.raises(InvalidValue, match="System role not supported"):
-        rendered(GEMMA2, Message("system", "x"), ASKED, tools=(ADD,))
+    told = rendered(GEMMA2, Message("system", "Be brief."), ASKED, tools=(ADD,))
+    assert told.index("# Tools") < told.index("Be brief.") < told.index("What is 2 + 3?")
 
 
 def test_without_tools_nothing_is_added() -> None:

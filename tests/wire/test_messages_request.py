@@ -123,6 +123,8 @@ def test_the_system_prompt_is_its_blocks_as_they_stand() -> None:
     messages = turns(user(text("hi")), system=[text("a", cache_control=cached), text("\nb")])
     assert messages == (Message("system", "a\nb"), Message("user", "hi"))
     assert turns(user(text("hi")), system="") == (Message("user", "hi"),)
+    apart = turns(user(text("hi")), system=[text("You are typed."), text("Be brief.")])
+    assert apart[0] == Message("system", "You are typed.\n\nBe brief.")
 
 
 def test_a_tool_round_trip_becomes_turns_of_their_own() -> None:

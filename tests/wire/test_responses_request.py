@@ -3,6 +3,7 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -49,10 +50,12 @@ from ganglion.wire.responses import (
     stored,
 )
 from ganglion.wire.responses.compaction import seal_reasoning
-from ganglion.wire.responses.items import MessageItem
+from ganglion.wire.responses.items import MessageItem, ReasoningItem, ReasoningText
 from ganglion.wire.responses.reading import read_items
 from ganglion.wire.seal import HmacSeal
 
+CODEX = Path(__file__).parent.parent / "golden" / "responses" / "codex.json"
+"""The second request of a turn of Codex, its texts shortened."""
 SEAL = HmacSeal(bytes(32)).of("tenant")
 
 
@@ -88,6 +91,30 @@ def refusal(asked: object = "hello", **fields: object) -> GanglionError:
         call(asked, **fields)
     assert caught.value.status in (400, 404)
     return caught.value
+
+
+def test_everything_that_codex_sends_is_taken() -> None:
+    arrival = Arrival("resp_1", 1700000000, ids(), tenant="tenant", seal=SEAL)
+    codex = parse(CODEX.read_bytes(), arrival, is_strict=True)
+    assert isinstance(codex.request.prompt, ChatPrompt)
+    assert (codex.is_streamed, codex.is_stored, codex.unknown_fields) == (True, False, ())
+    assert codex.reply.is_reasoning_sealed
+    tools = codex.request.prompt.tool_use.tools
+    assert len(tools) == 12
+    assert [tool.name for tool in tools if tool.name.startswith("multi")] == [
+        "multi_agent_v1__close_agent",
+        "multi_agent_v1__resume_agent",
+        "multi_agent_v1__send_input",
+        "multi_agent_v1__spawn_agent",
+        "multi_agent_v1__wait_agent",
+    ]
+    assert codex.warnings == ("'tools[8]' is a 'web_search', which is not run here, and was left out",)
+    said = codex.request.prompt.messages
+    assert [message.role for message in said] == [
+        *("developer", "developer", "user", "user", "assistant", "tool"),
+    ]
+    assert (said[4].reasoning, said[4].content) == ("A command will tell.", "I look.")
+    assert said[4].tool_calls[0].name == said[5].name == "exec_command"
 
 
 FUNCTION = {"type": "function", "name": "f", "parameters": {"type": "object"}, "strict": True}
@@ -203,6 +230,24 @@ def test_a_reference_stands_for_the_item_that_was_kept() -> None:
         assert messages([reference], referenced={"msg_9": kept}) == (Message("user", "kept"),)
         error = refusal([{"role": "user", "content": "a"}, reference])
         assert (error.code, error.param) == ("item_not_found", "input[1].id")
+
+
+def test_bare_reasoning_is_remembered_by_its_id_or_left_out() -> None:
+    kept = ReasoningItem(id="rs_9", content=[ReasoningText("hm")])
+    done = {"role": "assistant", "content": "yes"}
+    for bare in (
+        {"type": "reasoning", "id": "rs_9", "summary": []},
+        {"type": "reasoning", "id": "rs_9", "content": []},
+    ):
+        assert read(json.dumps({"model": "m", "input": [bare, done]}).encode()).references == ("rs_9",)
+        assert messages([bare, done], referenced={"rs_9": kept}) == (
+            Message("assistant", "yes", reasoning="hm"),
+        )
+        assert messages([bare, done]) == (Message("assistant", "yes"),)
+    own = {"type": "reasoning", "id": "rs_9", "content": [{"type": "reasoning_text", "text": "its own"}]}
+    assert messages([own, done], referenced={"rs_9": kept}) == (
+        Message("assistant", "yes", reasoning="its own"),
+    )
 
 
 def test_a_compaction_stands_for_what_it_holds() -> None:

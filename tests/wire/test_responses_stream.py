@@ -255,10 +255,22 @@ def test_a_failure_before_anything_was_said_is_still_a_whole_stream(error, code:
     assert (response["error"]["code"], response["error"]["reason"]) == (code, reason)
 
 
-def test_an_open_item_ends_incomplete_when_the_engine_fails() -> None:
-    (item,) = check(transcript(reply_to(), BROKEN))["output"]
+def test_an_item_that_a_failure_cuts_off_is_told_as_incomplete_and_is_never_done() -> None:
+    produced = transcript(reply_to(), BROKEN)
+    (item,) = check(produced)["output"]
     assert item["status"] == "incomplete"
     assert item["content"][0]["text"] == "Hel"
+    assert [name for name, _ in frames_of(produced)][-2:] == ["response.output_text.delta", "response.failed"]
+
+
+def test_an_item_that_was_whole_when_the_engine_failed_is_done() -> None:
+    produced = transcript(reply_to(), [*HELLO[:-1], Failed(EngineFailed("It died."))])
+    (item,) = check(produced)["output"]
+    assert item["status"] == "completed"
+    assert [name for name, _ in frames_of(produced)][-2:] == [
+        "response.output_item.done",
+        "response.failed",
+    ]
 
 
 def test_cancelling_keeps_what_was_said() -> None:

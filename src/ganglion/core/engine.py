@@ -170,6 +170,10 @@ class PromptReader(Protocol):
         """Ids to text, special tokens written out; half a character becomes U+FFFD."""
         ...
 
+    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        """The bytes of each token, special ones written out."""
+        ...
+
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The model's tokenizer and template."""
         ...

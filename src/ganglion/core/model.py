@@ -1,8 +1,11 @@
 """What a model file says of itself before any weight is read."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ganglion.core.request import Sampling
+
+Pooling = Literal["none", "mean", "cls", "last", "rank"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,13 @@ class ModelFacts:
     capabilities: tuple[str, ...] = ()
     """Of chat, tools, vision, embeddings, reasoning, completion: what the file itself gives away."""
     sampling: Sampling = Sampling()
+    pooling: Pooling | None = None
+    """How the vectors of an input's tokens become one, where the file says so."""
+
+    @property
+    def can_generate(self) -> bool:
+        """Whether it continues text; what only embeds does not."""
+        return "completion" in self.capabilities or "embeddings" not in self.capabilities
 
     def kv_bytes(self, tokens: int, element_bytes: float) -> int:
         """What so many tokens take in a cache whose elements have this size."""

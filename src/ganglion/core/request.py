@@ -128,6 +128,8 @@ class TextPrompt:
 
     text: str
     suffix: str | None = None
+    adds_special: bool = True
+    """Whether the signs that the vocabulary puts around a text are added."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +168,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Positions of the prompt whose tokens' logprobs are asked for: half-open, None is an open end."""
+    """Positions of the prompt whose tokens' logprobs are asked for: half-open, None is an open end.
+
+    A position is told once, however many ranges hold it.
+    """
 
     ranges: tuple[tuple[int, int | None], ...]
     top: int = 0

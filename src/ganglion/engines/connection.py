@@ -23,6 +23,7 @@ from ganglion.engines.ipc import (
     Load,
     Ping,
     Pong,
+    Reading,
     Ready,
     Refused,
     Stepped,
@@ -231,6 +232,20 @@ class Connection(asyncio.Protocol):
         assert isinstance(answer, Detokenized)
         return answer.text
 
+    async def pieces(self, tokens: tuple[int, ...], when_gone: WhenGone = _nobody_asks) -> tuple[bytes, ...]:
+        """Ask the worker for the bytes of each of some ids."""
+        answer = await self._ask(Detokenize(self.new_id(), list(tokens), in_pieces=True), when_gone)
+        assert isinstance(answer, Detokenized)
+        return tuple(answer.pieces)
+
+    async def embed(
+        self, inputs: list[list[int]], *, is_normalized: bool, when_gone: WhenGone = _nobody_asks
+    ) -> tuple[bytes, ...]:
+        """Ask the worker for a vector of each input."""
+        answer = await self._ask(Embed(self.new_id(), inputs, is_normalized), when_gone)
+        assert isinstance(answer, Vectors)
+        return tuple(answer.vectors)
+
     async def _ask(self, frame: Tokenize | Detokenize | Embed, when_gone: WhenGone) -> Answer:
         self._check_alive(when_gone)
         question = Question(asyncio.get_running_loop().create_future(), when_gone)
@@ -260,6 +275,8 @@ class Connection(asyncio.Protocol):
                 self._answer(number, frame)
             case Vectors(id=number):
                 self._answer(number, frame)
+            case Reading():
+                self._answers += 1
             case Pong():
                 pass
             case Refused(id=0):

@@ -253,6 +253,11 @@ class EchoEngine:
         self._check_name(model)
         return self._text(TokenPrompt(tokens))
 
+    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        """The words one by one."""
+        self._check_name(model)
+        return tuple(self._text(TokenPrompt((token,))).encode() for token in tokens)
+
     async def read(self, request: Request) -> ReadPrompt:
         """The words of all messages, one after another."""
         self._check_name(request.model)
@@ -431,10 +436,17 @@ class EchoEngine:
     def _scored(self, tokens: tuple[int, ...], score: Score | None) -> tuple[Token, ...]:
         if score is None:
             return ()
-        return tuple(
-            self._token(self._words_by_id.get(tokens[place], ""), place, score.top if place else None)
+        asked = {
+            place
             for start, end in score.ranges
             for place in range(start, min(len(tokens) if end is None else end, len(tokens)))
+        }
+        return tuple(
+            replace(
+                self._token(self._words_by_id.get(tokens[place], ""), place, score.top if place else None),
+                id=tokens[place],
+            )
+            for place in sorted(asked)
         )
 
     def _words(self, text: str, script: Script) -> Iterator[tuple[_Block, str]]:

@@ -66,6 +66,7 @@ class Detokenize(Frame, frozen=True):
 
     id: int
     tokens: list[int]
+    in_pieces: bool = False
 
 
 class Embed(Frame, frozen=True):
@@ -86,11 +87,32 @@ class Stop(Frame, frozen=True):
     keep_s: float = 0.0
 
 
+class Signs(msgspec.Struct, frozen=True, array_like=True):
+    """The vocabulary's own signs by what they are for, as far as it has them."""
+
+    bos: int | None = None
+    eos: int | None = None
+    separator: int | None = None
+    adds_bos: bool = False
+    adds_eos: bool = False
+    adds_separator: bool = False
+    fill_prefix: int | None = None
+    fill_suffix: int | None = None
+    fill_middle: int | None = None
+    ends: list[int] = []
+    """The tokens that end a generation."""
+
+
 class Ready(Frame, frozen=True):
     """The model is loaded."""
 
     vocabulary_size: int
     load_s: float
+    signs: Signs = Signs()
+    ranks: bool = False
+    """Whether what it makes of an input is a rank and not a vector."""
+    rank_template: str | None = None
+    """How such a model wants to be asked, with {query} and {document} where they go."""
 
 
 class Refused(Frame, frozen=True):
@@ -115,6 +137,12 @@ class Detokenized(Frame, frozen=True):
 
     id: int
     text: str
+    pieces: list[bytes] = []
+    """The bytes of each token, where they were asked for."""
+
+
+class Reading(Frame, frozen=True):
+    """What was asked to be embedded is being read: a sign of progress, since it may take long."""
 
 
 class Vectors(Frame, frozen=True):
@@ -197,7 +225,7 @@ class Pong(Frame, frozen=True):
 
 
 ToWorker = Submit | Abort | Tokenize | Detokenize | Embed | Ping | Stop
-FromWorker = Ready | Refused | Tokenized | Detokenized | Vectors | Stepped | Gone | Pong
+FromWorker = Ready | Refused | Tokenized | Detokenized | Reading | Vectors | Stepped | Gone | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 to_worker: Final = msgspec.msgpack.Decoder(ToWorker)

@@ -8,16 +8,15 @@ It imports little, because every template that must be killed costs a new start:
 """
 
 import os
-import resource
 import signal
 import sys
-from pathlib import Path
 from typing import BinaryIO, cast
 
 import msgspec
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, JsonValue, Tool, ToolUse
+from ganglion.engines.confinement import confine
 from ganglion.engines.rendering_frames import LENGTH_BYTES, READY, Ask, AskedTool, Refused, Rendered, framed
 from ganglion.text.template import render
 
@@ -26,7 +25,7 @@ def main() -> None:
     """Serve one parent until it closes our stdin."""
     memory_bytes, max_bytes, alarm_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    _confine(memory_bytes)
+    confine(memory_bytes)
     try:
         _serve(sys.stdin.buffer, sys.stdout.buffer, max_bytes, alarm_s)
     except BrokenPipeError:
@@ -76,20 +75,6 @@ def _reply(ask: Ask, max_bytes: int) -> bytes:
 def _tool(asked: AskedTool) -> Tool:
     parameters = cast("dict[str, JsonValue] | None", asked.parameters)
     return Tool(asked.name, asked.description, parameters, is_custom=asked.is_custom)
-
-
-def _confine(memory_bytes: int) -> None:
-    """Limit what a template may allocate, on top of what this process holds now."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    statm = Path("/proc/self/statm")
-    if not statm.exists():  # only Linux says how large we are and honours the limit
-        return
-    base_bytes = int(statm.read_text().split()[0]) * resource.getpagesize()
-    _, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
-    limit = base_bytes + memory_bytes
-    if hard_limit != resource.RLIM_INFINITY:
-        limit = min(limit, hard_limit)
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from reprlib import repr as shortened
 from typing import Final, Literal
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
-from ganglion.core.model import ModelFacts
+from ganglion.core.model import ModelFacts, Pooling
 from ganglion.core.request import Sampling
 from ganglion.registry.capabilities import capabilities, is_encoder
 from ganglion.registry.gguf_reader import Array, Header, Malformed, Metadata, NotGguf, Reader
@@ -50,6 +50,7 @@ _QUANTISATIONS: Final = {
     37: "TQ2_0",
     38: "MXFP4",
 }
+_POOLINGS: Final[dict[int, Pooling]] = {0: "none", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
 # No model comes near these; a number beyond one is a damaged file, and would plan absurd memory.
 _LAYERS_LIMIT: Final = 1 << 14
 _WIDTH_LIMIT: Final = 1 << 20
@@ -219,6 +220,7 @@ def _facts(path: Path, status: os.stat_result, header: Header, reader: Reader) -
         parameters=header.parameters,
         capabilities=_capabilities(metadata, architecture, chat_template),
         sampling=_sampling(metadata),
+        pooling=_pooling(metadata, architecture),
     )
 
 
@@ -233,6 +235,11 @@ def _capabilities(metadata: Metadata, architecture: str, chat_template: str | No
         has_vision=architecture in _VISION_ARCHITECTURES
         or any(key.startswith(vision_keys) for key in metadata),
     )
+
+
+def _pooling(metadata: Metadata, architecture: str) -> Pooling | None:
+    number = metadata.get(f"{architecture}.pooling_type")
+    return _POOLINGS.get(number) if isinstance(number, int) else None
 
 
 def _kv_values(metadata: Metadata, architecture: str, block_count: int, reader: Reader) -> int:

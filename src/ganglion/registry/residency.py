@@ -245,6 +245,11 @@ class Residency:
         async with self._serving(model) as (model_id, engine):
             return await _reader(engine).detokenize(model_id, tokens)
 
+    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        """The bytes of each token, by the model that is meant."""
+        async with self._serving(model) as (model_id, engine):
+            return await _reader(engine).pieces(model_id, tokens)
+
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The tokenizer of the model that is meant."""
         async with self._serving(model) as (model_id, engine):

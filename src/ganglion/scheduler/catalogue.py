@@ -64,10 +64,9 @@ class Catalogue:
         self._index.cut(entry.key, length // BLOCK)
 
     def match(
-        self, salt: str, tokens: Tokens[int], chain: Digests, *, without_lane: int | None = None
+        self, salt: str, tokens: Tokens[int], chain: Digests, limit: int, *, without_lane: int | None = None
     ) -> tuple[Entry, int] | None:
-        """The entry to reuse and how much of it; the last token is always computed, for its logits."""
-        limit = len(tokens) - 1
+        """The entry to reuse and how much of it, which is `limit` at most: the rest is run for its logits."""
         best: tuple[Entry, int] | None = None
         for key in self._index.nominate(chain):
             entry = self._entries[key]

@@ -102,9 +102,9 @@ class KvPool:
         self._moves.clear()
         return moves
 
-    def reusable(self, salt: str, tokens: Tokens[int], chain: Digests) -> int:
-        """How many leading tokens are cached somewhere."""
-        match = self._catalogue.match(salt, tokens, chain)
+    def reusable(self, salt: str, tokens: Tokens[int], chain: Digests, limit: int) -> int:
+        """How many leading tokens, of `limit` at most, are cached somewhere."""
+        match = self._catalogue.match(salt, tokens, chain, limit)
         return 0 if match is None else match[1]
 
     def hot(self) -> tuple[Hot, ...]:
@@ -123,15 +123,23 @@ class KvPool:
     # The verbs
 
     def attach(
-        self, sequence: SequenceId, salt: str, tokens: Tokens[int], chain: Digests, room: int
+        self,
+        sequence: SequenceId,
+        salt: str,
+        tokens: Tokens[int],
+        chain: Digests,
+        room: int,
+        *,
+        limit: int,
     ) -> int | None:
         """Give a sequence a place with room for `room` tokens; returns how many of its tokens it reuses.
 
+        That is `limit` at most: the rest is run for its logits.
         None means that nothing can be evicted to make room, and changes nothing.
         """
         assert sequence not in self._owned
         locked = self.shared_lane if self._is_shared_locked else None
-        match = self._catalogue.match(salt, tokens, chain, without_lane=locked)
+        match = self._catalogue.match(salt, tokens, chain, limit, without_lane=locked)
         entry = None
         if match is not None:
             entry = self._reuse(*match, room)
@@ -216,14 +224,16 @@ class KvPool:
         """The step on the shared lane is over."""
         self._is_shared_locked = False
 
-    def needs_locked_lane(self, salt: str, tokens: Tokens[int], chain: Digests, room: int) -> bool:
+    def needs_locked_lane(
+        self, salt: str, tokens: Tokens[int], chain: Digests, room: int, limit: int
+    ) -> bool:
         """Whether a sequence waits for the shared lane: it must live there, or much of it is there."""
         if not self._is_shared_locked:
             return False
         if room > max(lane.shape.cells for lane in self._lanes[:-1]):
             return True
-        best = self._catalogue.match(salt, tokens, chain)
-        other = self._catalogue.match(salt, tokens, chain, without_lane=self.shared_lane)
+        best = self._catalogue.match(salt, tokens, chain, limit)
+        other = self._catalogue.match(salt, tokens, chain, limit, without_lane=self.shared_lane)
         return best is not None and best[1] >= (other[1] if other is not None else 0) + SHARE_FROM
 
     def is_stuck(self, sequence: SequenceId, count: int) -> bool:

@@ -11,13 +11,15 @@ else is planned for its lane.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.places import Move
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK, common_blocks
-from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.sequence import SMALLEST_EXACT, Sequence
+from ganglion.scheduler.spans import Spans, clipped, end_of
 
 AGE_S = 10.0
 """Waiting this long makes a request one priority step more urgent, so that nothing waits for ever."""
@@ -37,6 +39,8 @@ class Chunk:
     start: int
     count: int
     wants_logits: bool
+    wanted: Spans = ()
+    """Other positions of the chunk whose logits are wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +59,26 @@ class Step:
         """The size of the batch."""
         return sum(chunk.count for chunk in self.chunks)
 
+    def first_rows(self) -> tuple[int, ...]:
+        """Where in the batch each chunk begins."""
+        return tuple(accumulate((chunk.count for chunk in self.chunks[:-1]), initial=0))
+
 
 class Scheduler:
     """Decides each step; `commit` tells it what came of it."""
 
     def __init__(
-        self, pool: KvPool, pace: Pace, *, context: int, parallel: int, is_deterministic: bool = False
+        self,
+        pool: KvPool,
+        pace: Pace,
+        *,
+        context: int,
+        parallel: int,
+        is_deterministic: bool = False,
+        most_rows: int | None = None,
     ) -> None:
+        """`most_rows` bounds the wanted positions of one step, since each costs a row of logits."""
+        self._most_rows = pace.largest_chunk if most_rows is None else most_rows
         self._pool = pool
         self._pace = pace
         self._is_deterministic = is_deterministic
@@ -143,6 +160,9 @@ class Scheduler:
         else:
             work = sum(self._pace.work(chunk.count, chunk.start) for chunk in step.chunks)
             self._pace.saw_prefill(work, elapsed_s)
+        for chunk in step.chunks:
+            if chunk.wanted and chunk.sequence in self._running:
+                self._running[chunk.sequence].read_tokens = chunk.start + chunk.count
         if step.is_aside:
             self._aside = None
             self._pool.unlock_shared()
@@ -264,11 +284,13 @@ class Scheduler:
         lane = self._pool.place(first.id).lane
         is_whole = self._cost(first) <= budget
         most = self._pace.largest_chunk if is_whole else self._pace.chunk(budget, self._pool.held(first.id))
+        if first.is_scored:
+            return [(first, self._exact(first, min(self._missing(first), most)))], lane
         plan = [(first, min(self._missing(first), most))]
         room = self._pace.largest_chunk - plan[0][1]
         budget -= self._cost(first)
         for sequence in pending[1:]:
-            if self._pool.place(sequence.id).lane != lane:
+            if self._pool.place(sequence.id).lane != lane or sequence.is_scored:
                 continue
             count = self._missing(sequence)
             if self._cost(sequence) > budget or count > room:
@@ -286,7 +308,26 @@ class Scheduler:
         """
         most = self._pace.largest_chunk
         count = min(self._missing(sequence), most - self._pool.held(sequence.id) % most)
+        count = self._within_rows(sequence, count)
         return self._prefill_of([(sequence, count)], self._pool.place(sequence.id).lane)
+
+    def _within_rows(self, sequence: Sequence, count: int) -> int:
+        """How much of a chunk has no more wanted positions than one step may have."""
+        start = self._pool.held(sequence.id)
+        end = end_of(sequence.wanted, max(start, sequence.read_tokens), self._most_rows)
+        return count if end is None else min(count, end - start)
+
+    def _exact(self, sequence: Sequence, count: int) -> int:
+        """The same, and neither it nor what it leaves is too small to be scored exactly."""
+        missing = self._missing(sequence)
+        if missing < 2 * SMALLEST_EXACT:
+            return self._within_rows(sequence, missing)
+        most = self._within_rows(sequence, max(count, SMALLEST_EXACT))
+        return missing if most >= missing else min(most, missing - SMALLEST_EXACT)
+
+    def _wanted(self, sequence: Sequence, count: int) -> Spans:
+        start = self._pool.held(sequence.id)
+        return clipped(sequence.wanted, max(start, sequence.read_tokens), start + count)
 
     def _cost(self, sequence: Sequence) -> float:
         return self._pace.work(self._missing(sequence), self._pool.held(sequence.id))
@@ -299,7 +340,8 @@ class Scheduler:
             if self._pool.place(sequence.id).lane != lane:
                 continue  # it had to move; its chunk runs in a later cycle
             start = self._pool.held(sequence.id)
-            chunks.append(Chunk(sequence.id, start, count, start + count == len(sequence.tokens)))
+            wants_logits = start + count == len(sequence.tokens) and not sequence.is_only_read
+            chunks.append(Chunk(sequence.id, start, count, wants_logits, self._wanted(sequence, count)))
         live = tuple(chunk for chunk in chunks if chunk.sequence in self._running)
         return Step(self._pool.take_moves(), lane, live, is_decode=False) if live else None
 
@@ -353,7 +395,9 @@ class Scheduler:
 
     def _attach(self, sequence: Sequence) -> int | None:
         room = self._room(sequence)
-        return self._pool.attach(sequence.id, sequence.salt, sequence.tokens, sequence.chain, room)
+        return self._pool.attach(
+            sequence.id, sequence.salt, sequence.tokens, sequence.chain, room, limit=sequence.reusable
+        )
 
     def _room(self, sequence: Sequence) -> int:
         remaining = sequence.max_tokens - sequence.generated_tokens
@@ -361,7 +405,9 @@ class Scheduler:
 
     def _waits_for_lane(self, sequence: Sequence) -> bool:
         room = self._room(sequence)
-        return self._pool.needs_locked_lane(sequence.salt, sequence.tokens, sequence.chain, room)
+        return self._pool.needs_locked_lane(
+            sequence.salt, sequence.tokens, sequence.chain, room, sequence.reusable
+        )
 
     def _waits_for_prefix(self, sequence: Sequence) -> bool:
         """Whether somebody running is about to compute a prefix that this sequence can then share."""
@@ -371,11 +417,11 @@ class Scheduler:
         for other in self._running.values():
             if other.salt != sequence.salt or not other.chain or other.chain[0] != sequence.chain[0]:
                 continue
-            common = common_blocks(sequence.chain, other.chain) * BLOCK
+            common = min(common_blocks(sequence.chain, other.chain) * BLOCK, sequence.reusable)
             if common <= self._pool.held(other.id):
                 continue
             if known is None:
-                known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain)
+                known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, sequence.reusable)
             if common >= known + WORTH_WAITING:
                 return True
         return False

@@ -4,6 +4,12 @@ from dataclasses import dataclass
 
 from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.prefix import Digests, digests
+from ganglion.scheduler.spans import Spans, first_from
+
+SMALLEST_EXACT = 64
+"""Attention over fewer rows than this is computed by another kernel, whose logprobs differ by hundredths.
+Where they are wanted, a batch therefore holds one prompt alone, and of it so many tokens or all there are:
+scores then depend on the prompt and not on what was cached, on neighbours or on the clock."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +28,10 @@ class Sequence:
     cached_tokens: int = 0
     """Prompt tokens whose KV was found when the sequence first ran."""
     preemptions: int = 0
+    wanted: Spans = ()
+    """Positions of the prompt whose logits somebody wants, beside the last one's."""
+    read_tokens: int = 0
+    """Before this position, nobody wants logits any more."""
 
     @classmethod
     def new(
@@ -33,9 +43,29 @@ class Sequence:
         max_tokens: int,
         priority: int,
         arrived_s: float,
+        wanted: Spans = (),
     ) -> "Sequence":
         """A sequence that has not run yet."""
-        return cls(id, salt, tokens, len(tokens), max_tokens, priority, arrived_s, digests(salt, tokens))
+        chain = digests(salt, tokens)
+        return cls(id, salt, tokens, len(tokens), max_tokens, priority, arrived_s, chain, wanted=wanted)
+
+    @property
+    def reusable(self) -> int:
+        """How many leading tokens cached KV may stand for: the rest has to run, for its logits."""
+        first = first_from(self.wanted, self.read_tokens)
+        if first is None:
+            return len(self.tokens) - 1
+        return max(min(first, len(self.tokens) - SMALLEST_EXACT), 0)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether logits of positions that have not run yet are wanted."""
+        return first_from(self.wanted, self.read_tokens) is not None
+
+    @property
+    def is_only_read(self) -> bool:
+        """Whether nothing is generated after the prompt."""
+        return self.max_tokens == 0
 
     @property
     def generated_tokens(self) -> int:

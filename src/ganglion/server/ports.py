@@ -52,6 +52,9 @@ class _NoReader:
     async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
         _refuse("turn tokens into text")
 
+    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        _refuse("turn tokens into text")
+
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         _refuse("describe its tokenizer")
 

@@ -88,8 +88,9 @@ class Refusals:
             is_started = True
             await send(message)
 
-        # The router raises for what it cannot place only when told that somebody catches.
-        scope["app"] = self
+        # The router raises for what it cannot place only when told that somebody catches. Told on a copy:
+        # mounted in another app, the scope is that one's too.
+        scope = {**scope, "app": self}
         try:
             await self._app(scope, receive, watched)
         except ClientGone:

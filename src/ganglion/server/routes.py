@@ -12,6 +12,7 @@ from ganglion.core.machine import MachineSource
 from ganglion.server.chat import ChatDoor
 from ganglion.server.completions import CompletionsDoor
 from ganglion.server.drain import Gate
+from ganglion.server.embeddings import embeddings_door, rerank_door
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.messages import CountTokensDoor, MessagesDoor
@@ -20,8 +21,10 @@ from ganglion.server.ollama import ollama_routes
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
 from ganglion.server.responses.routes import responses_routes
+from ganglion.server.score import score_door
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
+from ganglion.server.tokenizer import TokenizerDoors
 from ganglion.wire import health, models, openapi
 from ganglion.wire.messages import models as anthropic_models
 
@@ -41,6 +44,7 @@ def build_routes(
     state = state or State()
     views = _Views(engine, settings, gate, metrics)
     models = ModelViews(engine, settings)
+    prompts = TokenizerDoors(ports, settings, gate)
     node = MachineDoor(engine, gate, settings.build.version, holder, machine)
     return [
         Route("/", views.start),
@@ -69,6 +73,13 @@ def build_routes(
         ),
         *ollama_routes(ports, settings, gate, holder),
         Route("/v1/completions", CompletionsDoor(engine, settings, gate), methods=["POST"]),
+        Route("/v1/embeddings", embeddings_door(ports.embedder, settings, gate), methods=["POST"]),
+        Route("/v1/rerank", rerank_door(ports.embedder, settings, gate), methods=["POST"]),
+        Route("/v1/score", score_door(engine, settings, gate), methods=["POST"]),
+        Route("/tokenize", prompts.tokenize, methods=["POST"]),
+        Route("/detokenize", prompts.detokenize, methods=["POST"]),
+        Route("/apply_template", prompts.apply_template, methods=["POST"]),
+        Route("/tokenizer_info", prompts.info),
     ]
 
 

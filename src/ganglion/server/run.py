@@ -19,11 +19,11 @@ from starlette.types import ASGIApp
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
 from ganglion.core.machine import MachineSource
-from ganglion.server.app import build_app
 from ganglion.server.bind import StartRefused, bind, check_bind, url_of
 from ganglion.server.connection import BoundedProtocol, CuttableSocket
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
+from ganglion.server.node import build_node
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.server.storage import Storage, opened
@@ -106,7 +106,7 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         stack.callback(listener.close)
         state = State() if storage is None else await stack.enter_async_context(opened(storage))
-        app = build_app(engine, settings, gate, keys, machine=machine, state=state)
+        app = build_node(engine, settings, gate, keys, machine=machine, state=state)
         server = _Server(_config(app, settings))
         stack.enter_context(_signals(shutdown))
         stack.enter_context(_reloading(reload, keys, settings))

@@ -11,6 +11,7 @@ its characters the template meant as control tokens, so that is decided where th
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import lru_cache
@@ -22,14 +23,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import ChatPrompt, JsonValue, Message, Tool
+from ganglion.core.request import ChatPrompt, JsonValue, Message
+from ganglion.text.accommodation import accommodations
 from ganglion.text.thinking import template_arguments
 from ganglion.text.tools.families import knows_tools
 from ganglion.text.tools.shown import (
     arguments_of,
     function_of,
     instructed,
-    instructed_by_user,
     short_id,
     with_names,
     written_out,
@@ -87,29 +88,14 @@ def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, n
             fixed["tools"] = [function_of(tool) for tool in tools]
         text = _render(source, with_names(messages), arguments | fixed)
     else:
-        text = _render_written_out(source, written_out(messages), tools, arguments | fixed)
+        written = written_out(messages)
+        text = _render(source, instructed(written, tools) if tools else written, arguments | fixed)
     return _cut(text) if prompt.is_continued else text
-
-
-def _render_written_out(
-    source: str, messages: tuple[Message, ...], tools: tuple[Tool, ...], variables: dict[str, object]
-) -> str:
-    if not tools:
-        return _render(source, messages, variables)
-    try:
-        return _render(source, instructed(messages, tools), variables)
-    except InvalidValue:
-        if any(message.role in ("system", "developer") for message in messages):
-            raise
-        return _render(source, instructed_by_user(messages, tools), variables)
 
 
 def _render(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
     try:
-        template = _compile(source)
-        return template.render(
-            {**variables, "messages": [_variables(message, source) for message in messages]}
-        )
+        return _fill_as_taken(source, messages, variables)
     except TemplateRefused as refusal:
         raise InvalidValue(
             f"The model's chat template refused the messages: {_quoted(refusal)}", param="messages"
@@ -118,6 +104,22 @@ def _render(source: str, messages: tuple[Message, ...], variables: dict[str, obj
         raise InvalidValue(
             f"The model's chat template failed on the messages: {_described(fault)}", param="messages"
         ) from fault
+
+
+def _fill_as_taken(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
+    """Fill the template with the messages, or with the first order of them that it does not refuse."""
+    try:
+        return _fill(source, messages, variables)
+    except TemplateRefused:
+        for moved in accommodations(messages):
+            with suppress(TemplateRefused):
+                return _fill(source, moved, variables)
+        raise
+
+
+def _fill(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
+    shown = [_variables(message, source) for message in messages]
+    return _compile(source).render({**variables, "messages": shown})
 
 
 def _opened(prompt: ChatPrompt) -> tuple[Message, ...]:

@@ -2,16 +2,32 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import msgspec
 
-from ganglion.core.engine import ModelState
-from ganglion.core.errors import EngineFailed, GanglionError, ModelLoading, Overloaded
+from ganglion.core.engine import (
+    Embedded,
+    EmbedRequest,
+    ModelState,
+    Ranked,
+    RankRequest,
+    ReadPrompt,
+    TokenizerInfo,
+)
+from ganglion.core.errors import (
+    EngineFailed,
+    GanglionError,
+    InsufficientMemory,
+    InvalidValue,
+    ModelLoading,
+    ModelNotFound,
+    Overloaded,
+)
 from ganglion.core.events import (
     Alternative,
     Event,
@@ -21,6 +37,7 @@ from ganglion.core.events import (
     Piece,
     Pieces,
     Progress,
+    Scored,
     Started,
     Timing,
     Token,
@@ -30,7 +47,8 @@ from ganglion.core.events import (
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.connection import Connection
-from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
+from ganglion.engines.ipc import End, PieceRecord, Ready, Submit, TokenRecord, Update
+from ganglion.engines.llama.embedder import WorkerEmbedder
 from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.memory import free_bytes, resident_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan
@@ -95,12 +113,20 @@ class LlamaEngine:
             facts,
             context=self.plan.context,
             chat_template=settings.chat_template,
+            signs=lambda: self._ready.signs,
+        )
+        self._ready = Ready(facts.vocabulary_size, 0.0)
+        self._has_vectors = "embeddings" in facts.capabilities
+        """Whether what vectors take is part of what was promised."""
+        self._embedder = WorkerEmbedder(
+            self, self._ask, longest=self.plan.vectors.input_tokens, vocabulary_size=facts.vocabulary_size
         )
 
     async def open(self) -> None:
         """Start the worker and wait until the model is loaded."""
         await self._supervisor.open()
         await self._renderer.open()
+        self._ready = (await self._supervisor.connection()).ready.result()
 
     async def close(self) -> None:
         """Stop the worker, which keeps its hot prefixes where there is a folder for them."""
@@ -121,8 +147,8 @@ class LlamaEngine:
                 context_length=self.plan.context,
                 created_s=self._facts.modified_s or self._created_s,
                 aliases=self._settings.aliases,
-                capabilities=("chat",),
-                memory_mb=self.plan.required_bytes >> 20,
+                capabilities=self._facts.capabilities or ("chat",),
+                memory_mb=self._required_bytes() >> 20,
                 resident_mb=resident_bytes(supervisor.process_id) >> 20,
                 devices=("gpu",) if self.plan.video_bytes else ("cpu",),
                 in_flight=self._in_flight,
@@ -147,6 +173,9 @@ class LlamaEngine:
         if self._in_flight >= self._limit:
             yield Failed(_overloaded(self._limit, self._settings.queue_limit))
             return
+        if not self._facts.can_generate:
+            yield Failed(_only_embeds(self._settings.model_id))
+            return
         self._in_flight += 1
         try:
             async with aclosing(self._text.generate(request)) as events:
@@ -154,6 +183,98 @@ class LlamaEngine:
                     yield event
         finally:
             self._in_flight -= 1
+
+    # Prompts and vectors
+
+    async def read(self, request: Request) -> ReadPrompt:
+        """The prompt as the model reads it."""
+        return await self._text.read(request)
+
+    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+        """Ids to text."""
+        self._check(model, tokens)
+        return await self.text_of(tokens)
+
+    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+        """The bytes of each token."""
+        self._check(model, tokens)
+        connection, when_gone = await self._enter(key_of_tokens("", tokens))
+        return await connection.pieces(tokens, when_gone)
+
+    async def tokenizer_info(self, model: str) -> TokenizerInfo:
+        """The vocabulary and the template."""
+        self._check(model)
+        signs = self._ready.signs
+        return TokenizerInfo(
+            vocabulary_size=self._ready.vocabulary_size,
+            context_length=self.plan.context,
+            chat_template=self._text.template,
+            bos_token=self._facts.bos_token,
+            eos_token=self._facts.eos_token,
+            bos_id=signs.bos,
+            eos_id=signs.eos,
+            adds_bos=signs.adds_bos,
+            end_ids=tuple(signs.ends),
+        )
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """Embed every input."""
+        self._check(request.model)
+        if self._ready.ranks:
+            raise InvalidValue(
+                f"The model {request.model!r} ranks documents and makes no embeddings.",
+                param="model",
+                hint="Ask it through /v1/rerank, or name another model.",
+            )
+        with self._embedding():
+            return await self._embedder.embed(request.inputs, is_normalized=request.is_normalized)
+
+    async def rank(self, request: RankRequest) -> Ranked:
+        """Rank every document."""
+        self._check(request.model)
+        with self._embedding():
+            return await self._embedder.rank(request.query, request.documents, self._ready)
+
+    @contextmanager
+    def _embedding(self) -> Iterator[None]:
+        """One request for vectors, inside the limits of the model and of the machine's memory."""
+        if self._in_flight >= self._limit:
+            raise _overloaded(self._limit, self._settings.queue_limit)
+        if not self._has_vectors:
+            free, needed = free_bytes(), self.plan.vectors.size_bytes
+            if free < needed:
+                raise InsufficientMemory(
+                    f"Embeddings of this model need about {needed >> 20} MiB more and {free >> 20} MiB are "
+                    "free.",
+                    free_mb=free >> 20,
+                    required_mb=needed >> 20,
+                )
+            self._has_vectors = True
+        self._in_flight += 1
+        try:
+            yield
+        finally:
+            self._in_flight -= 1
+
+    async def _ask(self, inputs: list[tuple[int, ...]], is_normalized: bool) -> tuple[bytes, ...]:
+        tokens = tuple(token for each in inputs for token in each)
+        connection, when_gone = await self._enter(key_of_tokens("", tokens))
+        asked = [list(each) for each in inputs]
+        return await connection.embed(asked, is_normalized=is_normalized, when_gone=when_gone)
+
+    def _required_bytes(self) -> int:
+        is_promised = not self._has_vectors or "embeddings" in self._facts.capabilities
+        return self.plan.required_bytes + (0 if is_promised else self.plan.vectors.size_bytes)
+
+    def _check(self, model: str, tokens: tuple[int, ...] = ()) -> None:
+        if model != self._settings.model_id:
+            raise ModelNotFound(model)
+        size = self._facts.vocabulary_size
+        for token in tokens:
+            if not 0 <= token < size:
+                raise InvalidValue(
+                    f"Token {token} is not in the vocabulary of {size} tokens.", param="tokens"
+                )
 
     # The token engine under it
 
@@ -196,6 +317,14 @@ class LlamaEngine:
         return connection, partial(self._ward.leave, place)
 
 
+def _only_embeds(model_id: str) -> InvalidValue:
+    return InvalidValue(
+        f"The model {model_id!r} makes embeddings and does not generate text.",
+        param="model",
+        hint="Ask it through /v1/embeddings, or name another model.",
+    )
+
+
 def _overloaded(limit: int, queue_limit: int) -> Overloaded:
     return Overloaded(
         f"{limit} requests are running or waiting, which is as many as this model takes.",
@@ -226,6 +355,10 @@ def _submit(connection: Connection, request: TokenRequest, *, is_deterministic: 
         priority=request.priority,
         # What a neighbour left in the cache was cut elsewhere; only a sequence's own KV is exactly its own.
         salt=f"{request.salt}/{number}" if is_deterministic else request.salt,
+        min_tokens=request.min_tokens,
+        grammar=request.grammar,
+        score_ranges=list(request.score.ranges) if request.score is not None else [],
+        score_top=request.score.top if request.score is not None else 0,
     )
 
 
@@ -237,6 +370,8 @@ def _events(update: Update, started: Started) -> list[TokenEvent]:
         events.append(started)
     if update.prefilled is not None:
         events.append(Progress("prefilled", *update.prefilled))
+    if update.scored:
+        events.append(Scored(tuple(_token(record) for record in update.scored)))
     if update.pieces:
         events.append(Pieces(tuple(_piece(record) for record in update.pieces)))
     if update.end is not None:
@@ -245,6 +380,8 @@ def _events(update: Update, started: Started) -> list[TokenEvent]:
 
 
 def _end(end: End, started: Started) -> Finished | Failed:
+    if end.error is not None and end.code == InvalidValue.code:
+        return Failed(InvalidValue(end.error, param="response_format"))
     if end.error is not None:
         return Failed(EngineFailed(end.error))
     usage = Usage(started.prompt_tokens, end.completion_tokens, started.cached_tokens)

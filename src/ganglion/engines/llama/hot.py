@@ -122,7 +122,8 @@ class HotPrefixes:
         match = self._shelf.match(sequence.salt, sequence.tokens, sequence.chain)
         if match is None:
             return None
-        shelved, length = match
-        gain = length - self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain)
+        shelved, length = match[0], min(match[1], sequence.reusable)
+        known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, sequence.reusable)
+        gain = length - known
         size = len(shelved.header.tokens) // TOKEN.itemsize
         return shelved if gain >= max(BLOCK, size // READ_COST) else None

@@ -2,12 +2,16 @@
 
 from typing import Literal
 
+import numpy as np
+
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
 from ganglion.core.request import ResolvedSampling
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
+from ganglion.engines.llama.guide import Guide, OffGrammar
 from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
-from ganglion.engines.llama.sampling import NotANumber, Sampler, logprobs
+from ganglion.engines.llama.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import Spans, merged, shifted
 from ganglion.text.detokenize import Detokenizer
 from ganglion.text.stops import StopMatcher
 
@@ -31,12 +35,21 @@ class Vocabulary:
 class Job:
     """Owns a request's sampler and text state; `take` is called once for each of its sampled tokens."""
 
-    def __init__(self, submit: Submit, model: NativeModel, vocabulary: Vocabulary, arrived_s: float) -> None:
+    def __init__(
+        self,
+        submit: Submit,
+        model: NativeModel,
+        vocabulary: Vocabulary,
+        arrived_s: float,
+        guide: Guide | None = None,
+    ) -> None:
         self.id = submit.id
         self.prompt_hash = hash(tuple(submit.tokens))
         self._submit = submit
         self._vocabulary = vocabulary
         self._stop_tokens = frozenset(submit.stop_tokens)
+        self._guide = guide
+        self._withheld = _withheld(submit, vocabulary) if submit.min_tokens else None
         self._sampler = Sampler(
             model,
             ResolvedSampling(
@@ -57,6 +70,10 @@ class Job:
         self._stops = StopMatcher(tuple(submit.stop_strings))
         self._first_token_s: float | None = None
         self.is_announced = False
+        asked = merged(submit.score_ranges, len(submit.tokens))
+        self.scores_first = bool(asked) and asked[0][0] == 0
+        """Whether the first token is asked for, which has no logprob."""
+        self.score_top = submit.score_top
         self.sequence = Sequence.new(
             submit.id,
             salt=submit.salt,
@@ -64,7 +81,21 @@ class Job:
             max_tokens=submit.max_tokens,
             priority=submit.priority,
             arrived_s=arrived_s,
+            wanted=_foretelling(asked),
         )
+
+    def read(self, done: int, now_s: float) -> Update:
+        """So much of the prompt has its KV; a job that generates nothing ends with all of it."""
+        prefilled = done, len(self.sequence.tokens)
+        if done < prefilled[1]:
+            return Update(self.id, prefilled=prefilled)
+        self._first_token_s = now_s
+        end = self._end("length", 0, now_s)
+        return Update(self.id, prefilled=prefilled, end=end)
+
+    def fail(self, error: NotANumber, now_s: float) -> Update:
+        """End with an error that is this job's alone."""
+        return Update(self.id, end=self._end("failed", self.sequence.generated_tokens, now_s, error))
 
     def take(
         self, context: NativeContext, row: int, context_length: int, now_s: float
@@ -72,38 +103,69 @@ class Job:
         """Sample the next token; returns it, or None when the job ended with it."""
         if self._first_token_s is None:
             self._first_token_s = now_s
-        logits = context.logits(row)
         try:
-            token, record = self._choose(context, row, logits)
-        except NotANumber as error:
-            return None, self._ended("failed", [], now_s, error=error.message)
-        count = self.sequence.generated_tokens + 1
-        is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
-        if is_end or token in self._stop_tokens:
-            return None, self._ended("stop", self._flushed(), now_s)
-        is_special = self._vocabulary[token][1]
-        pieces = list(self._stops.feed(self._detokenizer.feed(record, is_special)))
-        if self._stops.matched is not None:
-            return None, self._ended("stop", pieces, now_s)
-        if count >= self._submit.max_tokens or len(self.sequence.tokens) + 1 >= context_length:
-            return None, self._ended("length", pieces + self._flushed(), now_s)
-        return token, Update(self.id, pieces=_records(pieces))
+            return self._advance(context, row, context_length, now_s)
+        except (NotANumber, OffGrammar) as error:
+            return None, self._ended("failed", [], now_s, error=error)
+        except NothingLeft:
+            return None, self._stuck(now_s)
 
     def free(self) -> None:
         """Give native memory back."""
         self._sampler.free()
 
+    def _advance(
+        self, context: NativeContext, row: int, context_length: int, now_s: float
+    ) -> tuple[int | None, Update]:
+        token, record = self._choose(context, row, context.logits(row))
+        count = self.sequence.generated_tokens + 1
+        is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
+        if is_end or token in self._stop_tokens:
+            return None, self._ended("stop", self._flushed(), now_s)
+        if self._guide is not None:
+            self._guide.follow(token)
+        is_special = self._vocabulary[token][1]
+        pieces = list(self._stops.feed(self._detokenizer.feed(record, is_special)))
+        if self._stops.matched is not None:
+            return None, self._ended("stop", pieces, now_s)
+        if self._guide is not None and self._guide.is_complete:
+            return None, self._ended("stop", pieces + self._flushed(), now_s)
+        if count >= self._submit.max_tokens or len(self.sequence.tokens) + 1 >= context_length:
+            return None, self._ended("length", pieces + self._flushed(), now_s)
+        if self._guide is not None:
+            self._guide.look_ahead()
+        return token, Update(self.id, pieces=_records(pieces))
+
     def _choose(self, context: NativeContext, row: int, logits: Floats) -> tuple[int, Token]:
         position = len(self.sequence.tokens)
         wanted = self._submit.top_logprobs
         if wanted is None:
-            token = self._sampler.choose(context, row, logits)
+            token = self._draw(context, row, logits)
             return token, Token(token, self._vocabulary[token][0], position)
         raw = logits.copy()
-        token = self._sampler.choose(context, row, logits)
+        token = self._draw(context, row, logits)
         normaliser, likeliest = logprobs(raw, wanted)
         top = tuple(Alternative(each, self._vocabulary[each][0], value) for each, value in likeliest)
         return token, Token(token, self._vocabulary[token][0], position, float(raw[token]) - normaliser, top)
+
+    def _draw(self, context: NativeContext, row: int, logits: Floats) -> int:
+        if self._guide is None and self._withheld is None:
+            return self._sampler.choose(context, row, logits)
+        is_short = self.sequence.generated_tokens < self._submit.min_tokens
+        return self._sampler.choose(
+            context,
+            row,
+            logits,
+            withheld=self._withheld if is_short else None,
+            forbidden=self._guide.forbidden() if self._guide is not None else None,
+        )
+
+    def _stuck(self, now_s: float) -> Update:
+        """The end where no token is left: a grammar that is satisfied outranks whatever forbade the rest."""
+        if self._guide is not None and self._guide.is_accepting:
+            return self._ended("stop", self._flushed(), now_s)
+        error = OffGrammar("No token of the model fits the answer's grammar here.")
+        return self._ended("failed", [], now_s, error=error)
 
     def _flushed(self) -> list[Piece]:
         last = self._stops.feed(self._detokenizer.flush())
@@ -114,21 +176,42 @@ class Job:
         reason: FinishReason | Literal["failed"],
         pieces: list[Piece],
         now_s: float,
-        error: str | None = None,
+        error: NotANumber | OffGrammar | None = None,
     ) -> Update:
+        end = self._end(reason, self.sequence.generated_tokens + 1, now_s, error)
+        return Update(self.id, pieces=_records(pieces), end=end)
+
+    def _end(
+        self,
+        reason: FinishReason | Literal["failed"],
+        completion_tokens: int,
+        now_s: float,
+        error: NotANumber | OffGrammar | None = None,
+    ) -> End:
         sequence = self.sequence
         admitted_s = sequence.admitted_s if sequence.admitted_s is not None else now_s
         first_s = self._first_token_s if self._first_token_s is not None else now_s
-        end = End(
+        return End(
             reason=reason,
-            completion_tokens=sequence.generated_tokens + 1,
+            completion_tokens=completion_tokens,
             stop_sequence=self._stops.matched,
             queued_s=admitted_s - sequence.arrived_s,
             prefill_s=first_s - admitted_s,
             decode_s=now_s - first_s,
-            error=error,
+            error=error.message if error is not None else None,
+            code=error.code if isinstance(error, OffGrammar) else None,
         )
-        return Update(self.id, pieces=_records(pieces), end=end)
+
+
+def _foretelling(asked: Spans) -> Spans:
+    """The positions whose logits foretell the tokens at some others: each the one before."""
+    return shifted(asked, -1)
+
+
+def _withheld(submit: Submit, vocabulary: Vocabulary) -> Ids:
+    """The tokens that would end an answer before it is as long as it must be."""
+    ends = vocabulary.end_tokens.union(submit.stop_tokens)
+    return np.fromiter(ends, np.int64, len(ends))
 
 
 def _records(pieces: list[Piece]) -> list[PieceRecord]:

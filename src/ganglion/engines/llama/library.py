@@ -17,6 +17,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed, EngineUnavailable, LoadFailed
+from ganglion.core.model import Pooling
+from ganglion.engines.ipc import Signs
 
 Floats = npt.NDArray[np.float32]
 
@@ -60,7 +62,19 @@ const void *llama_model_get_vocab(void *model);
 int32_t llama_model_n_swa(void *model);
 bool llama_model_is_recurrent(void *model);
 bool llama_model_is_hybrid(void *model);
+int32_t llama_model_n_embd_out(void *model);
+uint32_t llama_model_n_cls_out(void *model);
+int32_t llama_model_meta_val_str(void *model, const char *key, char *buffer, size_t size);
 int32_t llama_vocab_n_tokens(const void *vocab);
+llama_token llama_vocab_bos(const void *vocab);
+llama_token llama_vocab_eos(const void *vocab);
+llama_token llama_vocab_sep(const void *vocab);
+llama_token llama_vocab_fim_pre(const void *vocab);
+llama_token llama_vocab_fim_suf(const void *vocab);
+llama_token llama_vocab_fim_mid(const void *vocab);
+bool llama_vocab_get_add_bos(const void *vocab);
+bool llama_vocab_get_add_eos(const void *vocab);
+bool llama_vocab_get_add_sep(const void *vocab);
 bool llama_vocab_is_eog(const void *vocab, llama_token token);
 bool llama_vocab_is_control(const void *vocab, llama_token token);
 int32_t llama_tokenize(const void *vocab, const char *text, int32_t length, llama_token *tokens,
@@ -69,6 +83,8 @@ int32_t llama_token_to_piece(const void *vocab, llama_token token, char *buffer,
                              int32_t lstrip, bool special);
 int32_t llama_decode(void *context, llama_batch batch);
 float *llama_get_logits_ith(void *context, int32_t row);
+float *llama_get_embeddings_ith(void *context, int32_t row);
+float *llama_get_embeddings_seq(void *context, llama_seq_id sequence);
 void *llama_get_memory(void *context);
 bool llama_memory_seq_rm(void *memory, llama_seq_id sequence, llama_pos start, llama_pos end);
 void llama_memory_seq_cp(void *memory, llama_seq_id source, llama_seq_id target, llama_pos start,
@@ -93,6 +109,7 @@ CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
 KV_TYPES: Final = {"f16": 1, "q4_0": 2, "q8_0": 8}
 FLASH_ATTENTION: Final = {None: -1, False: 0, True: 1}
 ERROR_LEVEL: Final = 4
+POOLINGS: Final[dict[Pooling, int]] = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
 def missing_cpu_flags(cpuinfo: str) -> tuple[str, ...]:
@@ -253,6 +270,40 @@ class NativeModel:
         self.end_tokens = tuple(
             token for token in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
+        self.vector_size: int = lib.llama_model_n_embd_out(pointer)
+        self.class_count: int = lib.llama_model_n_cls_out(pointer)
+
+    def signs(self) -> Signs:
+        """The vocabulary's own signs; a token that it does not have is None."""
+        lib, vocab = self.library.lib, self._vocab
+
+        def known(token: int) -> int | None:
+            return token if token >= 0 else None
+
+        return Signs(
+            bos=known(lib.llama_vocab_bos(vocab)),
+            eos=known(lib.llama_vocab_eos(vocab)),
+            separator=known(lib.llama_vocab_sep(vocab)),
+            adds_bos=lib.llama_vocab_get_add_bos(vocab),
+            adds_eos=lib.llama_vocab_get_add_eos(vocab),
+            adds_separator=lib.llama_vocab_get_add_sep(vocab),
+            fill_prefix=known(lib.llama_vocab_fim_pre(vocab)),
+            fill_suffix=known(lib.llama_vocab_fim_suf(vocab)),
+            fill_middle=known(lib.llama_vocab_fim_mid(vocab)),
+            ends=list(self.end_tokens),
+        )
+
+    def metadata(self, key: str) -> str | None:
+        """What the file says under a key, as text."""
+        size = self.library.lib.llama_model_meta_val_str(
+            self._pointer, key.encode(), self.library.ffi.NULL, 0
+        )
+        if size < 0:
+            return None
+        buffer = self.library.ffi.new("char[]", size + 1)
+        self.library.lib.llama_model_meta_val_str(self._pointer, key.encode(), buffer, size + 1)
+        text: bytes = self.library.ffi.string(buffer)
+        return text.decode("utf-8", "replace")
 
     def is_control(self, token: int) -> bool:
         """Whether a token is the vocabulary's own sign and not text."""
@@ -268,6 +319,13 @@ class NativeModel:
             size = self.library.lib.llama_token_to_piece(self._vocab, token, buffer, -size, 0, True)
         result: bytes = self.library.ffi.buffer(buffer, max(size, 0))[:]
         return result
+
+    @property
+    def tokenizer_pointers(self) -> tuple[int, int]:
+        """Addresses of the vocabulary and of the function that tokenizes with it, for other native code."""
+        ffi, lib = self.library.ffi, self.library.lib
+        function = ffi.addressof(lib, "llama_tokenize")
+        return int(ffi.cast("uintptr_t", self._vocab)), int(ffi.cast("uintptr_t", function))
 
     def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> list[int]:
         """Text to token ids; releases the interpreter lock while it works."""
@@ -298,8 +356,12 @@ class NativeModel:
         threads: int,
         kv_type: str,
         flash_attention: bool | None,
+        pooling: Pooling | None = None,
     ) -> "NativeContext":
-        """A context over this model's weights; `cells` is the total over all slots."""
+        """A context over this model's weights; `cells` is the total over all slots.
+
+        With a `pooling` its batches give vectors: of each row with "none", else of each slot.
+        """
         params = self.library.lib.llama_context_default_params()
         params.n_ctx = cells
         params.n_batch = params.n_ubatch = batch
@@ -309,6 +371,9 @@ class NativeModel:
         params.type_k = params.type_v = KV_TYPES[kv_type]
         params.no_perf = True
         params.kv_unified = is_unified
+        if pooling is not None:
+            params.embeddings = True
+            params.pooling_type = POOLINGS[pooling]
         pointer = self.library.lib.llama_init_from_model(self._pointer, params)
         if pointer == self.library.ffi.NULL:
             raise LoadFailed(
@@ -346,8 +411,13 @@ class NativeContext:
         self._batch.seq_id = self._slot_pointers
         self._batch.logits = ffi.cast("int8_t *", self._wanted.ctypes.data)
 
-    def decode(self, runs: Iterable[tuple[int, int, Sequence[int], bool]]) -> list[int | None]:
-        """Run one batch of (slot, first position, tokens, wants logits); returns each run's logits row."""
+    def decode(
+        self, runs: Iterable[tuple[int, int, Sequence[int], bool]], more: Iterable[tuple[int, int]] = ()
+    ) -> list[int | None]:
+        """Run one batch of (slot, first position, tokens, wants logits); returns each run's logits row.
+
+        `more` are spans of rows of the batch whose logits, or vectors, are wanted too.
+        """
         row = 0
         rows: list[int | None] = []
         for slot, start, tokens, wants_logits in runs:
@@ -360,6 +430,8 @@ class NativeContext:
                 self._wanted[end - 1] = 1
             rows.append(end - 1 if wants_logits else None)
             row = end
+        for first, end in more:
+            self._wanted[first:end] = 1
         self._batch.n_tokens = row
         status = self._lib.llama_decode(self._pointer, self._batch[0])
         if status != 0:
@@ -373,6 +445,40 @@ class NativeContext:
             raise EngineFailed(f"The library has no logits for row {row}.")
         size = self._model.vocabulary_size
         return np.frombuffer(self._ffi.buffer(pointer, size * 4), np.float32)
+
+    def logits_of(self, first: int, count: int) -> Floats:
+        """The logits of rows that follow each other in the last batch and were all wanted, as a view."""
+        vocabulary_size = self._model.vocabulary_size
+        start, end = (self.logits(row).ctypes.data for row in (first, first + count - 1))
+        if end - start != (count - 1) * vocabulary_size * 4:
+            raise EngineFailed(f"The library's logits of rows {first} to {first + count - 1} lie apart.")
+        pointer = self._lib.llama_get_logits_ith(self._pointer, first)
+        view = np.frombuffer(self._ffi.buffer(pointer, count * vocabulary_size * 4), np.float32)
+        return view.reshape(count, vocabulary_size)
+
+    def vectors_of(self, first: int, count: int) -> Floats:
+        """The vectors of rows that follow each other in the last batch, as a copy."""
+        size = self._model.vector_size
+        found = np.empty((count, size), np.float32)
+        for row in range(count):
+            pointer = self._lib.llama_get_embeddings_ith(self._pointer, first + row)
+            found[row] = self._vector(pointer, size)
+        return found
+
+    def pooled(self, slot: int, size: int) -> Floats:
+        """What the last batch made of a slot as a whole, as a copy."""
+        return self._vector(self._lib.llama_get_embeddings_seq(self._pointer, slot), size).copy()
+
+    def _vector(self, pointer: Any, size: int) -> Floats:
+        if pointer == self._ffi.NULL:
+            raise EngineFailed("The library made no vector of what it read.")
+        return np.frombuffer(self._ffi.buffer(pointer, size * 4), np.float32)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it keeps KV at all: encoders read everything at once and keep nothing."""
+        has: bool = self._memory != self._ffi.NULL
+        return has
 
     def trim(self, slot: int, length: int) -> bool:
         """Forget a slot's positions from `length` on."""

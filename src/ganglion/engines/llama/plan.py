@@ -7,6 +7,7 @@ from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, In
 from ganglion.core.model import ModelFacts
 from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.llama.vector_plan import VectorPlan, plan_vectors
 from ganglion.scheduler.places import LaneShape
 
 PRIVATE_SLOTS: Final = (256, 768)
@@ -19,6 +20,13 @@ CELL_STEP: Final = 256
 LARGEST_CHUNK: Final = 256
 """More tokens in one prefill batch gain nothing on CPUs and cost compute buffers of a vocabulary a token."""
 MAX_SLOTS: Final = 256
+NO_LANE: Final = LaneShape(1, CELL_STEP, is_shared=True)
+"""What a model gets that never generates."""
+OUTPUT_BYTES: Final = 24 * 2**20
+"""What the logits of one batch may take, once in the library's buffers and once more in its output: every
+row is a whole vocabulary."""
+SMALLEST_OUTPUT: Final = 64
+"""Rows of logits that are allowed however large the vocabulary."""
 ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
@@ -45,6 +53,7 @@ class EnginePlan:
     kv_folder: str | None = None
     kv_folder_bytes: int = 0
     faults: tuple[Fault, ...] = ()
+    vectors: VectorPlan = VectorPlan()
 
     def in_one_lane(self) -> "EnginePlan":
         """The same pool without private slots, for models whose saved state does not fit another lane."""
@@ -55,6 +64,12 @@ class EnginePlan:
     def kv_tokens(self) -> int:
         """How many tokens the lanes hold."""
         return sum(lane.total_cells for lane in self.lanes)
+
+
+def output_rows(vocabulary_size: int) -> int:
+    """How many rows of a batch may have logits; whole tiles, since kernels work in these."""
+    rows = OUTPUT_BYTES // (4 * max(vocabulary_size, 1))
+    return min(max(rows // SMALLEST_OUTPUT * SMALLEST_OUTPUT, SMALLEST_OUTPUT), LARGEST_CHUNK)
 
 
 def plan(
@@ -83,11 +98,14 @@ def plan(
             hint="Leave --kv-type at f16, or leave --deterministic out.",
         )
     shape = _deterministic_lanes if settings.is_deterministic else _lanes
-    lanes = shape(context, kv_tokens, settings.parallel)
+    lanes = shape(context, kv_tokens, settings.parallel) if facts.can_generate else (NO_LANE,)
     total = sum(lane.total_cells for lane in lanes)
-    parked = kv_tokens // 2
+    parked = kv_tokens // 2 if facts.can_generate else 0
+    vectors = plan_vectors(facts, context, output_rows(facts.vocabulary_size))
     element_bytes = ELEMENT_BYTES[settings.kv_type]
     required = facts.memory_bytes(total + parked, element_bytes) + OVERHEAD_BYTES
+    if "embeddings" in facts.capabilities:
+        required += vectors.size_bytes  # else it is asked for when the first vector is
     video = 0
     if free_video_bytes is not None and settings.gpu_layers > 0:
         # The layers, and the output beside them, take their weights and their cells along.
@@ -125,6 +143,7 @@ def plan(
         # Deterministic sequences share no KV, not even with what they themselves were in an earlier life.
         kv_folder=None if settings.is_deterministic else settings.kv_folder,
         kv_folder_bytes=settings.kv_folder_bytes,
+        vectors=vectors,
     )
 
 

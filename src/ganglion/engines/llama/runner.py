@@ -18,6 +18,7 @@ from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, 
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import Spans, shifted
 
 Run = tuple[int, int, list[int], bool]
 """Slot, first position, tokens, and whether the last one's logits are wanted."""
@@ -69,7 +70,7 @@ class Runner:
         """Run a step; returns the logits row of each sequence that wanted one."""
         runs = self._prepare(step, pool, sequences)
         began_s = perf_counter()
-        rows = self.lane(step.lane).decode(runs)
+        rows = self.lane(step.lane).decode(runs, _more_rows(step))
         self.decode_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -88,7 +89,7 @@ class Runner:
         def compute() -> None:
             began_s = perf_counter()
             try:
-                aside.rows = _rows_of(step, self._lanes[step.lane].decode(runs))
+                aside.rows = _rows_of(step, self._lanes[step.lane].decode(runs, _more_rows(step)))
             except Exception as error:  # noqa: BLE001 - raised again where it is collected
                 aside.error = error
             aside.elapsed_s = perf_counter() - began_s
@@ -179,6 +180,15 @@ class Runner:
     def _trim(self, place: Place, length: int) -> None:
         if not self.lane(place.lane).trim(place.slot, length):
             raise EngineFailed(f"The library could not cut slot {place.slot} to {length} tokens.")
+
+
+def _more_rows(step: Step) -> Spans:
+    """The rows of the batch at the positions whose logits are wanted beside the chunks' last ones."""
+    return tuple(
+        span
+        for chunk, first in zip(step.chunks, step.first_rows(), strict=True)
+        for span in shifted(chunk.wanted, first - chunk.start)
+    )
 
 
 def _rows_of(step: Step, rows: list[int | None]) -> dict[SequenceId, int]:

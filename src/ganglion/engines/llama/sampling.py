@@ -7,16 +7,24 @@ import os
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed
 from ganglion.core.request import ResolvedSampling
 from ganglion.engines.llama.library import Floats, NativeContext, NativeModel, SamplerChain
+
+Ids = npt.NDArray[np.int64]
+Booleans = npt.NDArray[np.bool_]
 
 NEVER: Final = np.float32(-np.inf)
 
 
 class NotANumber(EngineFailed):
     """The model computed NaN or infinity for this sequence."""
+
+
+class NothingLeft(EngineFailed):
+    """No token may come next."""
 
 
 class Sampler:
@@ -41,14 +49,26 @@ class Sampler:
                 seed=seed % 2**32,
             )
 
-    def choose(self, context: NativeContext, row: int, logits: Floats) -> int:
-        """The next token; changes the row in place."""
+    def choose(
+        self,
+        context: NativeContext,
+        row: int,
+        logits: Floats,
+        *,
+        withheld: Ids | None = None,
+        forbidden: Booleans | None = None,
+    ) -> int:
+        """The next token, neither withheld nor marked forbidden; changes the row in place."""
         self._shape(logits)
         token = int(logits.argmax())
         if not np.isfinite(logits[token]):
             raise NotANumber("The model's output is not a number; this request cannot go on.")
+        if withheld is not None or forbidden is not None:
+            token = _restrict(logits, withheld, forbidden)
         if self._chain is not None:
-            token = context.sample(self._chain, row)
+            drawn = context.sample(self._chain, row)
+            # Sums of floats leave a sliver of chance to what has none.
+            token = drawn if logits[drawn] != NEVER else token
         self._remember(token)
         return token
 
@@ -81,15 +101,25 @@ class Sampler:
             self._said[token] = None
 
 
-def _bias(
-    sampling: ResolvedSampling, model: NativeModel, *, ignore_eos: bool
-) -> tuple["np.typing.NDArray[np.int64]", Floats] | None:
+def _bias(sampling: ResolvedSampling, model: NativeModel, *, ignore_eos: bool) -> tuple[Ids, Floats] | None:
     bias: dict[int, np.float32] = {token: np.float32(value) for token, value in sampling.logit_bias}
     if ignore_eos:
         bias.update(dict.fromkeys(model.end_tokens, NEVER))
     if not bias:
         return None
     return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float32, len(bias))
+
+
+def _restrict(logits: Floats, withheld: Ids | None, forbidden: Booleans | None) -> int:
+    """Rule tokens out; returns the likeliest that is left."""
+    if withheld is not None:
+        logits[withheld] = NEVER
+    if forbidden is not None:
+        logits[forbidden] = NEVER
+    token = int(logits.argmax())
+    if logits[token] == NEVER:
+        raise NothingLeft("No token may come next.")
+    return token
 
 
 def logprobs(logits: Floats, count: int) -> tuple[float, list[tuple[int, float]]]:

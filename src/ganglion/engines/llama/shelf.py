@@ -112,7 +112,7 @@ class Shelf:
 
     def match(self, salt: str, tokens: Sequence[int], chain: Digests) -> tuple[Shelved, int] | None:
         """The saved prefix that shares most with a token list, and how much."""
-        match = self._catalogue.match(salt, tokens, chain)
+        match = self._catalogue.match(salt, tokens, chain, len(tokens) - 1)
         return None if match is None else (self._shelved[match[0].key], match[1])
 
     def drop(self, shelved: Shelved) -> None:

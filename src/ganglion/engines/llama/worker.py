@@ -1,8 +1,8 @@
 """The worker process: one model, its KV and its scheduler, behind a socket.
 
 Started as `python -m ganglion.engines.llama.worker FD`. The first frame is the plan; afterwards a reader
-thread takes frames in and answers pings, a second one tokenizes beside the running batch, and the main thread
-steps.
+thread takes frames in and answers pings, a second one tokenizes beside the running batch, a third makes
+vectors, and the main thread steps.
 Law: the worker dies with its server: end of file on the socket ends the process at once.
 """
 
@@ -19,18 +19,20 @@ from time import monotonic
 
 import msgspec
 
-from ganglion.core.errors import EngineUnavailable, GanglionError
+from ganglion.core.errors import GanglionError
 from ganglion.engines.ipc import (
     PREFIX,
     Abort,
     Detokenize,
     Detokenized,
     Embed,
+    End,
     FromWorker,
     Gone,
     Load,
     Ping,
     Pong,
+    Reading,
     Ready,
     Refused,
     Stepped,
@@ -38,28 +40,36 @@ from ganglion.engines.ipc import (
     Submit,
     Tokenize,
     Tokenized,
+    TokenRecord,
     ToWorker,
     Update,
     encode,
     to_worker,
 )
 from ganglion.engines.llama.faults import strike
+from ganglion.engines.llama.guide import Guide, Guided, Guides
 from ganglion.engines.llama.hot import HotPrefixes, Recalled, open_shelf
 from ganglion.engines.llama.job import Job, Vocabulary
-from ganglion.engines.llama.library import NativeModel, open_library
-from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
 from ganglion.engines.llama.runner import Aside, Runner
+from ganglion.engines.llama.sampling import NotANumber
 from ganglion.engines.llama.sanity import Sanity
+from ganglion.engines.llama.scoring import Scorer
+from ganglion.engines.llama.vectors import VectorMaker
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool, PoolShape
-from ganglion.scheduler.scheduler import Scheduler, Step
+from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
 
-Inbox = SimpleQueue["Submit | Abort | Stop | Aside | Recalled"]
+Inbox = SimpleQueue["Submit | Abort | Stop | Aside | Recalled | Guided"]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
-Questions = SimpleQueue["Tokenize | Detokenize | Embed"]
+Questions = SimpleQueue["Tokenize | Detokenize"]
 """What is answered beside the batch, in order."""
+
+Inputs = SimpleQueue[Embed]
+"""What vectors are wanted of. Bounded, as the questions are, by what the server lets in at once."""
 
 SPIN_COUNT = "1000"
 """How long OpenMP threads spin at a barrier before they sleep. The library's default spins for milliseconds:
@@ -106,9 +116,14 @@ class Loop:
             context=plan.context,
             parallel=plan.parallel,
             is_deterministic=plan.is_deterministic,
+            most_rows=output_rows(model.vocabulary_size),
         )
+        self._scorer = Scorer(self._vocabulary, model.vocabulary_size)
         self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
         self._jobs: dict[int, Job] = {}
+        self._compiling: dict[int, Submit] = {}
+        """Requests whose grammar is not ready yet."""
+        self._guides: Guides | None = None
         self._sanity = Sanity()
         self._step_s = 0.0
         self._foreground_s = 0.0
@@ -117,6 +132,7 @@ class Loop:
     def run(self, inbox: Inbox) -> None:
         """Step for ever, taking in what arrived between steps."""
         self._hot = HotPrefixes(open_shelf(self._plan, self._model), self._pool, self._runner, inbox.put)
+        self._guides = Guides(self._model, inbox.put, self._compiling)
         while True:
             self._take_in(inbox, is_blocking=self._scheduler.is_idle)
             began_s = monotonic()
@@ -147,18 +163,23 @@ class Loop:
         while not inbox.empty():
             self._handle(inbox.get())
 
-    def _handle(self, item: Submit | Abort | Stop | Aside | Recalled) -> None:
+    def _handle(self, item: Submit | Abort | Stop | Aside | Recalled | Guided) -> None:
         match item:
+            case Submit(grammar=str(grammar)):
+                assert self._guides is not None
+                self._compiling[item.id] = item
+                self._guides.ask(item.id, grammar)
             case Submit():
-                job = Job(item, self._model, self._vocabulary, monotonic())
-                self._jobs[job.id] = job
-                self._schedule(self._hot.enter(job.sequence))
+                self._begin(item)
+            case Guided():
+                self._take_guide(item)
             case Recalled():
                 self._schedule(self._hot.take_in(item))
             case Stop(keep_s=keep_s):
                 self._hot.keep(keep_s)
                 os._exit(0)
             case Abort(id=number):
+                self._compiling.pop(number, None)
                 self._end(number)
                 self._line.send(Gone(number))
                 if self._scheduler.is_idle:
@@ -168,6 +189,22 @@ class Loop:
                 self._step_s += elapsed_s
                 # While the foreground computed, the background hardly did: that time says nothing about it.
                 self._conclude(step, rows, max(elapsed_s - self._foreground_s, 0.0))
+
+    def _take_guide(self, guided: Guided) -> None:
+        submit = self._compiling.pop(guided.id, None)
+        error = guided.error
+        if submit is None:
+            return  # it was given up while its grammar was compiled
+        if error is None:
+            self._begin(submit, guided.guide)
+            return
+        end = End("failed", 0, None, 0.0, 0.0, 0.0, error.message, error.code)
+        self._line.send(Stepped([Update(guided.id, end=end)], self._load()))
+
+    def _begin(self, submit: Submit, guide: Guide | None = None) -> None:
+        job = Job(submit, self._model, self._vocabulary, monotonic(), guide)
+        self._jobs[job.id] = job
+        self._schedule(self._hot.enter(job.sequence))
 
     def _schedule(self, sequences: list[Sequence]) -> None:
         for sequence in sequences:
@@ -190,7 +227,7 @@ class Loop:
         sampled: dict[int, int] = {}
         updates: list[Update] = []
         sane: list[tuple[int, bool]] = []
-        for chunk in step.chunks:
+        for chunk, first_row in zip(step.chunks, step.first_rows(), strict=True):
             job = self._jobs.get(chunk.sequence)
             if job is None:
                 continue  # it was given up while the step ran in the background
@@ -198,25 +235,46 @@ class Loop:
             if not job.is_announced:
                 job.is_announced = True
                 started = job.sequence.prompt_tokens, job.sequence.cached_tokens
-                updates.append(Update(job.id, started=started))
+                updates.append(Update(job.id, started=started, scored=self._scored_first(job)))
+            if chunk.wanted:
+                scored = self._score(job, chunk, context, first_row, now_s)
+                updates.append(scored)
+                if scored.end is not None or row is None:
+                    sane.append((job.prompt_hash, scored.end is None))
+                if scored.end is not None:
+                    continue
             if row is None:
-                done = chunk.start + chunk.count
-                updates.append(Update(job.id, prefilled=(done, len(job.sequence.tokens))))
+                updates.append(job.read(chunk.start + chunk.count, now_s))
                 continue
             if self._plan.faults:
                 generated = job.sequence.generated_tokens
                 strike(self._plan.faults, job.sequence.tokens, generated, context.logits(row).fill)
             token, update = job.take(context, row, self._plan.context, now_s)
             updates.append(update)
-            sane.append((job.prompt_hash, update.end is None or update.end.error is None))
+            sane.append((job.prompt_hash, _is_sound(update)))
             if token is not None:
                 sampled[job.id] = token
         self._sanity.check(sane)
         self._scheduler.commit(step, sampled, elapsed_s)
         for update in updates:
             if update.end is not None:
-                self._end(update.id, is_sound=update.end.error is None)
+                self._end(update.id, is_sound=_is_sound(update))
         self._line.send(Stepped(updates, self._load()))
+
+    def _scored_first(self, job: Job) -> list[TokenRecord]:
+        return [self._scorer.unscored(job.sequence.tokens[0], 0)] if job.scores_first else []
+
+    def _score(self, job: Job, chunk: Chunk, context: NativeContext, first_row: int, now_s: float) -> Update:
+        """The logprobs of those tokens that the chunk's wanted rows foretell."""
+        records: list[TokenRecord] = []
+        try:
+            for start, end in chunk.wanted:
+                logits = context.logits_of(first_row + start - chunk.start, end - start)
+                foretold = job.sequence.tokens[start + 1 : end + 1]
+                records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+        except NotANumber as error:
+            return job.fail(error, now_s)
+        return Update(job.id, scored=records)
 
     def _load(self) -> Load:
         return Load(
@@ -228,15 +286,22 @@ class Loop:
         )
 
 
-def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: Questions) -> None:
+def _is_sound(update: Update) -> bool:
+    """Whether what was computed can be trusted: a request's own fault says nothing against it."""
+    return update.end is None or update.end.error is None or update.end.code is not None
+
+
+def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: Questions, inputs: Inputs) -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
         match frame:
             case Ping():
                 line.send(Pong())
-            case Tokenize() | Detokenize() | Embed():
+            case Tokenize() | Detokenize():
                 questions.put(frame)
+            case Embed():
+                inputs.put(frame)
             case Stop(keep_s=0.0):
                 break
             case Submit() | Abort() | Stop():
@@ -254,16 +319,49 @@ def answer(line: Line, model: NativeModel, questions: Questions) -> None:
             line.send(_refused(question.id, error))
 
 
-def _answer(model: NativeModel, question: Tokenize | Detokenize | Embed) -> FromWorker:
+def embed(line: Line, maker: VectorMaker, inputs: Inputs) -> None:
+    """Make vectors for ever, of all that waits together."""
+    try:
+        while True:
+            frames = [inputs.get()]
+            while not inputs.empty():
+                frames.append(inputs.get())
+            _embed(line, maker, frames)
+    finally:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _embed(line: Line, maker: VectorMaker, frames: list[Embed]) -> None:
+    waiting = {frame.id for frame in frames}
+    try:
+        for vectors in maker.answer(frames, lambda: line.send(Reading())):
+            waiting.remove(vectors.id)
+            line.send(vectors)
+    except GanglionError as error:
+        for number in waiting:
+            line.send(_refused(number, error))
+
+
+def _answer(model: NativeModel, question: Tokenize | Detokenize) -> FromWorker:
     match question:
         case Tokenize(text=text, add_special=add_special, parse_special=parse_special):
             tokens = model.tokenize(text, add_special=add_special, parse_special=parse_special)
             return Tokenized(question.id, tokens)
-        case Detokenize(tokens=ids):
-            text = b"".join(map(model.piece, ids)).decode("utf-8", "replace")
-            return Detokenized(question.id, text)
-        case Embed():
-            raise EngineUnavailable("This engine makes no vectors yet.")
+        case Detokenize(tokens=ids, in_pieces=in_pieces):
+            pieces = [model.piece(token) for token in ids]
+            text = b"".join(pieces).decode("utf-8", "replace")
+            return Detokenized(question.id, text, pieces if in_pieces else [])
+
+
+def _ready(model: NativeModel, plan: EnginePlan, load_s: float) -> Ready:
+    return Ready(
+        model.vocabulary_size,
+        load_s,
+        model.signs(),
+        ranks=plan.vectors.pooling == "rank",
+        rank_template=model.metadata("tokenizer.chat_template.rerank"),
+    )
 
 
 def _refused(number: int, error: GanglionError) -> Refused:
@@ -289,11 +387,14 @@ def main() -> None:
     except GanglionError as error:
         line.send(_refused(0, error))
         sys.exit(1)
-    line.send(Ready(model.vocabulary_size, monotonic() - began_s))
+    line.send(_ready(model, plan, monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
     questions: Questions = SimpleQueue()
-    threading.Thread(target=read, args=(line, bodies, inbox, questions), daemon=True).start()
+    inputs: Inputs = SimpleQueue()
+    threading.Thread(target=read, args=(line, bodies, inbox, questions, inputs), daemon=True).start()
     threading.Thread(target=answer, args=(line, model, questions), daemon=True).start()
+    maker = VectorMaker(model, plan.vectors, threads=plan.threads)
+    threading.Thread(target=embed, args=(line, maker, inputs), daemon=True).start()
     try:
         loop.run(inbox)
     finally:

@@ -6,9 +6,10 @@ The answer's reasoning is not part of it: the grammar begins where the text does
 from collections.abc import Mapping
 
 from ganglion.core.request import Tool, ToolUse
+from ganglion.text.lark import quoted
 from ganglion.text.tools.families import ToolFamily, callable_tools
 from ganglion.text.tools.forms import FORMS, Form
-from ganglion.text.tools.lark import ANYTHING, Rules, either, escaped, literal
+from ganglion.text.tools.lark import ANYTHING, Rules, either, escaped
 
 
 def forced(use: ToolUse, family: ToolFamily, *, control_ids: Mapping[str, int] | None = None) -> str | None:
@@ -37,16 +38,16 @@ def _calls(rules: Rules, form: Form, tools: tuple[Tool, ...], is_parallel: bool)
     block = rules.add(opening + _inside(rules, form, tools, is_parallel))
     if form.separator is None or not is_parallel:
         return block
-    return f"{block} ({literal(form.separator)} {block})*" if form.separator else f"{block}+"
+    return f"{block} ({quoted(form.separator)} {block})*" if form.separator else f"{block}+"
 
 
 def _inside(rules: Rules, form: Form, tools: tuple[Tool, ...], is_parallel: bool) -> str:
     """A block behind its opening."""
     call = rules.add(either([form.call(rules, tool) for tool in tools]))
-    parts = [literal(form.before)] if form.before else []
+    parts = [quoted(form.before)] if form.before else []
     parts.append(call)
     if form.between is not None and is_parallel:
-        parts.append(f"({literal(form.between)} {call})*" if form.between else f"{call}*")
+        parts.append(f"({quoted(form.between)} {call})*" if form.between else f"{call}*")
     if form.after:
         parts.append(rules.marker(form.after))
     return " ".join(parts)

@@ -5,9 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ganglion.core.request import Choice, JsonValue, Lark, Regex, Tool
+from ganglion.text.lark import quoted
 from ganglion.text.tools import deepseek, gemma, tagged, untagged
 from ganglion.text.tools.custom import INPUT
-from ganglion.text.tools.lark import ANYTHING, Rules, either, literal, regex
+from ganglion.text.tools.lark import ANYTHING, Rules, either, regex
 from ganglion.text.tools.typed import types_of
 
 # The words of a schema that say what a value is without `type`.
@@ -68,7 +69,7 @@ def _input_schema(tool: Tool) -> dict[str, JsonValue]:
 def _named(key: str) -> Callable[[Rules, Tool], str]:
     def call(rules: Rules, tool: Tool) -> str:
         head = f'{{"name": {json.dumps(tool.name, ensure_ascii=False)}, "{key}": '
-        return f'{literal(head)} {arguments(rules, tool)} "}}"'
+        return f'{quoted(head)} {arguments(rules, tool)} "}}"'
 
     return call
 
@@ -81,10 +82,10 @@ def _hermes(rules: Rules, tool: Tool) -> str:
 
 def _xml(rules: Rules, tool: Tool) -> str:
     def member(name: str, schema: JsonValue) -> str:
-        head = literal(f"<parameter={name}>\n")
+        head = quoted(f"<parameter={name}>\n")
         return f"{head} {_xml_value(rules, tool, schema)}"
 
-    head = literal(f"\n<function={tool.name}>\n")
+    head = quoted(f"\n<function={tool.name}>\n")
     return f'{head} {_members(rules, tool, member, "")} "</function>\\n" {rules.marker(tagged.CLOSING)}'
 
 
@@ -99,14 +100,14 @@ def _xml_value(rules: Rules, tool: Tool, schema: JsonValue) -> str:
         return rules.until(end)
     elif text is None:
         text = _json_value(rules, tool, schema)
-    return f"{text} {literal(end)}"
+    return f"{text} {quoted(end)}"
 
 
 def _python(rules: Rules, tool: Tool) -> str:
     def member(name: str, schema: JsonValue) -> str:
-        return f"{literal(name + '=')} {_json_value(rules, tool, schema)}"
+        return f"{quoted(name + '=')} {_json_value(rules, tool, schema)}"
 
-    return f'{literal(tool.name + "(")} {_members(rules, tool, member, ", ")} ")"'
+    return f'{quoted(tool.name + "(")} {_members(rules, tool, member, ", ")} ")"'
 
 
 def _gemma(quote: str, closing: str) -> Callable[[Rules, Tool], str]:
@@ -119,10 +120,10 @@ def _gemma(quote: str, closing: str) -> Callable[[Rules, Tool], str]:
                 value = f"{rules.marker(quote)} {rules.until(quote)}"
             else:
                 value = f"{rules.marker(quote)} {text} {rules.marker(quote)}"
-            return f"{literal(name + ':')} {value}"
+            return f"{quoted(name + ':')} {value}"
 
         members = _members(rules, tool, member, ",")
-        return f'{literal(f"call:{tool.name}{{")} {members} "}}" {rules.marker(closing)}'
+        return f'{quoted(f"call:{tool.name}{{")} {members} "}}" {rules.marker(closing)}'
 
     return call
 
@@ -140,7 +141,7 @@ def _text_value(rules: Rules, tool: Tool, schema: JsonValue, *, is_only: bool) -
     options = schema.get("enum", [schema["const"]] if "const" in schema else None)
     if not isinstance(options, list):
         return ANYTHING
-    return rules.add(either([literal(one) for one in options if isinstance(one, str)]))
+    return rules.add(either([quoted(one) for one in options if isinstance(one, str)]))
 
 
 def _json_value(rules: Rules, tool: Tool, schema: JsonValue) -> str:
@@ -158,7 +159,7 @@ def _members(rules: Rules, tool: Tool, member: Callable[[str, JsonValue], str], 
     names = required if isinstance(required, list) else []
     musts = [rules.add(member(name, one)) for name, one in properties.items() if name in names]
     mays = [rules.add(member(name, one)) for name, one in properties.items() if name not in names]
-    between = f"{literal(separator)} " if separator else ""
+    between = f"{quoted(separator)} " if separator else ""
     if musts or not separator:
         first = f" {between}".join(musts)
         return " ".join([first, *[f"({between}{one})?" for one in mays]])
@@ -170,17 +171,17 @@ def _members(rules: Rules, tool: Tool, member: Callable[[str, JsonValue], str], 
 
 
 def _mistral_args(rules: Rules, tool: Tool) -> str:
-    return f"{literal(tool.name)} {rules.marker(untagged.ARGS)} {arguments(rules, tool)}"
+    return f"{quoted(tool.name)} {rules.marker(untagged.ARGS)} {arguments(rules, tool)}"
 
 
 def _deepseek(rules: Rules, tool: Tool) -> str:
     head = f'{rules.marker(deepseek.CALL)} "function" {rules.marker(deepseek.SEPARATOR)}'
-    name = literal(f"{tool.name}\n```json\n")
+    name = quoted(f"{tool.name}\n```json\n")
     return f'{head} {name} {arguments(rules, tool)} "\\n```" {rules.marker(deepseek.CALL_END)}'
 
 
 def _deepseek_plain(rules: Rules, tool: Tool) -> str:
-    head = f"{rules.marker(deepseek.CALL)} {literal(tool.name)} {rules.marker(deepseek.SEPARATOR)}"
+    head = f"{rules.marker(deepseek.CALL)} {quoted(tool.name)} {rules.marker(deepseek.SEPARATOR)}"
     return f"{head} {arguments(rules, tool)} {rules.marker(deepseek.CALL_END)}"
 
 
@@ -191,7 +192,7 @@ def _harmony(rules: Rules, tool: Tool) -> str:
     else:
         content = arguments(rules, tool)
     turn = f'({rules.marker("<|start|>")} "assistant")? {rules.marker("<|channel|>")}'
-    recipient = literal(f"commentary to=functions.{tool.name} ")
+    recipient = quoted(f"commentary to=functions.{tool.name} ")
     return (
         f'{turn} {recipient} {rules.marker("<|constrain|>")} "json" {rules.marker("<|message|>")} {content}'
     )

@@ -1,13 +1,11 @@
-"""Pieces of llguidance's Lark: literals, schemas, and rules with names of their own."""
+"""Rules of a grammar in llguidance's Lark, with names of their own."""
 
-import json
 import re
 from collections.abc import Mapping
 
 from ganglion.core.request import JsonValue
+from ganglion.text.lark import json_of, quoted
 
-# Small models get lost in white space that a schema leaves open; templates show JSON in this layout.
-LAYOUT: dict[str, JsonValue] = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 ANYTHING = r"/(.|\n)*/"
 
 
@@ -25,7 +23,7 @@ class Rules:
     def add(self, expression: str, *, suffix: str | None = None, is_terminal: bool = False) -> str:
         """Write a rule down and return its name."""
         name = f"T{len(self._lines)}" if is_terminal else f"r{len(self._lines)}"
-        attribute = "" if suffix is None else f"[suffix={literal(suffix)}]"
+        attribute = "" if suffix is None else f"[suffix={quoted(suffix)}]"
         self._lines.append(f"{name}{attribute}: {expression}")
         return name
 
@@ -35,7 +33,7 @@ class Rules:
 
     def marker(self, text: str) -> str:
         """A marker: its token where it is a control token, else its text."""
-        return f"<[{self._control_ids[text]}]>" if text in self._control_ids else literal(text)
+        return f"<[{self._control_ids[text]}]>" if text in self._control_ids else quoted(text)
 
     def until(self, marker: str) -> str:
         """Any text and the marker that ends it."""
@@ -45,17 +43,11 @@ class Rules:
 
     def json(self, schema: dict[str, JsonValue], *, is_strict: bool) -> str:
         """JSON of a schema; one that is not strict may hold words that cannot be enforced."""
-        guidance: JsonValue = LAYOUT if is_strict else LAYOUT | {"lenient": True}
-        return self.add("%json " + json.dumps(schema | {"x-guidance": guidance}))
+        return self.add(json_of(schema, is_lenient=not is_strict))
 
     def nested(self, grammar: str) -> str:
         """A whole grammar of its own."""
         return self.add("%lark {\n" + grammar + "\n}")
-
-
-def literal(text: str) -> str:
-    """A text as Lark quotes it."""
-    return json.dumps(text, ensure_ascii=False)
 
 
 def regex(pattern: str) -> str:

@@ -118,15 +118,6 @@ def instructed(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> tuple[
     return (Message("system", words), *messages)
 
 
-def instructed_by_user(messages: tuple[Message, ...], tools: tuple[Tool, ...]) -> tuple[Message, ...]:
-    """The same before the first user's text, for a template that refuses system messages."""
-    for position, message in enumerate(messages):
-        if message.role == "user":
-            told = replace(message, content=f"{_instructions(tools)}\n\n{message.content}")
-            return (*messages[:position], told, *messages[position + 1 :])
-    return (Message("user", _instructions(tools)), *messages)
-
-
 def _instructions(tools: tuple[Tool, ...]) -> str:
     lines = [json.dumps(function_of(tool), ensure_ascii=False) for tool in tools]
     return INSTRUCTIONS.format(tools="\n".join(lines))

@@ -64,7 +64,7 @@ def turns_of(
     """Read the conversation, or raise the InvalidRequest that names the block which cannot be read."""
     reader = _Reader(model, tenant, seal)
     if system:
-        reader.turns.append(Message("system", _text(system)))
+        reader.turns.append(Message("system", _blocks(system)))
     for place, message in enumerate(messages):
         reader.read(message, f"messages[{place}]")
     turns = _merged(reader.turns)
@@ -219,6 +219,17 @@ def _merged(turns: list[Message]) -> tuple[Message, ...]:
                 )
             )
     return tuple(merged)
+
+
+def _blocks(system: str | list[TextBlock]) -> str:
+    """A system prompt; blocks that would run into each other are set apart, as they were written."""
+    if isinstance(system, str):
+        return system
+    text = ""
+    for block in system:
+        runs_on = text and block.text and not text[-1].isspace() and not block.text[0].isspace()
+        text += f"\n\n{block.text}" if runs_on else block.text
+    return text
 
 
 def _text(content: str | list[TextBlock]) -> str:

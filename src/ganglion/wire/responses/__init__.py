@@ -11,7 +11,8 @@ background; `response.in_progress`; then each item of the output:
 * `response.output_item.done`, the whole item;
 
 and exactly one of `response.completed`, `response.incomplete`, `response.failed`. Numbers rise by one. There
-is no `[DONE]`. Silence is filled with `response.in_progress`, again and again.
+is no `[DONE]`. Silence is filled with `response.in_progress`, again and again. An item that a failure cuts
+off has no `done` events.
 """
 
 from ganglion.wire.responses.compaction import compacted, flat

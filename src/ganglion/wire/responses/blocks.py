@@ -67,6 +67,10 @@ class Block(Protocol):
         """The frames of more text."""
         ...
 
+    def item(self, status: Status) -> Raw:
+        """The item with what it holds so far."""
+        ...
+
     def close(self, status: Status) -> tuple[list[Frame], Raw]:
         """The frames that end it, and the whole item."""
         ...
@@ -111,17 +115,21 @@ class TextBlock:
         delta = TextDelta(next(place.numbers), place.item_id, place.output_index, text, logprobs)
         return [frame(delta, "response.output_text.delta")]
 
+    def item(self, status: Status) -> Raw:
+        return Raw(_encode(Message(id=self.place.item_id, status=status, content=(self._content(),))))
+
     def close(self, status: Status) -> tuple[list[Frame], Raw]:
-        place, text, logprobs = self.place, "".join(self.texts), tuple(self.logprobs)
-        part = TextPart(text=text, logprobs=logprobs)
-        item = Raw(_encode(Message(id=place.item_id, status=status, content=(part,))))
-        done = TextDone(next(place.numbers), place.item_id, place.output_index, text, logprobs)
+        place, part, item = self.place, self._content(), self.item(status)
+        done = TextDone(next(place.numbers), place.item_id, place.output_index, part.text, part.logprobs)
         frames = [
             frame(done, "response.output_text.done"),
             _part(place, PART_DONE, part),
             _item(place, ITEM_DONE, item),
         ]
         return frames, item
+
+    def _content(self) -> TextPart:
+        return TextPart(text="".join(self.texts), logprobs=tuple(self.logprobs))
 
 
 @dataclass(slots=True)
@@ -147,16 +155,19 @@ class ReasoningBlock:
         delta = ReasoningDelta(next(place.numbers), place.item_id, place.output_index, text)
         return [frame(delta, "response.reasoning_text.delta")]
 
-    def close(self, status: Status) -> tuple[list[Frame], Raw]:
-        place, text = self.place, "".join(self.texts)
-        part = ReasoningText(text)
+    def item(self, status: Status) -> Raw:
+        text = "".join(self.texts)
         blob: str | UnsetType = UNSET if self.seal is None else seal_reasoning(text, self.seal)
-        whole = Reasoning(id=place.item_id, status=status, content=(part,), encrypted_content=blob)
-        item = Raw(_encode(whole))
+        part = ReasoningText(text)
+        whole = Reasoning(id=self.place.item_id, status=status, content=(part,), encrypted_content=blob)
+        return Raw(_encode(whole))
+
+    def close(self, status: Status) -> tuple[list[Frame], Raw]:
+        place, text, item = self.place, "".join(self.texts), self.item(status)
         done = ReasoningDone(next(place.numbers), place.item_id, place.output_index, text)
         frames = [
             frame(done, "response.reasoning_text.done"),
-            _part(place, PART_DONE, part),
+            _part(place, PART_DONE, ReasoningText(text)),
             _item(place, ITEM_DONE, item),
         ]
         return frames, item
@@ -172,7 +183,7 @@ class CallBlock:
     texts: list[str] = field(default_factory=list)
 
     def open(self) -> list[Frame]:
-        return [_item(self.place, ITEM_ADDED, Raw(_encode(self._item("in_progress", ""))))]
+        return [_item(self.place, ITEM_ADDED, self.item("in_progress"))]
 
     def more(self, text: str, _: tuple[Token, ...]) -> list[Frame]:
         if not text:
@@ -185,9 +196,31 @@ class CallBlock:
         delta = ArgumentsDelta(next(place.numbers), place.item_id, place.output_index, text)
         return [frame(delta, "response.function_call_arguments.delta")]
 
+    def item(self, status: Status) -> Raw:
+        called, text = self.called, "".join(self.texts)
+        namespace = called.namespace or UNSET
+        if called.is_custom:
+            custom = CustomToolCall(
+                id=self.place.item_id,
+                status=status,
+                call_id=self.call_id,
+                name=called.name,
+                namespace=namespace,
+                input=text,
+            )
+            return Raw(_encode(custom))
+        function = FunctionCall(
+            id=self.place.item_id,
+            status=status,
+            call_id=self.call_id,
+            name=called.name,
+            namespace=namespace,
+            arguments=text,
+        )
+        return Raw(_encode(function))
+
     def close(self, status: Status) -> tuple[list[Frame], Raw]:
-        place, text = self.place, "".join(self.texts)
-        item = Raw(_encode(self._item(status, text)))
+        place, text, item = self.place, "".join(self.texts), self.item(status)
         if self.called.is_custom:
             custom = InputDone(next(place.numbers), place.item_id, place.output_index, text)
             return [
@@ -196,23 +229,3 @@ class CallBlock:
             ], item
         done = ArgumentsDone(next(place.numbers), place.item_id, place.output_index, self.called.name, text)
         return [frame(done, "response.function_call_arguments.done"), _item(place, ITEM_DONE, item)], item
-
-    def _item(self, status: Status, text: str) -> FunctionCall | CustomToolCall:
-        called = self.called
-        if called.is_custom:
-            return CustomToolCall(
-                id=self.place.item_id,
-                status=status,
-                call_id=self.call_id,
-                name=called.name,
-                namespace=called.namespace or UNSET,
-                input=text,
-            )
-        return FunctionCall(
-            id=self.place.item_id,
-            status=status,
-            call_id=self.call_id,
-            name=called.name,
-            namespace=called.namespace or UNSET,
-            arguments=text,
-        )

@@ -58,7 +58,8 @@ def read_items(sent: str | Sequence[msgspec.Raw] | None, path: str = "input") ->
 
 def references(items: Iterable[ReadItem]) -> tuple[str, ...]:
     """The ids of kept items that these refer to, in order."""
-    return tuple(item.id for item in items if isinstance(item, ItemReference))
+    named = (item.id for item in items if isinstance(item, ItemReference) or _is_bare(item))
+    return tuple(name for name in named if name is not None)
 
 
 def kept_items(
@@ -68,7 +69,7 @@ def kept_items(
     return tuple(
         _resolved(item, referenced, f"{path}[{place}]")
         if isinstance(item, ItemReference)
-        else _kept_form(item, ids)
+        else _kept_form(_remembered(item, referenced), ids)
         for place, item in enumerate(items)
     )
 
@@ -112,6 +113,16 @@ def _resolved(reference: ItemReference, referenced: Mapping[str, Item], path: st
         return referenced[reference.id]
     except KeyError:
         raise ItemNotFound(f"There is no item {reference.id[:200]!r} here.", param=f"{path}.id") from None
+
+
+def _is_bare(item: ReadItem) -> bool:
+    return isinstance(item, ReasoningItem) and not item.content and not item.encrypted_content
+
+
+def _remembered(item: Item, referenced: Mapping[str, Item]) -> Item:
+    # A client that knows only summaries drops our reasoning from a stream and sends the bare item back:
+    # its id is enough where we kept it, and where we did not the conversation goes on without that thought.
+    return referenced.get(item.id or "", item) if _is_bare(item) else item
 
 
 def _kept_form(item: Item, ids: Ids) -> Item:

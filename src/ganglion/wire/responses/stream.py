@@ -197,8 +197,13 @@ class ResponsesProjection:
         return [*frames, self._ended("response.incomplete" if is_cut else "response.completed", response)]
 
     def _fail(self, error: GanglionError) -> list[Frame]:
-        is_whole = self._is_block_closed
-        frames = self._run() + self._close("completed" if is_whole else "incomplete")
+        frames = self._run()
+        if self._is_block_closed:
+            frames += self._close("completed")
+        elif self._block is not None:
+            # Codex keeps every item that was done and asks again: one that was cut off is never called done.
+            self._output.append(self._block.item("incomplete"))
+            self._block = None
         return [*frames, self._ended("response.failed", self._failed(error))]
 
     def _failed(self, error: GanglionError) -> ResponseObject:

@@ -1,4 +1,4 @@
-"""The whole app: routes, wrapped in what every request passes."""
+"""The whole node as an app: routes, wrapped in what every request passes."""
 
 from starlette.routing import Router
 from starlette.types import ASGIApp
@@ -20,7 +20,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 
 
-def build_app(
+def build_node(
     engine: Engine,
     settings: ServerSettings,
     gate: Gate | None = None,

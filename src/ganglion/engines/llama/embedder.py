@@ -1,0 +1,149 @@
+"""Vectors and rankings on the server's side of a worker: inputs cut into questions, answers put together.
+
+Law: a question holds so little that whoever cancels soon stops the work, and the others get their turn.
+"""
+
+import asyncio
+import math
+from array import array
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
+from operator import mul
+from typing import Final
+
+from ganglion.core.engine import Embedded, Ranked, TokenEngine
+from ganglion.core.errors import ContextLengthExceeded, InvalidValue
+from ganglion.core.request import TextPrompt, TokenPrompt
+from ganglion.engines.ipc import Ready, Signs
+
+QUESTION_TOKENS: Final = 1024
+QUESTION_INPUTS: Final = 64
+AT_ONCE: Final = 2
+"""Questions of one request in the worker: it reads one while the other travels."""
+
+Tokens = tuple[int, ...]
+Ask = Callable[[list[Tokens], bool], Awaitable[tuple[bytes, ...]]]
+"""Vectors of a few inputs, of length 1 when told so."""
+
+
+class WorkerEmbedder:
+    """Embeds and ranks with one worker."""
+
+    def __init__(self, tokens: TokenEngine, ask: Ask, *, longest: int, vocabulary_size: int) -> None:
+        self._tokens = tokens
+        self._ask = ask
+        self._longest = longest
+        self._vocabulary_size = vocabulary_size
+
+    async def embed(self, inputs: Sequence[TextPrompt | TokenPrompt], *, is_normalized: bool) -> Embedded:
+        """A vector of each input."""
+        read = [await self._read(each, f"input[{place}]") for place, each in enumerate(inputs)]
+        vectors = await self._vectors(read, is_normalized=is_normalized)
+        return Embedded(vectors, sum(map(len, read)))
+
+    async def rank(self, query: str, documents: Sequence[str], ready: Ready) -> Ranked:
+        """How well each document answers the query."""
+        if ready.ranks:
+            return await self._classify(query, documents, ready)
+        inputs = [TextPrompt(query), *map(TextPrompt, documents)]
+        read = [
+            await self._read(each, f"documents[{place - 1}]" if place else "query")
+            for place, each in enumerate(inputs)
+        ]
+        first, *others = await self._vectors(read, is_normalized=True)
+        return Ranked(tuple(_dot(first, other) for other in others), sum(map(len, read)))
+
+    async def _classify(self, query: str, documents: Sequence[str], ready: Ready) -> Ranked:
+        pairs = [await self._pair(query, document, ready) for document in documents]
+        for place, pair in enumerate(pairs):
+            self._check(pair, f"documents[{place}]")
+        answers = await self._vectors(pairs, is_normalized=False)
+        return Ranked(tuple(map(_relevance, answers)), sum(map(len, pairs)))
+
+    async def _pair(self, query: str, document: str, ready: Ready) -> Tokens:
+        """A query and a document as the classifier was trained to see them."""
+        if ready.rank_template is not None:
+            asked = ready.rank_template.replace("{query}", query).replace("{document}", document)
+            return await self._tokens.tokenize(asked, add_special=False, parse_special=True)
+        signs = ready.signs
+        texts = [
+            await self._tokens.tokenize(text, add_special=False, parse_special=False)
+            for text in (query, document)
+        ]
+        return joined(texts[0], texts[1], signs)
+
+    async def _read(self, given: TextPrompt | TokenPrompt, param: str) -> Tokens:
+        if isinstance(given, TextPrompt):
+            tokens = await self._tokens.tokenize(
+                given.text, add_special=given.adds_special, parse_special=True
+            )
+        else:
+            tokens = given.tokens
+            for token in tokens:
+                if not 0 <= token < self._vocabulary_size:
+                    raise InvalidValue(
+                        f"Token {token} is not in the vocabulary of {self._vocabulary_size} tokens.",
+                        param=param,
+                    )
+        self._check(tokens, param)
+        return tokens
+
+    def _check(self, tokens: Tokens, param: str) -> None:
+        if not tokens:
+            raise InvalidValue(f"'{param}' is empty; give it at least one token.", param=param)
+        if len(tokens) > self._longest:
+            raise _too_long(len(tokens), self._longest, param)
+
+    async def _vectors(self, inputs: list[Tokens], *, is_normalized: bool) -> tuple[bytes, ...]:
+        turn = asyncio.Semaphore(AT_ONCE)
+
+        async def ask(part: list[Tokens]) -> tuple[bytes, ...]:
+            async with turn:
+                return await self._ask(part, is_normalized)
+
+        asking = [asyncio.ensure_future(ask(part)) for part in parts_of(inputs)]
+        try:
+            return tuple(chain.from_iterable([await answer for answer in asking]))
+        finally:
+            for each in asking:
+                each.cancel()
+            await asyncio.gather(*asking, return_exceptions=True)
+
+
+def parts_of(inputs: Sequence[Tokens]) -> list[list[Tokens]]:
+    """The inputs in order, as many together as one question may hold, and one at least."""
+    parts: list[list[Tokens]] = []
+    room = 0
+    for each in inputs:
+        if not parts or len(each) > room or len(parts[-1]) == QUESTION_INPUTS:
+            parts.append([])
+            room = QUESTION_TOKENS
+        parts[-1].append(each)
+        room -= len(each)
+    return parts
+
+
+def joined(query: Tokens, document: Tokens, signs: Signs) -> Tokens:
+    """Two texts with the vocabulary's signs around and between them."""
+    bos = (signs.bos,) if signs.adds_bos and signs.bos is not None else ()
+    end = signs.eos if signs.eos is not None else signs.separator
+    eos = (end,) if signs.adds_eos and end is not None else ()
+    separator = (signs.separator,) if signs.adds_separator and signs.separator is not None else ()
+    return (*bos, *query, *eos, *separator, *document, *eos)
+
+
+def _relevance(answer: bytes) -> float:
+    """From 0 to 1: one output is a logit, and of several the first is the probability that it fits."""
+    values = array("f", answer)
+    return 0.5 * (1.0 + math.tanh(values[0] / 2)) if len(values) == 1 else values[0]
+
+
+def _dot(left: bytes, right: bytes) -> float:
+    return float(sum(map(mul, array("f", left), array("f", right))))
+
+
+def _too_long(tokens: int, longest: int, param: str) -> ContextLengthExceeded:
+    error = ContextLengthExceeded(tokens, longest)
+    error.param = param
+    error.message = f"'{param}' holds {tokens} tokens; {longest} is the most that this model embeds."
+    return error

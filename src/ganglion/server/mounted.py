@@ -1,0 +1,115 @@
+"""The wires as an app inside somebody else's: over any engine, under any path.
+
+Law: nothing here listens, opens or closes: the engine and the store are the caller's, before and after.
+"""
+
+from collections.abc import AsyncGenerator, Collection
+from contextlib import aclosing
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
+from starlette.types import ASGIApp
+
+from ganglion.core.engine import Engine, ModelState
+from ganglion.core.errors import EngineUnavailable
+from ganglion.core.events import Event, Failed
+from ganglion.core.request import Request, Sampling
+from ganglion.server.auth import Auth
+from ganglion.server.deadlines import Deadlined
+from ganglion.server.drain import Gate
+from ganglion.server.keys import KeyRing
+from ganglion.server.metrics import Metrics
+from ganglion.server.observe import Observed
+from ganglion.server.ports import ports_of
+from ganglion.server.refusals import Refusals
+from ganglion.server.request_log import RequestLog
+from ganglion.server.routes import build_routes
+from ganglion.server.settings import ServerSettings
+from ganglion.server.state import State
+
+WIRES: Final = ("/v1", "/api", "/tokenize", "/detokenize", "/tokenizer_info", "/apply_template")
+"""What is served unless told otherwise: every wire, and nothing of a node's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a request gets that does not say it."""
+
+    sampling: Sampling = Sampling()
+    max_tokens: int | None = None
+
+
+def build_app(
+    engine: Engine | None = None,
+    *,
+    paths: Collection[str] | None = None,
+    strict: bool = False,
+    defaults: Defaults | None = None,
+    api_keys: Collection[str] = (),
+    state: State | None = None,
+    settings: ServerSettings | None = None,
+) -> ASGIApp:
+    """An ASGI app that speaks the wires over an engine; without one, every answer is a 503.
+
+    `paths` chooses routes: each names one, or all below it. `strict` refuses fields that nobody knows.
+    `state` is where responses are kept; left out, none are. `settings` bounds bodies, streams and deadlines.
+    """
+    chosen = replace(settings or ServerSettings(), is_strict=strict, api_keys=tuple(api_keys))
+    inner = Defaulted(engine or NoEngine(), defaults or Defaults())
+    gate, metrics = Gate(chosen.max_in_flight), Metrics()
+    measured = Observed(Deadlined(inner, chosen.deadlines), metrics)
+    ports = ports_of(engine or NoEngine(), measured)
+    routes = build_routes(ports, chosen, gate, metrics, state=state)
+    router = Router([route for route in routes if _is_chosen(route, paths or WIRES)], redirect_slashes=False)
+    return RequestLog(Refusals(Auth(router, KeyRing(chosen.api_keys))), gate)
+
+
+class NoEngine:
+    """Stands where no engine was configured."""
+
+    def models(self) -> tuple[ModelState, ...]:
+        """None."""
+        return ()
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The error that says so."""
+        yield Failed(EngineUnavailable("No engine is configured behind this server."))
+
+
+class Defaulted:
+    """An engine that fills in what a request leaves open."""
+
+    def __init__(self, inner: Engine, defaults: Defaults) -> None:
+        self._inner = inner
+        self._defaults = defaults
+
+    def models(self) -> tuple[ModelState, ...]:
+        """The inner engine's."""
+        return self._inner.models()
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The inner engine's answer to the request as it is filled in."""
+        defaults = self._defaults
+        filled = replace(
+            request,
+            sampling=_filled(request.sampling, defaults.sampling),
+            max_tokens=defaults.max_tokens if request.max_tokens is None else request.max_tokens,
+        )
+        async with aclosing(self._inner.generate(filled)) as events:
+            async for event in events:
+                yield event
+
+
+def _filled(asked: Sampling, defaults: Sampling) -> Sampling:
+    missing = {
+        field.name: getattr(defaults, field.name)
+        for field in fields(Sampling)
+        if getattr(asked, field.name) in (None, ())
+    }
+    return replace(asked, **missing)
+
+
+def _is_chosen(route: BaseRoute, paths: Collection[str]) -> bool:
+    assert isinstance(route, Route | WebSocketRoute)
+    return any(route.path == path or route.path.startswith(f"{path.rstrip('/')}/") for path in paths)

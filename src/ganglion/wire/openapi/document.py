@@ -1,0 +1,70 @@
+"""The OpenAPI 3.1 document: every route of a node, with schemas taken from the structs that the wires use."""
+
+import msgspec
+
+from ganglion.core.request import JsonValue
+from ganglion.wire.errors import ErrorEnvelope
+from ganglion.wire.openapi import answering, anthropic, node, ollama, reading, state
+from ganglion.wire.openapi.operation import JSON, Json, Operation, json_answer, ref
+
+_PARTS = (answering, state, anthropic, reading, ollama, node)
+OPERATIONS: tuple[Operation, ...] = tuple(operation for part in _PARTS for operation in part.OPERATIONS)
+_SHAPES = (ErrorEnvelope, *(shape for part in _PARTS for shape in part.SHAPES))
+
+
+def document(version: str) -> Json:
+    """The whole document."""
+    paths: dict[str, JsonValue] = {}
+    for operation in OPERATIONS:
+        methods = paths.setdefault(operation.path, {})
+        assert isinstance(methods, dict)
+        methods[operation.method] = _described(operation)
+    _, schemas = msgspec.json.schema_components(_SHAPES, ref_template="#/components/schemas/{name}")
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Ganglion",
+            "version": version,
+            "description": "An inference node. Each route tells errors in the words of its wire.",
+        },
+        "security": [{"bearer": []}, {"apiKey": []}],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "apiKey": {"type": "apiKey", "in": "header", "name": "x-api-key"},
+            },
+        },
+    }
+
+
+def encode(value: Json) -> bytes:
+    """The document as it is served."""
+    return msgspec.json.encode(value)
+
+
+def _described(operation: Operation) -> Json:
+    answers: Json = dict(operation.answers)
+    if operation.can_fail:
+        answers["4XX"] = json_answer("The request cannot be answered as it stands.", operation.failure)
+        answers["5XX"] = json_answer(
+            "The server cannot answer now; a 503 says when to retry.", operation.failure
+        )
+    described: Json = {
+        "summary": operation.summary,
+        "operationId": _operation_id(operation),
+        "responses": answers,
+    }
+    if operation.parameters:
+        described["parameters"] = list(operation.parameters)
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": {JSON: {"schema": ref(operation.body)}}}
+    if operation.is_public:
+        described["security"] = []
+    return described
+
+
+def _operation_id(operation: Operation) -> str:
+    words = operation.path.replace("{", "").replace("}", "").replace(".", "/").split("/")
+    return "_".join([operation.method, *filter(None, words)])

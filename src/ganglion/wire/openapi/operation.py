@@ -1,0 +1,59 @@
+"""One method of one route, and the pieces that descriptions are made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from ganglion.core.request import JsonValue
+from ganglion.wire.errors import ErrorEnvelope
+
+Json = dict[str, JsonValue]
+
+JSON = "application/json"
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One method of one route."""
+
+    method: str
+    path: str
+    summary: str
+    answers: Json
+    body: str | None = None
+    parameters: Sequence[Json] = ()
+    is_public: bool = False
+    can_fail: bool = True
+    failure: type[msgspec.Struct] = ErrorEnvelope
+
+
+def ref(name: str) -> Json:
+    """A shape by its name."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def content(description: str, media_type: str, schema: Json) -> Json:
+    """A body of some media type."""
+    return {"description": description, "content": {media_type: {"schema": schema}}}
+
+
+def json_answer(description: str, shape: type[msgspec.Struct]) -> Json:
+    """A JSON body of this shape."""
+    return content(description, JSON, ref(shape.__name__))
+
+
+def either(description: str, *shapes: type[msgspec.Struct]) -> Json:
+    """A JSON body of one of these shapes."""
+    return content(description, JSON, {"anyOf": [ref(shape.__name__) for shape in shapes]})
+
+
+def text_answer(description: str, media_type: str) -> Json:
+    """A body of text."""
+    return content(description, media_type, {"type": "string"})
+
+
+def switch(name: str, description: str) -> Json:
+    """A header that 1 switches on."""
+    schema: Json = {"type": "string", "enum": ["0", "1"]}
+    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}

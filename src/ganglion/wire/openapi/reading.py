@@ -1,0 +1,91 @@
+"""What is asked of a model besides an answer: vectors, scores, tokens."""
+
+from ganglion.wire.embeddings import EmbeddingList, EmbeddingsBody
+from ganglion.wire.openapi.operation import Json, Operation, json_answer
+from ganglion.wire.rerank import RerankBody, Reranked
+from ganglion.wire.score import ScoreBody, Scores
+from ganglion.wire.tokenizer import (
+    DetokenizeAnswer,
+    DetokenizeBody,
+    TemplateAnswer,
+    TemplateBody,
+    TokenizeAnswer,
+    TokenizeBody,
+    TokenizerCard,
+)
+
+_NAMED: Json = {
+    "name": "model",
+    "in": "query",
+    "required": False,
+    "description": "A model; may be left out where one is here.",
+    "schema": {"type": "string"},
+}
+
+SHAPES = (
+    EmbeddingsBody,
+    EmbeddingList,
+    RerankBody,
+    Reranked,
+    ScoreBody,
+    Scores,
+    TokenizeBody,
+    TokenizeAnswer,
+    DetokenizeBody,
+    DetokenizeAnswer,
+    TemplateBody,
+    TemplateAnswer,
+    TokenizerCard,
+)
+
+OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "post",
+        "/v1/embeddings",
+        "Make a vector of each input.",
+        {"200": json_answer("The vectors.", EmbeddingList)},
+        body="EmbeddingsBody",
+    ),
+    Operation(
+        "post",
+        "/v1/rerank",
+        "Order documents by how well they answer a query.",
+        {"200": json_answer("The documents, best first.", Reranked)},
+        body="RerankBody",
+    ),
+    Operation(
+        "post",
+        "/v1/score",
+        "Say how likely the tokens of a prompt are.",
+        {"200": json_answer("The logprobs of each range.", Scores)},
+        body="ScoreBody",
+    ),
+    Operation(
+        "post",
+        "/tokenize",
+        "Turn a text or a chat into tokens.",
+        {"200": json_answer("The tokens.", TokenizeAnswer)},
+        body="TokenizeBody",
+    ),
+    Operation(
+        "post",
+        "/detokenize",
+        "Turn tokens into text.",
+        {"200": json_answer("The text.", DetokenizeAnswer)},
+        body="DetokenizeBody",
+    ),
+    Operation(
+        "post",
+        "/apply_template",
+        "Show a chat as the model reads it.",
+        {"200": json_answer("The prompt.", TemplateAnswer)},
+        body="TemplateBody",
+    ),
+    Operation(
+        "get",
+        "/tokenizer_info",
+        "Describe a model's tokenizer.",
+        {"200": json_answer("The tokenizer.", TokenizerCard)},
+        parameters=(_NAMED,),
+    ),
+)

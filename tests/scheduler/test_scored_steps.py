@@ -1,0 +1,107 @@
+"""Prompts whose logits are wanted: each position once, in exact batches, whatever is cached."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.places import LaneShape
+from ganglion.scheduler.pool import KvPool, PoolShape
+from ganglion.scheduler.scheduler import Scheduler
+from ganglion.scheduler.sequence import SMALLEST_EXACT, Sequence
+from ganglion.scheduler.spans import clipped, end_of, first_from, merged, shifted
+
+LENGTH = 400
+MOST_ROWS = 128
+ranges = st.lists(
+    st.tuples(st.integers(0, LENGTH), st.one_of(st.none(), st.integers(0, LENGTH + 50))), max_size=6
+)
+
+
+@given(asked=ranges, start=st.integers(0, LENGTH), end=st.integers(0, LENGTH), most=st.integers(1, 50))
+def test_spans_are_the_sets_they_stand_for(
+    asked: list[tuple[int, int | None]], start: int, end: int, most: int
+) -> None:
+    wanted = {
+        place for low, high in asked for place in range(low, LENGTH if high is None else min(high, LENGTH))
+    }
+    spans = merged(asked, LENGTH)
+    assert [place for span in spans for place in range(*span)] == sorted(wanted)
+    inside = {place for span in clipped(spans, start, end) for place in range(*span)}
+    assert inside == {place for place in wanted if start <= place < end}
+    assert {place for span in shifted(spans, -1) for place in range(*span)} == {
+        place - 1 for place in wanted if place
+    }
+    assert first_from(spans, start) == min((place for place in wanted if place >= start), default=None)
+    stop = end_of(spans, start, most)
+    ahead = sorted(place for place in wanted if place >= start)
+    assert stop == (None if len(ahead) <= most else ahead[most - 1] + 1)
+
+
+@settings(deadline=None)
+@given(
+    prompts=st.lists(st.tuples(st.integers(1, LENGTH), st.integers(0, 2), ranges), min_size=1, max_size=6),
+    is_deterministic=st.booleans(),
+    speed_s=st.sampled_from([0.0001, 0.004, 0.05]),
+    aborted=st.integers(0, 6),
+)
+def test_every_wanted_position_runs_once_in_an_exact_batch(
+    prompts: list[tuple[int, int, list[tuple[int, int | None]]]],
+    is_deterministic: bool,
+    speed_s: float,
+    aborted: int,
+) -> None:
+    shape = PoolShape((LaneShape(2, 96, False), LaneShape(4, 512, True)), parked_tokens=300)
+    scheduler = Scheduler(
+        KvPool(shape),
+        Pace(0.5, 256),
+        context=LENGTH + 8,
+        parallel=4,
+        is_deterministic=is_deterministic,
+        most_rows=MOST_ROWS,
+    )
+    sequences: dict[int, Sequence] = {}
+    for number, (length, salt, asked) in enumerate(prompts):
+        tokens = [salt * 1000 + place for place in range(length)]
+        wanted = shifted(merged(asked, length), -1)
+        sequence = Sequence.new(
+            number,
+            salt=f"s{salt}",
+            tokens=tokens,
+            max_tokens=number % 2,
+            priority=number % 3,
+            arrived_s=0.0,
+            wanted=wanted,
+        )
+        sequences[number] = sequence
+        scheduler.add(sequence)
+    seen: dict[int, list[int]] = {number: [] for number in sequences}
+    now_s = 0.0
+    for turn in range(400):
+        if turn == 3 and aborted in sequences:
+            scheduler.remove(aborted)
+        if scheduler.is_idle:
+            break
+        now_s += 1.0
+        step = scheduler.plan(now_s)
+        if step is None:
+            continue
+        assert sum(high - low for chunk in step.chunks for low, high in chunk.wanted) <= MOST_ROWS
+        for chunk in step.chunks:
+            seen[chunk.sequence] += [place for span in chunk.wanted for place in range(*span)]
+            if chunk.wanted and not is_deterministic:
+                assert len(step.chunks) == 1
+                whole = chunk.count == len(sequences[chunk.sequence].tokens)
+                assert whole or chunk.count >= SMALLEST_EXACT
+        ended = [
+            chunk
+            for chunk in step.chunks
+            if chunk.start + chunk.count == len(sequences[chunk.sequence].tokens)
+        ]
+        scheduler.commit(step, {}, step.tokens * speed_s)
+        for chunk in ended:
+            assert chunk.wants_logits != sequences[chunk.sequence].is_only_read
+            scheduler.remove(chunk.sequence)
+    assert scheduler.is_idle
+    for number, sequence in sequences.items():
+        expected = [place for span in sequence.wanted for place in range(*span)]
+        assert seen[number] == expected or number == aborted
