@@ -16,6 +16,8 @@ import pytest
 
 COMMAND = (sys.executable, "-m", "ganglion.cli.main", "chat", "--engine", "echo")
 WAIT_S = 15.0
+PERSON_S = 0.3
+"""A signal between the prompt and the wait for a key is seen only with the next key; nobody is that fast."""
 
 
 class Terminal:
@@ -78,6 +80,7 @@ def test_ctrl_c_stops_the_answer_and_not_the_program(terminal: Terminal) -> None
 
 def test_ctrl_c_at_the_prompt_says_how_to_leave(terminal: Terminal) -> None:
     terminal.expect("> ")
+    time.sleep(PERSON_S)
     terminal.send("\x03")
     terminal.expect("Ctrl-D or /exit leaves\r\n> ")
     terminal.send("/exit\n")

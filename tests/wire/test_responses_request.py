@@ -108,7 +108,7 @@ def test_everything_that_codex_sends_is_taken() -> None:
         "multi_agent_v1__spawn_agent",
         "multi_agent_v1__wait_agent",
     ]
-    assert codex.warnings == ("'tools[8]' is a 'web_search', which is not run here, and was left out",)
+    assert codex.warnings == ("the tool 'web_search', which is not run here",)
     said = codex.request.prompt.messages
     assert [message.role for message in said] == [
         *("developer", "developer", "user", "user", "assistant", "tool"),
@@ -210,9 +210,7 @@ def test_reasoning_that_we_sealed_is_opened_and_that_of_others_is_left_out_with_
     done = {"role": "assistant", "content": "yes"}
     assert messages([ours, done]) == (Message("assistant", "yes", reasoning="hm"),)
     assert messages([theirs, done]) == (Message("assistant", "yes"),)
-    assert call([theirs, done]).warnings == (
-        "'input[0].encrypted_content' was not sealed here, and was left out",
-    )
+    assert call([theirs, done]).warnings == ("reasoning that was not sealed here",)
 
 
 def test_reasoning_with_nothing_after_it_is_not_lost() -> None:
@@ -369,9 +367,9 @@ def test_every_tool_that_we_run_is_offered_and_the_hosted_ones_are_dropped_and_e
         )
     )
     assert [warning.split(",")[0] for warning in found.warnings] == [
-        "'tools[5]' is a 'web_search'",
-        "'tools[6].tools[1]' is a 'mystery'",
-        "'tools[9]' is a 'mcp'",
+        "the tool 'web_search'",
+        "the tool 'mystery'",
+        "the tool 'mcp'",
     ]
     echoed = [json.loads(bytes(tool)) for tool in found.reply.response.tools]
     assert echoed[1] == {

@@ -10,9 +10,9 @@ from ganglion.core.engine import Engine
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
 from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.once import unknown_fields
 from ganglion.server.scope import is_on, tenant
 from ganglion.server.settings import ServerSettings
-from ganglion.server.unknown_fields import UnknownFields
 from ganglion.wire import chat
 
 
@@ -23,7 +23,7 @@ class ChatDoor:
         self._engine = engine
         self._settings = settings
         self._gate = gate
-        self._unknown = UnknownFields()
+        self._unknown = unknown_fields()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)

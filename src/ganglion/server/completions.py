@@ -10,9 +10,9 @@ from ganglion.core.engine import Engine
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
 from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.once import unknown_fields
 from ganglion.server.scope import tenant
 from ganglion.server.settings import ServerSettings
-from ganglion.server.unknown_fields import UnknownFields
 from ganglion.wire import completions
 
 # One call may hold a thousand prompts: enough of them at once to fill a batch, and no engine's whole queue.
@@ -26,7 +26,7 @@ class CompletionsDoor:
         self._engine = engine
         self._settings = settings
         self._gate = gate
-        self._unknown = UnknownFields()
+        self._unknown = unknown_fields()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)

@@ -9,16 +9,14 @@ from starlette.types import Receive, Scope, Send
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
 from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.once import left_out, unknown_fields
 from ganglion.server.ports import Ports
 from ganglion.server.scope import request_id, tenant
 from ganglion.server.settings import ServerSettings
-from ganglion.server.unknown_fields import UnknownFields
 from ganglion.wire import messages
 from ganglion.wire.seal import HmacSeal
 
 logger = logging.getLogger("ganglion.server")
-
-_NAME_SHOWN = 64
 
 
 class MessagesDoor:
@@ -29,13 +27,15 @@ class MessagesDoor:
         self._settings = settings
         self._gate = gate
         self._seal = seal
-        self._unknown = UnknownFields()
+        self._unknown = unknown_fields()
+        self._left_out = left_out()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
         call = messages.parse(body, arrival(scope, self._settings, self._seal))
         self._unknown.note(call.unknown_fields)
-        _tell_dropped(call, scope)
+        self._left_out.note(f"the tool {name!r}, which is not run here" for name in call.dropped_tools)
+        _tell_unsealed(call, scope)
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
@@ -57,7 +57,7 @@ class CountTokensDoor:
         self._settings = settings
         self._gate = gate
         self._seal = seal
-        self._unknown = UnknownFields()
+        self._unknown = unknown_fields()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
@@ -83,10 +83,7 @@ def arrival(scope: Scope, settings: ServerSettings, seal: HmacSeal) -> messages.
     )
 
 
-def _tell_dropped(call: messages.MessagesCall, scope: Scope) -> None:
-    if call.dropped_tools:
-        shown = ", ".join(name[:_NAME_SHOWN] for name in call.dropped_tools[:16])
-        logger.warning("hosted tools are not run here: %r, request_id=%s", shown, request_id(scope))
+def _tell_unsealed(call: messages.MessagesCall, scope: Scope) -> None:
     if call.unsealed_thoughts:
         logger.debug(
             "%d thinking blocks without our seal were left out, request_id=%s",

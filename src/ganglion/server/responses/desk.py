@@ -13,11 +13,11 @@ from typing import Literal
 import msgspec
 
 from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.server.once import left_out, unknown_fields
 from ganglion.server.responses.history import History, Recent
 from ganglion.server.responses.identity import ItemIds, new_response_id
 from ganglion.server.responses.owed import Owed
 from ganglion.server.state import State
-from ganglion.server.unknown_fields import UnknownFields
 from ganglion.store.values import NewItem, Status, StoredEvent, StoredResponse
 from ganglion.wire import responses
 from ganglion.wire.frame import Comment, Frame
@@ -63,7 +63,8 @@ class Desk:
         self._seal = state.seal
         self._is_strict = is_strict
         self._history = History(state.store)
-        self._unknown = UnknownFields()
+        self._unknown = unknown_fields()
+        self._left_out = left_out()
         self._owed = Owed(state)
 
     async def open(
@@ -97,9 +98,7 @@ class Desk:
             keep_markers=keep_markers,
         )
         call = responses.call_of(asked, arrival, history=history, referenced=referenced)
-        if call.warnings:
-            more = len(call.warnings) - 1
-            logger.warning("%s: %s%s", response_id, call.warnings[0], f", and {more} more" if more else "")
+        self._left_out.note(call.warnings)
         projection = responses.ResponsesProjection(
             call.reply, ids=ids, clock_s=lambda: int(time.time()), seal=seal
         )

@@ -132,7 +132,7 @@ class Offer:
                     self._add(each, f"{path}.tools[{place}]", inner.name, is_repeatable)
                 return
             case _:
-                self.warnings.append(f"'{path}' is a {kind[:64]!r}, which is not run here, and was left out")
+                self.warnings.append(f"the tool {kind[:64]!r}, which is not run here")
                 return
         if tool.name in self.called:
             if is_repeatable:

@@ -114,7 +114,7 @@ class Turns:
             text = None if self.seal is None else open_reasoning(item.encrypted_content, self.seal)
             if text is None:
                 # Reasoning of another server is no reason to end a conversation: its answers are all there.
-                self.warnings.append(f"'{path}.encrypted_content' was not sealed here, and was left out")
+                self.warnings.append("reasoning that was not sealed here")
             else:
                 self._reasoning.append(text)
 
