@@ -3,13 +3,12 @@
 import time
 import uuid
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import Engine
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
-from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.http import json_response, read_json, stream, while_connected
 from ganglion.server.once import unknown_fields
 from ganglion.server.scope import tenant
 from ganglion.server.settings import ServerSettings
@@ -44,7 +43,7 @@ class CompletionsDoor:
                 await stream(answers, projection, send, self._settings)
                 return
             whole = completions.body(await answers.whole(), call.reply)
-        await Response(whole, media_type="application/json")(scope, receive, send)
+        await json_response(whole)(scope, receive, send)
 
     def _arrival(self, scope: Scope) -> completions.Arrival:
         return completions.Arrival(

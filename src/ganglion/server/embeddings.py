@@ -4,13 +4,12 @@ import asyncio
 import uuid
 from collections.abc import Awaitable, Callable
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import Embedder
 from ganglion.core.errors import DeadlineExceeded
 from ganglion.server.drain import Gate
-from ganglion.server.http import read_json, while_connected
+from ganglion.server.http import json_response, read_json, while_connected
 from ganglion.server.scope import tenant
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import embeddings, rerank
@@ -39,7 +38,7 @@ class WholeDoor:
                 answer = await self._answer(body, tenant(scope))
         except TimeoutError:
             raise DeadlineExceeded("total", limit_s) from None
-        await Response(answer, media_type="application/json")(scope, receive, send)
+        await json_response(answer)(scope, receive, send)
 
 
 def embeddings_door(embedder: Embedder, settings: ServerSettings, gate: Gate) -> WholeDoor:

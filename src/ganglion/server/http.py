@@ -10,6 +10,7 @@ from contextlib import aclosing, closing
 from dataclasses import dataclass
 from typing import Protocol
 
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import BodyTooLarge, DeadlineExceeded, UnsupportedMediaType
@@ -45,6 +46,11 @@ def stream_headers(framing: Framing = SERVER_SENT_EVENTS) -> list[tuple[bytes, b
 
 class ReaderStalled(Exception):
     """The client is connected and does not read."""
+
+
+def json_response(body: bytes, status: int = 200) -> Response:
+    """A whole JSON answer."""
+    return Response(body, status, media_type="application/json")
 
 
 async def read_json(scope: Scope, receive: Receive, settings: ServerSettings) -> bytes:

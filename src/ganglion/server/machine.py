@@ -9,6 +9,7 @@ from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import RouteNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.drain import Gate
+from ganglion.server.http import json_response
 from ganglion.wire import discovery, health
 
 
@@ -33,7 +34,7 @@ class MachineDoor:
     async def health(self, _: Request) -> Response:
         """How the node is doing; the devices are read elsewhere, the rest now."""
         devices = () if self._machine is None else await self._machine.readings()
-        return _json(
+        return json_response(
             health.body(
                 self._engine.models(),
                 uptime_s=time.monotonic() - self._began_s,
@@ -49,8 +50,4 @@ class MachineDoor:
             raise RouteNotFound("This server does not know the machine that it runs on.")
         machine = await self._machine.describe()
         max_context = max((model.context_length for model in self._engine.models()), default=None)
-        return _json(discovery.body(machine, version=self._version, max_context=max_context))
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
+        return json_response(discovery.body(machine, version=self._version, max_context=max_context))

@@ -13,7 +13,7 @@ from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import Engine, LoadProgress, ModelHolder, ModelState
 from ganglion.core.errors import EngineUnavailable, GanglionError, ModelNotFound
-from ganglion.server.http import read_json, stream_headers, while_connected
+from ganglion.server.http import json_response, read_json, stream_headers, while_connected
 from ganglion.server.scope import header
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import management
@@ -32,7 +32,7 @@ class ModelViews:
 
     async def every(self, _: Request) -> Response:
         """`GET /models`."""
-        return _json(management.every(self._engine.models()))
+        return json_response(management.every(self._engine.models()))
 
     async def endpoint(self, request: Request) -> Response:
         """`GET /models/{id}/endpoint`: the address under which this connection reached the node."""
@@ -41,14 +41,14 @@ class ModelViews:
             raise ModelNotFound(model.id, hint="It is not loaded.")
         host, port = request.scope["server"]
         address = f"[{host}]" if ":" in host else host
-        return _json(management.endpoint(f"{self._scheme}://{address}:{port}/v1"))
+        return json_response(management.endpoint(f"{self._scheme}://{address}:{port}/v1"))
 
     async def capabilities(self, request: Request) -> Response:
         """`GET /models/{id}/capabilities`; 404 means that nobody can say yet."""
         model = self._known(request.path_params["model"])
         if not model.capabilities:
             raise ModelNotFound(model.id, hint="What it can do is not known before it is loaded.")
-        return _json(management.capabilities(model))
+        return json_response(management.capabilities(model))
 
     def _known(self, name: str) -> ModelState:
         for model in self._engine.models():
@@ -73,15 +73,13 @@ class LoadDoor:
         async with aclosing(held_by(self._holder).load(name, options)) as steps:
             step = await anext(steps)
             if b"wait=false" in scope["query_string"].split(b"&"):
-                await Response(management.loaded(step), 202, media_type="application/json")(
-                    scope, receive, send
-                )
+                await json_response(management.loaded(step), 202)(scope, receive, send)
             elif b"text/event-stream" in (header(scope, b"accept") or b""):
                 await _stream(step, steps, send, self._settings.keep_alive_s)
             else:
                 async for step in steps:  # noqa: B007 - the last one is the answer
                     pass
-                await _json(management.loaded(step))(scope, receive, send)
+                await json_response(management.loaded(step))(scope, receive, send)
 
 
 class UnloadDoor:
@@ -94,7 +92,7 @@ class UnloadDoor:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name, is_forced = management.parse_unload(await read_json(scope, receive, self._settings))
         await held_by(self._holder).unload(name, is_forced=is_forced)
-        await _json(management.unloaded(name))(scope, receive, send)
+        await json_response(management.unloaded(name))(scope, receive, send)
 
 
 async def _stream(
@@ -145,7 +143,3 @@ def held_by(holder: ModelHolder | None) -> ModelHolder:
     if holder is None:
         raise EngineUnavailable("The models of this engine are fixed; none can be loaded or unloaded.")
     return holder
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

@@ -3,12 +3,11 @@
 import logging
 import uuid
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
-from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.http import json_response, read_json, stream, while_connected
 from ganglion.server.once import left_out, unknown_fields
 from ganglion.server.ports import Ports
 from ganglion.server.scope import request_id, tenant
@@ -46,7 +45,7 @@ class MessagesDoor:
                 return
             (answer,) = await answers.whole()
         whole = messages.body(answer, call.reply)
-        await Response(whole, media_type="application/json")(scope, receive, send)
+        await json_response(whole)(scope, receive, send)
 
 
 class CountTokensDoor:
@@ -69,7 +68,7 @@ class CountTokensDoor:
     async def _count(self, call: messages.CountCall, scope: Scope, receive: Receive, send: Send) -> None:
         read = await self._reader.read(call.request)
         counted = messages.count_body(len(read.tokens))
-        await Response(counted, media_type="application/json")(scope, receive, send)
+        await json_response(counted)(scope, receive, send)
 
 
 def arrival(scope: Scope, settings: ServerSettings, seal: HmacSeal) -> messages.Arrival:

@@ -6,7 +6,6 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -15,7 +14,7 @@ from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.request import Request, TextPrompt, TokenPrompt
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
-from ganglion.server.http import read_json, stream, while_connected
+from ganglion.server.http import json_response, read_json, stream, while_connected
 from ganglion.server.management import held_by
 from ganglion.server.ollama_models import NDJSON, ModelsDoor, PullDoor
 from ganglion.server.ports import Ports
@@ -82,7 +81,7 @@ class AnswerDoor:
         request = replace(call.request, model=models.meant(call.request.model, self._engine.models()))
         if call.purpose == "unload":
             await held_by(self._holder).unload(request.model, is_forced=False)
-            await _json(ollama.nothing_said(call.reply, "unload"))(scope, receive, send)
+            await json_response(ollama.nothing_said(call.reply, "unload"))(scope, receive, send)
             return
         async with Answers(self._engine, (request,)) as answers:
             if call.is_streamed and call.purpose == "answer":
@@ -94,7 +93,7 @@ class AnswerDoor:
             whole = ollama.nothing_said(call.reply, "load")
         else:
             whole = ollama.body(answer, call.reply)
-        await _json(whole)(scope, receive, send)
+        await json_response(whole)(scope, receive, send)
 
     def _note(self, call: ollama.Call) -> None:
         for field in call.unknown_fields:
@@ -141,7 +140,7 @@ class EmbedDoor:
         name = models.meant(call.request.model, self._ports.engine.models())
         embedded = await self._embed(call, replace(call.request, model=name))
         whole = self._body(call, embedded, time.perf_counter() - began_s)
-        await _json(whole)(scope, receive, send)
+        await json_response(whole)(scope, receive, send)
 
     async def _embed(self, call: ollama.EmbedCall, request: EmbedRequest) -> Embedded:
         if not request.inputs:
@@ -192,7 +191,3 @@ def _arrival(scope: Scope, settings: ServerSettings) -> ollama.Arrival:
         tenant=tenant(scope),
         is_strict=settings.is_strict,
     )
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

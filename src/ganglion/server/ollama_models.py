@@ -9,7 +9,7 @@ from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import Engine, LoadOptions, LoadProgress, ModelHolder, ModelState, TokenizerInfo
 from ganglion.core.errors import EngineUnavailable, GanglionError, ModelNotFound
-from ganglion.server.http import Framing, read_json, stream_headers, while_connected
+from ganglion.server.http import Framing, json_response, read_json, stream_headers, while_connected
 from ganglion.server.management import worth_telling
 from ganglion.server.ports import Ports
 from ganglion.server.settings import ServerSettings
@@ -29,21 +29,21 @@ class ModelsDoor:
 
     async def tags(self, _: Request) -> Response:
         """`GET /api/tags`."""
-        return _json(models.tags(self._engine.models()))
+        return json_response(models.tags(self._engine.models()))
 
     async def processes(self, _: Request) -> Response:
         """`GET /api/ps`."""
-        return _json(models.processes(self._engine.models()))
+        return json_response(models.processes(self._engine.models()))
 
     async def version(self, _: Request) -> Response:
         """`GET /api/version`."""
-        return _json(models.version())
+        return json_response(models.version())
 
     async def show(self, request: Request) -> Response:
         """`POST /api/show`."""
         body = await read_json(request.scope, request.receive, self._settings)
         model = _known(models.parse_show(body), self._engine)
-        return _json(models.shown(model, await self._tokenizer(model)))
+        return json_response(models.shown(model, await self._tokenizer(model)))
 
     async def _tokenizer(self, model: ModelState) -> TokenizerInfo | None:
         # Clients ask about every model they see: asking a tokenizer would load them all, one after another.
@@ -89,7 +89,7 @@ class PullDoor:
                 return
             async for _ in steps:
                 pass
-        await _json(pull.success().data)(scope, receive, send)
+        await json_response(pull.success().data)(scope, receive, send)
 
     async def _stream(
         self, step: LoadProgress, steps: AsyncGenerator[LoadProgress, None], send: Send
@@ -120,7 +120,3 @@ def _known(name: str, engine: Engine) -> ModelState:
     if found is None:
         raise ModelNotFound(name[:200])
     return found
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

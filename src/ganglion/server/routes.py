@@ -13,6 +13,7 @@ from ganglion.server.chat import ChatDoor
 from ganglion.server.completions import CompletionsDoor
 from ganglion.server.drain import Gate
 from ganglion.server.embeddings import embeddings_door, rerank_door
+from ganglion.server.http import json_response
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
 from ganglion.server.messages import CountTokensDoor, MessagesDoor
@@ -109,19 +110,19 @@ class _Views:
         return self._docs
 
     async def openapi(self, _: Request) -> Response:
-        return _json(self._openapi)
+        return json_response(self._openapi)
 
     async def live(self, _: Request) -> Response:
-        return _json(health.probe("ok"))
+        return json_response(health.probe("ok"))
 
     async def ready(self, _: Request) -> Response:
         status = health.node_status(self._engine.models(), is_draining=self._gate.is_draining)
         if status in ("ok", "degraded"):
-            return _json(health.probe(status))
+            return json_response(health.probe(status))
         return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
 
     async def version(self, _: Request) -> Response:
-        return _json(self._version)
+        return json_response(self._version)
 
     async def metrics(self, _: Request) -> Response:
         page = await self._metrics.page(self._engine.models())
@@ -129,19 +130,15 @@ class _Views:
 
     async def models(self, request: Request) -> Response:
         wire = anthropic_models if _is_anthropic(request) else models
-        return _json(wire.every(self._engine.models()))
+        return json_response(wire.every(self._engine.models()))
 
     async def model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
         for model in self._engine.models():
             if name == model.id or name in model.aliases:
-                return _json((anthropic_models if _is_anthropic(request) else models).one(model))
+                return json_response((anthropic_models if _is_anthropic(request) else models).one(model))
         raise ModelNotFound(name[:200])
 
 
 def _is_anthropic(request: Request) -> bool:
     return "anthropic-version" in request.headers
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

@@ -8,6 +8,7 @@ from ganglion.core.errors import MissingParameter
 from ganglion.core.request import Request, TextPrompt
 from ganglion.server.drain import Gate
 from ganglion.server.embeddings import WholeDoor
+from ganglion.server.http import json_response
 from ganglion.server.ports import Ports
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import chat, tokenizer
@@ -28,7 +29,7 @@ class TokenizerDoors:
         """`GET /tokenizer_info`."""
         model = self._named(request.query_params.get("model") or None)
         told = await self._reader.tokenizer_info(model)
-        return Response(tokenizer.info(model, told), media_type="application/json")
+        return json_response(tokenizer.info(model, told))
 
     async def _tokenize(self, body: bytes, tenant: str) -> bytes:
         call = tokenizer.parse_tokenize(body, is_strict=self._settings.is_strict)

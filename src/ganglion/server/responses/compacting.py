@@ -7,13 +7,12 @@ this server opens again.
 import time
 from typing import Final
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.fold import Answer
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
-from ganglion.server.http import read_json, while_connected
+from ganglion.server.http import json_response, read_json, while_connected
 from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.identity import new_id
@@ -55,7 +54,7 @@ class CompactDoor:
             (answer,) = await answers.whole()
         output = self._output(exchange, answer)
         told = compaction(new_id("resp"), int(time.time()), output, answer.finished.usage)
-        await Response(told, media_type="application/json")(scope, receive, send)
+        await json_response(told)(scope, receive, send)
 
     def _output(self, exchange: Exchange, answer: Answer) -> list[Item]:
         seal = self._seal.of(exchange.tenant)

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import ConversationNotFound, EngineUnavailable, ItemNotFound
-from ganglion.server.http import read_json
+from ganglion.server.http import json_response, read_json
 from ganglion.server.responses.identity import new_id
 from ganglion.server.responses.pages import Page
 from ganglion.server.scope import tenant
@@ -45,11 +45,11 @@ class ConversationDoors:
             tenant(scope), new_id("conv"), float(int(time.time())), msgspec.json.encode(metadata)
         )
         await self._store.create_conversation(made, _new(items))
-        await _json(_told(made))(scope, receive, send)
+        await json_response(_told(made))(scope, receive, send)
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
-        return _json(_told(await self._found(request)))
+        return json_response(_told(await self._found(request)))
 
     async def update(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`POST /v1/conversations/{id}`: other metadata."""
@@ -57,13 +57,13 @@ class ConversationDoors:
         metadata = read_update(await read_json(scope, receive, self._settings))
         found = await self._found(request)
         await self._store.set_metadata(found.tenant, found.id, msgspec.json.encode(metadata))
-        await _json(_told(await self._found(request)))(scope, receive, send)
+        await json_response(_told(await self._found(request)))(scope, receive, send)
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}`."""
         found = await self._found(request)
         await self._store.delete_conversation(found.tenant, found.id)
-        return _json(conversation_deleted(found.id))
+        return json_response(conversation_deleted(found.id))
 
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
@@ -78,7 +78,7 @@ class ConversationDoors:
         kept = await page_of(after=after, limit=asked.limit)
         # A page of large items is shorter than asked for: only the next one tells whether there is more.
         has_more = bool(kept) and bool(await page_of(after=kept[-1].position, limit=1))
-        return _json(page(items_of(*(b"[%b]" % each.body for each in kept)), has_more=has_more))
+        return json_response(page(items_of(*(b"[%b]" % each.body for each in kept)), has_more=has_more))
 
     async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`POST /v1/conversations/{id}/items`."""
@@ -86,19 +86,19 @@ class ConversationDoors:
         found = await self._found(Request(scope))
         kept = kept_items(sent, new_id, {}, "items")
         await self._store.append_items(found.tenant, found.id, _bodies(kept))
-        await _json(page(kept, has_more=False))(scope, receive, send)
+        await json_response(page(kept, has_more=False))(scope, receive, send)
 
     async def item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item}`."""
         found = await self._found(request)
-        return _json(item(await self._item(found, request.path_params["item"])))
+        return json_response(item(await self._item(found, request.path_params["item"])))
 
     async def delete_item(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}/items/{item}`, which answers with the conversation."""
         found = await self._found(request)
         gone = await self._item(found, request.path_params["item"])
         await self._store.delete_item(found.tenant, found.id, gone.id or "")
-        return _json(_told(found))
+        return json_response(_told(found))
 
     @property
     def _store(self) -> Store:
@@ -130,7 +130,3 @@ def _bodies(items: tuple[Item, ...]) -> tuple[NewItem, ...]:
 
 def _told(found: StoredConversation) -> bytes:
     return conversation(found.id, int(found.created_s), _metadata.decode(found.metadata))
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

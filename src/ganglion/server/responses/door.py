@@ -2,13 +2,12 @@
 
 from contextlib import ExitStack
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.events import Failed
 from ganglion.server.drain import Gate
-from ganglion.server.http import read_json, send_frames, stream, while_connected
+from ganglion.server.http import json_response, read_json, send_frames, stream, while_connected
 from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.keeping import Keeping
@@ -57,7 +56,7 @@ class ResponsesDoor:
                     projection.feed(event)
         await self._desk.keep(exchange)
         assert projection.final is not None
-        await _json(projection.final)(scope, receive, send)
+        await json_response(projection.final)(scope, receive, send)
 
     async def _stream(self, exchange: Exchange, keeping: Keeping, scope: Scope, send: Send) -> None:
         try:
@@ -74,14 +73,10 @@ class ResponsesDoor:
             following = send_frames(run.follow(), send, self._settings)
             await while_connected(scope, receive, following)
         else:
-            await _json(await run.snapshot())(scope, receive, send)
+            await json_response(await run.snapshot())(scope, receive, send)
 
 
 def is_codex(scope: Scope) -> bool:
     """Whether a client takes a status for a fault of the network, and only `response.failed` for too long."""
     agent = header(scope, b"user-agent") or b""
     return (header(scope, b"originator") or b"").startswith(b"codex") or agent.lower().startswith(b"codex")
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")

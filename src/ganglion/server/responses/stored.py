@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import InvalidValue, ResponseNotFound
-from ganglion.server.http import send_frames, while_connected
+from ganglion.server.http import json_response, send_frames, while_connected
 from ganglion.server.responses.pages import Page, number
 from ganglion.server.responses.runs import KEEP_EVENTS_S, Run, Runs
 from ganglion.server.scope import tenant
@@ -47,7 +47,7 @@ class StoredDoors:
         run = self._run(request)
         if request.query_params.get("stream") not in ("true", "1"):
             body = (await self._found(request)).body if run is None else await run.snapshot()
-            await _json(body)(scope, receive, send)
+            await json_response(body)(scope, receive, send)
             return
         after = number(request, "starting_after", default=-1)
         if run is None:
@@ -67,7 +67,7 @@ class StoredDoors:
             await self._runs.cancel(run)
         found = await self._found(request)
         await self._store.delete(found.tenant, found.id)
-        return _json(deleted(found.id))
+        return json_response(deleted(found.id))
 
     async def cancel(self, request: Request) -> Response:
         """`POST /v1/responses/{id}/cancel`; what has ended is answered as it is."""
@@ -85,13 +85,13 @@ class StoredDoors:
             body = response_with(found.body, "cancelled")
             await self._store.replace(replace(found, status="cancelled", body=body))
             found = await self._found(request)
-        return _json(found.body)
+        return json_response(found.body)
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`: what this response itself was sent."""
         found, asked = await self._found(request), Page.of(request)
         shown, has_more = asked.cut(items_of(found.input_items))
-        return _json(page(shown, has_more=has_more))
+        return json_response(page(shown, has_more=has_more))
 
     @property
     def _store(self) -> Store:
@@ -129,7 +129,3 @@ class StoredDoors:
 
 def _is_background(found: StoredResponse) -> bool:
     return _kind.decode(found.body).background
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
