@@ -11,9 +11,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from disks import mounted, why_no_mounts
 from kept import response
 
+from disks import mounted, why_no_mounts
 from ganglion.core.errors import Overloaded, StorageFull, StoreUnavailable
 from ganglion.store import lane
 from ganglion.store.opening import open_store

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-from disks import make_image, mounted, why_no_loops
 
+from disks import make_image, mounted, why_no_loops
 from ganglion.store.opening import open_store
 
 CUTS = 10
