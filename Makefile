@@ -71,8 +71,14 @@ check: $(VENV)/dev.stamp ## lint, types and architecture
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
+# Side by side, except those that measure time or memory. What is chosen by hand runs in order.
 unit: $(VENV)/dev.stamp ## the tests alone
+ifeq ($(strip $(ARGS)),)
+	@$(BIN)/pytest -n 2 --dist loadfile -m 'not alone'
+	@$(BIN)/pytest -m alone
+else
 	@$(BIN)/pytest $(ARGS)
+endif
 
 test: check unit ## everything that must pass before a change lands
 

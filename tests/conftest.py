@@ -1,10 +1,30 @@
-"""Settings of all property tests."""
+"""Settings of all property tests, and which tests want the machine to themselves."""
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 # A busy machine is no failed property; and what CI finds, anybody finds again.
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
+
+ALONE = {
+    *("cli/test_commands.py", "cli/test_terminal_chat.py"),
+    *("door/test_faults.py", "door/test_leaving.py", "door/test_limits.py"),
+    *("engines/test_hostile_grammars.py", "engines/test_recovery.py", "engines/test_rendering.py"),
+    *("registry/test_gguf.py", "registry/test_manifest.py", "registry/test_resolver.py"),
+    *("server/test_alarm.py", "server/test_chat_door.py", "server/test_disconnect.py"),
+    *("server/test_responses_crash.py", "server/test_responses_keeping.py"),
+    *("store/test_store_file.py", "store/test_store_kills.py", "store/test_store_power.py"),
+}
+"""Files whose tests measure time or memory: a neighbour on the same cores would be measured with them."""
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.relative_to(HERE).as_posix() in ALONE:
+            item.add_marker("alone")
