@@ -1,6 +1,8 @@
 """Settings of all property tests, and which tests want the machine to themselves."""
 
 import os
+import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,10 @@ from hypothesis import settings
 settings.register_profile("unhurried", deadline=None)
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
 settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
+
+# A shell starts its background jobs deaf to Ctrl-C, and so would be the programs that tests start.
+with suppress(ValueError):  # not the main thread, which then starts none that care
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ALONE = {
     *("cli/test_commands.py", "cli/test_terminal_chat.py"),
