@@ -1,14 +1,14 @@
 """Which fields a body may hold: judged by name and size before any of them is read."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.core.request import JsonValue
 from ganglion.wire.decode import decode
-from ganglion.wire.unhonoured import HARMLESS, refuse_unhonoured
+from ganglion.wire.unhonoured import HARMLESS, INSTEAD, refuse_unhonoured
 
 MAX_FIELDS = 512
 MAX_FREE_FORM_BYTES = 2**18
@@ -23,12 +23,14 @@ class Known:
     honoured: frozenset[str]
     unhonoured: Mapping[str, tuple[JsonValue, ...]]
     free_form: Mapping[str, int]
+    instead: Mapping[str, str] = field(default_factory=lambda: INSTEAD)
+    """What to use in place of some of those that are not honoured."""
 
     def check(self, body: bytes, *, is_strict: bool) -> tuple[str, ...]:
         """The fields that nobody knows; raises for those that are too large or not honoured."""
         fields = decode(_fields, body)
         self._check_size(fields)
-        refuse_unhonoured(fields, self.unhonoured)
+        refuse_unhonoured(fields, self.unhonoured, self.instead)
         known = self.honoured | HARMLESS | self.unhonoured.keys()
         unknown = tuple(name for name in fields if name not in known)
         if unknown and is_strict:

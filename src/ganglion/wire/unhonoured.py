@@ -132,7 +132,7 @@ UNHONOURED_IN_COMPLETIONS: Mapping[str, tuple[JsonValue, ...]] = MappingProxyTyp
     }
 )
 
-_INSTEAD = MappingProxyType(
+INSTEAD = MappingProxyType(
     {
         "repeat_penalty": "repetition_penalty",
         "n_predict": "max_tokens",
@@ -151,7 +151,7 @@ _INSTEAD = MappingProxyType(
 def refuse_unhonoured(
     fields: Mapping[str, msgspec.Raw],
     unhonoured: Mapping[str, tuple[JsonValue, ...]] = UNHONOURED,
-    instead_of: Mapping[str, str] = _INSTEAD,
+    instead_of: Mapping[str, str] = INSTEAD,
 ) -> None:
     """Raise UnsupportedParameter for the first field that asks for something we do not do."""
     for name, raw in fields.items():

@@ -9,12 +9,11 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from ganglion.core.events import Alternative, Finished, Token
+from ganglion.wire.logprobs import shown, told
 
 DoneReason = Literal["stop", "length", "load", "unload"]
 _encode = msgspec.json.Encoder().encode
 _object: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
-# JSON has no -inf.
-_LOWEST_LOGPROB: Final = -9999.0
 _LAST_S: Final = 253402300799
 
 
@@ -183,8 +182,8 @@ def logprobs_of(tokens: Iterable[Token]) -> list[OllamaLogprob]:
     """The tokens' probabilities as this wire tells them."""
     return [
         OllamaLogprob(
-            _shown(token.piece),
-            max(token.logprob, _LOWEST_LOGPROB),
+            shown(token.piece),
+            told(token.logprob),
             list(token.piece),
             [_alternative(each) for each in token.top] or UNSET,
         )
@@ -205,9 +204,5 @@ def nanoseconds(seconds: float) -> int:
 
 
 def _alternative(alternative: Alternative) -> OllamaAlternative:
-    logprob = max(alternative.logprob, _LOWEST_LOGPROB)
-    return OllamaAlternative(_shown(alternative.piece), logprob, list(alternative.piece))
-
-
-def _shown(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")
+    logprob = told(alternative.logprob)
+    return OllamaAlternative(shown(alternative.piece), logprob, list(alternative.piece))

@@ -8,12 +8,10 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidRequest, RateLimited
 from ganglion.core.events import Token, Usage
+from ganglion.wire.logprobs import shown, told
 from ganglion.wire.responses.asked import ConversationReference, TextAsked
 from ganglion.wire.responses.items import ReasoningText, Status, SummaryText
 from ganglion.wire.responses.tools import Called
-
-# JSON has no -inf; clients expect the floor that OpenAI sends for tokens outside the reported ones.
-_LOWEST_LOGPROB = -9999.0
 
 ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 
@@ -193,18 +191,11 @@ def logprobs_of(tokens: Iterable[Token]) -> tuple[Logprob, ...]:
     """The tokens' probabilities as this wire tells them."""
     return tuple(
         Logprob(
-            _shown(token.piece),
-            max(token.logprob, _LOWEST_LOGPROB),
+            shown(token.piece),
+            told(token.logprob),
             list(token.piece),
-            [
-                TopLogprob(_shown(top.piece), max(top.logprob, _LOWEST_LOGPROB), list(top.piece))
-                for top in token.top
-            ],
+            [TopLogprob(shown(top.piece), told(top.logprob), list(top.piece)) for top in token.top],
         )
         for token in tokens
         if token.logprob is not None
     )
-
-
-def _shown(piece: bytes) -> str:
-    return piece.decode("utf-8", "replace")

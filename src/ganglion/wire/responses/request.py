@@ -10,10 +10,11 @@ from typing import assert_never
 
 import msgspec
 
-from ganglion.core.errors import InvalidValue, MissingParameter, UnknownParameter, UnsupportedParameter
+from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, Constraint, JsonSchema, JsonValue, Message, Request, Thinking
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import sampling_of, stop_of
+from ganglion.wire.known import MAX_FREE_FORM_BYTES, Known
 from ganglion.wire.responses.asked import (
     CompactBody,
     ConversationReference,
@@ -32,16 +33,15 @@ from ganglion.wire.responses.reply import ReasoningEcho, Reply, ResponseObject
 from ganglion.wire.responses.tools import Offer, echoed, tool_use
 from ganglion.wire.responses.turns import Turns
 from ganglion.wire.seal import Seal
-from ganglion.wire.unhonoured import refuse_unhonoured
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body = msgspec.json.Decoder(ResponsesBody)
 _compact = msgspec.json.Decoder(CompactBody)
-_MAX_FIELDS = 512
-_MAX_FREE_FORM_BYTES = 2**18
-_MAX_TOOLS_BYTES = 2**20
-_FREE_FORM = frozenset({"chat_template_kwargs", "tool_choice", "text", *REFUSED})
-_KNOWN = frozenset({*ResponsesBody.__struct_fields__, *HARMLESS, *REFUSED})
+_known = Known(
+    frozenset({*ResponsesBody.__struct_fields__, *HARMLESS}),
+    REFUSED,
+    {"tools": 2**20, **dict.fromkeys(("chat_template_kwargs", "tool_choice", "text"), MAX_FREE_FORM_BYTES)},
+    INSTEAD,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,13 +116,8 @@ def parse(
 
 def read(body: bytes, *, is_strict: bool = False) -> Asked:
     """Read what a body says, or raise the InvalidRequest that names the first thing wrong with it."""
-    fields = decode(_fields, body)
-    _check_size(fields)
-    refuse_unhonoured(fields, REFUSED, INSTEAD)
+    unknown = _known.check(body, is_strict=is_strict)
     asked = decode(_body, body)
-    unknown = tuple(name for name in fields if name not in _KNOWN)
-    if unknown and is_strict:
-        raise UnknownParameter(f"The parameter '{unknown[0]}' is not known.", param=unknown[0])
     _check_state(asked)
     _check_cache(asked.prompt_cache_options)
     return Asked(asked, read_items(asked.input), unknown)
@@ -201,18 +196,6 @@ def call_of(
         warnings=(*offer.warnings, *turns.warnings),
         unknown_fields=asked.unknown_fields,
     )
-
-
-def _check_size(fields: dict[str, msgspec.Raw]) -> None:
-    # Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
-    if len(fields) > _MAX_FIELDS:
-        raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
-    limits = dict.fromkeys(fields.keys() & _FREE_FORM, _MAX_FREE_FORM_BYTES)
-    if "tools" in fields:
-        limits["tools"] = _MAX_TOOLS_BYTES
-    for name, limit in limits.items():
-        if len(bytes(fields[name])) > limit:
-            raise InvalidValue(f"'{name}' is larger than {limit} bytes.", param=name)
 
 
 def _check_state(asked: ResponsesBody) -> None:
