@@ -10,7 +10,7 @@ PYTHON_CLIENTS := agents llama_index lm_eval
 CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 ARGS ?=
 
-.PHONY: help serve setup test clients test-clients check unit bench fmt reference lock clean
+.PHONY: help serve setup test clients test-clients check unit bench fmt reference proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -91,6 +91,9 @@ fmt: $(VENV)/dev.stamp ## format and fix what can be fixed
 
 reference: $(VENV)/dev.stamp ## write the tables of docs/configuration.md from the code
 	@$(BIN)/python -m ganglion.cli.reference docs/configuration.md
+
+proto: $(VENV)/dev.stamp ## write the code of the session wire from its .proto
+	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src ganglion/wire/salience/salience.proto
 
 lock: $(VENV)/dev.stamp ## resolve the lock files anew
 	@$(PIP) install uv

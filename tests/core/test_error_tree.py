@@ -12,6 +12,7 @@ CLASSES = [
     member for _, member in inspect.getmembers(errors, inspect.isclass) if issubclass(member, GanglionError)
 ]
 GRPC = {
+    "ABORTED",
     "INVALID_ARGUMENT",
     "UNAUTHENTICATED",
     "PERMISSION_DENIED",

@@ -17,6 +17,14 @@ Status = Literal["unloaded", "downloading", "loading", "loaded", "draining", "re
 
 
 @dataclass(frozen=True, slots=True)
+class ReadoutManifest:
+    """What is read out of a model: a value for each concept after each layer."""
+
+    concepts: tuple[str, ...]
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ModelState:
     """One model as its engine sees it now."""
 
@@ -56,6 +64,8 @@ class ModelState:
     """Where it came from and why its name means it, for people."""
     facts: ModelFacts | None = None
     """What its file says of itself, where somebody has read it."""
+    readout: ReadoutManifest | None = None
+    """None where no concepts are loaded, or the model is not."""
 
 
 class Engine(Protocol):
@@ -227,6 +237,38 @@ class Embedder(Protocol):
 
     async def rank(self, request: RankRequest) -> Ranked:
         """Rank every document: with the model's own classifier, else by the angle between embeddings."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedImage:
+    """An image as a model reads it: how many positions it takes, and which image it is."""
+
+    count: int
+    digest: str
+
+
+@runtime_checkable
+class SessionEngine(Protocol):
+    """Continues token lists of the models it holds by name, and hands their KV out and in.
+
+    All but `continue_tokens` raise GanglionErrors.
+    """
+
+    def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Run a token list on the model that is meant."""
+        ...
+
+    async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
+        """The cached KV of the longest prefix of some tokens, as `load_kv` takes it; empty for none."""
+        ...
+
+    async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
+        """Put KV into the cache; returns of how many leading tokens, 0 where it is not this model's."""
+        ...
+
+    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+        """Decode an image and say what it takes; raises VisionUnsupported where the model does not see."""
         ...
 
 

@@ -18,10 +18,18 @@ GanglionError
 │   │   └── PreviousResponseNotFound  previous_response_not_found
 │   ├── ConversationNotFound  404 conversation_not_found
 │   ├── ItemNotFound          404 item_not_found
+│   ├── SessionNotFound       404 session_not_found
+│   ├── SessionDrift          409 session_drift
+│   ├── SessionBusy           409 session_busy
+│   ├── ImageBlockCut         409 image_block_cut
+│   ├── ModelMismatch         409 model_mismatch
+│   ├── ReadoutNotFound       404 readout_not_found
+│   ├── ReadoutUnavailable    400 readout_unavailable
 │   └── RequestQuarantined    422 request_quarantined
 ├── InvalidApiKey             401 authentication_error / invalid_api_key
 ├── NotAllowed                403 permission_error
 ├── RateLimited               429 rate_limit_error / rate_limit_exceeded
+│   └── TooManySessions           session_limit_exceeded
 └── ServerError               500 server_error
     ├── EngineFailed              engine_failed
     │   └── Interrupted               interrupted
@@ -181,6 +189,76 @@ class ItemNotFound(InvalidRequest):
     grpc = "NOT_FOUND"
 
 
+class SessionNotFound(InvalidRequest):
+    """No such session, or another tenant's, or one that was idle for longer than it may be."""
+
+    status = 404
+    code = "session_not_found"
+    grpc = "NOT_FOUND"
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"There is no session {session_id[:64]!r} here.",
+            param="session_id",
+            hint="Open another one and send everything.",
+        )
+
+
+class SessionDrift(InvalidRequest):
+    """Client and server disagree on what the session holds; `length` is the server's word."""
+
+    status = 409
+    code = "session_drift"
+    grpc = "FAILED_PRECONDITION"
+
+    def __init__(self, offset: int, length: int) -> None:
+        super().__init__(
+            f"The session holds {length} tokens, and the call expected {offset}.",
+            param="offset",
+            hint="Send what is missing from there, or rewrite history with 'truncating'.",
+            extras={"session_length": length},
+        )
+
+
+class SessionBusy(InvalidRequest):
+    """Another call changes the session just now."""
+
+    status = 409
+    code = "session_busy"
+    grpc = "ABORTED"
+
+
+class ImageBlockCut(InvalidRequest):
+    """An image is in the session as a whole or not at all."""
+
+    status = 409
+    code = "image_block_cut"
+    grpc = "FAILED_PRECONDITION"
+
+
+class ModelMismatch(InvalidRequest):
+    """What was saved belongs to another model."""
+
+    status = 409
+    code = "model_mismatch"
+    grpc = "FAILED_PRECONDITION"
+
+
+class ReadoutNotFound(InvalidRequest):
+    """The model has no readouts to speak of."""
+
+    status = 404
+    code = "readout_not_found"
+    grpc = "NOT_FOUND"
+
+
+class ReadoutUnavailable(InvalidRequest):
+    """Readouts were asked of a model for which no concepts are loaded."""
+
+    code = "readout_unavailable"
+    grpc = "FAILED_PRECONDITION"
+
+
 class RequestQuarantined(InvalidRequest):
     status = 422
     code = "request_quarantined"
@@ -207,6 +285,10 @@ class RateLimited(GanglionError):
     code = "rate_limit_exceeded"
     grpc = "RESOURCE_EXHAUSTED"
     retry_after_s = 1
+
+
+class TooManySessions(RateLimited):
+    code = "session_limit_exceeded"
 
 
 class ServerError(GanglionError):

@@ -25,7 +25,10 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token of the model's vocabulary as it was sampled; logprob is None unless asked for."""
+    """One token of the model's vocabulary; logprob and readout are None and empty unless asked for.
+
+    The readout is the residual stream's at the token's own position, [layers x concepts], by layer.
+    """
 
     id: int
     piece: bytes
@@ -86,9 +89,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """Tokens of the prompt with their logprobs, as asked for, in order; may repeat.
+    """Tokens of the prompt with their logprobs and readouts, as asked for, in order; may repeat.
 
-    The token at position 0 has nothing before it and so no logprob.
+    A position is told once, with all that was asked of it. The token at position 0 has no logprob.
     """
 
     tokens: tuple[Token, ...]

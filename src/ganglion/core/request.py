@@ -130,6 +130,8 @@ class TextPrompt:
     suffix: str | None = None
     adds_special: bool = True
     """Whether the signs that the vocabulary puts around a text are added."""
+    parses_special: bool = True
+    """Whether control tokens that are written out in the text are read as such."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,10 @@ class Stop:
     ignore_eos: bool = False
 
 
+Ranges = tuple[tuple[int, int | None], ...]
+"""Absolute positions, half-open; None is an open end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """Positions of the prompt whose tokens' logprobs are asked for: half-open, None is an open end.
@@ -173,9 +179,46 @@ class Score:
     A position is told once, however many ranges hold it.
     """
 
-    ranges: tuple[tuple[int, int | None], ...]
+    ranges: Ranges
     top: int = 0
     """How many alternatives to report beside each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steer:
+    """A concept's vector, added to the residual stream after some layers; None is all of its pack's layers.
+
+    At strength 1 it moves the stream by the distance between the concept's examples and their opposites.
+    """
+
+    concept: str
+    strength: float
+    layers: tuple[int, ...] | None = None
+
+
+Steering = tuple[Steer, ...]
+
+
+def salt_of(tenant: str, steering: Steering = ()) -> str:
+    """What keeps cached KV apart that must never be shared: of different owners, of different steering."""
+    return tenant if not steering else f"{tenant} {sorted(map(_spelled, steering))}"
+
+
+def _spelled(steer: Steer) -> str:
+    return f"{steer.concept!r} {steer.strength!r} {steer.layers}"
+
+
+@dataclass(frozen=True, slots=True)
+class ImageBlock:
+    """An image inside a token list: so many placeholders from `start` on, and which image it is."""
+
+    start: int
+    count: int
+    digest: str
+
+
+PLACEHOLDER = -1
+"""Stands in a token list wherever an image is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +242,9 @@ class Request:
     tenant: str = ""
     keep_markers: bool = False
     """Leave reasoning inside the content with its markers."""
+    wants_readout: bool = False
+    """Report the readout of each generated token."""
+    steering: Steering = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +278,14 @@ class TokenRequest:
     top_logprobs: int | None = None
     priority: int = 0
     salt: str = ""
+    """Of `salt_of`, wherever there is a tenant or steering."""
+    in_tokens: bool = False
+    """Tell each token as it is sampled, the one that ends included, in a piece of its own without text."""
+    readout: Ranges = ()
+    """Positions whose readouts are wanted: those of the prompt come with `Scored`, the generated ones beside
+    their tokens, each of which is then told one step later, when it has been read."""
+    steering: Steering = ()
+    images: tuple[ImageBlock, ...] = ()
 
 
 def resolve(asked: Sampling, model: Sampling) -> ResolvedSampling:

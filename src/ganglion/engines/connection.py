@@ -20,12 +20,16 @@ from ganglion.engines.ipc import (
     Embed,
     FromWorker,
     Gone,
+    KvLoaded,
+    KvSaved,
     Load,
+    LoadKv,
     Ping,
     Pong,
     Reading,
     Ready,
     Refused,
+    SaveKv,
     Stepped,
     Stop,
     Submit,
@@ -81,7 +85,7 @@ def _nobody_asks(_: Outcome) -> None:
     """For work whose end matters to nobody else."""
 
 
-Answer = Tokenized | Detokenized | Vectors
+Answer = Tokenized | Detokenized | Vectors | KvSaved | KvLoaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +250,23 @@ class Connection(asyncio.Protocol):
         assert isinstance(answer, Vectors)
         return tuple(answer.vectors)
 
-    async def _ask(self, frame: Tokenize | Detokenize | Embed, when_gone: WhenGone) -> Answer:
+    async def save_kv(self, salt: str, tokens: tuple[int, ...], when_gone: WhenGone = _nobody_asks) -> bytes:
+        """Ask the worker for the KV that it has of some tokens."""
+        answer = await self._ask(SaveKv(self.new_id(), salt, list(tokens)), when_gone)
+        assert isinstance(answer, KvSaved)
+        return answer.state
+
+    async def load_kv(
+        self, salt: str, tokens: tuple[int, ...], state: bytes, when_gone: WhenGone = _nobody_asks
+    ) -> int:
+        """Put saved KV into the worker's cache."""
+        answer = await self._ask(LoadKv(self.new_id(), salt, list(tokens), state), when_gone)
+        assert isinstance(answer, KvLoaded)
+        return answer.length
+
+    async def _ask(
+        self, frame: Tokenize | Detokenize | Embed | SaveKv | LoadKv, when_gone: WhenGone
+    ) -> Answer:
         self._check_alive(when_gone)
         question = Question(asyncio.get_running_loop().create_future(), when_gone)
         self._questions[frame.id] = question
@@ -269,12 +289,8 @@ class Connection(asyncio.Protocol):
             case Gone(id=number):
                 self._steps += 1
                 self._let_go(number, "abandoned")
-            case Tokenized(id=number):
-                self._answer(number, frame)
-            case Detokenized(id=number):
-                self._answer(number, frame)
-            case Vectors(id=number):
-                self._answer(number, frame)
+            case Tokenized() | Detokenized() | Vectors() | KvSaved() | KvLoaded():
+                self._answer(frame.id, frame)
             case Reading():
                 self._answers += 1
             case Pong():

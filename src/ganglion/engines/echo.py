@@ -14,12 +14,14 @@ from array import array
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Final, Literal, assert_never
 
 from ganglion.core.engine import (
     Embedded,
     EmbedRequest,
     ModelState,
+    PlacedImage,
     Ranked,
     RankRequest,
     ReadPrompt,
@@ -107,6 +109,7 @@ class _Plan:
     top_logprobs: int | None
     priority: int
     scored: tuple[Token, ...] = ()
+    in_tokens: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,10 +238,37 @@ class EchoEngine:
             top_logprobs=request.top_logprobs,
             priority=request.priority,
             scored=self._scored(request.tokens, request.score),
+            in_tokens=request.in_tokens,
         )
         async with aclosing(self._play(plan)) as said:
             async for event in said:
                 yield Pieces((event.piece,)) if isinstance(event, _Said) else event
+
+    async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Say the prompt's own tokens, to somebody who reads tokens."""
+        try:
+            self._check_name(model)
+        except GanglionError as error:
+            yield Failed(error)
+            return
+        async with aclosing(self.run(request)) as events:
+            async for event in events:
+                yield event
+
+    async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
+        """An echo computes nothing that would be worth keeping."""
+        self._check_name(model)
+        return b""
+
+    async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
+        """Nothing is restored."""
+        self._check_name(model)
+        return 0
+
+    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+        """An image takes as many positions as it has hundreds of bytes, and is known by its bytes."""
+        self._check_name(model)
+        return PlacedImage(max(len(data) // 100, 1), sha256(data).hexdigest())
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """A token for each word; an echo has no special ones."""
@@ -350,6 +380,8 @@ class EchoEngine:
             made += 1
             reasoned += block == "reasoning"
             if token.id in plan.stop.token_ids:
+                if plan.in_tokens:
+                    yield _Said("text", Piece("", (token,)))
                 break
             if block != "text":
                 for piece in matcher.flush():

@@ -44,6 +44,12 @@ class Submit(Frame, frozen=True):
     score_ranges: list[tuple[int, int | None]] = []
     """Positions of the prompt whose tokens' logprobs are wanted, half-open."""
     score_top: int = 0
+    in_tokens: bool = False
+    """Tell each token as it is sampled, the one that ends included, without text."""
+    readout_ranges: list[tuple[int, int | None]] = []
+    """Positions whose readouts are wanted, of the prompt and of what is generated, half-open."""
+    steering: list[tuple[str, float, list[int] | None]] = []
+    """Concept, strength and layers, None for all of the pack's."""
 
 
 class Abort(Frame, frozen=True):
@@ -75,6 +81,23 @@ class Embed(Frame, frozen=True):
     id: int
     inputs: list[list[int]]
     is_normalized: bool
+
+
+class SaveKv(Frame, frozen=True):
+    """Ask for the cached KV of the longest prefix of some tokens."""
+
+    id: int
+    salt: str
+    tokens: list[int]
+
+
+class LoadKv(Frame, frozen=True):
+    """Put KV that some worker saved into the cache."""
+
+    id: int
+    salt: str
+    tokens: list[int]
+    state: bytes
 
 
 class Ping(Frame, frozen=True):
@@ -113,6 +136,9 @@ class Ready(Frame, frozen=True):
     """Whether what it makes of an input is a rank and not a vector."""
     rank_template: str | None = None
     """How such a model wants to be asked, with {query} and {document} where they go."""
+    concepts: list[str] = []
+    """What is read out, of each of the layers."""
+    readout_layers: list[int] = []
 
 
 class Refused(Frame, frozen=True):
@@ -152,14 +178,29 @@ class Vectors(Frame, frozen=True):
     vectors: list[bytes]
 
 
+class KvSaved(Frame, frozen=True):
+    """The answer to SaveKv; empty where nothing was cached."""
+
+    id: int
+    state: bytes
+
+
+class KvLoaded(Frame, frozen=True):
+    """The answer to LoadKv: of how many leading tokens the KV is cached now."""
+
+    id: int
+    length: int
+
+
 class TokenRecord(msgspec.Struct, frozen=True, array_like=True):
-    """One sampled token."""
+    """One token; its readout is float32 in the machine's byte order."""
 
     id: int
     piece: bytes
     position: int
     logprob: float | None = None
     top: list[tuple[int, bytes, float]] = []
+    readout: bytes = b""
 
 
 class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -224,8 +265,10 @@ class Pong(Frame, frozen=True):
     """The answer to Ping, from the thread that reads: the process runs, which says nothing of its steps."""
 
 
-ToWorker = Submit | Abort | Tokenize | Detokenize | Embed | Ping | Stop
-FromWorker = Ready | Refused | Tokenized | Detokenized | Reading | Vectors | Stepped | Gone | Pong
+ToWorker = Submit | Abort | Tokenize | Detokenize | Embed | SaveKv | LoadKv | Ping | Stop
+FromWorker = (
+    Ready | Refused | Tokenized | Detokenized | Reading | Vectors | KvSaved | KvLoaded | Stepped | Gone | Pong
+)
 
 _encoder = msgspec.msgpack.Encoder()
 to_worker: Final = msgspec.msgpack.Decoder(ToWorker)

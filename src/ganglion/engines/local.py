@@ -25,6 +25,7 @@ from ganglion.core.request import (
     TokenRequest,
     ToolUse,
     resolve,
+    salt_of,
 )
 from ganglion.engines.ipc import Signs
 from ganglion.engines.rendering import Renderer
@@ -138,7 +139,9 @@ class TextEngine:
             stop=request.stop,
             top_logprobs=request.top_logprobs,
             priority=request.priority,
-            salt=request.tenant,
+            salt=salt_of(request.tenant, request.steering),
+            readout=((len(tokens), None),) if request.wants_readout else (),
+            steering=request.steering,
         )
         return prepared, is_open
 
@@ -176,8 +179,11 @@ class TextEngine:
                 return tokens, opens_reasoning(text, self._family)
             case TextPrompt(text=text, suffix=suffix) if suffix is not None:
                 return await self._fill_in(text, suffix), False
-            case TextPrompt(text=text, adds_special=adds_special):
-                return await self._tokens.tokenize(text, add_special=adds_special, parse_special=True), False
+            case TextPrompt(text=text):
+                tokens = await self._tokens.tokenize(
+                    text, add_special=prompt.adds_special, parse_special=prompt.parses_special
+                )
+                return tokens, False
             case TokenPrompt(tokens=tokens):
                 return tokens, False
             case _:

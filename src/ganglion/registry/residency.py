@@ -22,10 +22,12 @@ from ganglion.core.engine import (
     LoadProgress,
     ManagedEngine,
     ModelState,
+    PlacedImage,
     PromptReader,
     Ranked,
     RankRequest,
     ReadPrompt,
+    SessionEngine,
     TokenizerInfo,
 )
 from ganglion.core.errors import (
@@ -39,8 +41,8 @@ from ganglion.core.errors import (
     Overloaded,
     ShuttingDown,
 )
-from ganglion.core.events import Event, Failed, Progress
-from ganglion.core.request import Request
+from ganglion.core.events import Event, Failed, Progress, TokenEvent
+from ganglion.core.request import Request, TokenRequest
 from ganglion.registry.activation import Activating
 from ganglion.registry.candidate import Candidate
 from ganglion.registry.catalogue import Held
@@ -94,6 +96,12 @@ def _embedder(engine: ManagedEngine) -> Embedder:
     if isinstance(engine, Embedder):
         return engine
     raise EngineUnavailable("The engine of this model makes no vectors.")
+
+
+def _continuer(engine: ManagedEngine) -> SessionEngine:
+    if isinstance(engine, SessionEngine):
+        return engine
+    raise EngineUnavailable("The engine of this model does not keep token sessions.")
 
 
 def _report(loop: asyncio.AbstractEventLoop, resident: Resident, done: int, total: int) -> None:
@@ -234,6 +242,33 @@ class Residency:
                         yield event
         except GanglionError as error:
             yield Failed(error)
+
+    async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Run a token list on the model that is meant, loading it when it is not here."""
+        try:
+            async with (
+                self._serving(model) as (model_id, engine),
+                aclosing(_continuer(engine).continue_tokens(model_id, request)) as events,
+            ):
+                async for event in events:
+                    yield event
+        except GanglionError as error:
+            yield Failed(error)
+
+    async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
+        """The cached KV of some tokens, by the model that is meant."""
+        async with self._serving(model) as (model_id, engine):
+            return await _continuer(engine).save_kv(model_id, salt, tokens)
+
+    async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
+        """Put KV into the cache of the model that is meant."""
+        async with self._serving(model) as (model_id, engine):
+            return await _continuer(engine).load_kv(model_id, salt, tokens, state)
+
+    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+        """What an image takes, by the model that is meant."""
+        async with self._serving(model) as (model_id, engine):
+            return await _continuer(engine).place_image(model_id, data, mime)
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the model that is meant reads it."""

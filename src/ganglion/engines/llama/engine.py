@@ -2,6 +2,7 @@
 
 import logging
 import time
+from array import array
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -14,12 +15,14 @@ from ganglion.core.engine import (
     Embedded,
     EmbedRequest,
     ModelState,
+    PlacedImage,
     Ranked,
     RankRequest,
     ReadPrompt,
     TokenizerInfo,
 )
 from ganglion.core.errors import (
+    ContextLengthExceeded,
     EngineFailed,
     GanglionError,
     InsufficientMemory,
@@ -27,6 +30,7 @@ from ganglion.core.errors import (
     ModelLoading,
     ModelNotFound,
     Overloaded,
+    VisionUnsupported,
 )
 from ganglion.core.events import (
     Alternative,
@@ -276,6 +280,57 @@ class LlamaEngine:
                     f"Token {token} is not in the vocabulary of {size} tokens.", param="tokens"
                 )
 
+    # Token lists
+
+    async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """Run a token list, inside the limits of the model."""
+        try:
+            self._check(model, request.tokens)
+            if self._supervisor.status in ("unloaded", "loading"):
+                raise ModelLoading(f"The model {model!r} is still loading.")
+            if self._in_flight >= self._limit:
+                raise _overloaded(self._limit, self._settings.queue_limit)
+            if not self._facts.can_generate:
+                raise _only_embeds(model)
+            room = self.plan.context - len(request.tokens)
+            if room < min(request.max_tokens, 1):
+                raise ContextLengthExceeded(len(request.tokens), self.plan.context)
+            if not request.tokens:
+                raise InvalidValue("There is no token to continue; give at least one.", param="tokens")
+        except GanglionError as error:
+            yield Failed(error)
+            return
+        self._in_flight += 1
+        try:
+            bounded = replace(request, max_tokens=min(request.max_tokens, room))
+            async with aclosing(self.run(bounded)) as events:
+                async for event in events:
+                    yield event
+        finally:
+            self._in_flight -= 1
+
+    async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
+        """The KV that is cached of some tokens."""
+        self._check(model, tokens)
+        connection, when_gone = await self._enter(key_of_tokens(salt, tokens))
+        return await connection.save_kv(salt, tokens, when_gone)
+
+    async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
+        """Put saved KV into the cache."""
+        self._check(model, tokens)
+        connection, when_gone = await self._enter(key_of_tokens(salt, tokens))
+        return await connection.load_kv(salt, tokens, state, when_gone)
+
+    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+        """No model of this engine sees yet."""
+        self._check(model)
+        raise VisionUnsupported(
+            f"The model {model!r} reads text and no images.",
+            param="data",
+            hint="Describe the image in words, or name a model that sees.",
+            extras={"model": model, "suggestion": None},
+        )
+
     # The token engine under it
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
@@ -359,6 +414,12 @@ def _submit(connection: Connection, request: TokenRequest, *, is_deterministic: 
         grammar=request.grammar,
         score_ranges=list(request.score.ranges) if request.score is not None else [],
         score_top=request.score.top if request.score is not None else 0,
+        in_tokens=request.in_tokens,
+        readout_ranges=list(request.readout),
+        steering=[
+            (steer.concept, steer.strength, None if steer.layers is None else list(steer.layers))
+            for steer in request.steering
+        ],
     )
 
 
@@ -395,4 +456,5 @@ def _piece(record: PieceRecord) -> Piece:
 
 def _token(record: TokenRecord) -> Token:
     top = tuple(Alternative(*each) for each in record.top)
-    return Token(record.id, record.piece, record.position, record.logprob, top)
+    readout = tuple(array("f", record.readout)) if record.readout else ()
+    return Token(record.id, record.piece, record.position, record.logprob, top, readout)

@@ -121,11 +121,10 @@ class Job:
         count = self.sequence.generated_tokens + 1
         is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
         if is_end or token in self._stop_tokens:
-            return None, self._ended("stop", self._flushed(), now_s)
+            return None, self._ended("stop", self._last(record), now_s)
         if self._guide is not None:
             self._guide.follow(token)
-        is_special = self._vocabulary[token][1]
-        pieces = list(self._stops.feed(self._detokenizer.feed(record, is_special)))
+        pieces = self._shown(record)
         if self._stops.matched is not None:
             return None, self._ended("stop", pieces, now_s)
         if self._guide is not None and self._guide.is_complete:
@@ -166,6 +165,17 @@ class Job:
             return self._ended("stop", self._flushed(), now_s)
         error = OffGrammar("No token of the model fits the answer's grammar here.")
         return self._ended("failed", [], now_s, error=error)
+
+    def _shown(self, token: Token) -> list[Piece]:
+        """What may be told now that a token is there."""
+        if self._submit.in_tokens:
+            return [Piece("", (token,))]
+        is_special = self._vocabulary[token.id][1]
+        return list(self._stops.feed(self._detokenizer.feed(token, is_special)))
+
+    def _last(self, token: Token) -> list[Piece]:
+        """What is told of a token that ends the answer: nothing, unless somebody reads tokens."""
+        return [Piece("", (token,))] if self._submit.in_tokens else self._flushed()
 
     def _flushed(self) -> list[Piece]:
         last = self._stops.feed(self._detokenizer.flush())

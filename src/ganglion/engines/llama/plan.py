@@ -54,6 +54,8 @@ class EnginePlan:
     kv_folder_bytes: int = 0
     faults: tuple[Fault, ...] = ()
     vectors: VectorPlan = VectorPlan()
+    concepts: tuple[str, ...] = ()
+    """Concept packs, by the path of their vectors."""
 
     def in_one_lane(self) -> "EnginePlan":
         """The same pool without private slots, for models whose saved state does not fit another lane."""
@@ -144,6 +146,7 @@ def plan(
         kv_folder=None if settings.is_deterministic else settings.kv_folder,
         kv_folder_bytes=settings.kv_folder_bytes,
         vectors=vectors,
+        concepts=settings.concepts,
     )
 
 

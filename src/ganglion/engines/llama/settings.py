@@ -31,5 +31,7 @@ class LlamaSettings:
     """How much may lie in that folder, over all models."""
     is_deterministic: bool = False
     """An answer does not depend on its neighbours; decoding is 20 to 30 % slower."""
+    concepts: tuple[str, ...] = ()
+    """Concept packs to read out and to steer by, by the path of their vectors."""
     limits: WorkerLimits = WorkerLimits()
     """How long the worker may take for what, and how often it may die."""

@@ -29,12 +29,16 @@ from ganglion.engines.ipc import (
     End,
     FromWorker,
     Gone,
+    KvLoaded,
+    KvSaved,
     Load,
+    LoadKv,
     Ping,
     Pong,
     Reading,
     Ready,
     Refused,
+    SaveKv,
     Stepped,
     Stop,
     Submit,
@@ -62,7 +66,8 @@ from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
 
-Inbox = SimpleQueue["Submit | Abort | Stop | Aside | Recalled | Guided"]
+Item = Submit | Abort | SaveKv | LoadKv | Stop | Aside | Recalled | Guided
+Inbox = SimpleQueue[Item]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
 Questions = SimpleQueue["Tokenize | Detokenize"]
@@ -163,7 +168,7 @@ class Loop:
         while not inbox.empty():
             self._handle(inbox.get())
 
-    def _handle(self, item: Submit | Abort | Stop | Aside | Recalled | Guided) -> None:
+    def _handle(self, item: Item) -> None:
         match item:
             case Submit(grammar=str(grammar)):
                 assert self._guides is not None
@@ -175,6 +180,10 @@ class Loop:
                 self._take_guide(item)
             case Recalled():
                 self._schedule(self._hot.take_in(item))
+            case SaveKv(id=number):
+                self._line.send(KvSaved(number, b""))
+            case LoadKv(id=number):
+                self._line.send(KvLoaded(number, 0))
             case Stop(keep_s=keep_s):
                 self._hot.keep(keep_s)
                 os._exit(0)
@@ -304,7 +313,7 @@ def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: Questions
                 inputs.put(frame)
             case Stop(keep_s=0.0):
                 break
-            case Submit() | Abort() | Stop():
+            case Submit() | Abort() | SaveKv() | LoadKv() | Stop():
                 inbox.put(frame)
     os._exit(0)
 

@@ -1,0 +1,162 @@
+"""What is asked of a session and what it answers, in no wire's words."""
+
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Protocol
+
+from ganglion.core.engine import ReadoutManifest
+from ganglion.core.events import FinishReason, Progress, Token
+from ganglion.core.request import Ranges, Sampling, Steering
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A fresh session, and the model that its name meant."""
+
+    session_id: str
+    model: str
+    context_length: int
+    vocabulary_size: int
+    ttl_s: float
+    readout: ReadoutManifest | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call that appends and generates; `max_tokens` 0 only appends."""
+
+    append: tuple[int, ...] = ()
+    offset: int = 0
+    is_truncating: bool = False
+    max_tokens: int = 0
+    logprobs: Ranges = ()
+    top: int = 0
+    readout: Ranges = ()
+    sampling: Sampling = Sampling()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A token: one that was generated now, or one of the session that lies in a range."""
+
+    token: Token
+    is_prefill: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a call ended, and the session's length now."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    total_tokens: int
+    reason: FinishReason
+
+
+SessionEvent = Told | Progress | Done
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """An image that was appended."""
+
+    count: int
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A session that begins like another."""
+
+    session_id: str
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One session as its owner sees it in a list."""
+
+    session_id: str
+    model: str
+    total_tokens: int
+    image_count: int
+    idle_s: float
+    ttl_s: float
+    is_busy: bool
+    is_suspended: bool
+    steering: Steering = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """A session that came back, and of how many of its tokens the KV did."""
+
+    session_id: str
+    model: str
+    total_tokens: int
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A session that lies on disk."""
+
+    total_tokens: int
+    size_bytes: int
+
+
+class SessionKeeper(Protocol):
+    """Keeps every tenant's sessions; all of it raises GanglionErrors.
+
+    Errors about a session that exists say its length in `extras["session_length"]`.
+    """
+
+    async def open(
+        self, tenant: str, model: str, *, ttl_s: float | None = None, steering: Steering = ()
+    ) -> Opened:
+        """A fresh, empty session."""
+        ...
+
+    def generate(self, tenant: str, session_id: str, asked: Asked) -> AsyncGenerator[SessionEvent, None]:
+        """Append and generate; closing it stops the work, and what was committed stays."""
+        ...
+
+    async def append_image(
+        self, tenant: str, session_id: str, data: bytes, mime: str, *, offset: int, is_truncating: bool
+    ) -> Placed:
+        """Append an image as the model reads it."""
+        ...
+
+    async def fork(
+        self, tenant: str, session_id: str, *, at: int | None = None, ttl_s: float | None = None
+    ) -> Forked:
+        """Another session that begins with the same tokens."""
+        ...
+
+    async def truncate(self, tenant: str, session_id: str, length: int) -> int:
+        """Forget everything from a position on; returns the length."""
+        ...
+
+    def sessions(self, tenant: str) -> tuple[SessionInfo, ...]:
+        """A tenant's own sessions."""
+        ...
+
+    async def close_session(self, tenant: str, session_id: str) -> None:
+        """Forget a session; what runs in it ends."""
+        ...
+
+    async def save(self, tenant: str, session_id: str, *, with_kv: bool) -> bytes:
+        """The session as bytes."""
+        ...
+
+    async def restore(self, tenant: str, saved: bytes) -> Restored:
+        """A session from such bytes."""
+        ...
+
+    async def suspend(self, tenant: str, session_id: str) -> Suspended:
+        """Put a session on disk until it is named again."""
+        ...

@@ -1,0 +1,1 @@
+"""Token sessions over gRPC: the messages of package `salience.v1`; `make proto` writes their code."""
