@@ -1,0 +1,183 @@
+"""Concept packs: unit vectors of concepts by layer in a safetensors file, and a manifest beside it.
+
+`NAME.safetensors` holds `layer_<i>.vectors`, float32 `[concepts, hidden]`; `NAME.json` says what they are.
+Law: a pack is believed only after it was checked: shapes, finite numbers, unit length.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from ganglion.core.engine import ReadoutManifest
+from ganglion.core.errors import GanglionError, LoadFailed
+
+Floats = npt.NDArray[np.float32]
+
+FORMAT: Final = 1
+MAX_MANIFEST_BYTES: Final = 2**20
+MAX_VECTOR_BYTES: Final = 2**30
+MAX_CONCEPTS: Final = 256
+"""A readout is sent with every token: more concepts than this are a mistake."""
+UNIT_TOLERANCE: Final = 1e-3
+
+
+class PackModel(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """The model whose residual stream the vectors live in."""
+
+    name: str
+    architecture: str
+    hidden_size: int
+    block_count: int
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
+    """What stands beside the vectors."""
+
+    name: str
+    concepts: list[str]
+    layers: list[int]
+    model: PackModel
+    format: int = FORMAT
+    spans: dict[str, list[float]] = {}
+    """By layer, for each concept: how far apart its examples and their opposites lie along its vector."""
+    description: str = ""
+    trained: dict[str, Any] = {}
+    """How it was made and how well it separates, for people."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConceptPack:
+    """Vectors of some concepts after some layers of one model."""
+
+    manifest: Manifest
+    vectors: dict[int, Floats] = field(repr=False)
+    """By layer, `[concepts, hidden]`."""
+
+    def spans(self, layer: int) -> Floats:
+        """How far strength 1 steers each concept after a layer."""
+        found = self.manifest.spans.get(str(layer), [1.0] * len(self.manifest.concepts))
+        return np.asarray(found, np.float32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ConceptBook:
+    """All packs of one model side by side, in the order of its readout."""
+
+    manifest: ReadoutManifest
+    vectors: tuple[Floats, ...]
+    """For each layer, `[concepts, hidden]`."""
+    spans: tuple[Floats, ...]
+    """For each layer, one a concept."""
+
+
+def manifest_path(path: Path) -> Path:
+    """Where the manifest of a pack's vectors lies."""
+    return path.with_suffix(".json")
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest beside some vectors; raises LoadFailed for what is none."""
+    try:
+        with manifest_path(path).open("rb") as file:
+            text = file.read(MAX_MANIFEST_BYTES + 1)
+        if len(text) > MAX_MANIFEST_BYTES:
+            raise _broken(path, f"its manifest is larger than {MAX_MANIFEST_BYTES} bytes")
+        manifest = msgspec.json.decode(text, type=Manifest)
+    except OSError as error:
+        raise _broken(path, f"its manifest cannot be read: {error.strerror}") from error
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _broken(path, f"its manifest is not one: {error}") from error
+    _check_manifest(path, manifest)
+    return manifest
+
+
+def read_pack(path: Path) -> ConceptPack:
+    """A pack by the path of its vectors; raises LoadFailed for what is none."""
+    manifest = read_manifest(path)
+    try:
+        if path.stat().st_size > MAX_VECTOR_BYTES:
+            raise _broken(path, f"it is larger than {MAX_VECTOR_BYTES} bytes")
+        tensors = load_file(path)
+    except OSError as error:
+        raise _broken(path, f"it cannot be read: {error.strerror}") from error
+    except (SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise _broken(path, f"it is not a safetensors file: {error}") from error
+    vectors = {layer: _vectors(path, manifest, tensors.get(_key(layer)), layer) for layer in manifest.layers}
+    return ConceptPack(manifest, vectors)
+
+
+def write_pack(pack: ConceptPack, path: Path) -> None:
+    """Write vectors and manifest; whoever reads meanwhile sees the old pack or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    tensors = {_key(layer): np.ascontiguousarray(each, np.float32) for layer, each in pack.vectors.items()}
+    fresh = path.with_suffix(f".{os.getpid()}.part")
+    save_file(tensors, fresh)
+    fresh.replace(path)
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(pack.manifest), indent=2))
+    fresh.replace(manifest_path(path))
+
+
+def bind(packs: Sequence[ConceptPack]) -> ConceptBook | None:
+    """Packs side by side, None for no pack; raises LoadFailed where they do not go together."""
+    if not packs:
+        return None
+    layers = packs[0].manifest.layers
+    concepts = [concept for pack in packs for concept in pack.manifest.concepts]
+    for pack in packs[1:]:
+        if pack.manifest.layers != layers:
+            raise LoadFailed(
+                f"The concept packs {packs[0].manifest.name!r} and {pack.manifest.name!r} name different "
+                f"layers: {layers} and {pack.manifest.layers}.",
+                hint="Train them on the same layers, or load one of them.",
+            )
+    twice = sorted({concept for concept in concepts if concepts.count(concept) > 1})
+    if twice:
+        raise LoadFailed(f"Two concept packs name the concept {twice[0]!r}.", hint="Load one of them.")
+    return ConceptBook(
+        ReadoutManifest(tuple(concepts), tuple(layers)),
+        tuple(np.concatenate([pack.vectors[layer] for pack in packs]) for layer in layers),
+        tuple(np.concatenate([pack.spans(layer) for pack in packs]) for layer in layers),
+    )
+
+
+def _key(layer: int) -> str:
+    return f"layer_{layer}.vectors"
+
+
+def _check_manifest(path: Path, manifest: Manifest) -> None:
+    layers, concepts, model = manifest.layers, manifest.concepts, manifest.model
+    if manifest.format != FORMAT:
+        raise _broken(path, f"its format is {manifest.format}, and this version knows {FORMAT}")
+    if not 0 < len(concepts) <= MAX_CONCEPTS or len(set(concepts)) < len(concepts) or "" in concepts:
+        raise _broken(path, f"it must name between 1 and {MAX_CONCEPTS} concepts, each once")
+    if not layers or layers != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= model.block_count:
+        raise _broken(path, f"its layers must rise and lie below {model.block_count}")
+    for layer in manifest.spans.values():
+        if len(layer) != len(concepts) or not np.isfinite(layer).all():
+            raise _broken(path, "its spans must be one finite number a concept")
+
+
+def _vectors(path: Path, manifest: Manifest, found: Floats | None, layer: int) -> Floats:
+    expected = (len(manifest.concepts), manifest.model.hidden_size)
+    if found is None or found.shape != expected or found.dtype != np.float32:
+        held = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
+        raise _broken(path, f"it holds {held} for layer {layer}, expected float32 {list(expected)}")
+    lengths = np.linalg.norm(found, axis=1)
+    if not np.isfinite(lengths).all() or (np.abs(lengths - 1.0) > UNIT_TOLERANCE).any():
+        raise _broken(path, f"its vectors of layer {layer} are not of unit length")
+    return found
+
+
+def _broken(path: Path, reason: str) -> GanglionError:
+    return LoadFailed(
+        f"{path.name} is not a concept pack: {reason}.",
+        hint="A pack is NAME.safetensors with NAME.json beside it; ganglion concepts train makes one.",
+    )
