@@ -1,7 +1,6 @@
 """Sessions over an engine without a model: rules, limits, lives, and what a call leaves behind."""
 
 import asyncio
-import os
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -62,6 +61,10 @@ async def all_of(keeper: Keeper, session: str, asked: Asked, tenant: str = "a") 
 
 async def words(engine: EchoEngine, text: str) -> tuple[int, ...]:
     return await engine.tokenize(text, add_special=False, parse_special=False)
+
+
+def files_in(folder: Path) -> int:
+    return len(list(folder.iterdir()))
 
 
 async def test_what_is_generated_is_told_and_kept(engine: EchoEngine) -> None:
@@ -370,7 +373,7 @@ async def test_a_drain_keeps_open_sessions_when_it_is_asked_to(engine: EchoEngin
     }
     await again.close_session("a", sessions[0])
     await again.stop()
-    assert len(os.listdir(tmp_path)) == 2
+    assert files_in(tmp_path) == 2
 
 
 async def test_a_file_that_is_no_session_is_left_alone(engine: EchoEngine, tmp_path: Path) -> None:
@@ -380,7 +383,7 @@ async def test_a_file_that_is_no_session_is_left_alone(engine: EchoEngine, tmp_p
     await keeper.start()
     assert keeper.sessions("") == ()
     await keeper.stop()
-    assert len(os.listdir(tmp_path)) == 2
+    assert files_in(tmp_path) == 2
 
 
 async def test_an_unknown_model_and_a_concept_without_a_pack_are_refused(engine: EchoEngine) -> None:
