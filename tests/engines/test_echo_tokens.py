@@ -142,9 +142,7 @@ async def test_what_cannot_be_read_or_steered_is_refused() -> None:
             assert error.param == "steering"
     async with opened(EchoSettings()) as engine:
         tokens = await tokens_of(engine, "a b")
-        assert isinstance(
-            await error_of(engine, asked(tokens, 1, readout=((0, None),))), ReadoutUnavailable
-        )
+        assert isinstance(await error_of(engine, asked(tokens, 1, readout=((0, None),))), ReadoutUnavailable)
         assert isinstance(await error_of(engine, asked(tokens, 1, steering=(Steer("x", 1.0),))), InvalidValue)
         with pytest.raises(ReadoutUnavailable):
             await answer(engine, wants_readout=True)
