@@ -32,6 +32,7 @@ pytestmark = [
     pytest.mark.skipif(found is None, reason="the embedded model is not installed"),
 ]
 TEXT = "Nora found a brass compass in her grandmother's attic. On Mondays it pointed to the harbour. "
+COUNTING = " " + ", ".join(map(str, range(100, 124)))
 
 
 @asynccontextmanager
@@ -88,7 +89,8 @@ async def test_a_state_goes_on_in_another_worker_as_if_it_had_been_there(
 ) -> None:
     source, target = (second, first) if goes_back else (first, second)
     salt = f"{goes_back}"
-    tokens = await prompt(source, salt, 100)
+    # Counting leaves no doubt about what follows, however the rows of two lanes are summed.
+    tokens = await source.tokenize(salt + COUNTING, add_special=True, parse_special=False)
     answer, _ = await run(source, tokens, 8, salt)
     whole = (*tokens, *answer)
     state = await source.save_kv("m", salt, whole)
@@ -96,6 +98,7 @@ async def test_a_state_goes_on_in_another_worker_as_if_it_had_been_there(
     assert await target.load_kv("m", "other", whole, b"") == 0
     assert await target.load_kv("m", salt, whole, state) == length
     assert await target.load_kv("m", salt, whole, state) == length, "once more changes nothing"
+    assert await target.save_kv("m", salt, whole) == state, "bit for bit"
     stayed = await run(source, whole, 8, salt)
     assert stayed[1] == length
     assert await run(target, whole, 8, salt) == stayed
