@@ -61,30 +61,36 @@ class Guard(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler:
-        """The same method behind the guard; the wire does not tell how many messages a call has."""
+        """The same method behind the guard, as one that takes bytes and gives them.
+
+        The wire does not tell how many messages a call has, so each is read as a stream, and here.
+        """
         handler = await continuation(handler_call_details)
         if handler is not None and handler.response_streaming:
             return self._stream(handler, handler_call_details)
         return self._whole(handler, handler_call_details)
 
-    def end(self) -> None:
-        """End every call with UNAVAILABLE, and those that still come."""
+    async def end(self, within_s: float) -> None:
+        """End every call with UNAVAILABLE, and those that still come; waits so long for them to be told."""
         self._is_ending = True
         for task in self._running:
             task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=within_s)
 
     def _whole(self, handler: Handler | None, details: grpc.HandlerCallDetails) -> Handler:
-        async def work(context: Context) -> Any:
+        async def work(context: Context) -> bytes:
             assert handler is not None
             if handler.request_streaming:
-                return await handler.stream_unary(self._messages(handler, context), context)
-            return await handler.unary_unary(await self._message(handler, context), context)
+                message = await handler.stream_unary(self._messages(handler, context), context)
+            else:
+                message = await handler.unary_unary(await self._message(handler, context), context)
+            return bytes(handler.response_serializer(message))
 
         async def run(_: object, context: Context) -> Any:
             return await self._run(handler, details, context, work)
 
-        serializer = None if handler is None else handler.response_serializer
-        return grpc.stream_unary_rpc_method_handler(run, response_serializer=serializer)
+        return grpc.stream_unary_rpc_method_handler(run)
 
     def _stream(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         async def work(context: Context) -> None:
@@ -95,12 +101,12 @@ class Guard(grpc.aio.ServerInterceptor):
             with closing(Alarm()) as alarm:
                 async with aclosing(told):
                     async for message in told:
-                        await self._write(context, message, alarm)
+                        await self._write(context, handler.response_serializer(message), alarm)
 
         async def run(_: object, context: Context) -> None:
             await self._run(handler, details, context, work)
 
-        return grpc.stream_stream_rpc_method_handler(run, response_serializer=handler.response_serializer)
+        return grpc.stream_stream_rpc_method_handler(run)
 
     async def _run(
         self, handler: Handler | None, details: grpc.HandlerCallDetails, context: Context, work: Work
@@ -170,7 +176,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 raise InvalidValue("The message is not of the kind that this method takes.") from None
             yield message
 
-    async def _write(self, context: Context, message: Any, alarm: Alarm) -> None:
+    async def _write(self, context: Context, message: bytes, alarm: Alarm) -> None:
         limit_s = self._settings.stalled_reader_s
         try:
             with alarm.after(limit_s):

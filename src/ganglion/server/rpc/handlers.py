@@ -5,7 +5,6 @@ from typing import Any
 
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
-from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 Behaviour = Callable[[Any, Any], Any]
@@ -20,11 +19,12 @@ def generic_handler(
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _handler(method: MethodDescriptor, behaviour: Behaviour) -> grpc.RpcMethodHandler[Any, Any]:
-    make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = {
+def _handler(method: MethodDescriptor, behaviour: Behaviour) -> "grpc.RpcMethodHandler[Any, Any]":
+    make: "Callable[..., grpc.RpcMethodHandler[Any, Any]]" = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, False): grpc.stream_unary_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[method.client_streaming, method.server_streaming]
-    return make(behaviour, GetMessageClass(method.input_type).FromString, Message.SerializeToString)
+    asked, told = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return make(behaviour, asked.FromString, told.SerializeToString)

@@ -85,10 +85,13 @@ class RpcListener:
         reflection.enable_server_reflection(names, self._server)
         await self._server.start()
 
-    async def stop(self, grace_s: float) -> None:
-        """End what still runs with UNAVAILABLE, and give the port back."""
-        self._guard.end()
-        await self._server.stop(grace_s)
+    async def end(self, within_s: float) -> None:
+        """End what runs with UNAVAILABLE, and what still comes."""
+        await self._guard.end(within_s)
+
+    async def stop(self) -> None:
+        """Give the port back."""
+        await self._server.stop(None)
 
     def _is_serving(self, models: tuple[ModelState, ...]) -> bool:
         return node_status(models, is_draining=self._gate.is_draining) in ("ok", "degraded")
