@@ -20,7 +20,7 @@ def generic_handler(
 
 
 def _handler(method: MethodDescriptor, behaviour: Behaviour) -> "grpc.RpcMethodHandler[Any, Any]":
-    make: "Callable[..., grpc.RpcMethodHandler[Any, Any]]" = {
+    make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
         (True, False): grpc.stream_unary_rpc_method_handler,
