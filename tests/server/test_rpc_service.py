@@ -184,8 +184,9 @@ async def test_a_field_out_of_bounds_is_refused_by_name(serving) -> None:
         for param, fields in {
             "model": {},
             "ttl_s": {"model": "echo", "ttl_s": float("inf")},
-            "steering": {"model": "echo", "steering": [pb.Steer(concept="c")] * 65},
+            "steering": {"model": "echo", "steering": [pb.Steer(concept="c")] * 17},
             "steering[0].strength": {"model": "echo", "steering": [steer]},
+            "steering[0].layers": {"model": "echo", "steering": [pb.Steer(concept="c", layers=[1, 1])]},
             "steering[0].concept": {"model": "echo", "steering": [pb.Steer()]},
         }.items():
             error = await rpc.refusal("OpenSession", pb.OpenSessionRequest(**fields))

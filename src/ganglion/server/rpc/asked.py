@@ -15,13 +15,11 @@ from ganglion.sessions.values import Asked
 from ganglion.wire.fields import MAX_TOKEN_ID, MAX_TOKENS, SEEDS
 from ganglion.wire.logprobs import MAX_ALTERNATIVES
 from ganglion.wire.salience import salience_pb2 as pb
+from ganglion.wire.steering import MAX_LAYERS, MAX_STEERS, MAX_STRENGTH
 
 MAX_APPENDED: Final = 2**20
 MAX_RANGES: Final = 64
 MAX_STOP_TOKENS: Final = 1024
-MAX_STEERS: Final = 64
-MAX_LAYERS: Final = 1024
-MAX_STRENGTH: Final = 1000.0
 MAX_MODEL: Final = 1024
 MAX_NAME: Final = 256
 OPEN_END: Final = 2**32 - 1
@@ -63,6 +61,8 @@ def _steer(name: str, steer: pb.Steer) -> Steer:
     concept = _text(f"{name}.concept", steer.concept, MAX_NAME)
     _between(f"{name}.strength", steer.strength, -MAX_STRENGTH, MAX_STRENGTH)
     _count(f"{name}.layers", steer.layers, MAX_LAYERS)
+    if len(set(steer.layers)) < len(steer.layers):
+        raise InvalidValue(f"'{name}.layers' names a layer twice.", param=f"{name}.layers")
     return Steer(concept, steer.strength, tuple(steer.layers) or None)
 
 

@@ -7,9 +7,10 @@ from typing import Any, Final
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from ganglion.core.engine import ModelState, PromptReader
-from ganglion.core.errors import InvalidValue, MissingParameter, ModelNotFound, ReadoutNotFound
+from ganglion.core.errors import InvalidValue, ReadoutNotFound
 from ganglion.core.request import Request, TextPrompt
 from ganglion.server.drain import Gate
+from ganglion.server.naming import known_model, only_model
 from ganglion.server.rpc import told
 from ganglion.server.rpc.asked import (
     generate_of,
@@ -144,29 +145,11 @@ class SalienceService:
         return pb.SuspendSessionResponse(total_tokens=suspended.total_tokens, size_bytes=suspended.size_bytes)
 
     async def _manifest(self, message: pb.GetReadoutManifestRequest, _: Caller) -> pb.ReadoutManifest:
-        state = self._meant(message.model)
-        if state.readout is None:
-            raise ReadoutNotFound(
-                f"The model {state.id!r} has no readouts.",
-                param="model",
-                hint="Serve it with a concept pack.",
-            )
-        return told.manifest(state.id, state.readout)
-
-    def _meant(self, name: str) -> ModelState:
-        """The model of a name; left out, it is the only one that is loaded."""
         states = self._models()
-        if name:
-            for state in states:
-                if name == state.id or name in state.aliases:
-                    return state
-            raise ModelNotFound(model_of(name)[:200])
-        loaded = [state for state in states if state.status in ("loaded", "recovering")]
-        if len(loaded) == 1:
-            return loaded[0]
-        raise MissingParameter(
-            "The parameter 'model' is required: not exactly one model is here.", param="model"
-        )
+        state = known_model(states, model_of(message.model) if message.model else only_model(states))
+        if state.readout is None:
+            raise ReadoutNotFound(f"The model {state.id!r} has no readouts.", param="model")
+        return told.manifest(state.id, state.readout)
 
     async def _tokenize(self, message: pb.TokenizeRequest, caller: Caller) -> pb.TokenizeResponse:
         if len(message.text) > self._max_text_bytes:
