@@ -18,6 +18,7 @@ from ganglion.core.engine import (
     PlacedImage,
     Ranked,
     RankRequest,
+    ReadoutManifest,
     ReadPrompt,
     TokenizerInfo,
 )
@@ -30,6 +31,7 @@ from ganglion.core.errors import (
     ModelLoading,
     ModelNotFound,
     Overloaded,
+    ReadoutUnavailable,
     VisionUnsupported,
 )
 from ganglion.core.events import (
@@ -166,6 +168,7 @@ class LlamaEngine:
                 native_s=load.decode_s if load is not None else 0.0,
                 error=supervisor.error.message if supervisor.error is not None else None,
                 facts=self._facts,
+                readout=_manifest(self._ready),
             ),
         )
 
@@ -348,6 +351,12 @@ class LlamaEngine:
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list in the worker."""
         try:
+            if request.readout and not self._ready.concepts:
+                raise ReadoutUnavailable(
+                    f"No concepts are loaded for the model {self._settings.model_id!r}.",
+                    param="readout",
+                    hint="Start it with --concepts PACK, or leave the readout out.",
+                )
             connection, when_gone = await self._enter(key_of_tokens(request.salt, request.tokens))
             submit = _submit(connection, request, is_deterministic=self.plan.is_deterministic)
             async with aclosing(connection.updates(submit, when_gone)) as updates:
@@ -370,6 +379,10 @@ class LlamaEngine:
             self._ward.leave(place, "abandoned")
             raise
         return connection, partial(self._ward.leave, place)
+
+
+def _manifest(ready: Ready) -> ReadoutManifest | None:
+    return ReadoutManifest(tuple(ready.concepts), tuple(ready.readout_layers)) if ready.concepts else None
 
 
 def _only_embeds(model_id: str) -> InvalidValue:

@@ -18,8 +18,10 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 import msgspec
+import numpy as np
 
 from ganglion.core.errors import GanglionError
+from ganglion.engines.concept_pack import ConceptBook
 from ganglion.engines.ipc import (
     PREFIX,
     Abort,
@@ -50,11 +52,12 @@ from ganglion.engines.ipc import (
     encode,
     to_worker,
 )
+from ganglion.engines.llama.concepts import open_book
 from ganglion.engines.llama.faults import strike
 from ganglion.engines.llama.guide import Guide, Guided, Guides
 from ganglion.engines.llama.hot import HotPrefixes, Recalled, open_shelf
 from ganglion.engines.llama.job import Job, Vocabulary
-from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.library import NativeModel, open_library
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
 from ganglion.engines.llama.runner import Aside, Runner
 from ganglion.engines.llama.sampling import NotANumber
@@ -65,6 +68,7 @@ from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import merged
 
 Item = Submit | Abort | SaveKv | LoadKv | Stop | Aside | Recalled | Guided
 Inbox = SimpleQueue[Item]
@@ -107,11 +111,14 @@ class Line:
 class Loop:
     """The step loop over one loaded model."""
 
-    def __init__(self, model: NativeModel, plan: EnginePlan, line: Line) -> None:
+    def __init__(
+        self, model: NativeModel, plan: EnginePlan, line: Line, book: ConceptBook | None = None
+    ) -> None:
         self._model = model
         self._plan = plan
         self._line = line
-        self._runner = Runner(model, plan)
+        self._book = book
+        self._runner = Runner(model, plan, book)
         self._vocabulary = Vocabulary(model)
         shape = PoolShape(plan.lanes, plan.parked_tokens, can_trim=model.can_trim)
         self._pool = KvPool(shape)
@@ -211,7 +218,15 @@ class Loop:
         self._line.send(Stepped([Update(guided.id, end=end)], self._load()))
 
     def _begin(self, submit: Submit, guide: Guide | None = None) -> None:
-        job = Job(submit, self._model, self._vocabulary, monotonic(), guide)
+        job = Job(
+            submit,
+            self._model,
+            self._vocabulary,
+            monotonic(),
+            guide,
+            readout=merged(submit.readout_ranges, self._plan.context) if self._book is not None else (),
+            reads_outputs=self._runner.reads_outputs,
+        )
         self._jobs[job.id] = job
         self._schedule(self._hot.enter(job.sequence))
 
@@ -245,12 +260,12 @@ class Loop:
                 job.is_announced = True
                 started = job.sequence.prompt_tokens, job.sequence.cached_tokens
                 updates.append(Update(job.id, started=started, scored=self._scored_first(job)))
-            if chunk.wanted:
-                scored = self._score(job, chunk, context, first_row, now_s)
-                updates.append(scored)
-                if scored.end is not None or row is None:
-                    sane.append((job.prompt_hash, scored.end is None))
-                if scored.end is not None:
+            if chunk.wanted or chunk.readout:
+                told = self._tell(job, chunk, step.lane, first_row, now_s)
+                updates += [told] if told.scored or told.end is not None else []
+                if told.end is not None or row is None:
+                    sane.append((job.prompt_hash, told.end is None))
+                if told.end is not None:
                     continue
             if row is None:
                 updates.append(job.read(chunk.start + chunk.count, now_s))
@@ -273,17 +288,30 @@ class Loop:
     def _scored_first(self, job: Job) -> list[TokenRecord]:
         return [self._scorer.unscored(job.sequence.tokens[0], 0)] if job.scores_first else []
 
-    def _score(self, job: Job, chunk: Chunk, context: NativeContext, first_row: int, now_s: float) -> Update:
-        """The logprobs of those tokens that the chunk's wanted rows foretell."""
-        records: list[TokenRecord] = []
+    def _tell(self, job: Job, chunk: Chunk, lane: int, first_row: int, now_s: float) -> Update:
+        """What a chunk says of tokens: logprobs of those it foretells, readouts of its own."""
         try:
-            for start, end in chunk.wanted:
-                logits = context.logits_of(first_row + start - chunk.start, end - start)
-                foretold = job.sequence.tokens[start + 1 : end + 1]
-                records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+            scored = self._score(job, chunk, lane, first_row)
+            return job.note(scored, self._readouts(chunk, lane, first_row))
         except NotANumber as error:
             return job.fail(error, now_s)
-        return Update(job.id, scored=records)
+
+    def _score(self, job: Job, chunk: Chunk, lane: int, first_row: int) -> list[TokenRecord]:
+        records: list[TokenRecord] = []
+        for start, end in job.foretelling(chunk):
+            logits = self._runner.lane(lane).logits_of(first_row + start - chunk.start, end - start)
+            foretold = job.sequence.tokens[start + 1 : end + 1]
+            records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+        return records
+
+    def _readouts(self, chunk: Chunk, lane: int, first_row: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        for start, end in chunk.readout:
+            values = self._runner.readouts(lane, first_row + start - chunk.start, end - start)
+            if not np.isfinite(values).all():
+                raise NotANumber("The model's residual stream is not a number; it cannot be read out.")
+            found += ((start + place, row.tobytes()) for place, row in enumerate(values))
+        return found
 
     def _load(self) -> Load:
         return Load(
@@ -363,13 +391,15 @@ def _answer(model: NativeModel, question: Tokenize | Detokenize) -> FromWorker:
             return Detokenized(question.id, text, pieces if in_pieces else [])
 
 
-def _ready(model: NativeModel, plan: EnginePlan, load_s: float) -> Ready:
+def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None, load_s: float) -> Ready:
     return Ready(
         model.vocabulary_size,
         load_s,
         model.signs(),
         ranks=plan.vectors.pooling == "rank",
         rank_template=model.metadata("tokenizer.chat_template.rerank"),
+        concepts=list(book.manifest.concepts) if book is not None else [],
+        readout_layers=list(book.manifest.layers) if book is not None else [],
     )
 
 
@@ -392,11 +422,12 @@ def main() -> None:
     began_s = monotonic()
     try:
         model = open_library().load_model(plan.path, gpu_layers=plan.gpu_layers)
-        loop = Loop(model, plan if model.has_one_cache else plan.in_one_lane(), line)
+        book = open_book(plan.concepts, model)
+        loop = Loop(model, plan if model.has_one_cache else plan.in_one_lane(), line, book)
     except GanglionError as error:
         line.send(_refused(0, error))
         sys.exit(1)
-    line.send(_ready(model, plan, monotonic() - began_s))
+    line.send(_ready(model, plan, book, monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
     questions: Questions = SimpleQueue()
     inputs: Inputs = SimpleQueue()
