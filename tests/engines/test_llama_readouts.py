@@ -181,15 +181,15 @@ async def test_a_cached_prefix_is_used_up_to_the_first_range_and_changes_nothing
 
 
 async def test_a_long_prompt_is_read_and_scored_across_chunks_each_position_once(engine: LlamaEngine) -> None:
-    tokens = await prompt_of(engine, "Chunks. " + TEXT * 50, 700)
-    request = replace(asked(tokens, (250, 600), max_tokens=3), score=Score(((100, 520),), top=2))
+    tokens = await prompt_of(engine, "Chunks. " + TEXT * 50, 560)
+    request = replace(asked(tokens, (250, 540), max_tokens=3), score=Score(((100, 520),), top=2))
     told = await run(engine, request)
     by_position = {token.position: token for token in told.prompt}
-    assert sorted(by_position) == list(range(100, 600))
+    assert sorted(by_position) == list(range(100, 540))
     for position, token in by_position.items():
         assert token.id == tokens[position]
         assert (token.logprob is not None) == (100 <= position < 520)
-        assert len(token.readout) == (12 if 250 <= position < 600 else 0)
+        assert len(token.readout) == (12 if 250 <= position < 540 else 0)
     assert [token.readout for token in told.generated] == [(), (), ()]
     short = await run(engine, asked(tokens[:300], (250, 300)))
     assert far_apart({place: told.read[place] for place in range(250, 300)}, short.read) < CLOSE
@@ -298,11 +298,22 @@ async def test_a_preempted_sequence_tells_every_token_once_with_its_readout(narr
     other = await prompt_of(narrow, "Urgent. " + TEXT * 12, 130)
     request = asked(tokens, (60, None), max_tokens=30)
     alone = await run(narrow, request)
-    slow = asyncio.create_task(run(narrow, replace(request, priority=5, salt="slow")))
-    for number in range(3):
-        await asyncio.sleep(0.1)
+    events: list[TokenEvent] = []
+    has_begun = asyncio.Event()
+
+    async def follow() -> None:
+        async for event in narrow.run(replace(request, priority=5, salt="slow")):
+            events.append(event)
+            if isinstance(event, Pieces):
+                has_begun.set()
+
+    slow = asyncio.create_task(follow())
+    await has_begun.wait()
+    for number in range(2):
         await run(narrow, replace(asked(other, max_tokens=2), salt=f"urgent {number}"))
-    told = await slow
+        assert number or not slow.done(), "there is one place, and the urgent one took it"
+    await slow
+    told = Told(events)
     assert set(told.read) == set(range(60, 100)) == set(alone.read)
     prompt = range(60, 70)
     assert far_apart({p: told.read[p] for p in prompt}, {p: alone.read[p] for p in prompt}) < CLOSE
