@@ -101,6 +101,9 @@ class EngineConfig(Struct, frozen=True):
     """A worker that has work and takes no step for so many seconds is ended and started anew."""
     chat_template: str | None = None
     """A Jinja file, or the template itself; left out, the model's own, else ChatML."""
+    concepts: tuple[str, ...] = ()
+    """Concept packs to read out and to steer by: files, or names of those in the home folder's `concepts`.
+    Each is loaded with the models that it was made for."""
 
 
 class ResidencyConfig(Struct, frozen=True):

@@ -41,6 +41,8 @@ class Chunk:
     wants_logits: bool
     wanted: Spans = ()
     """Other positions of the chunk whose logits are wanted."""
+    readout: Spans = ()
+    """Positions of the chunk whose residual stream is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +169,7 @@ class Scheduler:
             work = sum(self._pace.work(chunk.count, chunk.start) for chunk in step.chunks)
             self._pace.saw_prefill(work, elapsed_s)
         for chunk in step.chunks:
-            if chunk.wanted and chunk.sequence in self._running:
+            if (chunk.wanted or chunk.readout) and chunk.sequence in self._running:
                 self._running[chunk.sequence].read_tokens = chunk.start + chunk.count
         if step.is_aside:
             self._aside = None
@@ -222,8 +224,7 @@ class Scheduler:
                 continue
             moved = self._group(sequence)
             if moved == group:
-                slot = self._pool.place(sequence.id).slot
-                chunks.append((slot, Chunk(sequence.id, len(sequence.tokens) - 1, 1, True)))
+                chunks.append((self._pool.place(sequence.id).slot, self._chunk(sequence, 1)))
             elif moved not in self._groups_due:
                 self._groups_due.append(moved)
         # A sequence planned above may have been preempted by a later, more urgent one's need for room.
@@ -335,9 +336,18 @@ class Scheduler:
         most = self._within_rows(sequence, max(count, SMALLEST_EXACT))
         return missing if most >= missing else min(most, missing - SMALLEST_EXACT)
 
-    def _wanted(self, sequence: Sequence, count: int) -> Spans:
+    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
+        """The next tokens of a sequence, and what of them is wanted and was not read in an earlier life."""
         start = self._pool.held(sequence.id)
-        return clipped(sequence.wanted, max(start, sequence.read_tokens), start + count)
+        end, unread = start + count, max(start, sequence.read_tokens)
+        return Chunk(
+            sequence.id,
+            start,
+            count,
+            wants_logits=end == len(sequence.tokens) and not sequence.is_only_read,
+            wanted=clipped(sequence.wanted, unread, end),
+            readout=clipped(sequence.readout, unread, end),
+        )
 
     def _cost(self, sequence: Sequence) -> float:
         return self._pace.work(self._missing(sequence), self._pool.held(sequence.id))
@@ -349,9 +359,7 @@ class Scheduler:
                 continue
             if self._group(sequence) != group:
                 continue  # it had to move; its chunk runs in a later cycle
-            start = self._pool.held(sequence.id)
-            wants_logits = start + count == len(sequence.tokens) and not sequence.is_only_read
-            chunks.append(Chunk(sequence.id, start, count, wants_logits, self._wanted(sequence, count)))
+            chunks.append(self._chunk(sequence, count))
         live = tuple(chunk for chunk in chunks if chunk.sequence in self._running)
         if not live:
             return None

@@ -31,6 +31,7 @@ from ganglion.core.errors import (
     ModelLoading,
     ModelNotFound,
     Overloaded,
+    ReadoutUnavailable,
     VisionUnsupported,
 )
 from ganglion.core.events import (
@@ -361,6 +362,12 @@ class LlamaEngine:
         assert is_kept_apart(request.salt, request.steering), "steered KV would be found by others"
         try:
             check_steering(request.steering, self._readout)
+            if request.readout and self._readout is None:
+                raise ReadoutUnavailable(
+                    f"No concepts are loaded for the model {self._settings.model_id!r}.",
+                    param="readout",
+                    hint="Start it with --concepts PACK, or leave the readout out.",
+                )
             connection, when_gone = await self._enter(key_of_tokens(request.salt, request.tokens))
             submit = _submit(connection, request, is_deterministic=self.plan.is_deterministic)
             async with aclosing(connection.updates(submit, when_gone)) as updates:

@@ -59,11 +59,11 @@ void llama_model_free(void *model);
 void *llama_init_from_model(void *model, struct llama_context_params params);
 void llama_free(void *context);
 const void *llama_model_get_vocab(void *model);
+int32_t llama_model_n_embd(void *model);
+int32_t llama_model_n_layer(void *model);
 int32_t llama_model_n_swa(void *model);
 bool llama_model_is_recurrent(void *model);
 bool llama_model_is_hybrid(void *model);
-int32_t llama_model_n_embd(void *model);
-int32_t llama_model_n_layer(void *model);
 int32_t llama_model_n_embd_out(void *model);
 uint32_t llama_model_n_cls_out(void *model);
 int32_t llama_model_meta_val_str(void *model, const char *key, char *buffer, size_t size);
@@ -105,6 +105,10 @@ void *llama_sampler_init_temp(float temperature);
 void *llama_sampler_init_dist(uint32_t seed);
 llama_token llama_sampler_sample(void *chain, void *context, int32_t row);
 void llama_sampler_free(void *sampler);
+const char *ggml_get_name(const void *tensor);
+int64_t ggml_nelements(const void *tensor);
+size_t ggml_nbytes(const void *tensor);
+void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset, size_t size);
 """
 
 CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
@@ -180,7 +184,7 @@ class Library:
             del self._errors[:-8]
 
     def _check_symbols(self, path: Path) -> None:
-        names = re.findall(r"^[a-z].*?\*?\b(llama_\w+)\(", DECLARATIONS, re.MULTILINE)
+        names = re.findall(r"^[a-z].*?\*?\b((?:llama|ggml)_\w+)\(", DECLARATIONS, re.MULTILINE)
         missing = [name for name in names if not hasattr(self.lib, name)]
         if missing:
             raise _unusable(f"{path} lacks {', '.join(missing)}")
@@ -363,10 +367,12 @@ class NativeModel:
         kv_type: str,
         flash_attention: bool | None,
         pooling: Pooling | None = None,
+        eval_callback: tuple[Any, Any] | None = None,
     ) -> "NativeContext":
         """A context over this model's weights; `cells` is the total over all slots.
 
-        With a `pooling` its batches give vectors: of each row with "none", else of each slot.
+        With a `pooling` its batches give vectors: of each row with "none", else of each slot. An
+        `eval_callback`, with its user data, sees its tensors; whoever gives it keeps both alive.
         """
         params = self.library.lib.llama_context_default_params()
         params.n_ctx = cells
@@ -380,6 +386,8 @@ class NativeModel:
         if pooling is not None:
             params.embeddings = True
             params.pooling_type = POOLINGS[pooling]
+        if eval_callback is not None:
+            params.cb_eval, params.cb_eval_user_data = eval_callback
         pointer = self.library.lib.llama_init_from_model(self._pointer, params)
         if pointer == self.library.ffi.NULL:
             raise LoadFailed(

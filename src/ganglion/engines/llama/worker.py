@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 import msgspec
+import numpy as np
 
 from ganglion.core.errors import GanglionError
 from ganglion.engines.concept_pack import ConceptBook
@@ -55,7 +56,7 @@ from ganglion.engines.llama.guide import Guide, Guided, Guides
 from ganglion.engines.llama.hot import HotPrefixes, Recalled, open_shelf
 from ganglion.engines.llama.job import Job, Vocabulary
 from ganglion.engines.llama.kv_states import Judged, KvStates
-from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.library import NativeModel, open_library
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
 from ganglion.engines.llama.runner import Aside, Runner
 from ganglion.engines.llama.sampling import NotANumber
@@ -66,6 +67,7 @@ from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import merged
 
 Item = Submit | Abort | SaveKv | LoadKv | Judged | Stop | Aside | Recalled | Guided
 Inbox = SimpleQueue[Item]
@@ -114,6 +116,7 @@ class Loop:
         self._model = model
         self._plan = plan
         self._line = line
+        self._book = book
         self._runner = Runner(model, plan, book)
         self._vocabulary = Vocabulary(model)
         shape = PoolShape(plan.lanes, plan.parked_tokens, can_trim=model.can_trim)
@@ -219,7 +222,15 @@ class Loop:
         self._line.send(Stepped([Update(guided.id, end=end)], self._load()))
 
     def _begin(self, submit: Submit, guide: Guide | None = None) -> None:
-        job = Job(submit, self._model, self._vocabulary, monotonic(), guide)
+        job = Job(
+            submit,
+            self._model,
+            self._vocabulary,
+            monotonic(),
+            guide,
+            readout=merged(submit.readout_ranges, self._plan.context) if self._book is not None else (),
+            reads_outputs=self._runner.reads_outputs,
+        )
         if not self._runner.can_steer(job.sequence.steering):
             # The server asks only for what it was told of; a pack was changed while a worker was restarted.
             job.free()
@@ -259,12 +270,12 @@ class Loop:
                 job.is_announced = True
                 started = job.sequence.prompt_tokens, job.sequence.cached_tokens
                 updates.append(Update(job.id, started=started, scored=self._scored_first(job)))
-            if chunk.wanted:
-                scored = self._score(job, chunk, context, first_row, now_s)
-                updates.append(scored)
-                if scored.end is not None or row is None:
-                    sane += self._evidence(job, is_sound=scored.end is None)
-                if scored.end is not None:
+            if chunk.wanted or chunk.readout:
+                told = self._tell(job, chunk, step.lane, first_row, now_s)
+                updates += [told] if told.scored or told.end is not None else []
+                if told.end is not None or row is None:
+                    sane += self._evidence(job, is_sound=told.end is None)
+                if told.end is not None:
                     continue
             if row is None:
                 updates.append(job.read(chunk.start + chunk.count, now_s))
@@ -292,17 +303,30 @@ class Loop:
     def _scored_first(self, job: Job) -> list[TokenRecord]:
         return [self._scorer.unscored(job.sequence.tokens[0], 0)] if job.scores_first else []
 
-    def _score(self, job: Job, chunk: Chunk, context: NativeContext, first_row: int, now_s: float) -> Update:
-        """The logprobs of those tokens that the chunk's wanted rows foretell."""
-        records: list[TokenRecord] = []
+    def _tell(self, job: Job, chunk: Chunk, lane: int, first_row: int, now_s: float) -> Update:
+        """What a chunk says of tokens: logprobs of those it foretells, readouts of its own."""
         try:
-            for start, end in chunk.wanted:
-                logits = context.logits_of(first_row + start - chunk.start, end - start)
-                foretold = job.sequence.tokens[start + 1 : end + 1]
-                records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+            scored = self._score(job, chunk, lane, first_row)
+            return job.note(scored, self._readouts(chunk, lane, first_row))
         except NotANumber as error:
             return job.fail(error, now_s)
-        return Update(job.id, scored=records)
+
+    def _score(self, job: Job, chunk: Chunk, lane: int, first_row: int) -> list[TokenRecord]:
+        records: list[TokenRecord] = []
+        for start, end in job.foretelling(chunk):
+            logits = self._runner.lane(lane).logits_of(first_row + start - chunk.start, end - start)
+            foretold = job.sequence.tokens[start + 1 : end + 1]
+            records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+        return records
+
+    def _readouts(self, chunk: Chunk, lane: int, first_row: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        for start, end in chunk.readout:
+            values = self._runner.readouts(lane, first_row + start - chunk.start, end - start)
+            if not np.isfinite(values).all():
+                raise NotANumber("The model's residual stream is not a number; it cannot be read out.")
+            found += ((start + place, row.tobytes()) for place, row in enumerate(values))
+        return found
 
     def _load(self) -> Load:
         return Load(
