@@ -37,6 +37,7 @@ app.command(
     "ganglion.cli.complete:complete", help="Continue a text and print it.", help_epilogue=manual.COMPLETE
 )
 app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
+app.command("ganglion.cli.concepts:app", name="concepts", help="Train, judge and share concept vectors.")
 app.command(
     "ganglion.cli.doctor:doctor",
     help="Check this machine and say what to do.",

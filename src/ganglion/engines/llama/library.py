@@ -357,10 +357,12 @@ class NativeModel:
         kv_type: str,
         flash_attention: bool | None,
         pooling: Pooling | None = None,
+        callback: Any = None,
     ) -> "NativeContext":
         """A context over this model's weights; `cells` is the total over all slots.
 
-        With a `pooling` its batches give vectors: of each row with "none", else of each slot.
+        With a `pooling` its batches give vectors: of each row with "none", else of each slot. A `callback` is
+        asked of every tensor that a batch computes, and is the caller's to keep alive.
         """
         params = self.library.lib.llama_context_default_params()
         params.n_ctx = cells
@@ -374,6 +376,8 @@ class NativeModel:
         if pooling is not None:
             params.embeddings = True
             params.pooling_type = POOLINGS[pooling]
+        if callback is not None:
+            params.cb_eval = callback
         pointer = self.library.lib.llama_init_from_model(self._pointer, params)
         if pointer == self.library.ffi.NULL:
             raise LoadFailed(
