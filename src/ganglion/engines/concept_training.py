@@ -65,16 +65,27 @@ def logistic_probe(positive: Floats, negative: Floats, *, l2: float = L2) -> Flo
     examples = np.concatenate([positive, negative]).astype(np.float64)
     centred = examples - examples.mean(axis=0)
     scale = float(np.sqrt(np.mean(centred**2))) or 1.0
-    # Whatever lies outside what the examples span has no weight: there are rarely as many as dimensions.
-    left, singular, right = np.linalg.svd(centred / scale, full_matrices=False)
-    kept = singular > 1e-9 * max(float(singular[0]), 1e-300)
+    axes = _axes(centred / scale)
     labels = np.repeat([1.0, 0.0], [len(positive), len(negative)])
-    weights = _newton(left[:, kept] * singular[kept], labels, l2) @ right[kept]
+    weights = _newton(centred / scale @ axes, labels, l2) @ axes.T
     length = float(np.linalg.norm(weights))
     if length < 1e-300:
         return difference_of_means(positive, negative).vector
     vector: Floats = (weights / length).astype(np.float32)
     return vector
+
+
+def _axes(examples: Doubles) -> Doubles:
+    """An orthonormal basis of what the examples span, `[hidden, rank]`: outside of it no weight differs from 0.
+
+    There are rarely as many examples as dimensions, so their products with each other are the smaller matrix.
+    """
+    if len(examples) > examples.shape[1]:
+        return np.eye(examples.shape[1])
+    squares, left = np.linalg.eigh(examples @ examples.T)
+    kept = squares > 1e-10 * max(float(squares[-1]), 1e-300)
+    axes: Doubles = examples.T @ (left[:, kept] / np.sqrt(squares[kept]))
+    return axes
 
 
 def _newton(features: Doubles, labels: Doubles, l2: float) -> Doubles:

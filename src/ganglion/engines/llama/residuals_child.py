@@ -1,4 +1,4 @@
-"""The process behind `read_residuals`: has the model, runs one text after the other, and leaves.
+"""The process behind `read_residuals`: has the model, runs texts through it, and leaves.
 
 `python -m ganglion.engines.llama.residuals_child` reads one `ReadAll` from stdin and writes frames to stdout.
 
@@ -10,7 +10,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +39,7 @@ void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset, size
 """
 STREAM: Final = re.compile(rb"l_out-(\d{1,4})")
 """The residual stream after a layer, as all of llama.cpp's models call it."""
+TEXTS_AT_ONCE: Final = 32
 
 Floats = npt.NDArray[np.float32]
 
@@ -94,9 +95,11 @@ def _read(ask: ReadAll) -> Iterator[Frame]:
     model = library.load_model(ask.path, gpu_layers=ask.gpu_layers)
     opened = _opened(model, ask)
     watch = _Watch(library, opened.layers, opened.hidden_size)
+    # A recurrent model's batches are reordered by the library, and rows would be taken for another text's.
+    at_once = TEXTS_AT_ONCE if model.can_trim else 1
     context = model.new_context(
         cells=LARGEST_TEXT_TOKENS,
-        slots=1,
+        slots=at_once,
         is_unified=True,
         batch=LARGEST_TEXT_TOKENS,
         threads=ask.threads,
@@ -105,13 +108,32 @@ def _read(ask: ReadAll) -> Iterator[Frame]:
         callback=watch.callback,
     )
     yield opened
-    for text in ask.texts:
-        tokens = _tokens(model, text)
+    for group in _groups((_tokens(model, text) for text in ask.texts), at_once):
+        kept = [tokens[:LARGEST_TEXT_TOKENS] for tokens in group]
         watch.seen.clear()
-        context.decode([(0, 0, tokens[:LARGEST_TEXT_TOKENS], True)])
-        context.trim(0, 0)
-        values = np.stack([_pooled(watch.seen.get(layer), layer, ask.pool) for layer in opened.layers])
-        yield Residual(values.tobytes(), len(tokens), len(tokens) > LARGEST_TEXT_TOKENS)
+        context.decode((slot, 0, tokens, slot == len(kept) - 1) for slot, tokens in enumerate(kept))
+        for slot in range(len(kept)):
+            context.trim(slot, 0)
+        rows = sum(map(len, kept))
+        streams = [_checked(watch.seen.get(layer), layer, rows) for layer in opened.layers]
+        end = 0
+        for tokens, read in zip(group, kept, strict=True):
+            first, end = end, end + len(read)
+            values = np.stack([_pooled(stream[first:end], ask.pool) for stream in streams])
+            yield Residual(values.tobytes(), len(tokens), len(tokens) > len(read))
+
+
+def _groups(texts: Iterable[list[int]], at_once: int) -> Iterator[list[list[int]]]:
+    """Texts that fit one batch together, in their order."""
+    group: list[list[int]] = []
+    for tokens in texts:
+        held = sum(map(len, group))
+        if group and (len(group) == at_once or held + len(tokens) > LARGEST_TEXT_TOKENS):
+            yield group
+            group = []
+        group.append(tokens)
+    if group:
+        yield group
 
 
 def _opened(model: NativeModel, ask: ReadAll) -> Opened:
@@ -149,12 +171,16 @@ def _tokens(model: NativeModel, text: str) -> list[int]:
     return tokens if begin is None else [begin, *tokens]
 
 
-def _pooled(seen: Floats | None, layer: int, pool: Pool) -> Floats:
-    if seen is None or not np.isfinite(seen).all():
-        what = "gives no residual stream" if seen is None else "computes numbers that are not finite"
+def _checked(seen: Floats | None, layer: int, rows: int) -> Floats:
+    if seen is None or len(seen) != rows or not np.isfinite(seen).all():
+        what = "gives no residual stream" if seen is None else "computes numbers that cannot be used"
         raise EngineFailed(f"The model {what} after layer {layer}.")
-    is_last = pool == "last" or len(seen) == 1
-    pooled: Floats = seen[-1] if is_last else seen[1:].mean(axis=0)
+    return seen
+
+
+def _pooled(stream: Floats, pool: Pool) -> Floats:
+    is_last = pool == "last" or len(stream) == 1
+    pooled: Floats = stream[-1] if is_last else stream[1:].mean(axis=0)
     return pooled
 
 
