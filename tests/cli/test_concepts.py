@@ -17,6 +17,8 @@ pytestmark = [
 ]
 EXAMPLES = Path(__file__).parents[2] / "examples" / "concepts"
 COUNT = 16
+CALM = {"GANGLION_ENGINE__THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""Threads that wait for each other in a loop are slow where tests share the cores."""
 Environment = dict[str, str]
 
 
@@ -43,7 +45,7 @@ def sets(tmp_path_factory: pytest.TempPathFactory) -> Sets:
 def trained(sets: Sets, tmp_path_factory: pytest.TempPathFactory) -> tuple[Environment, dict[str, object]]:
     """A home with one pack, and what its training printed."""
     folder = tmp_path_factory.mktemp("machine")
-    environment = fresh_environment(folder, GANGLION_ENGINE__THREADS="1")
+    environment = fresh_environment(folder, **CALM)
     words = "concepts", "train", "formal", *sets.pair("formal.txt", "casual.txt"), "--json"
     done = run(environment, *words, timeout_s=100)
     assert done.returncode == 0, done.stderr
@@ -54,7 +56,7 @@ def copied(trained: tuple[Environment, object], folder: Path) -> Environment:
     """A home of one's own with the trained pack in it."""
     source = trained[0]
     shutil.copytree(source["GANGLION_HOME"], folder / "home")
-    return fresh_environment(folder, GANGLION_ENGINE__THREADS="1")
+    return fresh_environment(folder, **CALM)
 
 
 def test_training_judges_every_layer_and_keeps_four(trained: tuple[Environment, dict[str, object]]) -> None:

@@ -76,7 +76,7 @@ def logistic_probe(positive: Floats, negative: Floats, *, l2: float = L2) -> Flo
 
 
 def _axes(examples: Doubles) -> Doubles:
-    """An orthonormal basis of what the examples span, `[hidden, rank]`: outside of it no weight differs from 0.
+    """An orthonormal basis of what the examples span, `[hidden, rank]`: outside of it all weights are 0.
 
     There are rarely as many examples as dimensions, so their products with each other are the smaller matrix.
     """
