@@ -81,6 +81,18 @@ class Here:
             raise ModelNotFound(outcome.name, hint=outcome.hint)
         return outcome
 
+    def file_of(self, name: str, resolution: "Resolution") -> Path:
+        """Where the model that a name means lies; raises ModelNotFound while it is not here."""
+        from ganglion.core.errors import ModelNotFound
+        from ganglion.registry.resolver import EmbeddedSource, FileSource
+
+        source = resolution.source
+        if isinstance(source, FileSource):
+            return source.path
+        if isinstance(source, EmbeddedSource) and self.embedded is not None:
+            return self.embedded.path
+        raise ModelNotFound(name, hint=f"It can be downloaded: ganglion models pull {name}")
+
 
 def names_here(_: "CompletionContext") -> list[str]:
     """The names that a shell offers behind a command."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from ganglion.cli.models_here import ConfigFile, Here, Json, Name
@@ -82,7 +81,7 @@ def _shown(name: str, here: Here, context: int | None) -> Shown:
     from ganglion.registry import gguf, safetensors
 
     resolution = here.meant(name)
-    path = _path(name, resolution, here)
+    path = here.file_of(name, resolution)
     stored = here.catalogue.shelf.by_path.get(path)
     is_gguf = not (path.is_dir() or path.suffix == safetensors.SUFFIX)
     facts = gguf.read_facts(path) if is_gguf else safetensors.read_facts(path)
@@ -106,18 +105,6 @@ def _shown(name: str, here: Here, context: int | None) -> Shown:
         hub_id=stored.hub_id if stored is not None else None,
         memory=_memory(resolution, here, facts, context) if is_gguf else None,
     )
-
-
-def _path(name: str, resolution: "Resolution", here: Here) -> Path:
-    from ganglion.core.errors import ModelNotFound
-    from ganglion.registry.resolver import EmbeddedSource, FileSource
-
-    source = resolution.source
-    if isinstance(source, FileSource):
-        return source.path
-    if isinstance(source, EmbeddedSource) and here.embedded is not None:
-        return here.embedded.path
-    raise ModelNotFound(name, hint=f"It can be downloaded: ganglion models pull {name}")
 
 
 def _sampling(resolution: "Resolution", facts: "ModelFacts") -> dict[str, float]:

@@ -33,6 +33,24 @@ def load_bar(title: str) -> Iterator[Step]:
         yield show
 
 
+@contextmanager
+def count_bar(title: str, total: int) -> Iterator[Report]:
+    """The same for things that are counted one by one."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(compact=True),
+    )
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+
+
 def _bar() -> "Progress":
     from rich.console import Console
     from rich.progress import (

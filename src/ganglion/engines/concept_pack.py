@@ -93,7 +93,7 @@ def read_manifest(path: Path) -> Manifest:
         manifest = msgspec.json.decode(text, type=Manifest)
     except OSError as error:
         raise _broken(path, f"its manifest cannot be read: {error.strerror}") from error
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise _broken(path, f"its manifest is not one: {error}") from error
     _check_manifest(path, manifest)
     return manifest
@@ -170,7 +170,8 @@ def _vectors(path: Path, manifest: Manifest, found: Floats | None, layer: int) -
     if found is None or found.shape != expected or found.dtype != np.float32:
         held = "nothing" if found is None else f"{found.dtype} {list(found.shape)}"
         raise _broken(path, f"it holds {held} for layer {layer}, expected float32 {list(expected)}")
-    lengths = np.linalg.norm(found, axis=1)
+    with np.errstate(all="ignore"):  # what overflows is not of unit length either
+        lengths = np.linalg.norm(found, axis=1)
     if not np.isfinite(lengths).all() or (np.abs(lengths - 1.0) > UNIT_TOLERANCE).any():
         raise _broken(path, f"its vectors of layer {layer} are not of unit length")
     return found
