@@ -66,6 +66,9 @@ class Conversation:
             yield from self._place(chunk)
             return self.ledger.length
         planned = yield from self._planned(before, chunk, parse_special)
+        if planned.length == before.length:
+            self.ledger = planned
+            return planned.length
         try:
             yield from self._feed(planned, ONLY_READ)
         except GeneratorExit:

@@ -8,6 +8,7 @@ GanglionError                 everything below; `code` is stable, `hint` says wh
 
 from collections.abc import Iterator, Mapping
 from typing import Final, Literal
+from urllib.parse import unquote
 
 from ganglion.core.errors import (
     DeadlineExceeded,
@@ -73,7 +74,11 @@ def error_of(status: str, details: str, metadata: Mapping[str, str]) -> Ganglion
         return _of_status(status, details)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ServerError)
     error = _built(
-        kind, details, param=metadata.get(PARAM), hint=metadata.get(HINT), extras=_extras(metadata)
+        kind,
+        details,
+        param=_told(metadata.get(PARAM)),
+        hint=_told(metadata.get(HINT)),
+        extras=_extras(metadata),
     )
     error.code = code
     if metadata.get(RETRY_AFTER, "").isdecimal():
@@ -101,6 +106,11 @@ def _built(
     error = kind.__new__(kind)
     GanglionError.__init__(error, message, param=param, hint=hint, extras=extras)
     return error
+
+
+def _told(value: str | None) -> str | None:
+    # Metadata is ASCII: the server percent-encodes what is not.
+    return None if value is None else unquote(value)
 
 
 def _extras(metadata: Mapping[str, str]) -> dict[str, Extra]:

@@ -16,6 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
+from urllib.parse import quote
 
 from google.protobuf.message import Message
 
@@ -226,8 +227,8 @@ def _wired(error: GanglionError) -> GanglionError:
     said = {
         CODE: error.code,
         SESSION_LENGTH: None if length is None else str(length),
-        HINT: error.hint,
-        PARAM: error.param,
+        HINT: None if error.hint is None else quote(error.hint),
+        PARAM: None if error.param is None else quote(error.param),
         RETRY_AFTER: None if error.retry_after_s is None else str(error.retry_after_s),
     }
     metadata = {name: value for name, value in said.items() if value is not None}
