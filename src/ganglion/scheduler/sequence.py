@@ -32,6 +32,8 @@ class Sequence:
     """Positions of the prompt whose logits somebody wants, beside the last one's."""
     read_tokens: int = 0
     """Before this position, nobody wants logits any more."""
+    steering: str = ""
+    """What moves the residual stream while it runs; sequences of one batch have the same."""
 
     @classmethod
     def new(
@@ -44,10 +46,21 @@ class Sequence:
         priority: int,
         arrived_s: float,
         wanted: Spans = (),
+        steering: str = "",
     ) -> "Sequence":
         """A sequence that has not run yet."""
-        chain = digests(salt, tokens)
-        return cls(id, salt, tokens, len(tokens), max_tokens, priority, arrived_s, chain, wanted=wanted)
+        return cls(
+            id,
+            salt,
+            tokens,
+            len(tokens),
+            max_tokens,
+            priority,
+            arrived_s,
+            digests(salt, tokens),
+            wanted=wanted,
+            steering=steering,
+        )
 
     @property
     def reusable(self) -> int:

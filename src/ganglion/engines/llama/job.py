@@ -10,6 +10,7 @@ from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
 from ganglion.engines.llama.guide import Guide, OffGrammar
 from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
 from ganglion.engines.llama.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
+from ganglion.engines.llama.steering import key_of
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import Spans, merged, shifted
 from ganglion.text.detokenize import Detokenizer
@@ -82,6 +83,7 @@ class Job:
             priority=submit.priority,
             arrived_s=arrived_s,
             wanted=_foretelling(asked),
+            steering=key_of(submit.steering),
         )
 
     def read(self, done: int, now_s: float) -> Update:

@@ -62,6 +62,8 @@ const void *llama_model_get_vocab(void *model);
 int32_t llama_model_n_swa(void *model);
 bool llama_model_is_recurrent(void *model);
 bool llama_model_is_hybrid(void *model);
+int32_t llama_model_n_embd(void *model);
+int32_t llama_model_n_layer(void *model);
 int32_t llama_model_n_embd_out(void *model);
 uint32_t llama_model_n_cls_out(void *model);
 int32_t llama_model_meta_val_str(void *model, const char *key, char *buffer, size_t size);
@@ -89,6 +91,8 @@ void *llama_get_memory(void *context);
 bool llama_memory_seq_rm(void *memory, llama_seq_id sequence, llama_pos start, llama_pos end);
 void llama_memory_seq_cp(void *memory, llama_seq_id source, llama_seq_id target, llama_pos start,
                          llama_pos end);
+int32_t llama_set_adapter_cvec(void *context, const float *data, size_t count, int32_t hidden_size,
+                               int32_t first_layer, int32_t last_layer);
 size_t llama_state_seq_get_size(void *context, llama_seq_id sequence);
 size_t llama_state_seq_get_data(void *context, uint8_t *data, size_t size, llama_seq_id sequence);
 size_t llama_state_seq_set_data(void *context, const uint8_t *data, size_t size, llama_seq_id sequence);
@@ -270,6 +274,8 @@ class NativeModel:
         self.end_tokens = tuple(
             token for token in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
+        self.hidden_size: int = lib.llama_model_n_embd(pointer)
+        self.block_count: int = lib.llama_model_n_layer(pointer)
         self.vector_size: int = lib.llama_model_n_embd_out(pointer)
         self.class_count: int = lib.llama_model_n_cls_out(pointer)
 
@@ -438,6 +444,19 @@ class NativeContext:
             raise EngineFailed(f"llama_decode returned {status} for a batch of {row} tokens.")
         return rows
 
+    def steer(self, vectors: Floats | None) -> None:
+        """Add a vector after each layer from 1 on, `[layers, hidden]`, to all that is decoded from now on."""
+        size, last = self._model.hidden_size, self._model.block_count - 1
+        if vectors is None:
+            status = self._lib.llama_set_adapter_cvec(self._pointer, self._ffi.NULL, 0, size, 1, last)
+        else:
+            assert vectors.shape == (last, size)
+            held = np.ascontiguousarray(vectors, np.float32)
+            data = self._ffi.cast("const float *", held.ctypes.data)
+            status = self._lib.llama_set_adapter_cvec(self._pointer, data, held.size, size, 1, last)
+        if status != 0:
+            raise EngineFailed(f"The library could not steer: {self._model.library.last_error()}")
+
     def logits(self, row: int) -> Floats:
         """The logits of a row of the last batch, as a view that sampling may change."""
         pointer = self._lib.llama_get_logits_ith(self._pointer, row)
@@ -540,6 +559,8 @@ class SavedState:
     MARGIN: Final = 1024
     """Four bytes for each of the most slots that a context can have."""
     HEADER: Final = 12
+    WORD: Final = 4
+    """What the size of the cells is a multiple of, so that the words after them can be written in place."""
 
     def __init__(self, words: npt.NDArray[np.uint32], magic: int, end: int) -> None:
         self._words = words

@@ -11,8 +11,10 @@ from time import perf_counter
 from typing import assert_never
 
 from ganglion.core.errors import EngineFailed
+from ganglion.engines.concept_pack import ConceptBook
 from ganglion.engines.llama.library import NativeContext, NativeModel, SavedState
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.engines.llama.steering import Steerer
 from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.pool import KvPool
@@ -38,7 +40,7 @@ class Aside:
 class Runner:
     """One native context a lane, and the blobs that were parked."""
 
-    def __init__(self, model: NativeModel, plan: EnginePlan) -> None:
+    def __init__(self, model: NativeModel, plan: EnginePlan, book: ConceptBook | None = None) -> None:
         self._lanes = [
             model.new_context(
                 cells=lane.total_cells,
@@ -51,6 +53,8 @@ class Runner:
             )
             for lane in plan.lanes
         ]
+        self._steerer = Steerer(book, model.block_count)
+        self._steered_by = [""] * len(self._lanes)
         self._shapes = plan.lanes
         self._spare = plan.lanes[-1].slots
         """A slot of the shared lane that nothing lives in, for cutting what is read whole."""
@@ -58,11 +62,20 @@ class Runner:
         self._aside: Aside | None = None
         self.decode_s = 0.0
 
+    def can_steer(self, steering: str) -> bool:
+        """Whether the vectors of a steering are there."""
+        return not steering or self._steerer.knows(steering)
+
     def lane(self, number: int) -> NativeContext:
         """The context behind a lane, once no step in the background uses it."""
         if self._aside is not None and self._aside.step.lane == number:
             self._aside.computed.wait()
         return self._lanes[number]
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether a step in the background was started and not collected yet."""
+        return self._aside is not None
 
     def run(
         self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]
@@ -121,6 +134,18 @@ class Runner:
             return self.lane(source.lane).save(source.slot)
         return self._blobs[source]
 
+    def cut(self, source: Place | BlobId, length: int) -> SavedState:
+        """What a slot or a blob holds, its first positions at least."""
+        return self._cut(source, length) if isinstance(source, Place) else self._blobs[source]
+
+    def sample(self) -> SavedState:
+        """One cell as the library writes it here, to know states of this model by."""
+        lane = self.lane(len(self._lanes) - 1)
+        lane.decode([(self._spare, 0, [0], False)])
+        state = lane.save(self._spare)
+        lane.trim(self._spare, 0)
+        return state
+
     def hold(self, blob: BlobId, state: SavedState) -> None:
         """Keep a state that the pool adopted."""
         self._blobs[blob] = state
@@ -128,6 +153,7 @@ class Runner:
     def _prepare(self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]) -> list[Run]:
         for move in step.moves:
             self._carry_out(move)
+        self._steer(step)
         return [
             (
                 pool.place(chunk.sequence).slot,
@@ -137,6 +163,12 @@ class Runner:
             )
             for chunk in step.chunks
         ]
+
+    def _steer(self, step: Step) -> None:
+        if self._steered_by[step.lane] != step.steering:
+            vectors = self._steerer.vectors(step.steering) if step.steering else None
+            self.lane(step.lane).steer(vectors)
+            self._steered_by[step.lane] = step.steering
 
     def _carry_out(self, move: Move) -> None:
         match move:
