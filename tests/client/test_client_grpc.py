@@ -1,10 +1,12 @@
 """The real lines, over loopback: what gRPC makes of calls, cancellation, silence and nodes that are gone."""
 
 import asyncio
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import grpc
 import pytest
 from both import KINDS, AnyClient, Kind, done, every, some
 from fake_door import serving
@@ -148,3 +150,31 @@ async def test_a_node_that_dies_under_an_answer_and_comes_back_gets_everything_a
         with pytest.raises(SessionNotFound):
             await every(session.run([session.tokens], max_tokens=2))
     await done(client.close())
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Path:
+    """Of 127.0.0.1, signed by itself, with its key beside it."""
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    made = ["openssl", "req", "-x509", "-nodes", "-days", "2", "-keyout", key, "-out", certificate]
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"]
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    subprocess.run([*made, *curve, *names], check=True, capture_output=True)
+    return certificate
+
+
+async def test_https_is_tls_and_a_stranger_is_not_trusted(kind: Kind, certificate: Path) -> None:
+    pair = [(certificate.with_name("key.pem").read_bytes(), certificate.read_bytes())]
+    kinds: dict[Kind, type[AnyClient]] = {"blocking": Client, "awaiting": AsyncClient}
+    with serving(FakeNode(), credentials=grpc.ssl_server_credentials(pair)) as (_, port):
+        trusting = kinds[kind](f"https://127.0.0.1:{port - 1}", ca_file=certificate)
+        assert await done(trusting.tokenize("fake", "one")) != ()
+        await done(trusting.close())
+        for scheme in ("https", "http"):
+            stranger = kinds[kind](f"{scheme}://127.0.0.1:{port - 1}", timeout_s=0.3)
+            with pytest.raises((Disconnected, DeadlineExceeded)):
+                await done(stranger.tokenize("fake", "one"))
+            await done(stranger.close())
+    nowhere = kinds[kind]("https://127.0.0.1:1", ca_file=certificate.with_name("nothing.pem"))
+    with pytest.raises(InvalidValue, match="certificates"):
+        await done(nowhere.sessions())

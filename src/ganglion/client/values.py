@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final, Literal
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import InvalidValue, ReadoutNotFound
@@ -103,6 +103,7 @@ class TokenEvent:
     that ends an answer is told too, so `text` may be the written-out name of a control token.
     """
 
+    kind: ClassVar[Literal["token"]] = "token"
     id: int
     piece: bytes
     position: int
@@ -117,6 +118,7 @@ class TokenEvent:
 class Progress:
     """So many of the tokens that must be read before generating have been read."""
 
+    kind: ClassVar[Literal["progress"]] = "progress"
     prefilled: int
     total: int
 
@@ -125,6 +127,7 @@ class Progress:
 class ImageAppended:
     """`run()` appended an image: the positions it takes, and the session's length with it."""
 
+    kind: ClassVar[Literal["image"]] = "image"
     placeholder_count: int
     total_length: int
 
@@ -133,6 +136,7 @@ class ImageAppended:
 class Done:
     """How a generation ended; always the last event."""
 
+    kind: ClassVar[Literal["done"]] = "done"
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
@@ -141,6 +145,7 @@ class Done:
 
 
 Event = TokenEvent | Progress | ImageAppended | Done
+"""Told apart by class, or by `kind`."""
 
 
 @dataclass(frozen=True, slots=True)
