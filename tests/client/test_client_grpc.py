@@ -163,10 +163,15 @@ def certificate(tmp_path: Path) -> Path:
     return certificate
 
 
+def server_credentials(certificate: Path) -> grpc.ServerCredentials:
+    return grpc.ssl_server_credentials(
+        [(certificate.with_name("key.pem").read_bytes(), certificate.read_bytes())]
+    )
+
+
 async def test_https_is_tls_and_a_stranger_is_not_trusted(kind: Kind, certificate: Path) -> None:
-    pair = [(certificate.with_name("key.pem").read_bytes(), certificate.read_bytes())]
     kinds: dict[Kind, type[AnyClient]] = {"blocking": Client, "awaiting": AsyncClient}
-    with serving(FakeNode(), credentials=grpc.ssl_server_credentials(pair)) as (_, port):
+    with serving(FakeNode(), credentials=server_credentials(certificate)) as (_, port):
         trusting = kinds[kind](f"https://127.0.0.1:{port - 1}", ca_file=certificate)
         assert await done(trusting.tokenize("fake", "one")) != ()
         await done(trusting.close())
