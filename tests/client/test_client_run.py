@@ -186,7 +186,7 @@ async def talk(kind: Kind, steps: list[tuple[str, list[Chunk], int]]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_server_holds_the_chunks_whatever_happened_and_only_the_rest_is_sent(kind: Kind) -> None:
-    @settings(max_examples=120, deadline=None)
+    @settings(max_examples=80, deadline=None)
     @given(STEPS)
     def holds(steps: list[tuple[str, list[Chunk], int]]) -> None:
         asyncio.run(talk(kind, steps))

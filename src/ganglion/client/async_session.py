@@ -76,7 +76,7 @@ class AsyncSession:
 
         The answer is part of the session, also the token that ended it.
         """
-        return self._generation(self._conversation.generate(options))
+        return self._generation(self._conversation.generate(options), options)
 
     def run(
         self, chunks: Sequence[Chunk], *, parse_special: bool = True, **options: Unpack[GenerateOptions]
@@ -90,7 +90,8 @@ class AsyncSession:
             answer = session.run(chunks, max_tokens=64).result()
             chunks += [answer.tokens, "And then?"]
         """
-        return self._generation(self._conversation.run(chunks, options, parse_special=parse_special))
+        flow = self._conversation.run(chunks, options, parse_special=parse_special)
+        return self._generation(flow, options)
 
     async def score(self, chunk: str | Sequence[int], *, top: int = 0, parse_special: bool = True) -> Score:
         """How likely a continuation is, with `top` alternatives at each token; the session stays as it is."""
@@ -144,9 +145,10 @@ class AsyncSession:
         with self._turn():
             return await finish(flow, self._shared.line(), self._terms)
 
-    def _generation(self, flow: Flow[None]) -> AsyncGeneration:
+    def _generation(self, flow: Flow[None], options: GenerateOptions) -> AsyncGeneration:
+        ends = options.get("stop_token_ids", ())
         with self._turn():
-            generation = AsyncGeneration(flow, self._shared.line(), self._terms)
+            generation = AsyncGeneration(flow, self._shared.line(), self._terms, ends)
         self._open_generation = ref(generation)
         return generation
 

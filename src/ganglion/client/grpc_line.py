@@ -22,10 +22,10 @@ MAX_MESSAGE_BYTES: Final = 64 << 20
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
-    # A node that restarts is back within a second or two: gRPC itself would wait for up to two minutes.
+    # A node that restarts is back within seconds; gRPC itself would look for it every two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     # Which calls may be made again is decided in `flow`, and nowhere else.
     ("grpc.enable_retries", 0),
 )

@@ -78,7 +78,7 @@ class Session:
 
         The answer is part of the session, also the token that ended it.
         """
-        return self._generation(self._conversation.generate(options))
+        return self._generation(self._conversation.generate(options), options)
 
     def run(
         self, chunks: Sequence[Chunk], *, parse_special: bool = True, **options: Unpack[GenerateOptions]
@@ -92,7 +92,8 @@ class Session:
             answer = session.run(chunks, max_tokens=64).result()
             chunks += [answer.tokens, "And then?"]
         """
-        return self._generation(self._conversation.run(chunks, options, parse_special=parse_special))
+        flow = self._conversation.run(chunks, options, parse_special=parse_special)
+        return self._generation(flow, options)
 
     def score(self, chunk: str | Sequence[int], *, top: int = 0, parse_special: bool = True) -> Score:
         """How likely a continuation is, with `top` alternatives at each token; the session stays as it is."""
@@ -146,9 +147,10 @@ class Session:
         with self._turn():
             return finish(flow, self._shared.line(), self._terms)
 
-    def _generation(self, flow: Flow[None]) -> Generation:
+    def _generation(self, flow: Flow[None], options: GenerateOptions) -> Generation:
+        ends = options.get("stop_token_ids", ())
         with self._turn():
-            generation = Generation(flow, self._shared.line(), self._terms)
+            generation = Generation(flow, self._shared.line(), self._terms, ends)
         self._open_generation = ref(generation)
         return generation
 
