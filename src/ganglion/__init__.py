@@ -5,12 +5,48 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ganglion.client import (
+        AsyncClient,
+        Client,
+        Disconnected,
+        Done,
+        GanglionError,
+        Image,
+        ImageAppended,
+        Progress,
+        SessionDivergence,
+        Steer,
+        TokenEvent,
+    )
     from ganglion.server.mounted import Defaults, build_app
 
-__all__ = ["Defaults", "__version__", "build_app"]
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "Defaults",
+    "Disconnected",
+    "Done",
+    "GanglionError",
+    "Image",
+    "ImageAppended",
+    "Progress",
+    "SessionDivergence",
+    "Steer",
+    "TokenEvent",
+    "__version__",
+    "build_app",
+]
 __version__ = version("ganglion")
 
-_LAZY = {"build_app": "ganglion.server.mounted", "Defaults": "ganglion.server.mounted"}
+_LAZY = {
+    "build_app": "ganglion.server.mounted",
+    "Defaults": "ganglion.server.mounted",
+    **dict.fromkeys(
+        ("AsyncClient", "Client", "Disconnected", "Done", "GanglionError", "Image", "ImageAppended"),
+        "ganglion.client",
+    ),
+    **dict.fromkeys(("Progress", "SessionDivergence", "Steer", "TokenEvent"), "ganglion.client"),
+}
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,74 @@
+"""The library people import: sessions, scores and readouts of a node, blocking or in an event loop.
+
+from ganglion import Client
+
+with Client() as client, client.session("llama") as session:
+    session.append("Once upon a time")
+    print(session.generate(max_tokens=40).text())
+"""
+
+from ganglion.client.async_client import AsyncClient
+from ganglion.client.async_session import AsyncSession
+from ganglion.client.awaiting import AsyncGeneration
+from ganglion.client.blocking import Generation
+from ganglion.client.client import Client
+from ganglion.client.errors import Disconnected, SessionDivergence
+from ganglion.client.options import GenerateOptions, Positions
+from ganglion.client.session import Session
+from ganglion.client.values import (
+    PLACEHOLDER,
+    Alternative,
+    Chunk,
+    Done,
+    Event,
+    Image,
+    ImageAppended,
+    Progress,
+    Readout,
+    ReadoutManifest,
+    Result,
+    Score,
+    SessionInfo,
+    Steer,
+    Suspended,
+    TokenEvent,
+)
+from ganglion.core.errors import (
+    GanglionError,
+    SessionBusy,
+    SessionDrift,
+    SessionNotFound,
+)
+
+__all__ = [
+    "PLACEHOLDER",
+    "Alternative",
+    "AsyncClient",
+    "AsyncGeneration",
+    "AsyncSession",
+    "Chunk",
+    "Client",
+    "Disconnected",
+    "Done",
+    "Event",
+    "GanglionError",
+    "GenerateOptions",
+    "Generation",
+    "Image",
+    "ImageAppended",
+    "Positions",
+    "Progress",
+    "Readout",
+    "ReadoutManifest",
+    "Result",
+    "Score",
+    "Session",
+    "SessionBusy",
+    "SessionDivergence",
+    "SessionDrift",
+    "SessionInfo",
+    "SessionNotFound",
+    "Steer",
+    "Suspended",
+    "TokenEvent",
+]

@@ -1,0 +1,187 @@
+"""A node, blocking: what people import as `ganglion.Client`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TypeVar
+
+from ganglion.client.blocking import finish
+from ganglion.client.conversation import Conversation
+from ganglion.client.flow import Flow
+from ganglion.client.grpc_line import GrpcLine
+from ganglion.client.ledger import Ledger, checked_tokens
+from ganglion.client.lines import Line, Shared, Terms
+from ganglion.client.session import Session
+from ganglion.client.settings import IDLE_TIMEOUT_S, TIMEOUT_S, settings_of
+from ganglion.client.station import Station
+from ganglion.client.values import ReadoutManifest, Score, SessionInfo
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import Steer
+
+T = TypeVar("T")
+
+
+class Client:
+    """Sessions on a node, with blocking calls.
+
+    The gRPC door is the port after that of `base_url` unless `grpc_address` (host:port) says otherwise. Left
+    out, they and the key come from GANGLION_URL, GANGLION_GRPC_ADDRESS and GANGLION_API_KEY. Every call must
+    end within `timeout_s`; a stream may be silent for `idle_timeout_s`. Calls that change nothing are made
+    again, up to three times, when the node is away or busy loading; no others ever are.
+
+        with Client() as client, client.session("llama") as session:
+            session.append("Once upon a time")
+            print(session.generate(max_tokens=40).text())
+
+    The channel is opened by the first call and shared by all clones; threads may share a client, each with
+    sessions of its own. gRPC does not survive `os.fork()`: make the client in the child, or start processes
+    with `multiprocessing`'s "spawn".
+    """
+
+    _shared: Shared[Line]
+    _terms: Terms
+    _station: Station
+    _is_closed: bool
+
+    def __init__(
+        self,
+        base_url: str | None = None,
+        *,
+        api_key: str | None = None,
+        grpc_address: str | None = None,
+        timeout_s: float = TIMEOUT_S,
+        idle_timeout_s: float = IDLE_TIMEOUT_S,
+        ca_file: str | Path | None = None,
+    ) -> None:
+        settings = settings_of(
+            base_url=base_url,
+            api_key=api_key,
+            grpc_address=grpc_address,
+            timeout_s=timeout_s,
+            idle_timeout_s=idle_timeout_s,
+            ca_file=ca_file,
+        )
+        self._begin(Shared(lambda: GrpcLine(settings.address, settings.ca_file)), settings.terms, {})
+
+    @classmethod
+    def over(cls, shared: Shared[Line], terms: Terms, manifests: dict[str, ReadoutManifest]) -> "Client":
+        """A client over a line of one's own, as the fake and clones are."""
+        client = cls.__new__(cls)
+        client._begin(shared, terms, manifests)
+        return client
+
+    def clone(
+        self,
+        *,
+        api_key: str | None = None,
+        timeout_s: float | None = None,
+        idle_timeout_s: float | None = None,
+    ) -> "Client":
+        """Another client over the same channel, with other terms; the last one to close closes it."""
+        terms = Terms(
+            self._terms.timeout_s if timeout_s is None else timeout_s,
+            self._terms.idle_timeout_s if idle_timeout_s is None else idle_timeout_s,
+            self._terms.api_key if api_key is None else api_key,
+        )
+        return Client.over(self._shared.join(), terms, self._station.manifests)
+
+    def session(self, model: str, *, ttl_s: float | None = None, steering: Sequence[Steer] = ()) -> Session:
+        """A fresh session, opened with its first call.
+
+        The node forgets it when nobody names it for `ttl_s`. `steering` adds concepts to all that is computed
+        in it.
+        """
+        return self._session(Conversation(self._station, model, ttl_s=ttl_s, steering=tuple(steering)))
+
+    def restore(self, saved: bytes | str | Path) -> Session:
+        """A session from what `Session.save()` gave: its bytes, or a file of them."""
+        data = saved if isinstance(saved, bytes) else Path(saved).read_bytes()
+        restored = self._finish(self._station.restore(data))
+        ledger = Ledger.of_unknown(restored.total_tokens)
+        return self._session(
+            Conversation(self._station, restored.model, session_id=restored.session_id, ledger=ledger)
+        )
+
+    def attach(self, session_id: str) -> Session:
+        """A session that is open or suspended on the node; raises SessionNotFound."""
+        info = self._finish(self._station.session(session_id))
+        return self._session(
+            Conversation(
+                self._station,
+                info.model,
+                ttl_s=info.ttl_s,
+                steering=info.steering,
+                session_id=session_id,
+                ledger=Ledger.of_unknown(info.total_tokens),
+            )
+        )
+
+    def score(
+        self,
+        model: str,
+        prompt: str | Sequence[int],
+        continuation: str | Sequence[int],
+        *,
+        top: int = 0,
+        parse_special: bool = True,
+    ) -> Score:
+        """How likely a continuation is after a prompt, with `top` alternatives at each token."""
+        conversation = Conversation(self._station, model)
+        try:
+            return self._finish(conversation.score([prompt, continuation], top, parse_special))
+        finally:
+            self._finish(conversation.close())
+
+    def sessions(self) -> tuple[SessionInfo, ...]:
+        """One's own sessions on the node."""
+        return self._finish(self._station.sessions())
+
+    def tokenize(
+        self, model: str, text: str, *, add_special: bool = False, parse_special: bool = True
+    ) -> tuple[int, ...]:
+        """Text to token ids."""
+        return self._finish(
+            self._station.tokenize(model, text, add_special=add_special, parse_special=parse_special)
+        )
+
+    def detokenize(self, model: str, tokens: Sequence[int]) -> str:
+        """Token ids to text, special tokens written out."""
+        return self._finish(self._station.detokenize(model, checked_tokens(tokens))).text
+
+    def pieces(self, model: str, tokens: Sequence[int]) -> tuple[bytes, ...]:
+        """The bytes of each token."""
+        return tuple(self._finish(self._station.detokenize(model, checked_tokens(tokens))).pieces)
+
+    def readout_manifest(self, model: str) -> ReadoutManifest:
+        """What is read out of a model; asked for once."""
+        return self._finish(self._station.manifest(model))
+
+    def close(self) -> None:
+        """Let go of the channel; also twice."""
+        if not self._is_closed:
+            self._is_closed = True
+            line = self._shared.leave()
+            if line is not None:
+                line.close()
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _begin(self, shared: Shared[Line], terms: Terms, manifests: dict[str, ReadoutManifest]) -> None:
+        self._shared = shared
+        self._terms = terms
+        self._station = Station(terms.timeout_s, manifests)
+        self._is_closed = False
+
+    def _session(self, conversation: Conversation) -> Session:
+        return Session(conversation, self._shared, self._terms)
+
+    def _finish(self, flow: Flow[T]) -> T:
+        if self._is_closed:
+            raise InvalidValue("The client is closed.", hint="Make another one.")
+        return finish(flow, self._shared.line(), self._terms)

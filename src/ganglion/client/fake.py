@@ -1,0 +1,235 @@
+"""A node for your own tests: real clients, no sockets, and answers that you wrote.
+
+    node = FakeNode(replies=[" Paris."])
+    with node.client() as client, client.session("fake") as session:
+        session.append("The capital of France is")
+        assert session.generate().text() == " Paris."
+
+Words are tokens. Sessions drift, are busy, unknown or another key's exactly as on the wire; `fail_next` and
+`restart` break what you want to see broken.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote
+
+from google.protobuf.message import Message
+
+from ganglion.client.async_client import AsyncClient
+from ganglion.client.client import Client
+from ganglion.client.errors import CODE, HINT, PARAM, RETRY_AFTER, SESSION_LENGTH, Disconnected, error_of
+from ganglion.client.fake_sessions import FakeSessions
+from ganglion.client.lines import AsyncLine, Line, Shared, Terms
+from ganglion.client.rpcs import Rpc
+from ganglion.core.engine import ReadoutManifest
+from ganglion.core.errors import GanglionError
+
+Messages = Generator[Message, None, None]
+MANIFEST: Final = ReadoutManifest(("calm", "formal"), (1, 2, 3))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One call that reached the fake: its rpc, its message, the message's size."""
+
+    rpc: str
+    request: Message
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: GanglionError
+    rpc: str | None
+    after: int
+
+
+class FakeNode:
+    """A node in this process; `client()` and `async_client()` are real clients of it.
+
+    Each answer is the next of `replies`, or " All is well.", and ends with "</s>". With `runs_ahead`, a call
+    that is cancelled has committed so many tokens more than it told, as it may be on a real node.
+    """
+
+    def __init__(
+        self,
+        *,
+        models: Sequence[str] = ("fake",),
+        replies: Sequence[str] = (),
+        manifest: ReadoutManifest | None = MANIFEST,
+        context_length: int = 8192,
+        sees_images: bool = True,
+        runs_ahead: int = 0,
+    ) -> None:
+        self.calls: list[Asked] = []
+        """Every call, in order, those that failed included."""
+        self.lines_opened = 0
+        self._failures: deque[_Failure] = deque()
+        self._generation = 0
+        self._new: Callable[[], FakeSessions] = partial(
+            FakeSessions,
+            models,
+            manifest,
+            context_length=context_length,
+            sees_images=sees_images,
+            runs_ahead=runs_ahead,
+        )
+        self.sessions = self._new()
+        self.sessions.replies.extend(replies)
+
+    def client(self, *, api_key: str | None = None, timeout_s: float = 60.0) -> Client:
+        """A blocking client of this node."""
+        shared: Shared[Line] = Shared(lambda: _FakeLine(self))
+        return Client.over(shared, Terms(timeout_s, timeout_s, api_key), {})
+
+    def async_client(self, *, api_key: str | None = None, timeout_s: float = 60.0) -> AsyncClient:
+        """A client of this node for an event loop."""
+        shared: Shared[AsyncLine] = Shared(lambda: _AsyncFakeLine(self))
+        return AsyncClient.over(shared, Terms(timeout_s, timeout_s, api_key), {})
+
+    def reply(self, *replies: str) -> None:
+        """Answers to give next."""
+        self.sessions.replies.extend(replies)
+
+    def fail_next(self, error: GanglionError, *, rpc: str | None = None, after: int = 0) -> None:
+        """Let the next call (of an rpc) fail, after so many of its messages have been told."""
+        self._failures.append(_Failure(error, rpc, after))
+
+    def restart(self) -> None:
+        """Forget every session and break what runs, as a node does that was killed and started again."""
+        replies = self.sessions.replies
+        self.sessions = self._new()
+        self.sessions.replies = replies
+        self._generation += 1
+
+    def tokens(self, session_id: str | None) -> tuple[int, ...] | None:
+        """What the node holds; None where it knows no such session."""
+        session = self.sessions.held.get(session_id or "")
+        return None if session is None else tuple(session.tokens)
+
+    def count(self, rpc: str) -> int:
+        """How often an rpc was called."""
+        return sum(asked.rpc == rpc for asked in self.calls)
+
+    def answer(self, rpc: Rpc[Any, Any], request: Message, api_key: str | None) -> Messages:
+        """The messages of one call; raises the errors that a client is told, rebuilt as from the wire."""
+        sent = request.SerializeToString()
+        self.calls.append(Asked(rpc.name, rpc.request.FromString(sent), len(sent)))
+        failure = self._failure(rpc.name)
+        generation = self._generation
+        try:
+            if failure is not None and failure.after == 0:
+                raise failure.error
+            with closing(self.sessions.answer(rpc.request.FromString(sent), api_key)) as messages:
+                for told, message in enumerate(messages, 1):
+                    yield rpc.reply.FromString(message.SerializeToString())
+                    if generation != self._generation:
+                        raise Disconnected("The node went away.")
+                    if failure is not None and failure.after == told:
+                        raise failure.error
+        except GanglionError as error:
+            raise _wired(error) from None
+
+    def _failure(self, rpc: str) -> _Failure | None:
+        for failure in self._failures:
+            if failure.rpc in (None, rpc):
+                self._failures.remove(failure)
+                return failure
+        return None
+
+
+class _FakeLine:
+    """A Line into the same process."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self._node = node
+        self._is_closed = False
+        node.lines_opened += 1
+
+    def call(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> Message:
+        return _only(self.stream(rpc, request, terms))
+
+    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: Terms) -> Message:
+        return self.call(rpc, _joined(rpc, requests), terms)
+
+    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> "_Incoming":
+        if self._is_closed:
+            raise Disconnected("The line is closed.")
+        return _Incoming(self._node.answer(rpc, request, terms.api_key))
+
+    def close(self) -> None:
+        self._is_closed = True
+
+
+class _Incoming:
+    def __init__(self, messages: Messages) -> None:
+        self._messages = messages
+
+    def read(self) -> Message | None:
+        return next(self._messages, None)
+
+    def cancel(self) -> None:
+        self._messages.close()
+
+
+class _AsyncFakeLine:
+    """The same in an event loop, which gets its turn at every message."""
+
+    def __init__(self, node: FakeNode) -> None:
+        self._line = _FakeLine(node)
+
+    async def call(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> Message:
+        await asyncio.sleep(0)
+        return self._line.call(rpc, request, terms)
+
+    async def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: Terms) -> Message:
+        await asyncio.sleep(0)
+        return self._line.upload(rpc, requests, terms)
+
+    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> "_AsyncIncoming":
+        return _AsyncIncoming(self._line.stream(rpc, request, terms))
+
+    async def close(self) -> None:
+        self._line.close()
+
+
+class _AsyncIncoming:
+    def __init__(self, incoming: _Incoming) -> None:
+        self._incoming = incoming
+
+    async def read(self) -> Message | None:
+        await asyncio.sleep(0)
+        return self._incoming.read()
+
+    def cancel(self) -> None:
+        self._incoming.cancel()
+
+
+def _only(incoming: _Incoming) -> Message:
+    message = incoming.read()
+    assert message is not None
+    return message
+
+
+def _joined(rpc: Rpc[Any, Any], requests: tuple[Message, ...]) -> Message:
+    return rpc.request(data=b"".join(request.data for request in requests))  # type: ignore[attr-defined,no-any-return]
+
+
+def _wired(error: GanglionError) -> GanglionError:
+    if isinstance(error, Disconnected):
+        return error
+    length = error.extras.get("session_length")
+    said = {
+        CODE: error.code,
+        SESSION_LENGTH: None if length is None else str(length),
+        HINT: None if error.hint is None else quote(error.hint),
+        PARAM: None if error.param is None else quote(error.param),
+        RETRY_AFTER: None if error.retry_after_s is None else str(error.retry_after_s),
+    }
+    metadata = {name: value for name, value in said.items() if value is not None}
+    return error_of(error.grpc, error.message, metadata)

@@ -1,0 +1,106 @@
+"""One Generate call of the fake node, told event by event."""
+
+from collections.abc import Generator, Sequence
+from typing import Final
+
+from google.protobuf.message import Message
+
+from ganglion.client.fake_session import FakeSession
+from ganglion.client.fake_words import EOS, Words, alternatives, logprob_of, readout_of
+from ganglion.core.engine import ReadoutManifest
+from ganglion.core.request import PLACEHOLDER
+from ganglion.wire.salience import salience_pb2 as pb
+
+DEFAULT_REPLY: Final = " All is well."
+
+
+def told(
+    request: pb.GenerateRequest,
+    session: FakeSession,
+    words: Words,
+    manifest: ReadoutManifest | None,
+    *,
+    reply: str,
+    runs_ahead: int,
+) -> Generator[Message, None, None]:
+    """What a call that was accepted says; closing it cancels it, and what was committed stays.
+
+    A node that runs ahead has committed a few tokens more than it told when it notices.
+    """
+    answer = words.tokens(reply)[: request.max_tokens]
+    if len(answer) < request.max_tokens and not request.ignore_eos:
+        answer.append(EOS)
+    ends = [at for at, token in enumerate(answer) if token in request.stop_token_ids]
+    answer = answer[: ends[0] + 1] if ends else answer
+    prompt_tokens = len(session.tokens)
+    session.is_busy = True
+    told_tokens = 0
+    try:
+        yield _event(pb.Progress(prefilled=prompt_tokens, total=prompt_tokens))
+        for position, token in enumerate(session.tokens[:prompt_tokens]):
+            if _is_asked(request, position) and token != PLACEHOLDER:
+                yield _event(_token(request, token, position, words, manifest, is_prefill=True))
+        for token in answer:
+            session.tokens.append(token)
+            told_tokens += 1
+            position = len(session.tokens) - 1
+            yield _event(_token(request, token, position, words, manifest, is_prefill=False))
+    except GeneratorExit:
+        session.tokens += answer[told_tokens : told_tokens + runs_ahead]
+        raise
+    finally:
+        session.is_busy = False
+    yield _event(_done(request, session, prompt_tokens, answer))
+
+
+def _token(
+    request: pb.GenerateRequest,
+    token: int,
+    position: int,
+    words: Words,
+    manifest: ReadoutManifest | None,
+    *,
+    is_prefill: bool,
+) -> pb.Token:
+    has_logprob = position > 0 and _is_in(request.logprobs_ranges, position)
+    has_readout = manifest is not None and _is_in(request.readout_ranges, position)
+    return pb.Token(
+        id=token,
+        is_prefill=is_prefill,
+        position=position,
+        sampled_logprob=logprob_of(token) if has_logprob else None,
+        top=alternatives(token, request.logprob_top_k, words) if has_logprob else (),
+        readout=readout_of(token, manifest) if has_readout and manifest is not None else (),
+        piece=words.piece(token),
+    )
+
+
+def _done(
+    request: pb.GenerateRequest, session: FakeSession, prompt_tokens: int, answer: Sequence[int]
+) -> pb.Done:
+    is_stopped = bool(answer) and (answer[-1] == EOS or answer[-1] in request.stop_token_ids)
+    return pb.Done(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=len(answer),
+        cached_tokens=request.offset,
+        total_tokens=len(session.tokens),
+        finish_reason="stop" if is_stopped else "length",
+    )
+
+
+def _event(event: pb.Token | pb.Progress | pb.Done) -> pb.GenerateEvent:
+    match event:
+        case pb.Token():
+            return pb.GenerateEvent(token=event)
+        case pb.Progress():
+            return pb.GenerateEvent(progress=event)
+        case _:
+            return pb.GenerateEvent(done=event)
+
+
+def _is_asked(request: pb.GenerateRequest, position: int) -> bool:
+    return _is_in(request.logprobs_ranges, position) or _is_in(request.readout_ranges, position)
+
+
+def _is_in(ranges: Sequence[pb.Range], position: int) -> bool:
+    return any(each.start <= position < each.end for each in ranges)

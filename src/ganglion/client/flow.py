@@ -1,0 +1,129 @@
+"""Flows: what the client does, as generators that ask for calls and are handed replies, without any I/O.
+
+A flow yields effects. Whoever drives it, blocking or in an event loop, performs each and sends the reply in,
+or throws the GanglionError that came instead. Closing a flow is leaving it: it notes what it has seen.
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from google.protobuf.message import Message
+
+from ganglion.client.rpcs import Q, R, Rpc
+from ganglion.client.values import Event
+from ganglion.core.errors import GanglionError, SessionBusy
+
+T = TypeVar("T")
+
+RETRIES: Final = 3
+FIRST_PAUSE_S: Final = 0.1
+PAUSE_GROWTH: Final = 4
+LONGEST_PAUSE_S: Final = 30.0
+BUSY_PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One message there, one back: the reply."""
+
+    rpc: Rpc[Any, Any]
+    request: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """Several messages there, one back: the reply."""
+
+    rpc: Rpc[Any, Any]
+    requests: tuple[Message, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Opens the flow's one stream; replies nothing."""
+
+    rpc: Rpc[Any, Any]
+    request: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """The stream's next message, or None at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Waits."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Emit:
+    """Hands an event to whoever iterates."""
+
+    event: Event
+
+
+Effect = Call | Upload | Begin | Read | Pause | Emit
+Flow = Generator[Effect, Message | None, T]
+"""Events for whoever listens, then an answer."""
+
+
+def ask(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
+    """Call; where that is safe and the node is away for now, again after a while.
+
+    All pauses together are no longer than `patience_s`.
+    """
+    waited_s = 0.0
+    for attempt in range(RETRIES + 1):
+        try:
+            return _reply(rpc, (yield Call(rpc, request)))
+        except GanglionError as error:
+            pause_s = _pause(error, attempt)
+            waited_s += pause_s
+            if not rpc.is_safe or error.grpc != "UNAVAILABLE" or attempt == RETRIES or waited_s > patience_s:
+                raise
+        yield Pause(pause_s)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def upload(rpc: Rpc[Q, R], requests: tuple[Q, ...]) -> Flow[R]:
+    """Send several messages for one reply."""
+    return _reply(rpc, (yield Upload(rpc, requests)))
+
+
+def unbusied(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
+    """Attempt; where it is we who left a call of the session just now, again once the node has noticed.
+
+    Safe for every rpc: a busy session refuses before anything is changed.
+    """
+    for pause_s in BUSY_PAUSES_S if is_ours else ():
+        try:
+            return (yield from attempt())
+        except SessionBusy:
+            yield Pause(pause_s)
+    return (yield from attempt())
+
+
+def first(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
+    """Open the stream and read its first message; None where it has none."""
+    yield Begin(rpc, request)
+    return (yield from read(rpc))
+
+
+def read(rpc: Rpc[Q, R]) -> Flow[R | None]:
+    """The stream's next message; None at its end."""
+    reply = yield Read()
+    return None if reply is None else _reply(rpc, reply)
+
+
+def _reply(rpc: Rpc[Q, R], reply: Message | None) -> R:
+    assert isinstance(reply, rpc.reply)
+    return reply
+
+
+def _pause(error: GanglionError, attempt: int) -> float:
+    grown: float = FIRST_PAUSE_S * PAUSE_GROWTH**attempt
+    return min(LONGEST_PAUSE_S, max(grown, float(error.retry_after_s or 0)))

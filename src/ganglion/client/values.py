@@ -1,0 +1,207 @@
+"""What the client hands out and takes: events, results, images, chunks."""
+
+import mimetypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import exp
+from pathlib import Path
+from typing import ClassVar, Final, Literal
+
+from ganglion.core.engine import ReadoutManifest
+from ganglion.core.errors import InvalidValue, ReadoutNotFound
+from ganglion.core.events import Alternative, FinishReason
+from ganglion.core.request import PLACEHOLDER, Steer, Steering
+
+__all__ = [
+    "PLACEHOLDER",
+    "Alternative",
+    "Chunk",
+    "Done",
+    "Event",
+    "FinishReason",
+    "Image",
+    "ImageAppended",
+    "Progress",
+    "Readout",
+    "ReadoutManifest",
+    "Result",
+    "Score",
+    "SessionInfo",
+    "Steer",
+    "Suspended",
+    "TokenEvent",
+]
+
+MAX_IMAGE_BYTES: Final = 32 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image as a chunk of a session: its bytes as a file holds them, and their media type."""
+
+    data: bytes
+    mime: str = "image/png"
+
+    @classmethod
+    def file(cls, path: str | Path) -> "Image":
+        """An image of a file; its name says the media type."""
+        path = Path(path)
+        mime = mimetypes.guess_type(path.name)[0]
+        if mime is None or not mime.startswith("image/"):
+            raise InvalidValue(
+                f"Expected the name of an image file, found {path.name!r}.",
+                param="path",
+                hint="Image(data, mime) takes bytes of any name.",
+            )
+        if path.stat().st_size > MAX_IMAGE_BYTES:
+            raise InvalidValue(f"{path.name!r} is larger than {MAX_IMAGE_BYTES} bytes.", param="path")
+        return cls(path.read_bytes(), mime)
+
+
+Chunk = str | Sequence[int] | Image
+"""A part of a session: text, token ids, or an image."""
+
+
+@dataclass(frozen=True, slots=True)
+class Readout:
+    """What one token's residual stream says of each concept after each layer.
+
+    `values` is `[layers x concepts]`, by layer.
+    """
+
+    values: tuple[float, ...]
+    manifest: ReadoutManifest
+
+    def layer(self, layer: int) -> dict[str, float]:
+        """Every concept after one layer."""
+        width = len(self.manifest.concepts)
+        row = _index(self.manifest.layers, layer, "layer") * width
+        return dict(zip(self.manifest.concepts, self.values[row : row + width], strict=True))
+
+    def concept(self, concept: str) -> dict[int, float]:
+        """One concept after every layer."""
+        column = _index(self.manifest.concepts, concept, "concept")
+        return dict(
+            zip(self.manifest.layers, self.values[column :: len(self.manifest.concepts)], strict=True)
+        )
+
+
+def _index(names: Sequence[object], name: object, kind: str) -> int:
+    try:
+        return names.index(name)
+    except ValueError:
+        raise ReadoutNotFound(
+            f"There is no readout of {kind} {name!r}, only of {', '.join(map(str, names))}.", param=kind
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class TokenEvent:
+    """One token: generated now, or (`is_prefill`) one of the session that lies in a range that was asked for.
+
+    `text` is what this token completes: a character that spans tokens comes with the last of them. The token
+    that ends an answer is told too, so `text` may be the written-out name of a control token.
+    """
+
+    kind: ClassVar[Literal["token"]] = "token"
+    id: int
+    piece: bytes
+    position: int
+    text: str = ""
+    is_prefill: bool = False
+    logprob: float | None = None
+    top: tuple[Alternative, ...] = ()
+    readout: Readout | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """So many of the tokens that must be read before generating have been read."""
+
+    kind: ClassVar[Literal["progress"]] = "progress"
+    prefilled: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ImageAppended:
+    """`run()` appended an image: the positions it takes, and the session's length with it."""
+
+    kind: ClassVar[Literal["image"]] = "image"
+    placeholder_count: int
+    total_length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """How a generation ended; always the last event."""
+
+    kind: ClassVar[Literal["done"]] = "done"
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int
+    total_tokens: int
+    finish_reason: str
+
+
+Event = TokenEvent | Progress | ImageAppended | Done
+"""Told apart by class, or by `kind`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A whole generation: pass `tokens` back to `run()` as the next chunk.
+
+    `text` leaves out the token that ended it, where one did.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    events: tuple[TokenEvent, ...]
+    done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How likely a text was to the model, token by token, in natural logarithms."""
+
+    tokens: tuple[TokenEvent, ...]
+
+    @property
+    def total(self) -> float:
+        """The logprob of the whole; a session's very first token has none and does not count."""
+        return sum(token.logprob for token in self.tokens if token.logprob is not None)
+
+    @property
+    def mean(self) -> float:
+        """The logprob per token; 0 of nothing."""
+        count = sum(token.logprob is not None for token in self.tokens)
+        return self.total / count if count else 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """The exponential of the negative mean."""
+        return exp(-self.mean)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """One of the caller's sessions, as the node lists it."""
+
+    session_id: str
+    model: str
+    total_tokens: int
+    image_count: int
+    idle_s: float
+    ttl_s: float
+    is_busy: bool
+    is_suspended: bool
+    steering: Steering = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Suspended:
+    """A session that lies on the node's disk."""
+
+    total_tokens: int
+    size_bytes: int
