@@ -45,7 +45,7 @@ async def test_text_is_appended_with_its_first_sign_once_and_continued(kind: Kin
     events = await every(session.generate(max_tokens=8))
     assert [type(event) for event in events] == [Progress, TokenEvent, TokenEvent, Done]
     assert isinstance(events[1], TokenEvent) and (events[1].text, events[1].position) == (" Paris.", 6)
-    assert events[-1] == Done(6, 2, 6, 8, "stop")
+    assert events[-1] == Done(6, 2, 6, 8, "stop", stop_token=EOS)
     assert session.tokens == node.tokens(session.id) and session.tokens[-1] == EOS
     assert session.length == 8
 

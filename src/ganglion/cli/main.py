@@ -41,6 +41,11 @@ app.command(
     help="Say how likely a model finds a text.",
     help_epilogue=manual.SCORE,
 )
+app.command(
+    "ganglion.cli.session:session",
+    help="Drive a token session of a running node.",
+    help_epilogue=manual.SESSION,
+)
 app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
 app.command("ganglion.cli.concepts:app", name="concepts", help="Train, judge and share concept vectors.")
 app.command(

@@ -7,6 +7,9 @@ Examples:
   ganglion serve ~/models/qwen3-4b.gguf   with a model file of your own
   ganglion chat                           talk to a model in this terminal
   ganglion complete "Once upon a time"    continue a text
+  ganglion score "Once upon a time"       how likely a text is
+  ganglion session                        drive a token session by hand
+  ganglion concepts train --help          find, read and steer concepts
   ganglion score "All is well."           how likely a model finds a text
   ganglion models list                    what is on this machine
   ganglion doctor                         what is wrong with this machine
@@ -62,6 +65,19 @@ Prints the sum of the tokens' logprobs (natural logarithms), their mean, and
 the perplexity. On a terminal the text is shown with each token in the colour
 of its logprob. What --prompt says is read first and not scored. The first
 token of a text has nothing before it: it has no logprob and counts nothing.
+"""
+
+SESSION = """
+Examples:
+
+  ganglion session
+  ganglion session smollm2 --url http://127.0.0.1:9000
+  ganglion session --steer formal=1.5
+      with a concept that the node was started with
+
+What you type is appended to the session. /generate goes on from it, /tokens
+shows how likely each token was, /read what the node reads out of them, /fork
+goes on in a copy, /help lists the rest. The session ends with the program.
 """
 
 DOCTOR = """

@@ -146,9 +146,8 @@ class AsyncSession:
             return await finish(flow, self._shared.line(), self._terms)
 
     def _generation(self, flow: Flow[None], options: GenerateOptions) -> AsyncGeneration:
-        ends = options.get("stop_token_ids", ())
         with self._turn():
-            generation = AsyncGeneration(flow, self._shared.line(), self._terms, ends)
+            generation = AsyncGeneration(flow, self._shared.line(), self._terms)
         self._open_generation = ref(generation)
         return generation
 

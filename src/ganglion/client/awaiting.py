@@ -1,7 +1,7 @@
 """Flows driven in an event loop, and the iterator over a generation that is."""
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import TypeVar, assert_never
 
@@ -93,9 +93,9 @@ class AsyncGeneration(AsyncIterator[Event]):
     then is in the session.
     """
 
-    def __init__(self, flow: Flow[None], line: AsyncLine, terms: Terms, ends: Collection[int]) -> None:
+    def __init__(self, flow: Flow[None], line: AsyncLine, terms: Terms) -> None:
         self._errand = Errand(line, terms)
-        self._gathered = Gathered(ends)
+        self._gathered = Gathered()
         self._is_reading = False
         self._course = Course(flow)
 

@@ -1,7 +1,7 @@
 """Flows driven by blocking calls, and the iterator over a generation that is."""
 
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TypeVar, assert_never
 
@@ -97,9 +97,9 @@ class Generation(Iterator[Event]):
                     print(event.text, end="")
     """
 
-    def __init__(self, flow: Flow[None], line: Line, terms: Terms, ends: Collection[int]) -> None:
+    def __init__(self, flow: Flow[None], line: Line, terms: Terms) -> None:
         self._errand = Errand(line, terms)
-        self._gathered = Gathered(ends)
+        self._gathered = Gathered()
         self._is_reading = False
         self._course = Course(flow)
 

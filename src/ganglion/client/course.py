@@ -1,8 +1,7 @@
 """A flow under way, whoever drives it, and what a generation's events add up to."""
 
-import re
-from collections.abc import Callable, Collection
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable
+from typing import Generic, TypeVar
 
 from google.protobuf.message import Message
 
@@ -12,8 +11,6 @@ from ganglion.client.values import Done, Event, Result, TokenEvent
 from ganglion.core.errors import GanglionError
 
 T = TypeVar("T")
-
-_SIGN: Final = re.compile(rb"<.*>|\[.*\]|", re.DOTALL)
 
 
 class Course(Generic[T]):
@@ -62,10 +59,9 @@ class Course(Generic[T]):
 
 
 class Gathered:
-    """The events of one generation so far; `ends` are the tokens that the caller ends it with."""
+    """The events of one generation so far."""
 
-    def __init__(self, ends: Collection[int] = ()) -> None:
-        self._ends = ends
+    def __init__(self) -> None:
         self._tokens: list[TokenEvent] = []
         self._done: Done | None = None
 
@@ -86,12 +82,8 @@ class Gathered:
         if self._done is None:
             raise Disconnected("The generation was left before its end.")
         shown = [token for token in self._tokens if not token.is_prefill]
-        if shown and self._done.finish_reason == "stop" and self._is_end(shown[-1]):
+        if shown and self._done.stop_token is not None:
             # Told and committed, but no part of what was said.
             del shown[-1]
         text = b"".join(token.piece for token in shown).decode("utf-8", "replace")
         return Result(text, self.tokens, tuple(self._tokens), self._done)
-
-    def _is_end(self, token: TokenEvent) -> bool:
-        # The wire does not say which token is a sign; all that models end with are written like this.
-        return token.id in self._ends or _SIGN.fullmatch(token.piece) is not None

@@ -85,6 +85,7 @@ def _done(
         cached_tokens=request.offset,
         total_tokens=len(session.tokens),
         finish_reason="stop" if is_stopped else "length",
+        stop_token=answer[-1] if is_stopped else None,
     )
 
 

@@ -58,6 +58,7 @@ def done_of(done: pb.Done) -> Done:
         done.cached_tokens,
         done.total_tokens,
         done.finish_reason,
+        done.stop_token if done.HasField("stop_token") else None,
     )
 
 

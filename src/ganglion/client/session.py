@@ -148,9 +148,8 @@ class Session:
             return finish(flow, self._shared.line(), self._terms)
 
     def _generation(self, flow: Flow[None], options: GenerateOptions) -> Generation:
-        ends = options.get("stop_token_ids", ())
         with self._turn():
-            generation = Generation(flow, self._shared.line(), self._terms, ends)
+            generation = Generation(flow, self._shared.line(), self._terms)
         self._open_generation = ref(generation)
         return generation
 

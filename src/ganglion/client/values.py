@@ -142,6 +142,8 @@ class Done:
     cached_tokens: int
     total_tokens: int
     finish_reason: str
+    stop_token: int | None = None
+    """The token that ended it, where one did: the last one told, and no part of the text."""
 
 
 Event = TokenEvent | Progress | ImageAppended | Done

@@ -140,6 +140,8 @@ class Finished:
     usage: Usage
     timing: Timing = Timing()
     stop_sequence: str | None = None
+    stop_token: int | None = None
+    """The token that ended it, where one did: the model's own end, or one that was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

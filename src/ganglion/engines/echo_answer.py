@@ -111,6 +111,7 @@ async def say(
     first_s = time.perf_counter()
     made = reasoned = 0
     has_called = False
+    stop_token: int | None = None
     matcher = StopMatcher(plan.stop.strings)
     for block, word in plan.words:
         if made == plan.max_tokens:
@@ -123,6 +124,7 @@ async def say(
         if plan.in_tokens:
             yield Said("text", Piece("", (token,)))
         if token.id in plan.stop.token_ids:
+            stop_token = token.id
             break
         if plan.in_tokens:
             continue
@@ -139,7 +141,7 @@ async def say(
     for piece in matcher.flush():
         yield Said("text", piece)
     reason: FinishReason = "tool_calls" if has_called else "stop"
-    if made >= plan.max_tokens and matcher.matched is None:
+    if made >= plan.max_tokens and matcher.matched is None and stop_token is None:
         reason = "length"
     ended_s = time.perf_counter()
     yield Finished(
@@ -147,6 +149,7 @@ async def say(
         Usage(plan.prompt_tokens, made, plan.cached_tokens, reasoned),
         Timing(queued_s, first_s - started_s, ended_s - first_s),
         matcher.matched,
+        stop_token,
     )
 
 

@@ -225,6 +225,7 @@ class End(msgspec.Struct, frozen=True, array_like=True):
     error: str | None = None
     code: str | None = None
     """The code of an error that is the request's own fault, such as a grammar that cannot be compiled."""
+    stop_token: int | None = None
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True):

@@ -154,9 +154,15 @@ class Keeper:
                             for token in piece.tokens:
                                 session.commit(token.id)
                                 yield Told(wanted.only(token), is_prefill=False)
-                    case Finished(reason=reason, usage=usage):
-                        made = usage.completion_tokens
-                        yield Done(change.length, made, usage.cached_tokens, session.length, reason)
+                    case Finished(usage=usage):
+                        yield Done(
+                            prompt_tokens=change.length,
+                            completion_tokens=usage.completion_tokens,
+                            cached_tokens=usage.cached_tokens,
+                            total_tokens=session.length,
+                            reason=event.reason,
+                            stop_token=event.stop_token,
+                        )
                     case Failed(error=error):
                         raise error
                     case Progress() | Started():

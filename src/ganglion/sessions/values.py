@@ -55,6 +55,7 @@ class Done:
     cached_tokens: int
     total_tokens: int
     reason: FinishReason
+    stop_token: int | None = None
 
 
 SessionEvent = Told | Progress | Done

@@ -472,7 +472,7 @@ def _end(end: End, started: Started) -> Finished | Failed:
         return Failed(EngineFailed(end.error))
     usage = Usage(started.prompt_tokens, end.completion_tokens, started.cached_tokens)
     timing = Timing(end.queued_s, end.prefill_s, end.decode_s)
-    return Finished(REASONS[end.reason], usage, timing, end.stop_sequence)
+    return Finished(REASONS[end.reason], usage, timing, end.stop_sequence, end.stop_token)
 
 
 def _piece(record: PieceRecord) -> Piece:

@@ -80,6 +80,7 @@ class Job:
         self._detokenizer = Detokenizer()
         self._stops = StopMatcher(tuple(submit.stop_strings))
         self._first_token_s: float | None = None
+        self._stop_token: int | None = None
         self.is_announced = False
         asked = merged(submit.score_ranges, len(submit.tokens))
         self.scores_first = bool(asked) and asked[0][0] == 0 and not clipped(readout, 0, 1)
@@ -160,6 +161,7 @@ class Job:
         count = self.sequence.generated_tokens + 1
         is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
         if is_end or token in self._stop_tokens:
+            self._stop_token = token
             return self._closed("stop", record, self._last(record), now_s)
         if self._guide is not None:
             self._guide.follow(token)
@@ -273,6 +275,7 @@ class Job:
             decode_s=now_s - first_s,
             error=error.message if error is not None else None,
             code=error.code if isinstance(error, OffGrammar) else None,
+            stop_token=self._stop_token,
         )
 
     def _unscored(self, position: int) -> TokenRecord:

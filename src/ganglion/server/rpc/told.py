@@ -45,6 +45,7 @@ def event(value: SessionEvent) -> pb.GenerateEvent:
                     cached_tokens=value.cached_tokens,
                     total_tokens=value.total_tokens,
                     finish_reason=value.reason,
+                    stop_token=value.stop_token,
                 )
             )
         case _:

@@ -133,18 +133,20 @@ class Progress(_message.Message):
     def __init__(self, prefilled: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "finish_reason")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "finish_reason", "stop_token")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
+    STOP_TOKEN_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     total_tokens: int
     finish_reason: str
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ...) -> None: ...
+    stop_token: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., stop_token: _Optional[int] = ...) -> None: ...
 
 class AppendImageRequest(_message.Message):
     __slots__ = ("session_id", "data", "mime", "offset", "truncating")
