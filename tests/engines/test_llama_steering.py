@@ -264,7 +264,7 @@ async def test_models_without_concepts_or_with_those_of_layer_0_alone_cannot_be_
         check_steering(CALM * 65, MANIFEST)
 
 
-async def test_vectors_are_the_sum_of_strength_times_span_times_unit_vector() -> None:
+async def test_vectors_are_strength_times_span_times_unit_vector_spread_over_the_layers() -> None:
     drawn = pack()
     subject = Steerer(bind([drawn]), BLOCKS)
     key = key_of([("calm", 2.0, None), ("formal", -0.5, [12]), ("calm", 0.0, [6])])
@@ -273,7 +273,7 @@ async def test_vectors_are_the_sum_of_strength_times_span_times_unit_vector() ->
     assert not subject.knows(key_of([("anger", 1.0, None)]))
     expected = np.zeros((BLOCKS - 1, HIDDEN), np.float32)
     for layer in (6, 12, 18):
-        expected[layer - 1] = 2.0 * SPAN * drawn.vectors[layer][0]
+        expected[layer - 1] = 2.0 / 3 * SPAN * drawn.vectors[layer][0]
     expected[11] -= 0.5 * SPAN * drawn.vectors[12][1]
     assert subject.vectors(key) == pytest.approx(expected, abs=1e-6)
     assert key_of([]) == key_of([("calm", 0.0, None)]) == ""

@@ -188,7 +188,8 @@ class Score:
 class Steer:
     """A concept's vector, added to the residual stream after some layers; None is all of its pack's layers.
 
-    At strength 1 it moves the stream by the distance between the concept's examples and their opposites.
+    At strength 1 it moves the stream by the distance between the concept's examples and their opposites,
+    spread over those layers.
     """
 
     concept: str

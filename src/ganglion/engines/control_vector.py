@@ -20,12 +20,14 @@ TEXT, INT32, FLOAT32 = 8, 5, 0
 
 
 def write_control_vector(pack: ConceptPack, concept: str, path: Path) -> None:
-    """Write one concept of a pack; strength 1 is what strength 1 is here, its span."""
+    """Write one concept of a pack; strength 1 is what strength 1 is here, its span over all layers."""
     place = pack.manifest.concepts.index(concept)
+    layers = [layer for layer in pack.manifest.layers if layer > 0]
     vectors = {
-        layer: np.ascontiguousarray(pack.vectors[layer][place] * pack.spans(layer)[place], "<f4")
-        for layer in pack.manifest.layers
-        if layer > 0
+        layer: np.ascontiguousarray(
+            pack.vectors[layer][place] * (pack.spans(layer)[place] / len(layers)), "<f4"
+        )
+        for layer in layers
     }
     if not vectors:
         raise InvalidValue(f"The concept {concept!r} has layer 0 alone, which no control vector can say.")

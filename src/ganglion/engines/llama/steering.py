@@ -1,7 +1,8 @@
 """From what a request is steered by to the vectors that are added after each layer.
 
-Law: what is added after a layer is the sum of strength times span times unit vector. The library adds
-nothing after layer 0.
+Law: what is added after a layer is the sum of strength times span times unit vector, each divided by the
+number of layers that its concept is steered after: the stream carries every push to the end, so that a
+strength means the same however many layers there are. The library adds nothing after layer 0.
 """
 
 import json
@@ -80,10 +81,14 @@ class Steerer:
         total = np.zeros((self._block_count - 1, self._book.vectors[0].shape[1]), np.float64)
         for concept, strength, chosen in asked:
             number = concepts.index(concept)
-            for at, layer in enumerate(layers):
-                if layer > 0 and (chosen is None or layer in chosen):
-                    scale = strength * float(self._book.spans[at][number])
-                    total[layer - 1] += scale * self._book.vectors[at][number]
+            steered = [
+                at
+                for at, layer in enumerate(layers)
+                if layer > 0 and (chosen is None or layer in chosen)
+            ]
+            for at in steered:
+                scale = strength / len(steered) * float(self._book.spans[at][number])
+                total[layers[at] - 1] += scale * self._book.vectors[at][number]
         most = np.finfo(np.float32).max
         return total.clip(-most, most).astype(np.float32)
 
