@@ -17,8 +17,8 @@ from gguf.quants import dequantize
 Floats = npt.NDArray[np.float32]
 
 TEXT = (
-    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to do: "
-    "once or twice she had peeped into the book."
+    "Alice was beginning to get very tired of sitting by her sister on the bank, and of having nothing to "
+    "do: once or twice she had peeped into the book."
 )
 """Read by all tests that compare, so that the reference reads it once."""
 

@@ -1,4 +1,4 @@
-"""Scores against logprobs that were computed without any of our code, and against the library's raw logits."""
+"""Scores against logprobs computed without any of our code, and against the library's raw logits."""
 
 from collections.abc import AsyncIterator
 from functools import cache
@@ -106,6 +106,7 @@ async def test_scores_are_those_of_the_librarys_raw_logits(told: list[Token]) ->
         assert [each.logprob for each in token.top] == pytest.approx(np.sort(row)[::-1][:TOP], abs=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore")  # theirs, at import
 async def test_the_reference_itself_agrees_with_transformers_on_the_same_weights() -> None:
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")

@@ -109,9 +109,8 @@ def test_each_layer_makes_of_the_stream_before_it_what_the_reference_makes_of_it
 
 def random_pack(folder: Path) -> ConceptPack:
     chance = np.random.default_rng(5)
-    vectors = {layer: chance.normal(size=(CONCEPTS, 576)).astype(np.float32) for layer in LAYERS}
-    for each in vectors.values():
-        each /= np.linalg.norm(each, axis=1, keepdims=True)
+    drawn = {layer: chance.normal(size=(CONCEPTS, 576)).astype(np.float32) for layer in LAYERS}
+    vectors = {layer: each / np.linalg.norm(each, axis=1, keepdims=True) for layer, each in drawn.items()}
     names = [f"direction {number}" for number in range(CONCEPTS)]
     model = PackModel(name="smollm2", architecture="llama", hidden_size=576, block_count=30)
     pack = ConceptPack(Manifest(name="random", concepts=names, layers=list(LAYERS), model=model), vectors)
