@@ -16,7 +16,7 @@ from benchmarks.measure import Summary
 NOISE = 0.05
 """A ratio this near its target has neither reached nor missed it."""
 
-Unit = Literal["tok/s", "s", "ms", "MiB", "MB", "%", ""]
+Unit = Literal["tok/s", "s", "ms", "µs", "MiB", "MB", "B", "%", ""]
 Verdict = Literal["ok", "within noise", "MISS", ""]
 
 
@@ -187,6 +187,10 @@ def shown(value: float | None, unit: Unit) -> str:
     match unit:
         case "ms":
             return f"{value * 1000:.1f} ms"
+        case "µs":
+            return f"{value * 1e6:.0f} µs"
+        case "B":
+            return f"{value:,.0f} B"
         case "MiB":
             return f"{value / 2**20:.0f} MiB"
         case "MB":
