@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -40,28 +40,34 @@ class Relay:
         self._host, self._port = host, port
         self.listens_on = 0
         self.sent_bytes = 0
+        self._pumps: list[asyncio.Task[None]] = []
 
     async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection until either side ends it."""
+        """Serve one connection, until the relay is closed or both sides have ended it."""
         far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        back = asyncio.create_task(self._pump(far_reader, writer, is_counted=False))
-        try:
-            await self._pump(reader, far_writer, is_counted=True)
-            await back
-        finally:
-            back.cancel()
-            for each in (writer, far_writer):
-                each.close()
+        self._pumps += [
+            asyncio.create_task(self._pump(reader, far_writer, is_counted=True)),
+            asyncio.create_task(self._pump(far_reader, writer, is_counted=False)),
+        ]
+
+    async def close(self) -> None:
+        """End every connection."""
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
 
     async def _pump(
         self, source: asyncio.StreamReader, target: asyncio.StreamWriter, *, is_counted: bool
     ) -> None:
-        with suppress(ConnectionError):
+        try:
             while data := await source.read(READ_BYTES):
                 self.sent_bytes += len(data) if is_counted else 0
                 target.write(data)
                 await target.drain()
-            target.write_eof()
+        except ConnectionError:
+            pass  # whoever sent or read has left
+        finally:
+            target.close()
 
 
 @asynccontextmanager
@@ -74,6 +80,7 @@ async def relayed(port: int) -> AsyncIterator[Relay]:
         yield relay
     finally:
         server.close()
+        await relay.close()
 
 
 def questions(seed: str, turns: int) -> list[str]:

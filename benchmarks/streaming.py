@@ -1,4 +1,4 @@
-"""Many answers at once, by sessions, by chat and by an engine in this process: the median gap between tokens."""
+"""Many answers at once, by sessions, by chat and by an engine in this process: the gap between tokens."""
 
 from __future__ import annotations
 
