@@ -109,6 +109,7 @@ def test_help_teaches_and_is_quick(environment: dict[str, str]) -> None:
         ("chat", ["--system", "--temperature", "Ctrl-C", "Examples:"]),
         ("doctor", ["--json", "--config", "Examples:", "warn"]),
         ("complete", ["--model", "--max-tokens", "--seed", "stdin", "Examples:"]),
+        ("score", ["--prompt", "--file", "--node", "--top", "--tokens", "--json", "stdin", "Examples:"]),
     ],
 )
 def test_each_command_has_its_own_help(environment: dict[str, str], command: str, words: list[str]) -> None:
@@ -135,6 +136,7 @@ def test_version_is_data(environment: dict[str, str]) -> None:
         ("complete",),
         ("complete", "x", "--temperature", "-1"),
         ("complete", "--engin", "echo", "x"),
+        ("complete", "--engin"),
         ("serve", "--engine", "echo", "--tls-cert", "only.pem"),
         ("serve", "--chat-template", "missing.jinja"),
         ("serve", "--config", "missing.toml"),

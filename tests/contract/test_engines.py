@@ -11,12 +11,41 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from ganglion.core.engine import Embedder, EmbedRequest, ManagedEngine, PromptReader, RankRequest
-from ganglion.core.errors import ModelNotFound
-from ganglion.core.events import Delta, Event, Failed, Finished, Opened, Started
+from ganglion.core.engine import (
+    Embedder,
+    EmbedRequest,
+    ManagedEngine,
+    PromptReader,
+    RankRequest,
+    SessionEngine,
+)
+from ganglion.core.errors import ContextLengthExceeded, InvalidValue, ModelNotFound
+from ganglion.core.events import (
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Opened,
+    Pieces,
+    Progress,
+    Scored,
+    Started,
+    Token,
+    TokenEvent,
+)
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Score, Stop, TextPrompt
+from ganglion.core.request import (
+    ChatPrompt,
+    Message,
+    Request,
+    ResolvedSampling,
+    Sampling,
+    Score,
+    Stop,
+    TextPrompt,
+    TokenRequest,
+)
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -40,6 +69,16 @@ class Subject:
         }
         return Request(**(asked | changes))  # type: ignore[arg-type]
 
+    async def tokens(self, text: str = "") -> tuple[int, ...]:
+        """A text as this model reads it."""
+        assert isinstance(self.engine, PromptReader)
+        return (await self.engine.read(self.ask(prompt=TextPrompt(text or STORY)))).tokens
+
+    async def go_on(self, tokens: tuple[int, ...], **changes: object) -> list[TokenEvent]:
+        """All that is told while a token list is continued, token by token."""
+        assert isinstance(self.engine, SessionEngine)
+        return [event async for event in self.engine.continue_tokens(self.model, going_on(tokens, **changes))]
+
     async def answer(self, request: Request) -> list[Event]:
         """All events of one answer, each checked against the grammar."""
         return await checked(self.engine.generate(request))
@@ -48,6 +87,22 @@ class Subject:
 QUESTION = (
     "Count from one to twenty in words: one two three four five six seven eight nine ten eleven twelve."
 )
+
+STORY = "Once upon a time there was a little girl who lived in a small house near the"
+"""What no engine under test ends within 8 tokens."""
+
+
+def going_on(tokens: tuple[int, ...], **changes: object) -> TokenRequest:
+    """A token list to continue by 8 tokens, always the same ones."""
+    asked = {
+        "id": "contract",
+        "tokens": tokens,
+        "max_tokens": 8,
+        "sampling": ResolvedSampling(temperature=0.0),
+        "in_tokens": True,
+        "salt": "contract",
+    }
+    return TokenRequest(**(asked | changes))  # type: ignore[arg-type]
 
 
 async def checked(stream: AsyncGenerator[Event, None]) -> list[Event]:
@@ -284,3 +339,91 @@ async def test_inputs_become_vectors_and_documents_are_ranked(subject: Subject) 
     assert ranked.scores[1] > ranked.scores[0]
     with pytest.raises(ModelNotFound):
         await embedder.embed(EmbedRequest("e", "nobody", inputs))
+
+
+def told(events: list[TokenEvent]) -> list[Token]:
+    """The tokens that were generated, each told in a piece of its own without text."""
+    pieces = [piece for event in events if isinstance(event, Pieces) for piece in event.pieces]
+    assert all(not piece.text and len(piece.tokens) == 1 for piece in pieces)
+    return [token for piece in pieces for token in piece.tokens]
+
+
+def ended(events: list[TokenEvent]) -> Finished:
+    assert isinstance(events[-1], Finished), events[-1]
+    return events[-1]
+
+
+async def test_a_token_list_is_continued_in_order_and_every_token_is_told(subject: Subject) -> None:
+    tokens = await subject.tokens()
+    events = await subject.go_on(tokens, top_logprobs=2)
+    found, usage = told(events), ended(events).usage
+    assert [token.position for token in found] == [*range(len(tokens), len(tokens) + len(found))]
+    assert (usage.prompt_tokens, usage.completion_tokens) == (len(tokens), len(found))
+    assert all(token.logprob is not None and len(token.top) == 2 for token in found)
+    assert (ended(events).reason, len(found)) == ("length", 8)
+
+
+async def test_a_token_stream_keeps_to_its_grammar(subject: Subject) -> None:
+    tokens = await subject.tokens("Grammar. " + STORY)
+    events = await subject.go_on(tokens, score=Score(((0, 4),)))
+    order = [type(event) for event in events if not isinstance(event, Progress)]
+    assert order[0] is Started
+    assert order[-1] is Finished
+    spoken = [kind for kind in order[1:-1] if kind is Pieces]
+    scores = [kind for kind in order[1:-1] if kind is Scored]
+    assert order == [Started, *scores, *spoken, Finished]
+    assert scores
+    assert spoken
+
+
+async def test_the_token_that_ends_is_told_and_counted(subject: Subject) -> None:
+    tokens = await subject.tokens()
+    third = told(await subject.go_on(tokens))[2]
+    before = [token.id for token in told(await subject.go_on(tokens))[:2]]
+    assert third.id not in before
+    events = await subject.go_on(tokens, stop=Stop(token_ids=(third.id,)))
+    assert [token.id for token in told(events)] == [*before, third.id]
+    assert (ended(events).reason, ended(events).usage.completion_tokens) == ("stop", 3)
+
+
+async def test_reading_alone_generates_nothing_and_is_remembered(subject: Subject) -> None:
+    tokens = await subject.tokens("Remembered once. " + STORY)
+    first = await subject.go_on(tokens, max_tokens=0)
+    assert (told(first), ended(first).usage.completion_tokens) == ([], 0)
+    grown = (*tokens, *await subject.tokens(" And more of it."))
+    assert ended(await subject.go_on(grown)).usage.cached_tokens >= len(tokens) - 1
+    assert ended(await subject.go_on(grown, salt="another")).usage.cached_tokens == 0
+
+
+async def test_closing_a_continuation_cancels_it(subject: Subject) -> None:
+    tokens = await subject.tokens()
+    assert isinstance(subject.engine, SessionEngine)
+    endless = going_on(tokens, max_tokens=1500, stop=Stop(ignore_eos=True))
+    async with aclosing(subject.engine.continue_tokens(subject.model, endless)) as events:
+        async for event in events:
+            if isinstance(event, Pieces):
+                break
+        assert any(state.in_flight for state in subject.engine.models())
+    assert await is_idle(subject)
+
+
+async def test_token_lists_that_cannot_be_continued_are_refused(subject: Subject) -> None:
+    engine = subject.engine
+    assert isinstance(engine, SessionEngine)
+    tokens = await subject.tokens()
+    [failed] = [event async for event in engine.continue_tokens("no-such-model", going_on(tokens))]
+    assert isinstance(failed, Failed)
+    assert isinstance(failed.error, ModelNotFound)
+    context = {state.id: state for state in engine.models()}[subject.model].context_length
+    for wrong, kind in (((), InvalidValue), (tokens[:1] * (context + 1), ContextLengthExceeded)):
+        [refused] = await subject.go_on(wrong)
+        assert isinstance(refused, Failed)
+        assert isinstance(refused.error, kind)
+    for call in (
+        engine.save_kv("no-such-model", "", tokens),
+        engine.load_kv("no-such-model", "", tokens, b""),
+        engine.place_image("no-such-model", b"x", "image/png"),
+    ):
+        with pytest.raises(ModelNotFound):
+            await call
+    assert await engine.load_kv(subject.model, "contract", tokens, b"not what was saved") == 0

@@ -25,6 +25,7 @@ HEAVY = {
         "ganglion.cli.main",
         "ganglion.cli.serve",
         "ganglion.cli.chat",
+        "ganglion.cli.score",
         "ganglion.cli.doctor",
         "ganglion.cli.models",
     ],

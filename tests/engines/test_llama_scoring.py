@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import httpx
 import numpy as np
 import psutil
 import pytest
@@ -20,6 +21,8 @@ from ganglion.engines.llama.scoring import likeliest_of
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
+from ganglion.server.node import build_node
+from ganglion.server.settings import ServerSettings
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -115,6 +118,42 @@ async def test_scores_equal_a_log_softmax_over_raw_logits(engine: LlamaEngine, r
         assert token.logprob == pytest.approx(row[token.id], abs=CLOSE)
         assert token.piece == reference.model.piece(token.id)
         assert [each.logprob for each in token.top] == pytest.approx(np.sort(row)[::-1][:5], abs=CLOSE)
+
+
+async def test_ranges_say_what_completions_say_that_echo_their_prompt(
+    engine: LlamaEngine, reference: Reference
+) -> None:
+    text = "Echoed. " + TEXT * 9
+    tokens = reference.tokens(text, 10_000)
+    events = [
+        event
+        async for event in engine.continue_tokens(
+            "smollm2", asked(tokens, (0, 7), (20, 25), (90, None), top=3)
+        )
+    ]
+    ranged = [token for event in events if isinstance(event, Scored) for token in event.tokens]
+    assert isinstance(events[-1], Finished)
+    app = build_node(engine, ServerSettings())
+    body = {"model": "smollm2", "prompt": text, "max_tokens": 0, "echo": True, "logprobs": 3}
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
+        echoed = (await http.post("/v1/completions", json=body)).json()["choices"][0]["logprobs"]
+        scores = await http.post(
+            "/v1/score", json={"model": "smollm2", "prompt": text, "score_ranges": [[0, None]], "top_k": 3}
+        )
+    [whole] = scores.json()["scores"]
+    assert echoed["tokens"] == [token["token"] for token in whole["tokens"]]
+    assert [token.position for token in ranged] == [*range(7), *range(20, 25), *range(90, len(tokens))]
+    for token in ranged:
+        shown, single = echoed["token_logprobs"][token.position], whole["tokens"][token.position]
+        assert token.piece.decode() == echoed["tokens"][token.position]
+        if token.position == 0:
+            assert shown is single["logprob"] is token.logprob is None
+            continue
+        assert token.logprob == pytest.approx(shown, abs=CLOSE) == single["logprob"]
+        likeliest = sorted((each.logprob for each in token.top), reverse=True)
+        told = sorted(echoed["top_logprobs"][token.position].values(), reverse=True)
+        assert likeliest == pytest.approx(told[:3], abs=CLOSE)
+        assert likeliest == pytest.approx([each["logprob"] for each in single["top"]], abs=CLOSE)
 
 
 async def test_a_cached_prefix_changes_no_score_and_is_reused_up_to_the_first_range(

@@ -99,6 +99,23 @@ LIKELY: list[Event] = [
     Closed(1),
     FINISHED,
 ]
+READ: list[Event] = [
+    Started(7, 0, 2),
+    Opened(0, "reasoning"),
+    Delta(0, "hm", (Token(1, b"hm", 7, readout=(0.5, -1.0, 0.25, 2.0)),)),
+    Closed(0),
+    Opened(1, "text"),
+    Delta(1, "", (Token(6, b"\xe2\x82", 8, readout=(0.0, 0.0, 1.0, 1.5)),)),
+    Delta(1, "\u20ac", (Token(9, b"\xac", 9, readout=(1.0, 2.0, 3.0, 4.0)), Token(10, b"", 10))),
+    Closed(1),
+    Opened(2, "tool_call", "call_1", "weather"),
+    Delta(2, "{}", (Token(11, b"{", 11, readout=(0.0,) * 4), Token(12, b"}", 12, readout=(1.0,) * 4))),
+    Closed(2),
+    Opened(3, "tool_call", "call_2", "shell"),
+    Delta(3, "", (Token(13, b"\xe2", 13, readout=(2.0,) * 4),)),
+    Closed(3),
+    Finished("tool_calls", Usage(7, 8)),
+]
 BROKEN: list[Event] = [*HELLO[:5], Failed(EngineFailed("The engine died under this request."))]
 
 TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
@@ -113,6 +130,10 @@ TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
     ),
     "prompt_logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", prompt_logprobs=2), SCORED),
     "logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", has_logprobs=True), LIKELY),
+    "readout": (
+        Reply("chatcmpl-1", 1700000000, "tiny", has_readout=True, custom_tools=frozenset({"shell"})),
+        READ,
+    ),
     "empty": (PLAIN, [Started(7), FINISHED]),
     "failed": (PLAIN, BROKEN),
 }
@@ -142,6 +163,21 @@ def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
 def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
     check_golden(GOLDEN / f"{name}.json", body([fold(events)], reply) + b"\n")
+
+
+def test_readouts_that_nobody_asked_for_are_not_told() -> None:
+    reply = Reply("chatcmpl-1", 1700000000, "tiny")
+    assert b"readout" not in transcript(reply, READ) + body([fold(READ)], reply)
+
+
+def test_a_stream_and_its_whole_tell_the_same_readouts() -> None:
+    reply = Reply("chatcmpl-1", 1700000000, "tiny", has_readout=True)
+    chunks = [json.loads(line[6:]) for line in transcript(reply, READ).split(b"\n\n") if b'"readout"' in line]
+    streamed = [each for chunk in chunks for each in chunk["choices"][0]["readout"]]
+    [whole] = json.loads(body([fold(READ)], reply))["choices"]
+    assert streamed == whole["readout"]
+    assert [each["position"] for each in streamed] == [7, 8, 9, 11, 12, 13]
+    assert streamed[0]["values"] == [[0.5, -1.0], [0.25, 2.0]]
 
 
 def test_silence_is_filled_with_the_role_and_then_with_comments() -> None:

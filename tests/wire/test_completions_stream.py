@@ -55,6 +55,15 @@ SCORED: list[Event] = [
     Closed(0),
     Finished("stop", Usage(3, 4)),
 ]
+READ: list[Event] = [
+    Started(2, 0, 2),
+    Opened(0, "text"),
+    Delta(0, " upon", (Token(5, b" upon", 2, readout=(0.5, -1.0, 0.25, 2.0)),)),
+    Delta(0, "", (Token(7, b"\xe2\x82", 3, readout=(0.0, 0.0, 1.0, 1.5)),)),
+    Delta(0, "\u20ac", (Token(9, b"\xac", 4, readout=(1.0, 2.0, 3.0, 4.0)),)),
+    Closed(0),
+    Finished("length", Usage(2, 3)),
+]
 SILENT: list[Event] = [*SCORED[:3], Finished("stop", Usage(3, 1))]
 
 TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
@@ -62,6 +71,7 @@ TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
     "usage": (reply(is_usage_included=True), STORY),
     "echo": (reply(echoes=("Once",)), STORY),
     "logprobs": (reply(logprobs=2), SCORED),
+    "readout": (reply(has_readout=True), READ),
     "echo_logprobs": (reply(echoes=("Once",), logprobs=1), SCORED),
     "echo_tokens": (reply(echoes=(None,), logprobs=0), SCORED),
     "echo_only": (reply(echoes=("Once",), logprobs=1), SILENT),

@@ -15,23 +15,21 @@ from ganglion.cli.options import (
     EngineFlags,
     OutputFlags,
     SamplingFlags,
+    is_text,
 )
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
 from ganglion.core.request import Request, Stop, TextPrompt
 
 
-def _is_text(_: object, text: str) -> None:
-    """Keeps a mistyped flag from being taken for the text, which `-` made possible."""
-    if text.startswith("-") and text != "-":
-        raise ValueError("There is no such flag; a text that begins with - can come through stdin.")
-
-
 def complete(
     text: Annotated[
         str,
         Parameter(
-            help="The text to continue; - reads it from stdin.", group=MODEL, allow_leading_hyphen=True
+            help="The text to continue; - reads it from stdin.",
+            group=MODEL,
+            allow_leading_hyphen=True,
+            validator=is_text,
         ),
     ],
     /,

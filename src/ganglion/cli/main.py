@@ -36,6 +36,11 @@ app.command("ganglion.cli.chat:chat", help="Talk to a model in this terminal.", 
 app.command(
     "ganglion.cli.complete:complete", help="Continue a text and print it.", help_epilogue=manual.COMPLETE
 )
+app.command(
+    "ganglion.cli.score:score",
+    help="Say how likely a model finds a text.",
+    help_epilogue=manual.SCORE,
+)
 app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
 app.command(
     "ganglion.cli.doctor:doctor",

@@ -7,6 +7,7 @@ Examples:
   ganglion serve ~/models/qwen3-4b.gguf   with a model file of your own
   ganglion chat                           talk to a model in this terminal
   ganglion complete "Once upon a time"    continue a text
+  ganglion score "All is well."           how likely a model finds a text
   ganglion models list                    what is on this machine
   ganglion doctor                         what is wrong with this machine
 
@@ -47,6 +48,20 @@ Examples:
   ganglion complete --temperature 0 - < prompt.txt > story.txt
 
 The text goes to the model as it stands, without a chat template.
+"""
+
+SCORE = """
+Examples:
+
+  ganglion score "The capital of France is Paris."
+  ganglion score "Paris." --prompt "The capital of France is " --tokens --top 3
+  ganglion score --file essay.txt --json | jq .perplexity
+  ganglion score "All is well." --node http://127.0.0.1:8080 --model smollm2
+
+Prints the sum of the tokens' logprobs (natural logarithms), their mean, and
+the perplexity. On a terminal the text is shown with each token in the colour
+of its logprob. What --prompt says is read first and not scored. The first
+token of a text has nothing before it: it has no logprob and counts nothing.
 """
 
 DOCTOR = """

@@ -1,4 +1,4 @@
-"""A running node, as commands talk to it: its management routes, with the standard library alone."""
+"""A running node, as commands talk to it: management and scores, with the standard library alone."""
 
 import http.client
 import ssl
@@ -16,6 +16,8 @@ from ganglion.core.errors import GanglionError, InvalidApiKey, InvalidValue, Ser
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.health import Health
 from ganglion.wire.management import HeldModel, LoadBody, Loaded, UnloadBody
+from ganglion.wire.score import ScoreBody, Scores
+from ganglion.wire.tokenizer import TokenizeAnswer, TokenizeBody
 
 Answer = TypeVar("Answer")
 
@@ -26,6 +28,8 @@ SILENCE_S: Final = 60.0
 """A node that loads says at least every ten seconds that it is there."""
 DRAIN_S: Final = 3600.0
 """A model leaves when its requests are finished; none runs longer than this by default."""
+SCORE_S: Final = 600.0
+"""A long prompt takes a slow machine minutes, and the answer comes as a whole."""
 BODY_LIMIT: Final = 16 << 20
 LINE_LIMIT: Final = 1 << 20
 
@@ -103,6 +107,14 @@ class Node:
     def unload(self, body: UnloadBody) -> Loaded:
         """`POST /models/unload`; comes back when the model is gone."""
         return self._ask("POST", "/models/unload", Loaded, body, DRAIN_S)
+
+    def score(self, body: ScoreBody) -> Scores:
+        """`POST /v1/score`."""
+        return self._ask("POST", "/v1/score", Scores, body, SCORE_S)
+
+    def tokenize(self, body: TokenizeBody) -> TokenizeAnswer:
+        """`POST /tokenize`."""
+        return self._ask("POST", "/tokenize", TokenizeAnswer, body)
 
     def _ask(
         self,

@@ -29,6 +29,12 @@ def option(help_text: str, validator: validators.Number | None = None) -> Parame
     return Parameter(help=help_text, validator=validator)
 
 
+def is_text(_: object, text: str | None) -> None:
+    """Keeps a mistyped flag from being taken for a text, which `-` made possible."""
+    if text is not None and text.startswith("-") and text != "-":
+        raise ValueError("There is no such flag; a text that begins with - can come through stdin.")
+
+
 @Parameter(name="*", group=ENGINE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineFlags:

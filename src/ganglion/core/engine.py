@@ -67,6 +67,11 @@ class ModelState:
     readout: ReadoutManifest | None = None
     """None where no concepts are loaded, or the model is not."""
 
+    @property
+    def abilities(self) -> tuple[str, ...]:
+        """Its capabilities, and `readout` where concepts are loaded."""
+        return self.capabilities if self.readout is None else (*self.capabilities, "readout")
+
 
 class Engine(Protocol):
     """Anything that answers requests: one model, a set of them, a remote server, a fleet."""

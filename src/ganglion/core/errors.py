@@ -110,11 +110,11 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
     grpc = "RESOURCE_EXHAUSTED"
 
-    def __init__(self, prompt_tokens: int, max_tokens: int) -> None:
+    def __init__(self, prompt_tokens: int, max_tokens: int, *, param: str = "messages") -> None:
         super().__init__(
             f"This model's maximum context length is {max_tokens} tokens, but the prompt is too long: "
             f"it holds {prompt_tokens} tokens and leaves no room for an answer. Shorten the messages.",
-            param="messages",
+            param=param,
             extras={"reason": "prompt_too_long", "prompt_len": prompt_tokens, "max": max_tokens},
         )
 

@@ -85,6 +85,8 @@ class Started:
 
     prompt_tokens: int
     cached_tokens: int = 0
+    readout_concepts: int = 0
+    """How many values of a token's readout belong to one layer, where readouts were asked for."""
 
 
 @dataclass(frozen=True, slots=True)

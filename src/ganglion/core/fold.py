@@ -39,6 +39,13 @@ class Answer:
     finished: Finished
     scored: tuple[Token, ...] = ()
     """Tokens of the prompt, where their logprobs were asked for."""
+    readout_concepts: int = 0
+    """How many values of a token's readout belong to one layer, where readouts were asked for."""
+
+    @property
+    def tokens(self) -> tuple[Token, ...]:
+        """The tokens of all blocks, in order."""
+        return tuple(token for block in self.blocks for token in block.tokens)
 
     def text(self, kind: Kind) -> str:
         """All text of one kind."""
@@ -52,10 +59,13 @@ def fold(events: Iterable[Event]) -> Answer:
     texts: list[str] = []
     tokens: list[Token] = []
     scored: list[Token] = []
+    readout_concepts = 0
     for event in events:
         match event:
-            case Progress() | Started():
+            case Progress():
                 pass
+            case Started():
+                readout_concepts = event.readout_concepts
             case Scored(tokens=more):
                 scored.extend(more)
             case Opened():
@@ -67,7 +77,7 @@ def fold(events: Iterable[Event]) -> Answer:
                 assert opened is not None
                 blocks.append(Block(opened.kind, "".join(texts), tuple(tokens), opened.call_id, opened.name))
             case Finished():
-                return Answer(tuple(blocks), event, tuple(scored))
+                return Answer(tuple(blocks), event, tuple(scored), readout_concepts)
             case Failed(error=error):
                 raise error
             case _:

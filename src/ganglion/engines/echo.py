@@ -4,18 +4,12 @@ It stands in for a model wherever tests and people need answers that are quick, 
 """
 
 import asyncio
-import itertools
-import math
-import re
 import time
-import uuid
-import zlib
-from array import array
-from collections.abc import AsyncGenerator, Iterator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 from ganglion.core.engine import (
     Embedded,
@@ -24,6 +18,7 @@ from ganglion.core.engine import (
     PlacedImage,
     Ranked,
     RankRequest,
+    ReadoutManifest,
     ReadPrompt,
     Status,
     TokenizerInfo,
@@ -32,52 +27,35 @@ from ganglion.core.errors import (
     ContextLengthExceeded,
     EngineFailed,
     GanglionError,
+    InvalidValue,
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
     ShuttingDown,
 )
 from ganglion.core.events import (
-    Alternative,
     Closed,
     Delta,
     Event,
     Failed,
     Finished,
-    FinishReason,
-    Opened,
-    Piece,
     Pieces,
     Progress,
     Scored,
     Started,
-    Timing,
-    Token,
     TokenEvent,
-    Usage,
 )
-from ganglion.core.request import (
-    ChatPrompt,
-    Prompt,
-    Request,
-    Score,
-    Stop,
-    TextPrompt,
-    TokenPrompt,
-    TokenRequest,
-)
-from ganglion.engines.echo_script import Call, Script, take_directives
+from ganglion.core.request import PLACEHOLDER, ChatPrompt, Request, TokenPrompt, TokenRequest
+from ganglion.engines.echo_answer import Block, Plan, Run, Said, opened, say, words_of
+from ganglion.engines.echo_concepts import Reader
+from ganglion.engines.echo_memory import PrefixMemory
+from ganglion.engines.echo_script import Script, take_directives
+from ganglion.engines.echo_tokens import cached_of, scored_of
+from ganglion.engines.echo_vectors import shares_of, vector_of
+from ganglion.engines.echo_words import Words, split
 from ganglion.engines.slots import Slots, Ticket
-from ganglion.text.stops import StopMatcher
 
 MAX_TOKENS_DEFAULT: Final = 2048
-REMEMBERED_WORDS: Final = 1 << 16
-"""Words that ids can be turned back into: a vocabulary's worth."""
-_WORD: Final = re.compile(r"\s*\S+|\s+")
-
-_Block = Literal["text", "reasoning"] | Call
-"""What a word belongs to; a call is its own block each time it stands in a script."""
-VECTOR_SIZE: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,51 +73,9 @@ class EchoSettings:
     open_error: GanglionError | None = None
     recovery_s: float = 0.1
     """How long the engine is gone after a crash."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """One answer, decided before it begins."""
-
-    script: Script
-    words: Iterator[tuple[_Block, str]]
-    prompt_tokens: int
-    max_tokens: int
-    stop: Stop
-    top_logprobs: int | None
-    priority: int
-    scored: tuple[Token, ...] = ()
-    in_tokens: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """Text that no stop string can take back, with the tokens that end in it."""
-
-    block: _Block
-    piece: Piece
-
-
-class _Run:
-    """A request that holds or awaits a slot, and can be ended from outside."""
-
-    def __init__(self) -> None:
-        self._ended = asyncio.Event()
-        self._error: GanglionError | None = None
-
-    def end(self, error: GanglionError) -> None:
-        self._error = error
-        self._ended.set()
-
-    async def pause(self, seconds: float) -> None:
-        """Wait, or raise why there is nothing to wait for any more."""
-        if seconds > 0:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), seconds)
-        else:
-            await asyncio.sleep(0)
-        if self._error is not None:
-            raise self._error.with_traceback(None)
+    concepts: tuple[str, ...] = ()
+    """What can be read out and steered; empty for a model without readouts."""
+    readout_layers: tuple[int, ...] = (1, 2)
 
 
 class EchoEngine:
@@ -150,11 +86,15 @@ class EchoEngine:
         self._settings = settings
         self._script = script or Script()
         self._slots = Slots(settings.parallel, settings.queue_limit)
-        self._runs: dict[_Run, int] = {}
+        self._runs: dict[Run, int] = {}
         self._status: Status = "unloaded"
         self._restarts = 0
         self._created_s = int(time.time())
-        self._words_by_id: dict[int, str] = {}
+        self._words = Words()
+        self._memory = PrefixMemory()
+        self._manifest = (
+            ReadoutManifest(settings.concepts, settings.readout_layers) if settings.concepts else None
+        )
 
     async def open(self) -> None:
         """Be ready, after the delay or with the error that the settings ask for."""
@@ -168,12 +108,14 @@ class EchoEngine:
     async def close(self) -> None:
         """End what runs."""
         self._status = "unloaded"
+        self._memory.clear()
         self._end_all(ShuttingDown("The engine is shutting down."))
 
     def crash(self) -> None:
         """Die as a native engine would: every running request fails, and new ones wait for the recovery."""
         self._restarts += 1
         self._status = "recovering"
+        self._memory.clear()
         self._end_all(EngineFailed("The engine died under this request."))
         asyncio.get_running_loop().call_later(self._settings.recovery_s, self._recover)
 
@@ -196,6 +138,7 @@ class EchoEngine:
                 slots_used=slots.used,
                 slots_total=slots.total,
                 restarts=self._restarts,
+                readout=self._manifest,
             ),
         )
 
@@ -207,16 +150,16 @@ class EchoEngine:
             yield Failed(error)
             return
         index = -1
-        block: _Block | None = None
+        block: Block | None = None
         async with aclosing(self._play(plan)) as said:
             async for event in said:
                 match event:
-                    case _Said(block=new_block, piece=piece):
+                    case Said(block=new_block, piece=piece):
                         if new_block is not block:
                             if block is not None:
                                 yield Closed(index)
                             index, block = index + 1, new_block
-                            yield _opened(index, new_block)
+                            yield opened(index, new_block)
                         yield Delta(index, piece.text, piece.tokens)
                     case Finished():
                         if block is not None:
@@ -228,30 +171,38 @@ class EchoEngine:
                         assert_never(event)
 
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Say the prompt's own tokens."""
-        plan = _Plan(
-            script=self._script,
-            words=self._words(self._text(TokenPrompt(request.tokens)), replace(self._script, reasoning="")),
-            prompt_tokens=len(request.tokens),
-            max_tokens=request.max_tokens,
-            stop=request.stop,
-            top_logprobs=request.top_logprobs,
-            priority=request.priority,
-            scored=self._scored(request.tokens, request.score),
-            in_tokens=request.in_tokens,
-        )
-        async with aclosing(self._play(plan)) as said:
-            async for event in said:
-                yield Pieces((event.piece,)) if isinstance(event, _Said) else event
+        """Say the prompt's own tokens, and remember them as a prefix cache would."""
+        try:
+            plan = self._token_plan(request)
+        except GanglionError as error:
+            yield Failed(error)
+            return
+        ran: list[int] = []
+        try:
+            async with aclosing(self._play(plan)) as said:
+                async for event in said:
+                    if isinstance(event, Started):
+                        ran += request.tokens
+                    elif isinstance(event, Failed):
+                        ran.clear()
+                    if isinstance(event, Said):
+                        ran += [token.id for token in event.piece.tokens]
+                        yield Pieces((event.piece,))
+                    else:
+                        yield event
+        finally:
+            # The token that was sampled last has not been run.
+            self._memory.keep(request.salt, tuple(ran[: max(len(ran) - 1, len(request.tokens))]))
 
     async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Say the prompt's own tokens, to somebody who reads tokens."""
         try:
             self._check_name(model)
+            bounded = self._bounded(request)
         except GanglionError as error:
             yield Failed(error)
             return
-        async with aclosing(self.run(request)) as events:
+        async with aclosing(self.run(bounded)) as events:
             async for event in events:
                 yield event
 
@@ -272,27 +223,29 @@ class EchoEngine:
 
     async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
         """A token for each word; an echo has no special ones."""
-        return tuple(self._id_of(word) for word in _WORD.findall(text))
+        return tuple(map(self._words.id_of, split(text)))
 
     async def text_of(self, tokens: tuple[int, ...]) -> str:
         """Ids to the words they were, as far as this echo has seen them."""
-        return self._text(TokenPrompt(tokens))
+        return self._words.text_of(tokens)
 
     async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
         """Ids to the words they were, as far as this echo has seen them."""
         self._check_name(model)
-        return self._text(TokenPrompt(tokens))
+        return self._words.text_of(tokens)
 
     async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
         """The words one by one."""
         self._check_name(model)
-        return tuple(self._text(TokenPrompt((token,))).encode() for token in tokens)
+        return tuple(self._words.text_of((token,)).encode() for token in tokens)
 
     async def read(self, request: Request) -> ReadPrompt:
         """The words of all messages, one after another."""
         self._check_name(request.model)
-        text = None if isinstance(request.prompt, TokenPrompt) else self._said(request.prompt)
-        return ReadPrompt(self._ids(request.prompt), text)
+        prompt, tokens = request.prompt, self._words.ids_of(request.prompt)
+        if isinstance(prompt, ChatPrompt):
+            return ReadPrompt(tokens, "\n".join(message.content for message in prompt.messages))
+        return ReadPrompt(tokens, None if isinstance(prompt, TokenPrompt) else prompt.text)
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """A tokenizer of words."""
@@ -302,48 +255,83 @@ class EchoEngine:
     async def embed(self, request: EmbedRequest) -> Embedded:
         """A vector of each input's words, the same for the same words."""
         self._check_name(request.model)
-        inputs = [self._ids(each) for each in request.inputs]
-        return Embedded(tuple(_vector(ids) for ids in inputs), sum(map(len, inputs)))
+        inputs = [self._words.ids_of(each) for each in request.inputs]
+        return Embedded(tuple(map(vector_of, inputs)), sum(map(len, inputs)))
 
     async def rank(self, request: RankRequest) -> Ranked:
         """The share of the query's words that a document holds."""
         self._check_name(request.model)
-        asked = set(request.query.split())
-        texts = [set(document.split()) for document in request.documents]
-        scores = tuple(len(asked & words) / max(len(asked), 1) for words in texts)
-        return Ranked(scores, len(asked) + sum(map(len, texts)))
+        return Ranked(*shares_of(request.query, request.documents))
 
-    def _plan(self, request: Request) -> _Plan:
+    def _plan(self, request: Request) -> Plan:
         self._check_name(request.model)
-        text, script = self._text(request.prompt), self._script
+        text, script = self._words.repeated(request.prompt), self._script
         if self._settings.allow_directives:
             text, script = take_directives(text, script)
         if request.stop.ignore_eos:
             script = replace(script, is_unbounded=True)
-        prompt_tokens = len(self._ids(request.prompt))
-        room = self._settings.context - prompt_tokens
+        tokens = self._words.ids_of(request.prompt)
+        room = self._settings.context - len(tokens)
         if room <= 0:
-            raise ContextLengthExceeded(prompt_tokens, self._settings.context)
+            raise ContextLengthExceeded(len(tokens), self._settings.context)
         if request.keep_markers and script.reasoning:
             text = f"<think>{script.reasoning}</think>{text if script.reply is None else script.reply}"
             script = replace(script, reasoning="", reply=None)
         asked = MAX_TOKENS_DEFAULT if request.max_tokens is None else request.max_tokens
-        return _Plan(
+        wanted = ((len(tokens), None),) if request.wants_readout else ()
+        reader = Reader(self._manifest, wanted, request.steering)
+        return Plan(
             script=script,
-            words=self._words(text, script),
-            prompt_tokens=prompt_tokens,
+            words=words_of(text, script),
+            prompt_tokens=len(tokens),
             max_tokens=min(asked, room),
             stop=request.stop,
             top_logprobs=request.top_logprobs,
             priority=request.priority,
-            scored=self._scored(self._ids(request.prompt), request.score),
+            reader=reader,
+            cached_tokens=min(script.cached_tokens, len(tokens)),
+            scored=scored_of(tokens, request.score, reader, self._words),
+            readout_concepts=len(self._settings.concepts) if wanted else 0,
         )
 
+    def _token_plan(self, request: TokenRequest) -> Plan:
+        script = replace(self._script, reasoning="")
+        if request.stop.ignore_eos:
+            script = replace(script, is_unbounded=True)
+        reader = Reader(self._manifest, request.readout, request.steering)
+        known = max(self._memory.common(request.salt, request.tokens), script.cached_tokens)
+        return Plan(
+            script=script,
+            words=words_of(self._words.text_of(request.tokens), script),
+            prompt_tokens=len(request.tokens),
+            max_tokens=request.max_tokens,
+            # Whoever reads tokens sees no text, so no text ends it.
+            stop=replace(request.stop, strings=()) if request.in_tokens else request.stop,
+            top_logprobs=request.top_logprobs,
+            priority=request.priority,
+            reader=reader,
+            cached_tokens=cached_of(request, known),
+            scored=scored_of(request.tokens, request.score, reader, self._words),
+            in_tokens=request.in_tokens,
+            readout_concepts=len(self._settings.concepts) if request.readout else 0,
+        )
+
+    def _bounded(self, request: TokenRequest) -> TokenRequest:
+        """The request, with no more to say than there is room; raises where there is none."""
+        if not request.tokens:
+            raise InvalidValue("There is no token to continue; give at least one.", param="tokens")
+        if PLACEHOLDER in request.tokens and not request.images:
+            raise InvalidValue("A place is held for an image, and there is none.", param="tokens")
+        room = self._settings.context - len(request.tokens)
+        if room < min(request.max_tokens, 1):
+            raise ContextLengthExceeded(len(request.tokens), self._settings.context)
+        return replace(request, max_tokens=min(request.max_tokens, room))
+
     async def _play(
-        self, plan: _Plan
-    ) -> AsyncGenerator[Progress | Started | Scored | _Said | Finished | Failed, None]:
+        self, plan: Plan
+    ) -> AsyncGenerator[Progress | Started | Scored | Said | Finished | Failed, None]:
         """Wait for a slot and say the plan; errors end it as Failed."""
-        run, ticket = _Run(), None
+        run, ticket = Run(), None
         try:
             self._check_ready()
             ticket = self._slots.enter(plan.priority)
@@ -352,67 +340,14 @@ class EchoEngine:
                 yield Progress("queued", 0, self._slots.queued)
             await ticket.turn
             self._runs[run] = plan.prompt_tokens
-            async with aclosing(self._say(plan, run, time.perf_counter() - entered_s)) as events:
+            queued_s = time.perf_counter() - entered_s
+            async with aclosing(say(plan, run, self._words, queued_s, self.crash)) as events:
                 async for event in events:
                     yield event
         except GanglionError as error:
             yield Failed(error)
         finally:
             self._leave(run, ticket)
-
-    async def _say(
-        self, plan: _Plan, run: _Run, queued_s: float
-    ) -> AsyncGenerator[Started | Scored | _Said | Finished, None]:
-        script, started_s = plan.script, time.perf_counter()
-        yield Started(plan.prompt_tokens, min(script.cached_tokens, plan.prompt_tokens))
-        await run.pause(script.first_token_delay_s)
-        if plan.scored:
-            yield Scored(plan.scored)
-        first_s = time.perf_counter()
-        made = reasoned = 0
-        has_called = False
-        matcher = StopMatcher(plan.stop.strings)
-        for block, word in plan.words:
-            if made == plan.max_tokens:
-                break
-            await self._step(script, run, made)
-            token = self._token(word, plan.prompt_tokens + made, plan.top_logprobs)
-            made += 1
-            reasoned += block == "reasoning"
-            if token.id in plan.stop.token_ids:
-                if plan.in_tokens:
-                    yield _Said("text", Piece("", (token,)))
-                break
-            if block != "text":
-                for piece in matcher.flush():
-                    yield _Said("text", piece)
-                has_called = has_called or isinstance(block, Call)
-                yield _Said(block, Piece(word, (token,)))
-                continue
-            for piece in matcher.feed((Piece(word, (token,)),)):
-                yield _Said(block, piece)
-            if matcher.matched is not None:
-                break
-        for piece in matcher.flush():
-            yield _Said("text", piece)
-        reason: FinishReason = "tool_calls" if has_called else "stop"
-        if made >= plan.max_tokens and matcher.matched is None:
-            reason = "length"
-        ended_s = time.perf_counter()
-        yield Finished(
-            reason,
-            Usage(plan.prompt_tokens, made, min(script.cached_tokens, plan.prompt_tokens), reasoned),
-            Timing(queued_s, first_s - started_s, ended_s - first_s),
-            matcher.matched,
-        )
-
-    async def _step(self, script: Script, run: _Run, number: int) -> None:
-        await run.pause(script.delay_s if number else 0.0)
-        if number == script.fail_at:
-            raise script.error.with_traceback(None)
-        if number == script.crash_at:
-            self.crash()
-            await run.pause(0)
 
     def _check_name(self, name: str) -> None:
         names = map(str.casefold, self._settings.aliases)
@@ -425,7 +360,7 @@ class EchoEngine:
         if self._status != "loaded":
             raise ModelLoading(f"The model {self._settings.model_id!r} is not loaded.")
 
-    def _leave(self, run: _Run, ticket: Ticket | None) -> None:
+    def _leave(self, run: Run, ticket: Ticket | None) -> None:
         self._runs.pop(run, None)
         if ticket is not None:
             self._slots.leave(ticket)
@@ -438,88 +373,3 @@ class EchoEngine:
     def _recover(self) -> None:
         if self._status == "recovering":
             self._status = "loaded"
-
-    def _text(self, prompt: Prompt) -> str:
-        match prompt:
-            case ChatPrompt(messages=messages):
-                users = [message.content for message in messages if message.role == "user"]
-                return users[-1] if users else ""
-            case TextPrompt(text=text):
-                return text
-            case TokenPrompt(tokens=tokens):
-                return "".join(self._words_by_id.get(token, f" <{token}>") for token in tokens)
-            case _:
-                assert_never(prompt)
-
-    def _said(self, prompt: ChatPrompt | TextPrompt) -> str:
-        """All that a prompt says."""
-        if isinstance(prompt, TextPrompt):
-            return prompt.text
-        return "\n".join(message.content for message in prompt.messages)
-
-    def _ids(self, prompt: Prompt) -> tuple[int, ...]:
-        if isinstance(prompt, TokenPrompt):
-            return prompt.tokens
-        if isinstance(prompt, TextPrompt):
-            return tuple(map(self._id_of, _WORD.findall(prompt.text)))
-        said = (word for message in prompt.messages for word in _WORD.findall(message.content))
-        return tuple(map(self._id_of, said))
-
-    def _scored(self, tokens: tuple[int, ...], score: Score | None) -> tuple[Token, ...]:
-        if score is None:
-            return ()
-        asked = {
-            place
-            for start, end in score.ranges
-            for place in range(start, min(len(tokens) if end is None else end, len(tokens)))
-        }
-        return tuple(
-            replace(
-                self._token(self._words_by_id.get(tokens[place], ""), place, score.top if place else None),
-                id=tokens[place],
-            )
-            for place in sorted(asked)
-        )
-
-    def _words(self, text: str, script: Script) -> Iterator[tuple[_Block, str]]:
-        reply = _WORD.findall(text if script.reply is None else script.reply)
-        thoughts: list[tuple[_Block, str]] = [("reasoning", word) for word in _WORD.findall(script.reasoning)]
-        spoken: list[tuple[_Block, str]] = [("text", word) for word in reply]
-        called: list[tuple[_Block, str]] = [
-            (call, word) for call in script.calls for word in _WORD.findall(call.arguments)
-        ]
-        if not script.is_unbounded:
-            return iter(thoughts + spoken + called)
-        return itertools.chain(thoughts, itertools.cycle(spoken or [("text", " echo")]))
-
-    def _id_of(self, word: str) -> int:
-        token_id = zlib.crc32(word.encode()) & 0x7FFFFFFF
-        if len(self._words_by_id) >= REMEMBERED_WORDS:
-            self._words_by_id.pop(next(iter(self._words_by_id)))
-        self._words_by_id[token_id] = word
-        return token_id
-
-    def _token(self, word: str, position: int, top_logprobs: int | None) -> Token:
-        token_id, piece = self._id_of(word), word.encode()
-        if top_logprobs is None:
-            return Token(token_id, piece, position)
-        logprob = -(1 + token_id % 99) / 100
-        top = [Alternative(token_id, piece, logprob)]
-        top += [
-            Alternative(rank, f" other{rank}".encode(), logprob - rank) for rank in range(1, top_logprobs)
-        ]
-        return Token(token_id, piece, position, logprob, tuple(top[:top_logprobs]))
-
-
-def _opened(index: int, block: _Block) -> Opened:
-    if isinstance(block, Call):
-        return Opened(index, "tool_call", f"call_{uuid.uuid4().hex[:24]}", block.name)
-    return Opened(index, block)
-
-
-def _vector(tokens: tuple[int, ...]) -> bytes:
-    counts = array("f", bytes(4 * VECTOR_SIZE))
-    for token in tokens:
-        counts[token % VECTOR_SIZE] += 1.0
-    length = math.sqrt(sum(value * value for value in counts)) or 1.0
-    return array("f", [value / length for value in counts]).tobytes()

@@ -21,6 +21,7 @@ from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.ollama import ollama_routes
 from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
+from ganglion.server.readout import ReadoutDoor
 from ganglion.server.responses.routes import responses_routes
 from ganglion.server.score import score_door
 from ganglion.server.settings import ServerSettings
@@ -77,6 +78,7 @@ def build_routes(
         Route("/v1/embeddings", embeddings_door(ports.embedder, settings, gate), methods=["POST"]),
         Route("/v1/rerank", rerank_door(ports.embedder, settings, gate), methods=["POST"]),
         Route("/v1/score", score_door(engine, settings, gate), methods=["POST"]),
+        Route("/v1/readout/manifest", ReadoutDoor(engine).manifest),
         Route("/tokenize", prompts.tokenize, methods=["POST"]),
         Route("/detokenize", prompts.detokenize, methods=["POST"]),
         Route("/apply_template", prompts.apply_template, methods=["POST"]),

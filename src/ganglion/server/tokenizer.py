@@ -4,11 +4,11 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ganglion.core.engine import Engine, PromptReader
-from ganglion.core.errors import MissingParameter
 from ganglion.core.request import Request, TextPrompt
 from ganglion.server.drain import Gate
 from ganglion.server.embeddings import WholeDoor
 from ganglion.server.http import json_response
+from ganglion.server.naming import only_model
 from ganglion.server.ports import Ports
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import chat, tokenizer
@@ -56,15 +56,4 @@ class TokenizerDoors:
 
     def _named(self, model: str | None) -> str:
         """The model that is meant; left out, it is the only one here."""
-        if model is not None:
-            return model
-        states = self._engine.models()
-        loaded = [state.id for state in states if state.status in ("loaded", "recovering")]
-        for ids in (loaded, [state.id for state in states]):
-            if len(ids) == 1:
-                return ids[0]
-        raise MissingParameter(
-            "The parameter 'model' is required: not exactly one model is here.",
-            param="model",
-            hint="GET /v1/models lists them.",
-        )
+        return only_model(self._engine.models()) if model is None else model

@@ -133,7 +133,7 @@ def endpoint(url: str) -> bytes:
 
 def capabilities(model: ModelState) -> bytes:
     """The body of `GET /models/{id}/capabilities`."""
-    return _encode(Capabilities(model.capabilities))
+    return _encode(Capabilities(model.abilities))
 
 
 def progress_frame(progress: LoadProgress) -> Frame:
@@ -160,7 +160,7 @@ def _held(model: ModelState) -> HeldModel:
         devices=model.devices,
         memory_mb=model.memory_mb,
         context_length=model.context_length,
-        capabilities=model.capabilities,
+        capabilities=model.abilities,
         pinned=model.is_pinned,
         last_used=model.last_used_s,
         aliases=model.aliases,

@@ -46,7 +46,7 @@ def _card(model: ModelState) -> ModelCard:
         created=model.created_s,
         owned_by="ganglion",
         context_length=model.context_length,
-        capabilities=model.capabilities,
+        capabilities=model.abilities,
         status=model.status,
         aliases=model.aliases,
     )

@@ -12,6 +12,7 @@ from ganglion.core.fold import Answer
 from ganglion.core.request import Request, Score, TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
+from ganglion.wire.steering import AskedSteering, steering_of
 from ganglion.wire.strict import refuse_unknown
 
 MAX_RANGES = 1024
@@ -31,6 +32,7 @@ class ScoreBody(Struct, frozen=True, kw_only=True):
     score_ranges: Annotated[list[tuple[Position, Position | None]], Meta(min_length=1, max_length=MAX_RANGES)]
     top_k: Annotated[int, Meta(ge=0, le=20)] | None = None
     return_tokens: bool | None = None
+    steering: AskedSteering | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
     user: str | None = None
 
@@ -96,6 +98,11 @@ def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> Scor
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
     asked = decode(_body, body)
     refuse_unknown(body, ScoreBody, is_strict=is_strict)
+    return call_of(asked, request_id=request_id, tenant=tenant)
+
+
+def call_of(asked: ScoreBody, *, request_id: str, tenant: str = "") -> ScoreCall:
+    """The call that a body means; raises InvalidValue for a range that ends before it begins."""
     ranges = tuple((start, None if end == OPEN_END else end) for start, end in asked.score_ranges)
     for place, (start, end) in enumerate(ranges):
         if end is not None and end < start:
@@ -109,12 +116,18 @@ def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> Scor
         score=Score(ranges, asked.top_k or 0),
         priority=asked.priority or 0,
         tenant=tenant,
+        steering=steering_of(asked.steering),
     )
     return ScoreCall(request, ranges, asked.return_tokens is not False)
 
 
 def body(answer: Answer, call: ScoreCall) -> bytes:
     """The whole answer; raises InvalidValue where a range lies beyond the prompt."""
+    return _encode(scores_of(answer, call))
+
+
+def scores_of(answer: Answer, call: ScoreCall) -> Scores:
+    """The whole answer as a value."""
     usage = answer.finished.usage
     spans = [_span(each, usage.prompt_tokens, place) for place, each in enumerate(call.ranges)]
     told = sum(end - start for start, end in spans)
@@ -129,7 +142,7 @@ def body(answer: Answer, call: ScoreCall) -> bytes:
     counted = ScoreUsage(
         prompt_tokens=usage.prompt_tokens, total_tokens=usage.prompt_tokens, cached_tokens=usage.cached_tokens
     )
-    return _encode(Scores(id=call.request.id, model=call.request.model, scores=scores, usage=counted))
+    return Scores(id=call.request.id, model=call.request.model, scores=scores, usage=counted)
 
 
 def _span(asked: tuple[int, int | None], length: int, place: int) -> tuple[int, int]:

@@ -184,9 +184,15 @@ class LlamaEngine:
         try:
             async with aclosing(self._text.generate(request)) as events:
                 async for event in events:
-                    yield event
+                    yield self._laid_out(event) if request.wants_readout else event
         finally:
             self._in_flight -= 1
+
+    def _laid_out(self, event: Event) -> Event:
+        """Says where readouts begin how many of their values belong to a layer."""
+        if not isinstance(event, Started):
+            return event
+        return replace(event, readout_concepts=len(self._ready.concepts))
 
     # Prompts and vectors
 

@@ -4,7 +4,8 @@ A stream, in order: one role chunk per choice; content, reasoning and tool-call 
 `index` when n > 1; one chunk per choice that holds only its `finish_reason`; with
 `stream_options.include_usage` one chunk with `choices: []` and the usage (`usage: null` on all others);
 `data: [DONE]`. A failure after the first byte is one `data: {"error": …}` and the end, without `[DONE]`.
-Silence is filled with comments.
+Silence is filled with comments. With `readout`, a chunk that holds tokens holds their readouts, and
+one is sent also where they have no text.
 """
 
 from ganglion.wire.chat.reply import Reply

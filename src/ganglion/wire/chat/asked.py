@@ -12,6 +12,7 @@ from ganglion.wire.chat.tools import AnyTool, ToolChoice
 from ganglion.wire.constraint import ConstraintFields
 from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, ModelName, StreamOptions, TokenCount
 from ganglion.wire.logprobs import AlternativeCount
+from ganglion.wire.steering import AskedSteering
 
 
 class TextPart(Struct, frozen=True, tag_field="type", tag="text"):
@@ -126,6 +127,8 @@ class ChatBody(ConstraintFields, frozen=True, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: AlternativeCount | None = None
     prompt_logprobs: AlternativeCount | None = None
+    readout: bool | None = None
+    steering: AskedSteering | None = None
     tools: Annotated[list[AnyTool], Meta(max_length=1024)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None

@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ganglion.core.events import Alternative, FinishReason, Token
 from ganglion.wire.logprobs import PromptLogprobs, shown, told
+from ganglion.wire.readout import TokenReadout
 from ganglion.wire.usage import CompletionUsage
 
 
@@ -24,6 +25,7 @@ class Reply:
     has_logprobs: bool = False
     prompt_logprobs: int | None = None
     """How many alternatives to show beside each token of the prompt; None shows none of them."""
+    has_readout: bool = False
     custom_tools: frozenset[str] = frozenset()
     """The tools whose calls hold text and not JSON."""
 
@@ -85,6 +87,8 @@ class ChunkChoice(Struct, frozen=True):
     delta: ChoiceDelta
     logprobs: ChoiceLogprobs | None = None
     finish_reason: FinishReason | None = None
+    readout: list[TokenReadout] | UnsetType = UNSET
+    """Of this chunk's tokens, whatever they belong to."""
 
 
 class Chunk(Struct, frozen=True, kw_only=True):
@@ -137,6 +141,8 @@ class Choice(Struct, frozen=True):
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None
     finish_reason: FinishReason
+    readout: list[TokenReadout] | UnsetType = UNSET
+    """Of all its tokens, those of reasoning and calls too."""
 
 
 class ChatCompletion(Struct, frozen=True, kw_only=True):

@@ -32,6 +32,7 @@ from ganglion.wire.decode import decode
 from ganglion.wire.fields import SEEDS, check_token_counts, is_usage_included, sampling_of, stop_of
 from ganglion.wire.known import MAX_FREE_FORM_BYTES, Known
 from ganglion.wire.logprobs import check_prompt_logprobs
+from ganglion.wire.steering import steering_of
 from ganglion.wire.unhonoured import UNHONOURED_IN_CHAT
 
 _body = msgspec.json.Decoder(ChatBody)
@@ -86,6 +87,8 @@ def parse(body: bytes, arrival: Arrival) -> ChatCall:
         priority=asked.priority or 0,
         tenant=arrival.tenant,
         keep_markers=arrival.keep_markers,
+        wants_readout=bool(asked.readout),
+        steering=steering_of(asked.steering),
     )
     check_token_counts(request.min_tokens, request.max_tokens)
     reply = Reply(
@@ -97,6 +100,7 @@ def parse(body: bytes, arrival: Arrival) -> ChatCall:
         is_thought_shown=arrival.is_thought_shown,
         has_logprobs=top_logprobs is not None,
         prompt_logprobs=asked.prompt_logprobs,
+        has_readout=request.wants_readout,
         custom_tools=frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom),
     )
     requests = _scored(_choices(request, asked.n or 1), asked.prompt_logprobs)

@@ -32,6 +32,7 @@ from ganglion.wire.chat.reply import (
 )
 from ganglion.wire.errors import envelope
 from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.readout import TokenReadout, readouts_of
 from ganglion.wire.usage import usage_of
 
 _encode = msgspec.json.Encoder().encode
@@ -49,6 +50,7 @@ class _Choice:
     kind: Kind = "text"
     is_custom: bool = False
     tool_calls: int = 0
+    readout_concepts: int = 0
     usage: Usage | None = None
 
 
@@ -76,8 +78,10 @@ class ChatProjection:
                 return self._more(state, text, tokens)
             case Opened():
                 return self._open(state, event)
-            case Progress() | Started() | Scored() | Closed():
-                return []
+            case Started(readout_concepts=concepts):
+                state.readout_concepts = concepts
+            case Progress() | Scored() | Closed():
+                pass
             case Finished():
                 return self._finish(state, event)
             case Failed(error=error):
@@ -85,6 +89,7 @@ class ChatProjection:
                 return [Frame(envelope(error))]
             case _:
                 assert_never(event)
+        return []
 
     def tick(self) -> list[Frame | Comment]:
         """The role chunks when nothing went out yet, then a comment."""
@@ -110,22 +115,32 @@ class ChatProjection:
         logprobs = None
         if state.kind == "text" and self._reply.has_logprobs and tokens:
             logprobs = logprobs_of(tokens)
-        if not text and logprobs is None:
+        readout = self._readout(state, tokens)
+        if not text and logprobs is None and readout is UNSET:
             return []
         match state.kind:
             case "text":
-                return [self._chunk(ChunkChoice(state.index, ChoiceDelta(content=text), logprobs))]
+                delta = ChoiceDelta(content=text)
+                return [self._chunk(ChunkChoice(state.index, delta, logprobs, readout=readout))]
             case "reasoning":
                 delta = ChoiceDelta(reasoning_content=text, reasoning=text)
                 thought = text if self._reply.is_thought_shown else UNSET
-                return [self._chunk(ChunkChoice(state.index, delta), thought)]
+                return [self._chunk(ChunkChoice(state.index, delta, readout=readout), thought)]
             case "tool_call":
                 index = state.tool_calls - 1
                 if state.is_custom:
-                    return [self._called(state, ToolCallDelta(index=index, custom=CustomDelta(text)))]
-                return [self._called(state, ToolCallDelta(index=index, function=FunctionDelta(text)))]
+                    return [
+                        self._called(state, ToolCallDelta(index=index, custom=CustomDelta(text)), readout)
+                    ]
+                more = ToolCallDelta(index=index, function=FunctionDelta(text))
+                return [self._called(state, more, readout)]
             case _:
                 assert_never(state.kind)
+
+    def _readout(self, state: _Choice, tokens: tuple[Token, ...]) -> list[TokenReadout] | UnsetType:
+        if not self._reply.has_readout:
+            return UNSET
+        return readouts_of(tokens, state.readout_concepts) or UNSET
 
     def _call(self, state: _Choice, opened: Opened) -> Frame:
         call_id, name = opened.call_id or "", opened.name or ""
@@ -137,8 +152,10 @@ class ChatProjection:
         function = FunctionDelta("", name)
         return self._called(state, ToolCallDelta(index=index, id=call_id, type="function", function=function))
 
-    def _called(self, state: _Choice, call: ToolCallDelta) -> Frame:
-        return self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,))))
+    def _called(
+        self, state: _Choice, call: ToolCallDelta, readout: list[TokenReadout] | UnsetType = UNSET
+    ) -> Frame:
+        return self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,)), readout=readout))
 
     def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
         frames = self._role(state)

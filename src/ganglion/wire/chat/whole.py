@@ -19,6 +19,7 @@ from ganglion.wire.chat.reply import (
     logprobs_of,
 )
 from ganglion.wire.logprobs import prompt_logprobs_of
+from ganglion.wire.readout import readouts_of
 from ganglion.wire.usage import usage_of
 
 _encode = msgspec.json.Encoder().encode
@@ -42,7 +43,8 @@ def body(answers: Sequence[Answer], reply: Reply) -> bytes:
 
 def _choice(index: int, answer: Answer, reply: Reply) -> Choice:
     logprobs = _logprobs(answer) if reply.has_logprobs else None
-    return Choice(index, _message(answer, reply), logprobs, answer.finished.reason)
+    readout = readouts_of(answer.tokens, answer.readout_concepts) if reply.has_readout else UNSET
+    return Choice(index, _message(answer, reply), logprobs, answer.finished.reason, readout)
 
 
 def _message(answer: Answer, reply: Reply) -> AnswerMessage:

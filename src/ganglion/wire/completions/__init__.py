@@ -3,7 +3,8 @@
 A stream, in order: with `echo` one chunk per choice that holds the prompt and its logprobs; chunks of text,
 interleaved by `index`; one chunk per choice with its `finish_reason`; with `stream_options.include_usage` one
 chunk with `choices: []` and the usage (`usage: null` on all others); `data: [DONE]`. A failure after the
-first byte is one `data: {"error": …}` and the end, without `[DONE]`. Silence is filled with comments.
+first byte is one `data: {"error": …}` and the end, without `[DONE]`. Silence is filled with comments. With
+`readout`, a chunk that holds tokens holds their readouts, and one is sent also where they have no text.
 """
 
 from ganglion.wire.completions.reply import Reply

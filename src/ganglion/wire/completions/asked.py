@@ -8,6 +8,7 @@ from ganglion.core.request import JsonValue
 from ganglion.wire.constraint import ConstraintFields
 from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, ModelName, StreamOptions, TokenId
 from ganglion.wire.logprobs import AlternativeCount
+from ganglion.wire.steering import AskedSteering
 
 MAX_PROMPTS = 1024
 MAX_PROMPT_TOKENS = 2**20
@@ -39,3 +40,5 @@ class CompletionBody(ConstraintFields, frozen=True, kw_only=True):
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: AlternativeCount | None = None
     prompt_logprobs: AlternativeCount | None = None
+    readout: bool | None = None
+    steering: AskedSteering | None = None

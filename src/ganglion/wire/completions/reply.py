@@ -8,6 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 from ganglion.core.events import FinishReason
 from ganglion.wire.completions.logprobs import CompletionLogprobs
 from ganglion.wire.logprobs import PromptLogprobs
+from ganglion.wire.readout import TokenReadout
 from ganglion.wire.usage import CompletionUsage
 
 Finish = Literal["stop", "length"]
@@ -27,6 +28,7 @@ class Reply:
     logprobs: int | None = None
     """How many alternatives to show beside each token; None shows no logprobs."""
     prompt_logprobs: int | None = None
+    has_readout: bool = False
     echoes: tuple[str | None, ...] = ()
     """What each choice begins with; None takes it from the scored tokens. Empty without `echo`."""
 
@@ -48,6 +50,8 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     logprobs: CompletionLogprobs | None = None
     finish_reason: Finish | None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    readout: list[TokenReadout] | UnsetType = UNSET
+    """Of the tokens that were generated."""
 
 
 class Completion(Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from ganglion.wire.decode import decode
 from ganglion.wire.fields import SEEDS, check_token_counts, is_usage_included, sampling_of, stop_of
 from ganglion.wire.known import Known
 from ganglion.wire.logprobs import check_prompt_logprobs
+from ganglion.wire.steering import steering_of
 from ganglion.wire.unhonoured import UNHONOURED_IN_COMPLETIONS
 
 DEFAULT_MAX_TOKENS = 16
@@ -66,6 +67,7 @@ def parse(body: bytes, arrival: Arrival) -> CompletionCall:
         per_prompt=per_prompt,
         logprobs=asked.logprobs,
         prompt_logprobs=asked.prompt_logprobs,
+        has_readout=bool(asked.readout),
         echoes=tuple(_echo(prompt) for prompt in prompts for _ in range(per_prompt)) if asked.echo else (),
     )
     template = _request(asked, arrival)
@@ -94,6 +96,8 @@ def _request(asked: CompletionBody, arrival: Arrival) -> Request:
         tenant=arrival.tenant,
         # This wire has no place for reasoning: whatever a model writes is its text.
         keep_markers=True,
+        wants_readout=bool(asked.readout),
+        steering=steering_of(asked.steering),
     )
 
 

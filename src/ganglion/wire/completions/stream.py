@@ -30,6 +30,7 @@ from ganglion.wire.completions.logprobs import (
 from ganglion.wire.completions.reply import Completion, CompletionChoice, Reply, finish_of
 from ganglion.wire.errors import envelope
 from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.readout import TokenReadout, readouts_of
 from ganglion.wire.usage import usage_of
 
 _encode = msgspec.json.Encoder().encode
@@ -45,6 +46,7 @@ class _Choice:
     has_echoed: bool = False
     offsets: Offsets = field(default_factory=Offsets)
     tokens: int = 0
+    readout_concepts: int = 0
     usage: Usage | None = None
 
 
@@ -75,7 +77,9 @@ class CompletionProjection:
                 return self._echo(state)
             case Scored(tokens=tokens):
                 state.scored.extend(tokens)
-            case Progress() | Started() | Closed():
+            case Started(readout_concepts=concepts):
+                state.readout_concepts = concepts
+            case Progress() | Closed():
                 pass
             case Finished():
                 return self._finish(state, event)
@@ -107,9 +111,12 @@ class CompletionProjection:
         if self._reply.logprobs is not None and tokens:
             state.tokens += len(tokens)
             logprobs = completion_logprobs(tokens, self._reply.logprobs, state.offsets)
-        if not text and logprobs is None:
+        readout: list[TokenReadout] | UnsetType = UNSET
+        if self._reply.has_readout:
+            readout = readouts_of(tokens, state.readout_concepts) or UNSET
+        if not text and logprobs is None and readout is UNSET:
             return []
-        return [self._chunk(state, text, logprobs)]
+        return [self._chunk(state, text, logprobs, readout)]
 
     def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
         frames = self._echo(state)
@@ -133,8 +140,15 @@ class CompletionProjection:
             return None
         return hidden_logprobs(usage.completion_tokens - state.tokens, state.offsets.end)
 
-    def _chunk(self, state: _Choice, text: str, logprobs: CompletionLogprobs | None) -> Frame:
-        return self._frame(CompletionChoice(text=text, index=state.index, logprobs=logprobs))
+    def _chunk(
+        self,
+        state: _Choice,
+        text: str,
+        logprobs: CompletionLogprobs | None,
+        readout: list[TokenReadout] | UnsetType = UNSET,
+    ) -> Frame:
+        choice = CompletionChoice(text=text, index=state.index, logprobs=logprobs, readout=readout)
+        return self._frame(choice)
 
     def _frame(self, choice: CompletionChoice) -> Frame:
         reply = self._reply

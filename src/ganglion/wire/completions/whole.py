@@ -17,6 +17,7 @@ from ganglion.wire.completions.logprobs import (
 )
 from ganglion.wire.completions.reply import Completion, CompletionChoice, Reply, finish_of
 from ganglion.wire.logprobs import prompt_logprobs_of
+from ganglion.wire.readout import readouts_of
 from ganglion.wire.usage import usage_of
 
 _encode = msgspec.json.Encoder().encode
@@ -46,14 +47,14 @@ def _choice(index: int, answers: Sequence[Answer], reply: Reply) -> CompletionCh
         logprobs=None if reply.logprobs is None else _logprobs(answer, echo, reply.logprobs, reply.is_echoed),
         finish_reason=finish_of(answer.finished.reason),
         prompt_logprobs=UNSET if count is None else prompt_logprobs_of(first.scored, count),
+        readout=readouts_of(answer.tokens, answer.readout_concepts) if reply.has_readout else UNSET,
     )
 
 
 def _logprobs(answer: Answer, echo: str, alternatives: int, is_echoed: bool) -> CompletionLogprobs:
-    tokens = [token for block in answer.blocks for token in block.tokens]
     offsets = Offsets(len(echo))
-    made = completion_logprobs(tokens, alternatives, offsets)
+    made = completion_logprobs(answer.tokens, alternatives, offsets)
     if not is_echoed:
         return made
-    hidden = hidden_logprobs(answer.finished.usage.completion_tokens - len(tokens), offsets.end)
+    hidden = hidden_logprobs(answer.finished.usage.completion_tokens - len(answer.tokens), offsets.end)
     return joined((echoed_logprobs(answer.scored, alternatives, echo), made, hidden))

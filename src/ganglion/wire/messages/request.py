@@ -51,7 +51,12 @@ HARMLESS = frozenset(
 HOSTED = frozenset({"container", "mcp_servers"})
 """Fields that go with hosted tools, and are dropped as those are."""
 
-REFUSED = frozenset({"thread", "compaction", "response_format", "n", "logprobs", "top_logprobs", "functions"})
+REFUSED = frozenset(
+    {
+        *("thread", "compaction", "response_format", "n", "logprobs", "top_logprobs", "functions"),
+        *("readout", "steering"),
+    }
+)
 """Fields that ask for what this wire does not do here; null and an empty list ask for nothing."""
 
 _NOTHING = (b"null", b"[]", b"{}", b"false", b"0")

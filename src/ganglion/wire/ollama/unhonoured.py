@@ -26,6 +26,8 @@ FIELDS: Neutral = MappingProxyType(
         "height": (0,),
         "steps": (0,),
         "_debug_render_only": (False,),
+        "readout": (False,),
+        "steering": ([],),
     }
 )
 """Of the bodies of chat and generate; `truncate` of an embedding is another one, and honoured."""
@@ -56,6 +58,8 @@ _INSTEAD = MappingProxyType(
         "template": "Send 'raw': true with a prompt that is already rendered.",
         "context": "Send the conversation to /api/chat.",
         "truncate": "Shorten the messages; a prompt that is too long is refused, not cut.",
+        "readout": "Ask for it on /v1/chat/completions.",
+        "steering": "Ask for it on /v1/chat/completions.",
         "shift": "Raise num_predict or shorten the messages.",
     }
 )

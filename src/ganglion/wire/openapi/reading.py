@@ -1,7 +1,8 @@
-"""What is asked of a model besides an answer: vectors, scores, tokens."""
+"""What is asked of a model besides an answer: vectors, scores, readouts, tokens."""
 
 from ganglion.wire.embeddings import EmbeddingList, EmbeddingsBody
 from ganglion.wire.openapi.operation import Json, Operation, json_answer
+from ganglion.wire.readout import ReadoutCard
 from ganglion.wire.rerank import RerankBody, Reranked
 from ganglion.wire.score import ScoreBody, Scores
 from ganglion.wire.tokenizer import (
@@ -29,6 +30,7 @@ SHAPES = (
     Reranked,
     ScoreBody,
     Scores,
+    ReadoutCard,
     TokenizeBody,
     TokenizeAnswer,
     DetokenizeBody,
@@ -59,6 +61,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "Say how likely the tokens of a prompt are.",
         {"200": json_answer("The logprobs of each range.", Scores)},
         body="ScoreBody",
+    ),
+    Operation(
+        "get",
+        "/v1/readout/manifest",
+        "Say which concepts are read out of a model, and after which layers.",
+        {"200": json_answer("The concepts and layers, in the order of the values.", ReadoutCard)},
+        parameters=(_NAMED,),
     ),
     Operation(
         "post",

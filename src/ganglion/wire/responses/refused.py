@@ -36,6 +36,8 @@ _OF_OTHER_WIRES: Mapping[str, tuple[JsonValue, ...]] = {
     "thinking": (),
     "prompt": (),
     "moderation": (),
+    "readout": (False,),
+    "steering": ([],),
 }
 
 REFUSED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(

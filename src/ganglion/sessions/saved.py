@@ -1,0 +1,148 @@
+"""A session as bytes: its tokens and images, whose model's they are, and the KV that was at hand.
+
+`prefix, header, KV`. Law: nothing is believed before its checksum, and the header's length is bounded before
+it is read.
+"""
+
+import struct
+import sys
+from array import array
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from ganglion.core.errors import InvalidValue
+from ganglion.core.model import ModelFacts
+from ganglion.core.request import ImageBlock, Steer, Steering
+from ganglion.sessions.session import Session
+from ganglion.sessions.token_list import ITEM, TokenList
+
+FORMAT: Final = b"ganglion sess 1\n"
+PREFIX: Final = struct.Struct("<16sI32s")
+"""The format, the header's length and its checksum."""
+MAX_HEADER_BYTES: Final = 64 * 2**20
+
+
+class SavedSession(msgspec.Struct, frozen=True, array_like=True):
+    """Everything but the KV; the last three only where it lies on the server's own disk."""
+
+    model: str
+    fingerprint: list[str]
+    tokens: bytes
+    images: list[tuple[int, int, str]]
+    steering: list[tuple[str, float, list[int] | None]]
+    kv_bytes: int
+    kv_checksum: bytes
+    owner: str = ""
+    session_id: str = ""
+    ttl_s: float = 0.0
+
+    def session(self) -> Session:
+        """The session that was saved; raises InvalidValue where that is none."""
+        tokens = array(ITEM)
+        images = [ImageBlock(*image) for image in self.images]
+        if len(self.tokens) % tokens.itemsize or any(image.count < 1 for image in images):
+            raise broken("its tokens are not whole")
+        tokens.frombytes(self.tokens)
+        if sys.byteorder == "big":
+            tokens.byteswap()
+        _check_images(tokens, images)
+        return Session(TokenList(tokens), images)
+
+    def steers(self) -> Steering:
+        """How it was steered."""
+        return tuple(
+            Steer(concept, strength, None if layers is None else tuple(layers))
+            for concept, strength, layers in self.steering
+        )
+
+
+def fingerprint(model_id: str, facts: ModelFacts | None) -> list[str]:
+    """What two nodes compare to know that they hold the same model."""
+    if facts is None:
+        return [model_id]
+    sizes = (facts.parameters, facts.vocabulary_size, facts.block_count)
+    return [facts.architecture, facts.name, facts.quantisation, *map(str, sizes)]
+
+
+def header_of(
+    session: Session,
+    *,
+    model: str,
+    fingerprint: list[str],
+    steering: Steering,
+    kv: bytes,
+    owner: str = "",
+    session_id: str = "",
+    ttl_s: float = 0.0,
+) -> SavedSession:
+    """What is written of a session before its KV."""
+    tokens = array(ITEM, session.tobytes())
+    if sys.byteorder == "big":
+        tokens.byteswap()
+    return SavedSession(
+        model,
+        fingerprint,
+        tokens.tobytes(),
+        [(image.start, image.count, image.digest) for image in session.images],
+        [(each.concept, each.strength, list(each.layers) if each.layers else None) for each in steering],
+        len(kv),
+        sha256(kv).digest(),
+        owner,
+        session_id,
+        ttl_s,
+    )
+
+
+def encode(saved: SavedSession, kv: bytes) -> bytes:
+    """A session as bytes."""
+    header = msgspec.msgpack.encode(saved)
+    return b"".join((PREFIX.pack(FORMAT, len(header), sha256(header).digest()), header, kv))
+
+
+def decode_header(data: bytes | memoryview) -> tuple[SavedSession, int]:
+    """What bytes say of their session, and where the KV begins; raises InvalidValue for anything else."""
+    if len(data) < PREFIX.size:
+        raise broken("it is too short")
+    form, length, checksum = PREFIX.unpack_from(data)
+    end = PREFIX.size + length
+    if form != FORMAT or length > MAX_HEADER_BYTES or len(data) < end:
+        raise broken("it does not begin like one")
+    header = bytes(data[PREFIX.size : end])
+    if sha256(header).digest() != checksum:
+        raise broken("its checksum is wrong")
+    try:
+        return msgspec.msgpack.decode(header, type=SavedSession), end
+    except msgspec.MsgspecError as error:
+        raise broken(str(error)) from error
+
+
+def decode(data: bytes) -> tuple[SavedSession, bytes]:
+    """A session's header and KV; raises InvalidValue for what is not a saved session."""
+    saved, start = decode_header(data)
+    kv = data[start:]
+    if len(kv) != saved.kv_bytes or sha256(kv).digest() != saved.kv_checksum:
+        raise broken("its KV is not whole")
+    return saved, kv
+
+
+def broken(reason: str) -> InvalidValue:
+    """The error for bytes that are no session."""
+    return InvalidValue(
+        f"This is not a saved session: {reason}.", param="data", hint="Give what SaveSession gave, unchanged."
+    )
+
+
+def _check_images(tokens: "array[int]", images: Sequence[ImageBlock]) -> None:
+    """Images lie in order, apart, and exactly where placeholders do."""
+    held = 0
+    end = 0
+    for image in images:
+        if image.start < end or image.start + image.count > len(tokens):
+            raise broken("its images lie outside of it")
+        end = image.start + image.count
+        held += sum(token < 0 for token in tokens[image.start : end])
+    if held != sum(token < 0 for token in tokens) or held != sum(image.count for image in images):
+        raise broken("its images are not where it says")

@@ -1,0 +1,119 @@
+"""One session: tokens and images, and the rules by which they change. Pure.
+
+Law: every token in it was appended by its client or told to it. An image is in it whole or not at all. A
+call that is refused changes nothing.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ganglion.core.errors import ContextLengthExceeded, ImageBlockCut, InvalidValue, SessionDrift
+from ganglion.core.request import PLACEHOLDER, ImageBlock
+from ganglion.sessions.token_list import TokenList
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change that was judged and not made yet: keep the first `keep` tokens, then append."""
+
+    keep: int
+    append: tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        """The session's length once it is made."""
+        return self.keep + len(self.append)
+
+
+class Session:
+    """What the server keeps of one conversation in tokens."""
+
+    __slots__ = ("_images", "_tokens")
+
+    def __init__(self, tokens: TokenList | None = None, images: Iterable[ImageBlock] = ()) -> None:
+        self._tokens = TokenList() if tokens is None else tokens
+        self._images = tuple(images)
+
+    @property
+    def length(self) -> int:
+        """How many positions it has, those of images included."""
+        return len(self._tokens)
+
+    @property
+    def images(self) -> tuple[ImageBlock, ...]:
+        """Its images, in order."""
+        return self._images
+
+    def propose(
+        self, append: tuple[int, ...], *, offset: int, is_truncating: bool, context_length: int, room: int
+    ) -> Change:
+        """Judge a change that must leave room for `room` more tokens; raises what is wrong with it."""
+        if offset > self.length or (offset < self.length and not is_truncating):
+            raise SessionDrift(offset, self.length)
+        self._check_cut(offset)
+        change = Change(offset, append)
+        if change.length + room > context_length:
+            raise ContextLengthExceeded(change.length, context_length, param="append_tokens")
+        if change.length == 0 and room:
+            raise InvalidValue(
+                "The session is empty: there is nothing to generate from.",
+                param="append_tokens",
+                hint="Append at least one token.",
+            )
+        return change
+
+    def after(self, change: Change) -> tuple[int, ...]:
+        """All tokens as they would be."""
+        return (*self._tokens.first(change.keep), *change.append)
+
+    def images_before(self, length: int) -> tuple[ImageBlock, ...]:
+        """The images among the first `length` positions."""
+        return tuple(image for image in self._images if image.start + image.count <= length)
+
+    def make(self, change: Change) -> None:
+        """Make a change that was judged on the session as it is."""
+        self.truncate(change.keep)
+        self._tokens.extend(change.append)
+
+    def commit(self, token: int) -> None:
+        """Add a token that was generated."""
+        self._tokens.extend((token,))
+
+    def place(self, image: ImageBlock) -> None:
+        """Append an image at the end."""
+        assert image.start == self.length
+        self._tokens.extend((PLACEHOLDER,) * image.count)
+        self._images = (*self._images, image)
+
+    def truncate(self, length: int) -> None:
+        """Forget everything from a position on; raises where there is no such cut."""
+        if length > self.length:
+            raise SessionDrift(length, self.length)
+        self._check_cut(length)
+        self._tokens.truncate(length)
+        self._images = self.images_before(length)
+
+    def fork(self, at: int) -> "Session":
+        """Another session with the first `at` positions of this one; costs nothing."""
+        if at > self.length:
+            raise SessionDrift(at, self.length)
+        self._check_cut(at)
+        return Session(self._tokens.fork(at), self.images_before(at))
+
+    def tokens(self) -> tuple[int, ...]:
+        """All tokens, placeholders where images are."""
+        return self._tokens.first(self.length)
+
+    def tobytes(self) -> bytes:
+        """All tokens, four bytes each."""
+        return self._tokens.tobytes()
+
+    def _check_cut(self, at: int) -> None:
+        for image in self._images:
+            if image.start < at < image.start + image.count:
+                raise ImageBlockCut(
+                    f"Position {at} lies inside the image at {image.start} to {image.start + image.count}.",
+                    param="offset",
+                    hint=f"Cut at {image.start}, or at {image.start + image.count}.",
+                    extras={"session_length": self.length},
+                )
