@@ -31,6 +31,8 @@ class Turn:
 
     sent_bytes: int
     ttft_s: float
+    read_tokens: int
+    """Tokens of the prompt that were not cached."""
 
 
 class Relay:
@@ -98,7 +100,8 @@ async def by_session(node: Node, relay: Relay, asked: Sequence[str], answer_toke
         tokens = await node.tokenize(_turn(question, is_first=not turns))
         said = await node.generate(session, tokens, length, answer_tokens)
         length = said.done.total_tokens
-        turns.append(Turn(relay.sent_bytes - before, said.token_s[0] - began_s))
+        read_tokens = said.done.prompt_tokens - said.done.cached_tokens
+        turns.append(Turn(relay.sent_bytes - before, said.token_s[0] - began_s, read_tokens))
     await node.close(session)
     return turns
 
@@ -115,7 +118,8 @@ async def by_chat(endpoint: Endpoint, relay: Relay, asked: Sequence[str], answer
         if record.error is not None or record.ttft_s is None:
             raise ServerDied(f"chat failed at turn {len(turns) + 1}: {record.error}")
         messages.append(Message("assistant", record.text))
-        turns.append(Turn(relay.sent_bytes - before, record.ttft_s))
+        read_tokens = record.prompt_tokens - record.cached_tokens
+        turns.append(Turn(relay.sent_bytes - before, record.ttft_s, read_tokens))
     return turns
 
 
@@ -127,9 +131,9 @@ async def by_slot(endpoint: Endpoint, relay: Relay, asked: Sequence[str], answer
     for question in asked:
         prompt += _turn(question, is_first=not turns)
         before, began_s = relay.sent_bytes, time.perf_counter()
-        text, first_s = await _complete(near, prompt, answer_tokens)
+        text, first_s, read_tokens = await _complete(near, prompt, answer_tokens)
         prompt += text
-        turns.append(Turn(relay.sent_bytes - before, first_s - began_s))
+        turns.append(Turn(relay.sent_bytes - before, first_s - began_s, read_tokens))
     return turns
 
 
@@ -138,18 +142,23 @@ def _turn(question: str, *, is_first: bool) -> str:
     return f"{ended}<|im_start|>user\n{question}<|im_end|>\n<|im_start|>assistant\n"
 
 
+class _Timings(msgspec.Struct):
+    prompt_n: int = 0
+
+
 class _Completed(msgspec.Struct):
     content: str = ""
+    timings: _Timings | None = None
 
 
-async def _complete(endpoint: Endpoint, prompt: str, tokens: int) -> tuple[str, float]:
+async def _complete(endpoint: Endpoint, prompt: str, tokens: int) -> tuple[str, float, int]:
     asked = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
     data = msgspec.json.encode(asked | {"cache_prompt": True, "id_slot": 0})
     head = (
         f"POST /completion HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
     )
-    body, tail, texts, first_s = Body(), b"", list[str](), 0.0
+    body, tail, texts, first_s, read_tokens = Body(), b"", list[str](), 0.0, 0
     async with asyncio.timeout(TIMEOUT_S):
         reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
         writer.write(head.encode() + data)
@@ -157,10 +166,11 @@ async def _complete(endpoint: Endpoint, prompt: str, tokens: int) -> tuple[str, 
             *lines, tail = (tail + body.feed(came)).split(b"\n")
             for line in lines:
                 if line.startswith(b"data:") and line != b"data: [DONE]":
-                    text = msgspec.json.decode(line[5:], type=_Completed).content
-                    first_s = first_s or (time.perf_counter() if text else 0.0)
-                    texts.append(text)
+                    told = msgspec.json.decode(line[5:], type=_Completed)
+                    first_s = first_s or (time.perf_counter() if told.content else 0.0)
+                    read_tokens = told.timings.prompt_n if told.timings else read_tokens
+                    texts.append(told.content)
         writer.close()
     if body.status != 200 or not first_s:
         raise ServerDied(f"the peer's /completion answered {body.status} and no text")
-    return "".join(texts), first_s
+    return "".join(texts), first_s, read_tokens

@@ -16,7 +16,7 @@ from benchmarks.load import Record
 from benchmarks.servers import ServerDied
 from ganglion.wire.salience import salience_pb2 as pb
 
-SERVICE = "/salience.v1/Salience/"
+SERVICE = "/salience.v1.Salience/"
 TIMEOUT_S = 900.0
 TTL_S = 3600.0
 
