@@ -19,11 +19,13 @@ from msgspec.structs import FieldInfo, fields
 from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.engines.llama.settings import KvType, LlamaSettings
 from ganglion.server.settings import ServerSettings
+from ganglion.sessions.settings import SessionSettings
 
 PREFIX: Final = "GANGLION_"
 # Defaults stand once, in the rooms that know their reasons.
 _SERVER: Final = ServerSettings()
 _LLAMA: Final = LlamaSettings(model_id="")
+_SESSIONS: Final = SessionSettings()
 
 Port = Annotated[int, Meta(ge=0, le=65535)]
 Count = Annotated[int, Meta(ge=1)]
@@ -50,8 +52,10 @@ class ServerConfig(Struct, frozen=True):
     """Address to listen on; one that other machines reach needs a key."""
     port: Port = _SERVER.port
     """Port of HTTP; 0 takes a free one."""
+    grpc: bool = _SERVER.has_grpc
+    """Serve token sessions over gRPC."""
     grpc_port: Port | None = None
-    """Reserved for token sessions; nothing listens there yet."""
+    """Port of gRPC; 0 takes a free one. Left out, HTTP's and one more, or a free one where HTTP takes one."""
     api_keys: tuple[str, ...] = ()
     """Keys of which callers must send one."""
     cors_origins: tuple[str, ...] = ()
@@ -97,6 +101,9 @@ class EngineConfig(Struct, frozen=True):
     """A worker that has work and takes no step for so many seconds is ended and started anew."""
     chat_template: str | None = None
     """A Jinja file, or the template itself; left out, the model's own, else ChatML."""
+    concepts: tuple[str, ...] = ()
+    """Concept packs to read out and to steer by: files, or names of those in the home folder's `concepts`.
+    Each is loaded with the models that it was made for."""
 
 
 class ResidencyConfig(Struct, frozen=True):
@@ -124,6 +131,22 @@ class StoreConfig(Struct, frozen=True):
     """How long they are kept, in days; 0 for ever."""
     max_mb: Annotated[int, Meta(ge=0)] = 10240
     """How much they may take together, in MiB, the oldest going first; 0 for no limit."""
+
+
+class SessionsConfig(Struct, frozen=True):
+    """Token sessions: how long they live, and how much they may hold."""
+
+    ttl_s: Seconds = _SESSIONS.default_ttl_s
+    """A session that nobody names for so many seconds is forgotten, unless its client asked otherwise."""
+    max_ttl_s: Seconds = _SESSIONS.max_ttl_s
+    """The most that a client may ask for."""
+    max_per_key: Count = _SESSIONS.max_per_key
+    """Sessions that one key may have open."""
+    max_tokens: Count = _SESSIONS.max_tokens
+    """Tokens that all sessions in memory may hold together."""
+    keep_on_drain: bool = _SESSIONS.keeps_on_drain
+    """Write open sessions to disk at shutdown, into the home folder's `data/sessions`; the next start brings
+    them back."""
 
 
 class HubConfig(Struct, frozen=True):
@@ -155,6 +178,7 @@ class Config(Struct, frozen=True):
     residency: ResidencyConfig = ResidencyConfig()
     hub: HubConfig = HubConfig()
     store: StoreConfig = StoreConfig()
+    sessions: SessionsConfig = SessionsConfig()
     models: tuple[str, ...] = ()
     """Loaded at the start: GGUF files, names from `models.yaml`, files that are here, hub ids
     `org/repo[:quant]`, or `smollm2`; left out, the embedded model."""

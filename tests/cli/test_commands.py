@@ -277,12 +277,12 @@ def test_a_reader_that_leaves_early_is_no_error(environment: dict[str, str]) -> 
 
 
 def test_a_node_says_where_it_is_answers_and_leaves_on_sigterm(environment: dict[str, str]) -> None:
-    with node(environment, "--api-key", "s3cret", "--grpc-port", "1234", "parrot") as (process, url, said):
+    with node(environment, "--api-key", "s3cret", "--grpc-port", "0", "parrot") as (process, url, said):
         talk = "".join(said)
         assert "parrot repeats what it is told" in talk
         assert f"curl {url}/v1/chat/completions" in talk
         assert f"base_url='{url}/v1'" in talk
-        assert "warning: token sessions are not served yet" in talk
+        assert "token sessions over gRPC on 127.0.0.1:" in talk
         assert "s3cret" not in talk
         body = {"model": "parrot", "messages": [{"role": "user", "content": "hello there"}]}
         request = urllib.request.Request(

@@ -6,6 +6,8 @@ import sys
 import pytest
 
 HEAVY = {
+    "grpc",
+    "google.protobuf",
     "xllamacpp",
     "cffi",
     "numpy",

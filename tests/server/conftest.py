@@ -15,6 +15,7 @@ from ganglion.server.node import build_node
 from ganglion.server.run import Reload, Shutdown, serve
 from ganglion.server.settings import ServerSettings
 from ganglion.server.storage import Storage
+from ganglion.sessions.settings import SessionSettings
 
 
 @dataclass
@@ -27,6 +28,8 @@ class Served:
     shutdown: Shutdown
     http: httpx.AsyncClient
     ended: asyncio.Task[None] = field(repr=False)
+    rpc: str = ""
+    """The address of gRPC; empty where nothing listens."""
 
     def chat(self, content: str = "hello there you", **fields: object) -> dict[str, object]:
         return {"model": "echo", "messages": [{"role": "user", "content": content}]} | fields
@@ -63,12 +66,14 @@ def serving() -> Serving:
         reload: Reload | None = None,
         machine: MachineSource | None = None,
         storage: Storage | None = None,
+        sessions: SessionSettings | None = None,
         **fields: object,
     ) -> AsyncIterator[Served]:
         engine = engine or echo()
         settings = ServerSettings(**({"port": 0, "drain_timeout_s": 0.2} | fields))
         shutdown = Shutdown()
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        rpc: list[str] = []
         ended = asyncio.create_task(
             serve(
                 engine,
@@ -78,6 +83,8 @@ def serving() -> Serving:
                 reload=reload,
                 machine=machine,
                 storage=storage,
+                sessions=sessions,
+                on_rpc=rpc.append,
             )
         )
         await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -86,7 +93,7 @@ def serving() -> Serving:
         url = listening.result()
         async with httpx.AsyncClient(base_url=url, timeout=20) as http:
             try:
-                yield Served(engine, url, int(url.rsplit(":", 1)[1]), shutdown, http, ended)
+                yield Served(engine, url, int(url.rsplit(":", 1)[1]), shutdown, http, ended, *rpc)
             finally:
                 shutdown.ask()
                 shutdown.ask()

@@ -140,6 +140,7 @@ def test_discovery_names_what_is_wrong_and_nothing_when_all_is_well() -> None:
         "engines": [{"name": "llama", "version": "2026.1", "library": "bundled", "accelerators": None}],
         "version": "1.2",
         "max_context": 4096,
+        "grpc": None,
     }
     broken = replace(machine, accelerator=None, accelerator_unusable="No driver.")
     told = json.loads(discovery.body(broken, version="1.2", max_context=None))

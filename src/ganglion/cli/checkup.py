@@ -27,7 +27,6 @@ from ganglion.server.settings import ServerSettings
 Verdict = Literal["ok", "warn", "fail"]
 
 MEBIBYTE: Final = 2**20
-LAST_PORT: Final = 65535
 OLDEST_PYTHON: Final = (3, 11)
 LITTLE_DISK_BYTES: Final = 5 * 2**30
 """Less than one model of 8 billion weights in 4 bits."""
@@ -218,9 +217,10 @@ def _ports(config: Config) -> Iterator[Finding]:
     except InsecureBind as error:
         yield Finding("access", "fail", error.message, error.hint)
     yield _port(server.host, server.port, "http", "fail", "--port")
-    sessions = server.port + 1 if server.grpc_port is None else server.grpc_port
-    if server.port > 0 and sessions <= LAST_PORT:
-        yield _port(server.host, sessions, "sessions", "warn", "--grpc-port")
+    if server.grpc:
+        beside = 0 if server.port == 0 else server.port + 1
+        sessions = beside if server.grpc_port is None else server.grpc_port
+        yield _port(server.host, sessions, "sessions", "fail", "--grpc-port")
 
 
 def _port(host: str, port: int, purpose: str, if_taken: Verdict, flag: str) -> Finding:

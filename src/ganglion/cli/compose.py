@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ganglion import config as configuration
+from ganglion.cli.concept_packs import find_packs, refuse_if_one_fits_none
 from ganglion.cli.options import OutputFlags
 from ganglion.cli.recipes import Bar, Workshop, candidate_of, chat_template, echo_of
 from ganglion.config import Config
@@ -104,10 +105,12 @@ def compose(
     home = configuration.home(os.environ)
     finder = finder_of(config, home)
     hub = cache(lambda: hub_of(config, home))
-    workshop = Workshop(config, home, hub, bar, is_kv_kept, free_video_bytes)
+    packs = find_packs(config.engine.concepts, home)
+    workshop = Workshop(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
     models = _models(names, served_names, finder, workshop)
     chat_template(config.engine.chat_template)
     _refuse_if_none_can_be_read(models.warm)
+    refuse_if_one_fits_none(packs, models.warm)
 
     async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
         return await asyncio.to_thread(_found, name, engine.held(), finder, workshop, may_catch_all)
@@ -130,7 +133,9 @@ def compose(
 def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> Models:
     """The models that a configuration names, read anew from disk; raises what is wrong with it."""
     home = configuration.home(os.environ)
-    workshop = Workshop(config, home, cache(lambda: hub_of(config, home)), is_kv_kept=True)
+    hub = cache(lambda: hub_of(config, home))
+    packs = find_packs(config.engine.concepts, home)
+    workshop = Workshop(config, home, hub, is_kv_kept=True, packs=packs)
     return _models(names, served_names, finder_of(config, home), workshop)
 
 

@@ -70,6 +70,13 @@ class EngineFlags:
     chat_template: Annotated[
         str | None, option("A Jinja file, or the template itself, in place of the model's own.")
     ] = None
+    concepts: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A concept pack to read out and to steer by: a file, or a name; may be repeated.",
+            negative=(),
+        ),
+    ] = None
 
     def settings(self) -> Mapping[str, object]:
         """As config keys; None where a flag was not given."""
@@ -83,6 +90,7 @@ class EngineFlags:
             "engine.gpu_layers": self.gpu_layers,
             "engine.deterministic": self.deterministic,
             "engine.chat_template": self.chat_template,
+            "engine.concepts": self.concepts,
         }
 
 

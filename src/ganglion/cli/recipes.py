@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+from ganglion.cli.concept_packs import FoundPack, fitting
 from ganglion.config import Config
 from ganglion.core.engine import LoadOptions, ManagedEngine
 from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
@@ -52,6 +53,8 @@ class Workshop:
     is_kv_kept: bool = True
     free_video_bytes: Callable[[], int | None] = lambda: None
     """What is free on the accelerators that the library can use; None where there are none."""
+    packs: tuple[FoundPack, ...] = ()
+    """The concept packs that the operator named."""
     fetching: Executor = field(default_factory=lambda: ThreadPoolExecutor(DOWNLOADS, "fetch"))
     """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
@@ -200,6 +203,7 @@ class Recipe:
             limits=WorkerLimits(hang_s=config.hang_s),
             kv_folder=str(self._workshop.home / "cache" / "kv") if is_kv_kept else None,
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
+            concepts=fitting(self._workshop.packs, facts, self.model_id),
         )
         facts = replace(facts, sampling=_over(entry.sampling, facts.sampling))
         video = self._workshop.free_video_bytes() if settings.gpu_layers > 0 else None

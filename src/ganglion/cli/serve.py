@@ -24,10 +24,11 @@ from ganglion.cli.options import (
     OutputFlags,
     option,
 )
-from ganglion.cli.talk import say, say_error, say_warning
-from ganglion.config import Config, ServerConfig, StoreConfig, home
+from ganglion.cli.talk import say, say_error
+from ganglion.config import Config, ServerConfig, SessionsConfig, StoreConfig, home
 from ganglion.core.errors import InvalidValue
 from ganglion.server.settings import BuildInfo, Deadlines, ServerSettings
+from ganglion.sessions.settings import SessionSettings
 
 if TYPE_CHECKING:
     from ganglion.server.storage import Storage
@@ -44,7 +45,13 @@ class ServerFlags:
     host: Annotated[str | None, option("Address to listen on (default 127.0.0.1: this machine only).")] = None
     port: Annotated[int | None, option("Port of HTTP; 0 takes a free one (default 8080).", PORT)] = None
     grpc_port: Annotated[
-        int | None, option("Reserved for token sessions; nothing listens there yet.", PORT)
+        int | None,
+        option("Port of gRPC, for token sessions; 0 takes a free one (default: HTTP's and one more).", PORT),
+    ] = None
+    grpc: Annotated[bool | None, option("Serve token sessions over gRPC (default on).")] = None
+    keep_sessions: Annotated[
+        bool | None,
+        option("Write open sessions to disk at shutdown, and bring them back at the next start."),
     ] = None
     strict: Annotated[bool | None, option("Refuse request fields that nobody knows.")] = None
     drain_timeout: Annotated[
@@ -57,6 +64,8 @@ class ServerFlags:
             "server.host": self.host,
             "server.port": self.port,
             "server.grpc_port": self.grpc_port,
+            "server.grpc": self.grpc,
+            "sessions.keep_on_drain": self.keep_sessions,
             "server.strict": self.strict,
             "server.drain_timeout_s": self.drain_timeout,
         }
@@ -143,8 +152,6 @@ def serve(
     flags = {**server.settings(), **security.settings(), **engine.settings(), **residency.settings()}
     config = load_config(output, flags)
     set_up(config.log.level, config.log.format)
-    if config.server.grpc_port is not None:
-        say_warning("token sessions are not served yet, so nothing listens on the gRPC port")
     return _serve(config, lambda: load_config(output, flags), models, served_name or ())
 
 
@@ -158,6 +165,7 @@ def _serve(
     from ganglion.server.run import Reloaded, run
 
     settings = server_settings(config.server)
+    rpc: list[str] = []
 
     def reload() -> Reloaded:
         fresh = reread()
@@ -180,10 +188,14 @@ def _serve(
         run(
             composition.engine,
             settings,
-            lambda url: say(welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys))),
+            lambda url: say(
+                welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys), rpc=rpc)
+            ),
             machine=machine.source(),
             reload=reload,
             storage=storage_of(config.store, home(os.environ)),
+            sessions=session_settings(config.sessions, home(os.environ)),
+            on_rpc=rpc.append,
         )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
@@ -205,6 +217,23 @@ def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
     return Storage(home / "data" / FILE_NAME if config.url is None else config.url, retention)
 
 
+def session_settings(config: SessionsConfig, home: Path) -> SessionSettings:
+    """The sessions' limits out of the operator's config; raises InvalidValue where two keys disagree."""
+    if config.ttl_s > config.max_ttl_s:
+        raise InvalidValue(
+            f"sessions.ttl_s is {config.ttl_s:g} and sessions.max_ttl_s {config.max_ttl_s:g}.",
+            hint="Raise sessions.max_ttl_s.",
+        )
+    return SessionSettings(
+        default_ttl_s=config.ttl_s,
+        max_ttl_s=config.max_ttl_s,
+        max_per_key=config.max_per_key,
+        max_tokens=config.max_tokens,
+        folder=home / "data" / "sessions",
+        keeps_on_drain=config.keep_on_drain,
+    )
+
+
 def server_settings(config: ServerConfig) -> ServerSettings:
     """The doors' settings out of the operator's config; raises InvalidValue where two keys disagree."""
     from ganglion.cli.version import libraries
@@ -213,10 +242,16 @@ def server_settings(config: ServerConfig) -> ServerSettings:
         raise InvalidValue(
             "A TLS certificate and its key are given together.", hint="Set both --tls-cert and --tls-key."
         )
+    if config.grpc_port is not None and not config.grpc:
+        raise InvalidValue(
+            "A port for gRPC is given, and gRPC is switched off.", hint="Leave one of the two out."
+        )
     deadlines = config.deadlines
     return ServerSettings(
         host=config.host,
         port=config.port,
+        has_grpc=config.grpc,
+        grpc_port=config.grpc_port,
         api_keys=config.api_keys,
         cors_origins=config.cors_origins,
         allowed_hosts=config.allowed_hosts,
@@ -230,9 +265,12 @@ def server_settings(config: ServerConfig) -> ServerSettings:
     )
 
 
-def welcome(url: str, origins: Sequence[str], model_id: str, *, has_keys: bool) -> str:
+def welcome(
+    url: str, origins: Sequence[str], model_id: str, *, has_keys: bool, rpc: Sequence[str] = ()
+) -> str:
     """Where the node is, where its models came from, and three ways to try it."""
     models = "\n".join(f"  {origin}" for origin in origins)
+    sessions = "".join(f"token sessions over gRPC on {address}\n" for address in rpc)
     key_header = ' -H "authorization: Bearer $KEY"' if has_keys else ""
     json_header = "-H 'content-type: application/json'"
     body = f'{{"model": "{model_id}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
@@ -243,7 +281,7 @@ def welcome(url: str, origins: Sequence[str], model_id: str, *, has_keys: bool) 
         f"model='{model_id}', messages=[{{'role': 'user', 'content': 'Hello'}}]).choices[0].message.content)"
     )
     return (
-        f"ganglion {__version__} listens on {url}\n{models}\n\ntry:\n"
+        f"ganglion {__version__} listens on {url}\n{sessions}{models}\n\ntry:\n"
         f"  curl {url}/v1/chat/completions{key_header} {json_header} -d {shlex.quote(body)}\n"
         f'  python -c "{call}"\n'
         f"  {url}/ in a browser\n"

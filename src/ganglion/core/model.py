@@ -33,6 +33,8 @@ class ModelFacts:
     sampling: Sampling = Sampling()
     pooling: Pooling | None = None
     """How the vectors of an input's tokens become one, where the file says so."""
+    embedding_length: int = 0
+    """How wide the residual stream is, 0 where the file does not say."""
 
     @property
     def can_generate(self) -> bool:

@@ -10,6 +10,8 @@ import msgspec
 
 MAX_FRAME_BYTES: Final = 256 * 2**20
 """A frame announces its size; anything larger than a prompt could be is a broken peer."""
+MAX_STATE_BYTES: Final = MAX_FRAME_BYTES - 16 * 2**20
+"""The largest state that is handed out or in: what a frame leaves beside the tokens."""
 PREFIX: Final = struct.Struct("<I")
 
 

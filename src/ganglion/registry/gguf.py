@@ -221,6 +221,7 @@ def _facts(path: Path, status: os.stat_result, header: Header, reader: Reader) -
         capabilities=_capabilities(metadata, architecture, chat_template),
         sampling=_sampling(metadata),
         pooling=_pooling(metadata, architecture),
+        embedding_length=_whole(metadata, f"{architecture}.embedding_length", _WIDTH_LIMIT) or 0,
     )
 
 

@@ -107,6 +107,15 @@ class KvPool:
         match = self._catalogue.match(salt, tokens, chain, limit)
         return 0 if match is None else match[1]
 
+    def find(self, salt: str, tokens: Tokens[int], chain: Digests) -> tuple[Place | BlobId, int] | None:
+        """Where the longest cached prefix of some tokens lies once all moves are done, and its length."""
+        match = self._catalogue.match(salt, tokens, chain, len(tokens))
+        if match is None:
+            return None
+        source = match[0].place if match[0].place is not None else match[0].blob
+        assert source is not None
+        return source, match[1]
+
     def hot(self) -> tuple[Hot, ...]:
         """What holds KV once all moves are carried out, most recently used first.
 

@@ -1,8 +1,8 @@
 """What runs next: continuous batching with chunked prefill, priorities and preemption.
 
 Law: a sequence is in exactly one of waiting, running or gone; running ones own a place in the pool. A cycle
-is one decode step for each lane that has decoding sequences, then one prefill step; each step is one batch
-of one lane, so that what was decoded leaves before the prefill runs.
+is one decode step for each lane and steering that has decoding sequences, then one prefill step; each step is
+one batch of one lane and one steering, so that what was decoded leaves before the prefill runs.
 
 Prompts of the shared lane run *aside* while nobody decodes there: a large step in the background, beside the
 cycles of the private lanes, which then come at intervals so that it gets on. Until it is committed, nothing
@@ -41,6 +41,8 @@ class Chunk:
     wants_logits: bool
     wanted: Spans = ()
     """Other positions of the chunk whose logits are wanted."""
+    readout: Spans = ()
+    """Positions of the chunk whose residual stream is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,8 @@ class Step:
     is_decode: bool
     is_aside: bool = False
     """Whether it runs in the background; steps of other lanes are planned before it is committed."""
+    steering: str = ""
+    """What the lane's context is steered by while it runs, the same for all its sequences."""
 
     @property
     def tokens(self) -> int:
@@ -62,6 +66,10 @@ class Step:
     def first_rows(self) -> tuple[int, ...]:
         """Where in the batch each chunk begins."""
         return tuple(accumulate((chunk.count for chunk in self.chunks[:-1]), initial=0))
+
+
+Group = tuple[int, str]
+"""The lane and the steering of sequences that can share a batch."""
 
 
 class Scheduler:
@@ -86,7 +94,7 @@ class Scheduler:
         self._parallel = parallel
         self._waiting: dict[SequenceId, Sequence] = {}
         self._running: dict[SequenceId, Sequence] = {}
-        self._lanes_due: list[int] = []
+        self._groups_due: list[Group] = []
         self._is_prefill_due = False
         self._is_turn_of_others = False
         self._cycle_began_s = 0.0
@@ -133,8 +141,8 @@ class Scheduler:
             aside = self._aside_step()
             if aside is not None:
                 return aside
-            while self._lanes_due:
-                step = self._decode_step(self._lanes_due.pop(0))
+            while self._groups_due:
+                step = self._decode_step(self._groups_due.pop(0))
                 if step is not None:
                     return step
             if self._is_prefill_due:
@@ -161,7 +169,7 @@ class Scheduler:
             work = sum(self._pace.work(chunk.count, chunk.start) for chunk in step.chunks)
             self._pace.saw_prefill(work, elapsed_s)
         for chunk in step.chunks:
-            if chunk.wanted and chunk.sequence in self._running:
+            if (chunk.wanted or chunk.readout) and chunk.sequence in self._running:
                 self._running[chunk.sequence].read_tokens = chunk.start + chunk.count
         if step.is_aside:
             self._aside = None
@@ -187,43 +195,46 @@ class Scheduler:
     def _begin_cycle(self) -> None:
         if self._aside is None:
             self._pool.sweep()
-        self._lanes_due = sorted(self._decoding_lanes())
+        self._groups_due = sorted(self._decoding_groups())
         self._is_prefill_due = True
         self._pace.saw_decode(self._cycle_decode_s)
         self._cycle_began_s = self._now_s
         self._cycle_s = self._cycle_decode_s = 0.0
 
-    def _decoding_lanes(self) -> set[int]:
-        decoding = (sequence.id for sequence in self._running.values() if self._decodes(sequence))
-        return {self._pool.place(sequence).lane for sequence in decoding}
+    def _decoding_groups(self) -> set[Group]:
+        return {self._group(sequence) for sequence in self._running.values() if self._decodes(sequence)}
+
+    def _group(self, sequence: Sequence) -> Group:
+        return self._pool.place(sequence.id).lane, sequence.steering
 
     def _decodes(self, sequence: Sequence) -> bool:
         return sequence.generated_tokens > 0 and len(sequence.tokens) - self._pool.held(sequence.id) == 1
 
-    def _decode_step(self, lane: int) -> Step | None:
+    def _decode_step(self, group: Group) -> Step | None:
         chunks = []
         for sequence in sorted(self._running.values(), key=self._rank):
             if sequence.id not in self._running or not self._decodes(sequence):
                 continue  # preempted a moment ago
-            if self._pool.place(sequence.id).lane != lane:
+            if self._group(sequence) != group:
                 continue
             if self._pool.is_stuck(sequence.id, 1):
                 self._stuck.append(sequence)
                 continue
             if not self._reserve(sequence, 1):
                 continue
-            place = self._pool.place(sequence.id)
-            if place.lane == lane:
-                chunks.append((place.slot, Chunk(sequence.id, len(sequence.tokens) - 1, 1, True)))
-            elif place.lane not in self._lanes_due:
-                self._lanes_due.append(place.lane)
+            moved = self._group(sequence)
+            if moved == group:
+                chunks.append((self._pool.place(sequence.id).slot, self._chunk(sequence, 1)))
+            elif moved not in self._groups_due:
+                self._groups_due.append(moved)
         # A sequence planned above may have been preempted by a later, more urgent one's need for room.
         live = [item for item in chunks if item[1].sequence in self._running]
         if not live:
             return None
         # Slots in order: the library splits a private lane's batch where slot numbers jump.
         ordered = tuple(chunk for _, chunk in sorted(live, key=lambda item: item[0]))
-        return Step(self._pool.take_moves(), lane, ordered, is_decode=True)
+        lane, steering = group
+        return Step(self._pool.take_moves(), lane, ordered, is_decode=True, steering=steering)
 
     def _aside_step(self) -> Step | None:
         """The next step in the background, when there is none and the shared lane has prompts only."""
@@ -253,7 +264,7 @@ class Scheduler:
         return is_shared and not self._decodes(sequence)
 
     def _can_run_aside(self) -> bool:
-        return self._pool.shared_lane not in self._decoding_lanes()
+        return self._pool.shared_lane not in {lane for lane, _ in self._decoding_groups()}
 
     def _prefill_step(self) -> Step | None:
         """Fill one batch with whole prompts, or with a part of one that is too long.
@@ -274,23 +285,23 @@ class Scheduler:
             pending = [each for each in pending if self._cost(each) <= budget] or pending
         return self._prefill_of(*self._batch(pending, budget))
 
-    def _batch(self, pending: list[Sequence], budget: float) -> tuple[list[tuple[Sequence, int]], int]:
-        """What the first of some prompts and those after it in its lane contribute, and the lane.
+    def _batch(self, pending: list[Sequence], budget: float) -> tuple[list[tuple[Sequence, int]], Group]:
+        """What the first of some prompts and those after it in its group contribute, and the group.
 
         Sequences of one batch run side by side only as far as they are equally long, so only the first is
         ever cut.
         """
         first = pending[0]
-        lane = self._pool.place(first.id).lane
+        group = self._group(first)
         is_whole = self._cost(first) <= budget
         most = self._pace.largest_chunk if is_whole else self._pace.chunk(budget, self._pool.held(first.id))
         if first.is_scored:
-            return [(first, self._exact(first, min(self._missing(first), most)))], lane
+            return [(first, self._exact(first, min(self._missing(first), most)))], group
         plan = [(first, min(self._missing(first), most))]
         room = self._pace.largest_chunk - plan[0][1]
         budget -= self._cost(first)
         for sequence in pending[1:]:
-            if self._pool.place(sequence.id).lane != lane or sequence.is_scored:
+            if self._group(sequence) != group or sequence.is_scored:
                 continue
             count = self._missing(sequence)
             if self._cost(sequence) > budget or count > room:
@@ -298,7 +309,7 @@ class Scheduler:
             plan.append((sequence, count))
             budget -= self._cost(sequence)
             room -= count
-        return plan, lane
+        return plan, group
 
     def _prefill_alone(self, sequence: Sequence) -> Step | None:
         """A part of one prompt, cut at fixed places, whatever the neighbours and the clock do.
@@ -309,7 +320,7 @@ class Scheduler:
         most = self._pace.largest_chunk
         count = min(self._missing(sequence), most - self._pool.held(sequence.id) % most)
         count = self._within_rows(sequence, count)
-        return self._prefill_of([(sequence, count)], self._pool.place(sequence.id).lane)
+        return self._prefill_of([(sequence, count)], self._group(sequence))
 
     def _within_rows(self, sequence: Sequence, count: int) -> int:
         """How much of a chunk has no more wanted positions than one step may have."""
@@ -325,25 +336,35 @@ class Scheduler:
         most = self._within_rows(sequence, max(count, SMALLEST_EXACT))
         return missing if most >= missing else min(most, missing - SMALLEST_EXACT)
 
-    def _wanted(self, sequence: Sequence, count: int) -> Spans:
+    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
+        """The next tokens of a sequence, and what of them is wanted and was not read in an earlier life."""
         start = self._pool.held(sequence.id)
-        return clipped(sequence.wanted, max(start, sequence.read_tokens), start + count)
+        end, unread = start + count, max(start, sequence.read_tokens)
+        return Chunk(
+            sequence.id,
+            start,
+            count,
+            wants_logits=end == len(sequence.tokens) and not sequence.is_only_read,
+            wanted=clipped(sequence.wanted, unread, end),
+            readout=clipped(sequence.readout, unread, end),
+        )
 
     def _cost(self, sequence: Sequence) -> float:
         return self._pace.work(self._missing(sequence), self._pool.held(sequence.id))
 
-    def _prefill_of(self, plan: list[tuple[Sequence, int]], lane: int) -> Step | None:
+    def _prefill_of(self, plan: list[tuple[Sequence, int]], group: Group) -> Step | None:
         chunks: list[Chunk] = []
         for sequence, count in plan:
             if sequence.id not in self._running or not self._reserve(sequence, count):
                 continue
-            if self._pool.place(sequence.id).lane != lane:
+            if self._group(sequence) != group:
                 continue  # it had to move; its chunk runs in a later cycle
-            start = self._pool.held(sequence.id)
-            wants_logits = start + count == len(sequence.tokens) and not sequence.is_only_read
-            chunks.append(Chunk(sequence.id, start, count, wants_logits, self._wanted(sequence, count)))
+            chunks.append(self._chunk(sequence, count))
         live = tuple(chunk for chunk in chunks if chunk.sequence in self._running)
-        return Step(self._pool.take_moves(), lane, live, is_decode=False) if live else None
+        if not live:
+            return None
+        lane, steering = group
+        return Step(self._pool.take_moves(), lane, live, is_decode=False, steering=steering)
 
     def _missing(self, sequence: Sequence) -> int:
         return len(sequence.tokens) - self._pool.held(sequence.id)

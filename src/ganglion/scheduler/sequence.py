@@ -30,8 +30,14 @@ class Sequence:
     preemptions: int = 0
     wanted: Spans = ()
     """Positions of the prompt whose logits somebody wants, beside the last one's."""
+    readout: Spans = ()
+    """Positions whose residual stream somebody wants, of the prompt and of what is generated."""
     read_tokens: int = 0
-    """Before this position, nobody wants logits any more."""
+    """Before this position, nobody wants logits or residuals any more."""
+    is_ending: bool = False
+    """Whether the last token is run only to be read: nothing is sampled after it."""
+    steering: str = ""
+    """What moves the residual stream while it runs; sequences of one batch have the same."""
 
     @classmethod
     def new(
@@ -44,18 +50,35 @@ class Sequence:
         priority: int,
         arrived_s: float,
         wanted: Spans = (),
+        readout: Spans = (),
+        steering: str = "",
     ) -> "Sequence":
         """A sequence that has not run yet."""
-        chain = digests(salt, tokens)
-        return cls(id, salt, tokens, len(tokens), max_tokens, priority, arrived_s, chain, wanted=wanted)
+        return cls(
+            id,
+            salt,
+            tokens,
+            len(tokens),
+            max_tokens,
+            priority,
+            arrived_s,
+            digests(salt, tokens),
+            wanted=wanted,
+            readout=readout,
+            steering=steering,
+        )
 
     @property
     def reusable(self) -> int:
-        """How many leading tokens cached KV may stand for: the rest has to run, for its logits."""
+        """How many leading tokens cached KV may stand for: the rest has to run, to be read."""
+        most = len(self.tokens) - 1
+        residual = first_from(self.readout, self.read_tokens)
+        if residual is not None:
+            most = min(most, residual)
         first = first_from(self.wanted, self.read_tokens)
-        if first is None:
-            return len(self.tokens) - 1
-        return max(min(first, len(self.tokens) - SMALLEST_EXACT), 0)
+        if first is not None:
+            most = min(most, first, len(self.tokens) - SMALLEST_EXACT)
+        return max(most, 0)
 
     @property
     def is_scored(self) -> bool:
@@ -64,8 +87,8 @@ class Sequence:
 
     @property
     def is_only_read(self) -> bool:
-        """Whether nothing is generated after the prompt."""
-        return self.max_tokens == 0
+        """Whether nothing is generated after what is there."""
+        return self.max_tokens == 0 or self.is_ending
 
     @property
     def generated_tokens(self) -> int:

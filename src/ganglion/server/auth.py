@@ -6,8 +6,7 @@ the one the router sees; a URL rebuilt from headers is the client's to forge.
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ganglion.core.errors import InvalidApiKey
-from ganglion.server.keys import KeyRing
+from ganglion.server.keys import KeyRing, bearer_key, key_refusal
 from ganglion.server.refusals import error_response
 from ganglion.server.scope import header, route_path, set_tenant
 
@@ -24,9 +23,6 @@ PUBLIC = frozenset(
     }
 )
 
-_BEARER = b"bearer "
-_TENANT_DIGITS = 16
-
 
 class Auth:
     """Lets a request through when it brings one of the keys."""
@@ -40,24 +36,18 @@ class Auth:
             await self._app(scope, receive, send)
             return
         key = _presented_key(scope)
-        digest = None if key is None else self._keys.match(key)
-        if digest is not None:
-            set_tenant(scope, digest.hex()[:_TENANT_DIGITS])
+        tenant = self._keys.tenant_of(key)
+        if tenant is not None:
+            set_tenant(scope, tenant)
             await self._app(scope, receive, send)
         elif scope["type"] == "http" and (scope["method"], route_path(scope)) in PUBLIC:
             await self._app(scope, receive, send)
         else:
-            await error_response(_refusal(key), scope, {"www-authenticate": "Bearer"})(scope, receive, send)
+            await error_response(key_refusal(key), scope, {"www-authenticate": "Bearer"})(
+                scope, receive, send
+            )
 
 
 def _presented_key(scope: Scope) -> bytes | None:
-    authorization = header(scope, b"authorization")
-    if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
-        return authorization[len(_BEARER) :].strip()
-    return header(scope, b"x-api-key")
-
-
-def _refusal(key: bytes | None) -> InvalidApiKey:
-    if key is None:
-        return InvalidApiKey("No API key was given.", hint="Send it as 'Authorization: Bearer KEY'.")
-    return InvalidApiKey("The API key is not valid here.")
+    key = bearer_key(header(scope, b"authorization"))
+    return header(scope, b"x-api-key") if key is None else key

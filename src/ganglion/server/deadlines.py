@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
+from typing import TypeVar
 
 from ganglion.core.engine import Engine, ModelState
 from ganglion.core.errors import DeadlineExceeded
-from ganglion.core.events import Delta, Event, Failed, Opened, Progress, Started
+from ganglion.core.events import Delta, Event, Failed, Opened, Pieces, Progress, Started, TokenEvent
 from ganglion.core.request import Request
 from ganglion.server.alarm import Alarm
 from ganglion.server.settings import Deadlines
+
+E = TypeVar("E", Event, TokenEvent)
 
 
 class Deadlined:
@@ -26,23 +29,28 @@ class Deadlined:
         """The inner engine's."""
         return self._inner.models()
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The inner engine's stream, cut short when it must be."""
-        loop = asyncio.get_running_loop()
-        stage = _Stage(self._deadlines, loop.time())
-        async with aclosing(self._inner.generate(request)) as events:
-            with closing(Alarm()) as alarm:
-                while True:
-                    try:
-                        with alarm.at(stage.due(loop.time())):
-                            event = await anext(events)
-                    except StopAsyncIteration:
-                        return
-                    except TimeoutError:
-                        yield Failed(stage.error(loop.time()))
-                        return
-                    stage.advance(event, loop.time())
-                    yield event
+        return cut(self._inner.generate(request), self._deadlines)
+
+
+async def cut(events: AsyncGenerator[E, None], deadlines: Deadlines) -> AsyncGenerator[E | Failed, None]:
+    """A stream, ended with `Failed(DeadlineExceeded)` when a stage takes too long; closes what it reads."""
+    loop = asyncio.get_running_loop()
+    stage = _Stage(deadlines, loop.time())
+    async with aclosing(events):
+        with closing(Alarm()) as alarm:
+            while True:
+                try:
+                    with alarm.at(stage.due(loop.time())):
+                        event = await anext(events)
+                except StopAsyncIteration:
+                    return
+                except TimeoutError:
+                    yield Failed(stage.error(loop.time()))
+                    return
+                stage.advance(event, loop.time())
+                yield event
 
 
 class _Stage:
@@ -60,7 +68,7 @@ class _Stage:
             self._due_s = now_s + self._limit_s
         return min(self._due_s, self._end_s)
 
-    def advance(self, event: Event, now_s: float) -> None:
+    def advance(self, event: Event | TokenEvent, now_s: float) -> None:
         """Note an event that came in time."""
         match event:
             case Progress():
@@ -68,7 +76,7 @@ class _Stage:
             case Started():
                 self._name, self._limit_s = "first_token", self._deadlines.first_token_s
                 self._due_s = now_s + self._limit_s
-            case Opened() | Delta() if self._name != "idle":
+            case Opened() | Delta() | Pieces() if self._name != "idle":
                 self._name, self._limit_s = "idle", self._deadlines.idle_s
             case _:
                 pass

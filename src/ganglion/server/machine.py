@@ -10,6 +10,7 @@ from ganglion.core.errors import RouteNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.drain import Gate
 from ganglion.server.http import json_response
+from ganglion.server.settings import ServerSettings
 from ganglion.wire import discovery, health
 
 
@@ -20,13 +21,18 @@ class MachineDoor:
         self,
         engine: Engine,
         gate: Gate,
-        version: str,
+        settings: ServerSettings,
         holder: ModelHolder | None,
         machine: MachineSource | None,
     ) -> None:
         self._engine = engine
         self._gate = gate
-        self._version = version
+        self._version = settings.build.version
+        self._grpc = (
+            discovery.GrpcAddress(settings.host, settings.grpc_port)
+            if settings.has_grpc and settings.grpc_port is not None
+            else None
+        )
         self._holder = holder
         self._machine = machine
         self._began_s = time.monotonic()
@@ -50,4 +56,6 @@ class MachineDoor:
             raise RouteNotFound("This server does not know the machine that it runs on.")
         machine = await self._machine.describe()
         max_context = max((model.context_length for model in self._engine.models()), default=None)
-        return json_response(discovery.body(machine, version=self._version, max_context=max_context))
+        return json_response(
+            discovery.body(machine, version=self._version, max_context=max_context, grpc=self._grpc)
+        )

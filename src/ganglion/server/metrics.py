@@ -17,11 +17,20 @@ _ITL_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.2, 0.5, 1,
 
 
 @dataclass(frozen=True, slots=True)
+class SessionCounts:
+    """How many sessions are kept, and how many tokens they hold in memory."""
+
+    open: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """What is read on the event loop before a page is written off it."""
 
     models: Sequence[ModelState] = ()
     tasks: int = 0
+    sessions: SessionCounts | None = None
 
 
 class ModelMetrics:
@@ -80,6 +89,11 @@ class Metrics:
         self.in_flight = Gauge(
             "ganglion_requests_in_flight", "Answers being made.", by_model, registry=registry
         )
+        self.rpcs = Counter(
+            "ganglion_rpcs", "gRPC calls ended, by status.", ("method", "code"), registry=registry
+        )
+        self.sessions: Callable[[], SessionCounts] | None = None
+        """Says how many sessions there are, where some are kept."""
         registry.register(self)
 
     def of_model(self, model: str) -> ModelMetrics:
@@ -91,7 +105,8 @@ class Metrics:
 
     async def page(self, models: Sequence[ModelState]) -> bytes:
         """The page in Prometheus' text format; walking processes takes a while, so a thread writes it."""
-        self._snapshot = Snapshot(models, len(asyncio.all_tasks()))
+        sessions = None if self.sessions is None else self.sessions()
+        self._snapshot = Snapshot(models, len(asyncio.all_tasks()), sessions)
         return await asyncio.to_thread(generate_latest, self.registry)
 
     def describe(self) -> list[Metric]:
@@ -102,6 +117,9 @@ class Metrics:
         """What the engines and the operating system say at this moment."""
         snapshot = self._snapshot
         yield from _models(snapshot.models)
+        if snapshot.sessions is not None:
+            yield _gauge("ganglion_sessions_open", "Token sessions kept.", snapshot.sessions.open)
+            yield _gauge("ganglion_session_tokens", "Tokens that they hold.", snapshot.sessions.tokens)
         yield _gauge("ganglion_asyncio_tasks", "Tasks on the event loop.", snapshot.tasks)
         process = psutil.Process()
         with process.oneshot():

@@ -28,10 +28,11 @@ def build_node(
     *,
     machine: MachineSource | None = None,
     state: State | None = None,
+    metrics: Metrics | None = None,
 ) -> ASGIApp:
     """The ASGI app in front of an engine, which it gives deadlines and measures."""
     gate = gate or Gate(settings.max_in_flight)
-    metrics = Metrics()
+    metrics = metrics or Metrics()
     measured = Observed(Deadlined(engine, settings.deadlines), metrics)
     holder = engine if isinstance(engine, ModelHolder) else None
     routes = build_routes(

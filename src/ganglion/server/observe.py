@@ -3,11 +3,14 @@
 import time
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from typing import TypeVar
 
 from ganglion.core.engine import Engine, ModelState
-from ganglion.core.events import Delta, Event, Failed, Finished, Started
+from ganglion.core.events import Delta, Event, Failed, Finished, Pieces, Started, TokenEvent
 from ganglion.core.request import Request
 from ganglion.server.metrics import Metrics, ModelMetrics
+
+E = TypeVar("E", Event, TokenEvent)
 
 # A model's name in a request is the client's to choose: what no engine names shares one label.
 _UNKNOWN_MODEL = "unknown"
@@ -24,22 +27,27 @@ class Observed:
         """The inner engine's."""
         return self._inner.models()
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The inner engine's stream, unchanged."""
-        watch = _Watch(self._metrics.of_model(self._label(request.model)))
-        try:
-            async with aclosing(self._inner.generate(request)) as events:
-                async for event in events:
-                    watch.see(event)
-                    yield event
-        finally:
-            watch.end()
+        return watched(self._inner.generate(request), self._metrics.of_model(self._label(request.model)))
 
     def _label(self, name: str) -> str:
         for model in self._inner.models():
             if name == model.id or name in model.aliases:
                 return model.id
         return _UNKNOWN_MODEL
+
+
+async def watched(events: AsyncGenerator[E, None], metrics: ModelMetrics) -> AsyncGenerator[E, None]:
+    """A stream unchanged, counted and timed; closes what it reads."""
+    watch = _Watch(metrics)
+    try:
+        async with aclosing(events):
+            async for event in events:
+                watch.see(event)
+                yield event
+    finally:
+        watch.end()
 
 
 class _Watch:
@@ -52,9 +60,9 @@ class _Watch:
         self._outcome = "cancelled"
         metrics.in_flight.inc()
 
-    def see(self, event: Event) -> None:
+    def see(self, event: Event | TokenEvent) -> None:
         match event:
-            case Delta():
+            case Delta() | Pieces():
                 self._delta(time.perf_counter())
             case Started(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens):
                 self._metrics.prompt_tokens.inc(prompt_tokens)

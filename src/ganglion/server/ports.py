@@ -3,6 +3,7 @@
 An engine that lacks a port is told so by a 503 where somebody needs it, and by nothing anywhere else.
 """
 
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -11,14 +12,17 @@ from ganglion.core.engine import (
     Embedder,
     EmbedRequest,
     Engine,
+    PlacedImage,
     PromptReader,
     Ranked,
     RankRequest,
     ReadPrompt,
+    SessionEngine,
     TokenizerInfo,
 )
 from ganglion.core.errors import EngineUnavailable
-from ganglion.core.request import Request
+from ganglion.core.events import Failed, TokenEvent
+from ganglion.core.request import Request, TokenRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +32,7 @@ class Ports:
     engine: Engine
     reader: PromptReader
     embedder: Embedder
+    sessions: SessionEngine
 
 
 def ports_of(engine: Engine, measured: Engine | None = None) -> Ports:
@@ -36,11 +41,16 @@ def ports_of(engine: Engine, measured: Engine | None = None) -> Ports:
         measured or engine,
         engine if isinstance(engine, PromptReader) else _NoReader(),
         engine if isinstance(engine, Embedder) else _NoEmbedder(),
+        engine if isinstance(engine, SessionEngine) else _NoSessions(),
     )
 
 
 def _refuse(what: str) -> NoReturn:
-    raise EngineUnavailable(f"The engine behind this server does not {what}.")
+    raise _lacking(what)
+
+
+def _lacking(what: str) -> EngineUnavailable:
+    return EngineUnavailable(f"The engine behind this server does not {what}.")
 
 
 class _NoReader:
@@ -67,3 +77,19 @@ class _NoEmbedder:
 
     async def rank(self, request: RankRequest) -> Ranked:
         _refuse("rank documents")
+
+
+class _NoSessions:
+    """Stands where an engine does not continue token lists."""
+
+    async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        yield Failed(_lacking("keep sessions"))
+
+    async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
+        _refuse("keep sessions")
+
+    async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
+        _refuse("keep sessions")
+
+    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+        _refuse("keep sessions")

@@ -30,7 +30,7 @@ class RequestLog:
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
-        request_id = _incoming_id(scope) or uuid.uuid4().hex
+        request_id = request_id_of(header(scope, b"x-request-id"))
         set_request_id(scope, request_id)
         status = _CLIENT_GONE
 
@@ -60,8 +60,8 @@ class RequestLog:
                 )
 
 
-def _incoming_id(scope: Scope) -> str | None:
-    value = header(scope, b"x-request-id")
+def request_id_of(value: bytes | None) -> str:
+    """The caller's own name for a request where it is a sane one, else a new name."""
     if value is None or not _SANE_ID.fullmatch(value):
-        return None
+        return uuid.uuid4().hex
     return value.decode()

@@ -47,7 +47,7 @@ def build_routes(
     views = _Views(engine, settings, gate, metrics)
     models = ModelViews(engine, settings)
     prompts = TokenizerDoors(ports, settings, gate)
-    node = MachineDoor(engine, gate, settings.build.version, holder, machine)
+    node = MachineDoor(engine, gate, settings, holder, machine)
     return [
         Route("/", views.start),
         Route("/docs", views.docs),

@@ -23,10 +23,14 @@ from ganglion.server.bind import StartRefused, bind, check_bind, url_of
 from ganglion.server.connection import BoundedProtocol, CuttableSocket
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
+from ganglion.server.metrics import Metrics
 from ganglion.server.node import build_node
+from ganglion.server.rpc.door import RpcDoor
+from ganglion.server.rpc.listener import port_of
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.server.storage import Storage, opened
+from ganglion.sessions.settings import SessionSettings
 
 logger = logging.getLogger("ganglion.server")
 
@@ -76,12 +80,21 @@ def run(
     *,
     machine: MachineSource | None = None,
     storage: Storage | None = None,
+    sessions: SessionSettings | None = None,
+    on_rpc: Callable[[str], None] | None = None,
 ) -> None:
     """Serve until a signal ends it; raises StartRefused, or the error that kept the engine from opening."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(
             serve(
-                engine, settings, on_listening=on_listening, reload=reload, machine=machine, storage=storage
+                engine,
+                settings,
+                on_listening=on_listening,
+                reload=reload,
+                machine=machine,
+                storage=storage,
+                sessions=sessions,
+                on_rpc=on_rpc,
             )
         )
 
@@ -95,24 +108,38 @@ async def serve(
     reload: Reload | None = None,
     machine: MachineSource | None = None,
     storage: Storage | None = None,
+    sessions: SessionSettings | None = None,
+    on_rpc: Callable[[str], None] | None = None,
 ) -> None:
-    """Serve until `shutdown` is asked for, by us or by a signal; `on_listening` is told the URL."""
+    """Serve until `shutdown` is asked for, by us or by a signal.
+
+    `on_listening` is told the URL, and `on_rpc` before it the address of gRPC, where there is one.
+    """
     check_bind(settings)
-    listener = bind(settings)
-    settings = dataclasses.replace(settings, port=listener.getsockname()[1])
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
     keys = KeyRing(settings.api_keys)
+    metrics = Metrics()
     async with contextlib.AsyncExitStack() as stack:
-        stack.callback(listener.close)
+        listener = stack.enter_context(bind(settings))
+        settings = _with_ports(settings, listener)
+        rpc = None
+        if settings.has_grpc:
+            rpc = RpcDoor(settings, gate, keys, metrics)
+            stack.push_async_callback(rpc.close, HASTY_WORDS_S)
+            settings = dataclasses.replace(settings, grpc_port=rpc.address.port)
         state = State() if storage is None else await stack.enter_async_context(opened(storage))
-        app = build_node(engine, settings, gate, keys, machine=machine, state=state)
+        app = build_node(engine, settings, gate, keys, machine=machine, state=state, metrics=metrics)
         server = _Server(_config(app, settings))
         stack.enter_context(_signals(shutdown))
         stack.enter_context(_reloading(reload, keys, settings))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         opening = asyncio.create_task(engine.open())
         try:
+            if rpc is not None:
+                await rpc.open(engine, sessions)
+                if on_rpc is not None:
+                    on_rpc(str(rpc.address))
             await _until_listening(server, serving)
             if on_listening is not None:
                 on_listening(url_of(listener, settings))
@@ -120,12 +147,22 @@ async def serve(
             await _drain(gate, shutdown, settings.drain_timeout_s)
         finally:
             try:
-                await _close(engine, opening)
+                if rpc is not None:
+                    await rpc.close(HASTY_WORDS_S if shutdown.stop.is_set() else LAST_WORDS_S)
             finally:
-                await _leave(server, serving, gate, shutdown)
+                try:
+                    await _close(engine, opening)
+                finally:
+                    await _leave(server, serving, gate, shutdown)
     serving.result()
     if not opening.cancelled():
         opening.result()
+
+
+def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSettings:
+    """The ports as they are taken: HTTP's own, and the one that gRPC is to take."""
+    port = listener.getsockname()[1]
+    return dataclasses.replace(settings, port=port, grpc_port=port_of(settings, port))
 
 
 def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:

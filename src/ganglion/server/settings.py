@@ -33,6 +33,9 @@ class ServerSettings:
 
     host: str = "127.0.0.1"
     port: int = 8080
+    has_grpc: bool = True
+    grpc_port: int | None = None
+    """None is HTTP's and one more; where HTTP takes a free port, so does gRPC."""
     api_keys: tuple[str, ...] = ()
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()

@@ -44,6 +44,13 @@ class EngineVersion(msgspec.Struct, frozen=True):
     accelerators: list[str] | None
 
 
+class GrpcAddress(msgspec.Struct, frozen=True):
+    """Where token sessions are served."""
+
+    host: str
+    port: int
+
+
 class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `GET /discovery`; `accelerator_unusable` is there only when something is wrong."""
 
@@ -59,9 +66,13 @@ class Discovery(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     max_context: int | None
     """The longest sequence that a model of this node takes, in tokens; null without models."""
+    grpc: GrpcAddress | None
+    """Null where nothing listens for gRPC."""
 
 
-def body(machine: Machine, *, version: str, max_context: int | None) -> bytes:
+def body(
+    machine: Machine, *, version: str, max_context: int | None, grpc: GrpcAddress | None = None
+) -> bytes:
     """The body of `GET /discovery`."""
     unusable = machine.accelerator_unusable
     return _encode(
@@ -77,5 +88,6 @@ def body(machine: Machine, *, version: str, max_context: int | None) -> bytes:
             engines=msgspec.convert(machine.engines, list[EngineVersion], from_attributes=True),
             version=version,
             max_context=max_context,
+            grpc=grpc,
         )
     )

@@ -18,6 +18,7 @@ from ganglion.core.engine import (
     PlacedImage,
     Ranked,
     RankRequest,
+    ReadoutManifest,
     ReadPrompt,
     TokenizerInfo,
 )
@@ -30,6 +31,7 @@ from ganglion.core.errors import (
     ModelLoading,
     ModelNotFound,
     Overloaded,
+    ReadoutUnavailable,
     VisionUnsupported,
 )
 from ganglion.core.events import (
@@ -51,12 +53,13 @@ from ganglion.core.events import (
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.connection import Connection
-from ganglion.engines.ipc import End, PieceRecord, Ready, Submit, TokenRecord, Update
+from ganglion.engines.ipc import MAX_STATE_BYTES, End, PieceRecord, Ready, Submit, TokenRecord, Update
 from ganglion.engines.llama.embedder import WorkerEmbedder
 from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.memory import free_bytes, resident_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.llama.steering import check_steering, is_kept_apart
 from ganglion.engines.local import TextEngine
 from ganglion.engines.rendering import Renderer
 from ganglion.engines.supervisor import Supervisor
@@ -166,6 +169,7 @@ class LlamaEngine:
                 native_s=load.decode_s if load is not None else 0.0,
                 error=supervisor.error.message if supervisor.error is not None else None,
                 facts=self._facts,
+                readout=self._readout,
             ),
         )
 
@@ -324,6 +328,8 @@ class LlamaEngine:
     async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
         """Put saved KV into the cache."""
         self._check(model, tokens)
+        if len(state) > MAX_STATE_BYTES:
+            return 0
         connection, when_gone = await self._enter(key_of_tokens(salt, tokens))
         return await connection.load_kv(salt, tokens, state, when_gone)
 
@@ -353,7 +359,15 @@ class LlamaEngine:
 
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list in the worker."""
+        assert is_kept_apart(request.salt, request.steering), "steered KV would be found by others"
         try:
+            check_steering(request.steering, self._readout)
+            if request.readout and self._readout is None:
+                raise ReadoutUnavailable(
+                    f"No concepts are loaded for the model {self._settings.model_id!r}.",
+                    param="readout",
+                    hint="Start it with --concepts PACK, or leave the readout out.",
+                )
             connection, when_gone = await self._enter(key_of_tokens(request.salt, request.tokens))
             submit = _submit(connection, request, is_deterministic=self.plan.is_deterministic)
             async with aclosing(connection.updates(submit, when_gone)) as updates:
@@ -365,6 +379,11 @@ class LlamaEngine:
                         yield event
         except GanglionError as error:
             yield Failed(error)
+
+    @property
+    def _readout(self) -> ReadoutManifest | None:
+        concepts, layers = self._ready.concepts, self._ready.readout_layers
+        return ReadoutManifest(tuple(concepts), tuple(layers)) if concepts else None
 
     async def _enter(self, key: Key) -> tuple[Connection, WhenGone]:
         """A place in the worker, and whom to tell once the worker has let go of what is done with it."""

@@ -17,8 +17,9 @@ from ganglion.core.errors import GanglionError
 from ganglion.engines.llama.library import NativeModel, SavedState, library_path
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.runner import Runner
-from ganglion.engines.llama.shelf import TOKEN, Shelf, Shelved, read_state
+from ganglion.engines.llama.shelf import Shelf, Shelved, read_state
 from ganglion.engines.llama.stamp import stamp_of
+from ganglion.engines.llama.state_bytes import TOKEN
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK
 from ganglion.scheduler.sequence import Sequence

@@ -9,9 +9,12 @@ from ganglion.core.request import ResolvedSampling
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
 from ganglion.engines.llama.guide import Guide, OffGrammar
 from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
+from ganglion.engines.llama.prompt_records import PromptRecords
 from ganglion.engines.llama.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
+from ganglion.engines.llama.steering import key_of
+from ganglion.scheduler.scheduler import Chunk
 from ganglion.scheduler.sequence import Sequence
-from ganglion.scheduler.spans import Spans, merged, shifted
+from ganglion.scheduler.spans import Spans, clipped, merged, shifted
 from ganglion.text.detokenize import Detokenizer
 from ganglion.text.stops import StopMatcher
 
@@ -33,7 +36,11 @@ class Vocabulary:
 
 
 class Job:
-    """Owns a request's sampler and text state; `take` is called once for each of its sampled tokens."""
+    """Owns a request's sampler and text state; `take` is called once for each of its sampled tokens.
+
+    Law: a token whose readout is wanted is told once it has run, one step after it was sampled. One that ends
+    the answer is run too, and the end is told with it.
+    """
 
     def __init__(
         self,
@@ -42,7 +49,11 @@ class Job:
         vocabulary: Vocabulary,
         arrived_s: float,
         guide: Guide | None = None,
+        *,
+        readout: Spans = (),
+        reads_outputs: bool = False,
     ) -> None:
+        """`readout` are the positions to read; `reads_outputs` says that this takes their logits."""
         self.id = submit.id
         self.prompt_hash = hash(tuple(submit.tokens))
         self._submit = submit
@@ -71,9 +82,19 @@ class Job:
         self._first_token_s: float | None = None
         self.is_announced = False
         asked = merged(submit.score_ranges, len(submit.tokens))
-        self.scores_first = bool(asked) and asked[0][0] == 0
-        """Whether the first token is asked for, which has no logprob."""
+        self.scores_first = bool(asked) and asked[0][0] == 0 and not clipped(readout, 0, 1)
+        """Whether the first token is asked for, which has no logprob, and is not read either."""
         self.score_top = submit.score_top
+        self._foretelling = shifted(asked, -1)
+        """The positions whose logits foretell the tokens that are scored: each the one before."""
+        read = clipped(readout, 0, len(submit.tokens)) if reads_outputs else ()
+        self._prompt = PromptRecords(readout, self._unscored)
+        self._readouts: dict[int, bytes] = {}
+        """Of generated tokens that are not told yet, by position."""
+        self._early: list[Piece] = []
+        """What may be told once the last token has run."""
+        self._reason: FinishReason | None = None
+        """How the answer ends once its last token has run."""
         self.sequence = Sequence.new(
             submit.id,
             salt=submit.salt,
@@ -81,21 +102,39 @@ class Job:
             max_tokens=submit.max_tokens,
             priority=submit.priority,
             arrived_s=arrived_s,
-            wanted=_foretelling(asked),
+            wanted=merged([*self._foretelling, *read], len(submit.tokens)),
+            readout=readout,
+            steering=key_of(submit.steering),
         )
 
+    def foretelling(self, chunk: Chunk) -> Spans:
+        """The positions of a chunk whose logits score the tokens after them."""
+        unread = max(chunk.start, self.sequence.read_tokens)
+        return clipped(self._foretelling, unread, chunk.start + chunk.count)
+
+    def note(self, scored: list[TokenRecord], readouts: list[tuple[int, bytes]]) -> Update:
+        """Take in what a chunk was scored and read; says what can be told of the prompt."""
+        border = self.sequence.prompt_tokens
+        self._readouts.update(each for each in readouts if each[0] >= border)
+        told = self._prompt.merge(scored, (each for each in readouts if each[0] < border))
+        return Update(self.id, scored=told)
+
     def read(self, done: int, now_s: float) -> Update:
-        """So much of the prompt has its KV; a job that generates nothing ends with all of it."""
+        """So many tokens have their KV; a job that generates nothing more ends with all of them."""
         prefilled = done, len(self.sequence.tokens)
         if done < prefilled[1]:
             return Update(self.id, prefilled=prefilled)
+        if self._reason is not None:
+            end = self._end(self._reason, self.sequence.generated_tokens, now_s)
+            return Update(self.id, pieces=self._records(self._early), end=end)
         self._first_token_s = now_s
         end = self._end("length", 0, now_s)
         return Update(self.id, prefilled=prefilled, end=end)
 
     def fail(self, error: NotANumber, now_s: float) -> Update:
         """End with an error that is this job's alone."""
-        return Update(self.id, end=self._end("failed", self.sequence.generated_tokens, now_s, error))
+        end = self._end("failed", self.sequence.generated_tokens, now_s, error)
+        return Update(self.id, pieces=self._records(self._early), end=end)
 
     def take(
         self, context: NativeContext, row: int, context_length: int, now_s: float
@@ -121,19 +160,43 @@ class Job:
         count = self.sequence.generated_tokens + 1
         is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
         if is_end or token in self._stop_tokens:
-            return None, self._ended("stop", self._last(record), now_s)
+            return self._closed("stop", record, self._last(record), now_s)
         if self._guide is not None:
             self._guide.follow(token)
         pieces = self._shown(record)
         if self._stops.matched is not None:
-            return None, self._ended("stop", pieces, now_s)
+            return self._closed("stop", record, pieces, now_s)
         if self._guide is not None and self._guide.is_complete:
-            return None, self._ended("stop", pieces + self._flushed(), now_s)
+            return self._closed("stop", record, pieces + self._flushed(), now_s)
         if count >= self._submit.max_tokens or len(self.sequence.tokens) + 1 >= context_length:
-            return None, self._ended("length", pieces + self._flushed(), now_s)
+            return self._closed("length", record, pieces + self._flushed(), now_s)
         if self._guide is not None:
             self._guide.look_ahead()
-        return token, Update(self.id, pieces=_records(pieces))
+        return token, Update(self.id, pieces=self._records(self._timely(record, pieces)))
+
+    def _closed(
+        self, reason: FinishReason, token: Token, pieces: list[Piece], now_s: float
+    ) -> tuple[int | None, Update]:
+        """The end that a token brings: now, or once it has run where it is told with its readout."""
+        if not self._is_early(token, pieces):
+            return None, self._ended(reason, pieces, now_s)
+        self._reason = reason
+        self.sequence.is_ending = True
+        return token.id, Update(self.id, pieces=self._records(self._timely(token, pieces)))
+
+    def _timely(self, token: Token, pieces: list[Piece]) -> list[Piece]:
+        """What can be told now that a token was sampled: what waited for the one before, and what it adds."""
+        waited, self._early = self._early, []
+        if not self._is_early(token, pieces):
+            return waited + pieces
+        self._early = pieces
+        return waited
+
+    def _is_early(self, token: Token, pieces: list[Piece]) -> bool:
+        """Whether pieces tell of a token that is to be read and has not run yet."""
+        if not clipped(self.sequence.readout, token.position, token.position + 1):
+            return False
+        return any(told is token for piece in pieces for told in piece.tokens)
 
     def _choose(self, context: NativeContext, row: int, logits: Floats) -> tuple[int, Token]:
         position = len(self.sequence.tokens)
@@ -189,7 +252,7 @@ class Job:
         error: NotANumber | OffGrammar | None = None,
     ) -> Update:
         end = self._end(reason, self.sequence.generated_tokens + 1, now_s, error)
-        return Update(self.id, pieces=_records(pieces), end=end)
+        return Update(self.id, pieces=self._records(self._early + pieces), end=end)
 
     def _end(
         self,
@@ -212,25 +275,23 @@ class Job:
             code=error.code if isinstance(error, OffGrammar) else None,
         )
 
+    def _unscored(self, position: int) -> TokenRecord:
+        token = self.sequence.tokens[position]
+        return TokenRecord(token, self._vocabulary[token][0], position)
 
-def _foretelling(asked: Spans) -> Spans:
-    """The positions whose logits foretell the tokens at some others: each the one before."""
-    return shifted(asked, -1)
+    def _records(self, pieces: list[Piece]) -> list[PieceRecord]:
+        return [
+            PieceRecord(piece.text, piece.is_special, [self._record(token) for token in piece.tokens])
+            for piece in pieces
+        ]
+
+    def _record(self, token: Token) -> TokenRecord:
+        top = [(each.id, each.piece, each.logprob) for each in token.top]
+        readout = self._readouts.pop(token.position, b"")
+        return TokenRecord(token.id, token.piece, token.position, token.logprob, top, readout)
 
 
 def _withheld(submit: Submit, vocabulary: Vocabulary) -> Ids:
     """The tokens that would end an answer before it is as long as it must be."""
     ends = vocabulary.end_tokens.union(submit.stop_tokens)
     return np.fromiter(ends, np.int64, len(ends))
-
-
-def _records(pieces: list[Piece]) -> list[PieceRecord]:
-    return [
-        PieceRecord(piece.text, piece.is_special, [_record(token) for token in piece.tokens])
-        for piece in pieces
-    ]
-
-
-def _record(token: Token) -> TokenRecord:
-    top = [(each.id, each.piece, each.logprob) for each in token.top]
-    return TokenRecord(token.id, token.piece, token.position, token.logprob, top)

@@ -59,6 +59,8 @@ void llama_model_free(void *model);
 void *llama_init_from_model(void *model, struct llama_context_params params);
 void llama_free(void *context);
 const void *llama_model_get_vocab(void *model);
+int32_t llama_model_n_embd(void *model);
+int32_t llama_model_n_layer(void *model);
 int32_t llama_model_n_swa(void *model);
 bool llama_model_is_recurrent(void *model);
 bool llama_model_is_hybrid(void *model);
@@ -89,6 +91,8 @@ void *llama_get_memory(void *context);
 bool llama_memory_seq_rm(void *memory, llama_seq_id sequence, llama_pos start, llama_pos end);
 void llama_memory_seq_cp(void *memory, llama_seq_id source, llama_seq_id target, llama_pos start,
                          llama_pos end);
+int32_t llama_set_adapter_cvec(void *context, const float *data, size_t count, int32_t hidden_size,
+                               int32_t first_layer, int32_t last_layer);
 size_t llama_state_seq_get_size(void *context, llama_seq_id sequence);
 size_t llama_state_seq_get_data(void *context, uint8_t *data, size_t size, llama_seq_id sequence);
 size_t llama_state_seq_set_data(void *context, const uint8_t *data, size_t size, llama_seq_id sequence);
@@ -101,6 +105,10 @@ void *llama_sampler_init_temp(float temperature);
 void *llama_sampler_init_dist(uint32_t seed);
 llama_token llama_sampler_sample(void *chain, void *context, int32_t row);
 void llama_sampler_free(void *sampler);
+const char *ggml_get_name(const void *tensor);
+int64_t ggml_nelements(const void *tensor);
+size_t ggml_nbytes(const void *tensor);
+void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset, size_t size);
 """
 
 CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
@@ -176,7 +184,7 @@ class Library:
             del self._errors[:-8]
 
     def _check_symbols(self, path: Path) -> None:
-        names = re.findall(r"^[a-z].*?\*?\b(llama_\w+)\(", DECLARATIONS, re.MULTILINE)
+        names = re.findall(r"^[a-z].*?\*?\b((?:llama|ggml)_\w+)\(", DECLARATIONS, re.MULTILINE)
         missing = [name for name in names if not hasattr(self.lib, name)]
         if missing:
             raise _unusable(f"{path} lacks {', '.join(missing)}")
@@ -270,6 +278,8 @@ class NativeModel:
         self.end_tokens = tuple(
             token for token in range(self.vocabulary_size) if lib.llama_vocab_is_eog(self._vocab, token)
         )
+        self.hidden_size: int = lib.llama_model_n_embd(pointer)
+        self.block_count: int = lib.llama_model_n_layer(pointer)
         self.vector_size: int = lib.llama_model_n_embd_out(pointer)
         self.class_count: int = lib.llama_model_n_cls_out(pointer)
 
@@ -357,10 +367,12 @@ class NativeModel:
         kv_type: str,
         flash_attention: bool | None,
         pooling: Pooling | None = None,
+        eval_callback: tuple[Any, Any] | None = None,
     ) -> "NativeContext":
         """A context over this model's weights; `cells` is the total over all slots.
 
-        With a `pooling` its batches give vectors: of each row with "none", else of each slot.
+        With a `pooling` its batches give vectors: of each row with "none", else of each slot. An
+        `eval_callback`, with its user data, sees its tensors; whoever gives it keeps both alive.
         """
         params = self.library.lib.llama_context_default_params()
         params.n_ctx = cells
@@ -374,6 +386,8 @@ class NativeModel:
         if pooling is not None:
             params.embeddings = True
             params.pooling_type = POOLINGS[pooling]
+        if eval_callback is not None:
+            params.cb_eval, params.cb_eval_user_data = eval_callback
         pointer = self.library.lib.llama_init_from_model(self._pointer, params)
         if pointer == self.library.ffi.NULL:
             raise LoadFailed(
@@ -437,6 +451,19 @@ class NativeContext:
         if status != 0:
             raise EngineFailed(f"llama_decode returned {status} for a batch of {row} tokens.")
         return rows
+
+    def steer(self, vectors: Floats | None) -> None:
+        """Add a vector after each layer from 1 on, `[layers, hidden]`, to all that is decoded from now on."""
+        size, last = self._model.hidden_size, self._model.block_count - 1
+        if vectors is None:
+            status = self._lib.llama_set_adapter_cvec(self._pointer, self._ffi.NULL, 0, size, 1, last)
+        else:
+            assert vectors.shape == (last, size)
+            held = np.ascontiguousarray(vectors, np.float32)
+            data = self._ffi.cast("const float *", held.ctypes.data)
+            status = self._lib.llama_set_adapter_cvec(self._pointer, data, held.size, size, 1, last)
+        if status != 0:
+            raise EngineFailed(f"The library could not steer: {self._model.library.last_error()}")
 
     def logits(self, row: int) -> Floats:
         """The logits of a row of the last batch, as a view that sampling may change."""
@@ -540,6 +567,8 @@ class SavedState:
     MARGIN: Final = 1024
     """Four bytes for each of the most slots that a context can have."""
     HEADER: Final = 12
+    WORD: Final = 4
+    """What the size of the cells is a multiple of, so that the words after them can be written in place."""
 
     def __init__(self, words: npt.NDArray[np.uint32], magic: int, end: int) -> None:
         self._words = words

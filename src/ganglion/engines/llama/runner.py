@@ -11,17 +11,17 @@ from time import perf_counter
 from typing import assert_never
 
 from ganglion.core.errors import EngineFailed
-from ganglion.engines.llama.library import NativeContext, NativeModel, SavedState
+from ganglion.engines.concept_pack import ConceptBook
+from ganglion.engines.llama.capture import Capture, Run, Split
+from ganglion.engines.llama.library import Floats, NativeContext, NativeModel, SavedState
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.engines.llama.steering import Steerer
 from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import Spans, shifted
-
-Run = tuple[int, int, list[int], bool]
-"""Slot, first position, tokens, and whether the last one's logits are wanted."""
 
 
 @dataclass(slots=True, eq=False)
@@ -36,21 +36,29 @@ class Aside:
 
 
 class Runner:
-    """One native context a lane, and the blobs that were parked."""
+    """One native context a lane, and the blobs that were parked; with a book, concepts are read out."""
 
-    def __init__(self, model: NativeModel, plan: EnginePlan) -> None:
+    def __init__(self, model: NativeModel, plan: EnginePlan, book: ConceptBook | None = None) -> None:
+        batches = [max(LARGEST_CHUNK, lane.slots) for lane in plan.lanes]
+        self._captures = [Capture(model, book, batch=batch) for batch in batches] if book is not None else []
         self._lanes = [
             model.new_context(
                 cells=lane.total_cells,
                 slots=lane.slots + lane.is_shared,
                 is_unified=lane.is_shared,
-                batch=max(LARGEST_CHUNK, lane.slots),
+                batch=batches[number],
                 threads=plan.threads,
                 kv_type=plan.kv_type,
                 flash_attention=False if plan.is_deterministic else None,
+                eval_callback=self._captures[number].filter.hook if self._captures else None,
             )
-            for lane in plan.lanes
+            for number, lane in enumerate(plan.lanes)
         ]
+        self._steerer = Steerer(book, model.block_count)
+        self._steered_by = [""] * len(self._lanes)
+        for capture, context in zip(self._captures, self._lanes, strict=False):
+            capture.learn(context)
+        self._can_trim = model.can_trim
         self._shapes = plan.lanes
         self._spare = plan.lanes[-1].slots
         """A slot of the shared lane that nothing lives in, for cutting what is read whole."""
@@ -58,11 +66,29 @@ class Runner:
         self._aside: Aside | None = None
         self.decode_s = 0.0
 
+    def can_steer(self, steering: str) -> bool:
+        """Whether the vectors of a steering are there."""
+        return not steering or self._steerer.knows(steering)
+
     def lane(self, number: int) -> NativeContext:
         """The context behind a lane, once no step in the background uses it."""
         if self._aside is not None and self._aside.step.lane == number:
             self._aside.computed.wait()
         return self._lanes[number]
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether a step in the background was started and not collected yet."""
+        return self._aside is not None
+
+    @property
+    def reads_outputs(self) -> bool:
+        """Whether a position can be read only where its logits are wanted."""
+        return any(capture.reads_outputs for capture in self._captures)
+
+    def readouts(self, lane: int, first: int, count: int) -> Floats:
+        """What the last batch of a lane read of rows that follow each other: `[rows, layers, concepts]`."""
+        return self._captures[lane].values(first, count)
 
     def run(
         self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]
@@ -70,7 +96,8 @@ class Runner:
         """Run a step; returns the logits row of each sequence that wanted one."""
         runs = self._prepare(step, pool, sequences)
         began_s = perf_counter()
-        rows = self.lane(step.lane).decode(runs, _more_rows(step))
+        self.lane(step.lane)  # once nobody uses it
+        rows = self._decode(step, runs)
         self.decode_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
@@ -89,7 +116,7 @@ class Runner:
         def compute() -> None:
             began_s = perf_counter()
             try:
-                aside.rows = _rows_of(step, self._lanes[step.lane].decode(runs, _more_rows(step)))
+                aside.rows = _rows_of(step, self._decode(step, runs))
             except Exception as error:  # noqa: BLE001 - raised again where it is collected
                 aside.error = error
             aside.elapsed_s = perf_counter() - began_s
@@ -121,13 +148,43 @@ class Runner:
             return self.lane(source.lane).save(source.slot)
         return self._blobs[source]
 
+    def cut(self, source: Place | BlobId, length: int) -> SavedState:
+        """What a slot or a blob holds, its first positions at least."""
+        return self._cut(source, length) if isinstance(source, Place) else self._blobs[source]
+
+    def sample(self) -> SavedState:
+        """One cell as the library writes it here, to know states of this model by."""
+        lane = self.lane(len(self._lanes) - 1)
+        lane.decode([(self._spare, 0, [0], False)])
+        state = lane.save(self._spare)
+        lane.trim(self._spare, 0)
+        return state
+
     def hold(self, blob: BlobId, state: SavedState) -> None:
         """Keep a state that the pool adopted."""
         self._blobs[blob] = state
 
+    def _decode(self, step: Step, runs: list[Run]) -> list[int | None]:
+        context = self._lanes[step.lane]
+        more = _more_rows(step)
+        if not self._captures:
+            return context.decode(runs, more)
+        capture = self._captures[step.lane]
+        read = _read_rows(step)
+        return capture.decode(
+            context, runs, (*more, *read) if capture.reads_outputs else more, read, self._split(step.lane)
+        )
+
+    def _split(self, lane: int) -> Split:
+        """How the library computes a lane's batches: several caches in one are read evenly."""
+        if not self._can_trim:
+            return "even"
+        return "whole" if self._shapes[lane].is_shared else "consecutive"
+
     def _prepare(self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]) -> list[Run]:
         for move in step.moves:
             self._carry_out(move)
+        self._steer(step)
         return [
             (
                 pool.place(chunk.sequence).slot,
@@ -137,6 +194,12 @@ class Runner:
             )
             for chunk in step.chunks
         ]
+
+    def _steer(self, step: Step) -> None:
+        if self._steered_by[step.lane] != step.steering:
+            vectors = self._steerer.vectors(step.steering) if step.steering else None
+            self.lane(step.lane).steer(vectors)
+            self._steered_by[step.lane] = step.steering
 
     def _carry_out(self, move: Move) -> None:
         match move:
@@ -188,6 +251,15 @@ def _more_rows(step: Step) -> Spans:
         span
         for chunk, first in zip(step.chunks, step.first_rows(), strict=True)
         for span in shifted(chunk.wanted, first - chunk.start)
+    )
+
+
+def _read_rows(step: Step) -> Spans:
+    """The rows of the batch at the positions whose residual stream is wanted."""
+    return tuple(
+        span
+        for chunk, first in zip(step.chunks, step.first_rows(), strict=True)
+        for span in shifted(chunk.readout, first - chunk.start)
     )
 
 

@@ -4,14 +4,13 @@ Law: a file has its final name only when it is whole, and is believed only after
 when it is indexed, the cells' when they are read. What cannot be believed is deleted. Only names that this
 module gives are ever deleted. Files hold prompts, so that nobody but their owner may read them.
 
-A file is `prefix, header, cells`. Its folder is named for everything that makes cells fit: the model file's
+A file is what `state_bytes` says. Its folder is named for everything that makes cells fit: the model file's
 content, the library, the type of the cache. A changed model finds an empty folder, and the old one ages out.
 """
 
 import os
 import re
 import stat
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,21 +19,13 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import BinaryIO, Final
 
-import msgspec
-import numpy as np
-
 from ganglion.engines.llama.library import SavedState
+from ganglion.engines.llama.state_bytes import TOKEN, Header, checksum_of, head_of, read_head, token_bytes
 from ganglion.scheduler.catalogue import Catalogue
 from ganglion.scheduler.places import BlobId, Place
 from ganglion.scheduler.pool import Hot
 from ganglion.scheduler.prefix import Digests
 
-FORMAT: Final = b"ganglion kv 1\n\0\0"
-PREFIX: Final = struct.Struct("<16sI32s")
-"""The format, the header's length and its checksum."""
-TOKEN: Final = np.dtype("<i4")
-MAX_HEADER_BYTES: Final = 16 * 2**20
-"""Four bytes a token and a salt; a longer header is no header."""
 MAX_FILES: Final = 1024
 """Over all models: what is indexed when a worker starts costs some 40 µs a file."""
 PIECE_BYTES: Final = 8 * 2**20
@@ -45,17 +36,6 @@ STALE_S: Final = 60.0
 FOLDER_NAME: Final = re.compile(r"[0-9a-f]{32}")
 FILE_NAME: Final = re.compile(r"[0-9a-f]{64}")
 UNFINISHED_NAME: Final = re.compile(r"[0-9a-f]{64}\.[0-9]{1,10}\.part")
-
-
-class Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What a file says of its cells."""
-
-    stamp: bytes
-    salt: str
-    tokens: bytes
-    magic: int
-    size_bytes: int
-    checksum: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,8 +50,7 @@ class Shelved:
     @property
     def tokens(self) -> list[int]:
         """The tokens whose cells these are."""
-        found: list[int] = np.frombuffer(self.header.tokens, TOKEN).tolist()
-        return found
+        return self.header.token_list()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +111,13 @@ class Shelf:
         for prefix in hot:
             if monotonic() > until_s or count == MAX_FILES:
                 break
-            tokens = np.asarray(prefix.tokens, TOKEN).tobytes()
+            tokens = token_bytes(prefix.tokens)
             path = self._folder / _name(prefix.salt, tokens)
             if path.exists():
                 size = path.stat().st_size
             else:
                 state = state_of(prefix.source)
-                head = _head(self._stamp, prefix.salt, tokens, state)
+                head = head_of(self._stamp, prefix.salt, tokens, state.magic, state.cells)
                 size = len(head) + len(state.cells)
                 if size > room:
                     continue
@@ -159,7 +138,7 @@ class Shelf:
         return Kept(count, self._max_bytes - room)
 
     def _index(self, path: Path, header: Header, start: int) -> None:
-        entry = self._catalogue.add(header.salt, np.frombuffer(header.tokens, TOKEN).tolist())
+        entry = self._catalogue.add(header.salt, header.token_list())
         self._catalogue.index(entry)
         self._shelved[entry.key] = Shelved(entry.key, path, header, start)
 
@@ -184,7 +163,7 @@ def read_state(shelved: Shelved) -> SavedState | None:
             count = file.readinto(state.cells)  # type: ignore[attr-defined] # typeshed's BinaryIO lacks it
     except (OSError, MemoryError):
         return None
-    if count != shelved.header.size_bytes or _checksum(state.cells) != shelved.header.checksum:
+    if count != shelved.header.size_bytes or checksum_of(state.cells) != shelved.header.checksum:
         return None
     with suppress(OSError):
         os.utime(shelved.path)
@@ -206,32 +185,13 @@ def _name(salt: str, tokens: bytes) -> str:
     return blake2b(tokens, digest_size=32, key=blake2b(salt.encode()).digest()).hexdigest()
 
 
-def _checksum(data: bytes | memoryview) -> bytes:
-    return blake2b(data, digest_size=32).digest()
-
-
-def _head(stamp: bytes, salt: str, tokens: bytes, state: SavedState) -> bytes:
-    cells = state.cells
-    header = msgspec.msgpack.encode(Header(stamp, salt, tokens, state.magic, len(cells), _checksum(cells)))
-    return PREFIX.pack(FORMAT, len(header), _checksum(header)) + header
-
-
 def _read_header(path: Path, stamp: bytes) -> tuple[Header, int] | None:
     """What a file says of itself and where its cells begin; None when it cannot be believed."""
     try:
         with _opened(path) as file:
-            prefix = file.read(PREFIX.size)
-            form, length, checksum = PREFIX.unpack(prefix)
-            body = file.read(length) if form == FORMAT and length <= MAX_HEADER_BYTES else b""
-            size = os.fstat(file.fileno()).st_size
-        if _checksum(body) != checksum:
-            return None
-        header = msgspec.msgpack.decode(body, type=Header)
-    except (OSError, struct.error, msgspec.MsgspecError):
+            return read_head(file, os.fstat(file.fileno()).st_size, stamp)
+    except OSError:
         return None
-    start = PREFIX.size + length
-    is_whole = size == start + header.size_bytes and len(header.tokens) % TOKEN.itemsize == 0
-    return (header, start) if is_whole and header.stamp == stamp else None
 
 
 def _opened(path: Path) -> BinaryIO:

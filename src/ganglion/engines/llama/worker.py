@@ -18,8 +18,10 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 
 import msgspec
+import numpy as np
 
 from ganglion.core.errors import GanglionError
+from ganglion.engines.concept_pack import ConceptBook
 from ganglion.engines.ipc import (
     PREFIX,
     Abort,
@@ -29,8 +31,6 @@ from ganglion.engines.ipc import (
     End,
     FromWorker,
     Gone,
-    KvLoaded,
-    KvSaved,
     Load,
     LoadKv,
     Ping,
@@ -50,11 +50,13 @@ from ganglion.engines.ipc import (
     encode,
     to_worker,
 )
+from ganglion.engines.llama.concepts import load_book
 from ganglion.engines.llama.faults import strike
 from ganglion.engines.llama.guide import Guide, Guided, Guides
 from ganglion.engines.llama.hot import HotPrefixes, Recalled, open_shelf
 from ganglion.engines.llama.job import Job, Vocabulary
-from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.kv_states import Judged, KvStates
+from ganglion.engines.llama.library import NativeModel, open_library
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
 from ganglion.engines.llama.runner import Aside, Runner
 from ganglion.engines.llama.sampling import NotANumber
@@ -65,8 +67,9 @@ from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import merged
 
-Item = Submit | Abort | SaveKv | LoadKv | Stop | Aside | Recalled | Guided
+Item = Submit | Abort | SaveKv | LoadKv | Judged | Stop | Aside | Recalled | Guided
 Inbox = SimpleQueue[Item]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
@@ -107,11 +110,14 @@ class Line:
 class Loop:
     """The step loop over one loaded model."""
 
-    def __init__(self, model: NativeModel, plan: EnginePlan, line: Line) -> None:
+    def __init__(
+        self, model: NativeModel, plan: EnginePlan, line: Line, book: ConceptBook | None = None
+    ) -> None:
         self._model = model
         self._plan = plan
         self._line = line
-        self._runner = Runner(model, plan)
+        self._book = book
+        self._runner = Runner(model, plan, book)
         self._vocabulary = Vocabulary(model)
         shape = PoolShape(plan.lanes, plan.parked_tokens, can_trim=model.can_trim)
         self._pool = KvPool(shape)
@@ -125,6 +131,7 @@ class Loop:
         )
         self._scorer = Scorer(self._vocabulary, model.vocabulary_size)
         self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
+        self._states = KvStates(model, plan, self._pool, self._runner, send=line.send, report=lambda _: None)
         self._jobs: dict[int, Job] = {}
         self._compiling: dict[int, Submit] = {}
         """Requests whose grammar is not ready yet."""
@@ -137,6 +144,9 @@ class Loop:
     def run(self, inbox: Inbox) -> None:
         """Step for ever, taking in what arrived between steps."""
         self._hot = HotPrefixes(open_shelf(self._plan, self._model), self._pool, self._runner, inbox.put)
+        self._states = KvStates(
+            self._model, self._plan, self._pool, self._runner, send=self._line.send, report=inbox.put
+        )
         self._guides = Guides(self._model, inbox.put, self._compiling)
         while True:
             self._take_in(inbox, is_blocking=self._scheduler.is_idle)
@@ -180,10 +190,10 @@ class Loop:
                 self._take_guide(item)
             case Recalled():
                 self._schedule(self._hot.take_in(item))
-            case SaveKv(id=number):
-                self._line.send(KvSaved(number, b""))
-            case LoadKv(id=number):
-                self._line.send(KvLoaded(number, 0))
+            case SaveKv() | LoadKv():
+                self._states.ask(item)
+            case Judged():
+                self._states.take_in(item)
             case Stop(keep_s=keep_s):
                 self._hot.keep(keep_s)
                 os._exit(0)
@@ -198,6 +208,7 @@ class Loop:
                 self._step_s += elapsed_s
                 # While the foreground computed, the background hardly did: that time says nothing about it.
                 self._conclude(step, rows, max(elapsed_s - self._foreground_s, 0.0))
+                self._states.go_on()
 
     def _take_guide(self, guided: Guided) -> None:
         submit = self._compiling.pop(guided.id, None)
@@ -211,7 +222,21 @@ class Loop:
         self._line.send(Stepped([Update(guided.id, end=end)], self._load()))
 
     def _begin(self, submit: Submit, guide: Guide | None = None) -> None:
-        job = Job(submit, self._model, self._vocabulary, monotonic(), guide)
+        job = Job(
+            submit,
+            self._model,
+            self._vocabulary,
+            monotonic(),
+            guide,
+            readout=merged(submit.readout_ranges, self._plan.context) if self._book is not None else (),
+            reads_outputs=self._runner.reads_outputs,
+        )
+        if not self._runner.can_steer(job.sequence.steering):
+            # The server asks only for what it was told of; a pack was changed while a worker was restarted.
+            job.free()
+            end = End("failed", 0, None, 0.0, 0.0, 0.0, "The model's concepts have changed; load it anew.")
+            self._line.send(Stepped([Update(submit.id, end=end)], self._load()))
+            return
         self._jobs[job.id] = job
         self._schedule(self._hot.enter(job.sequence))
 
@@ -245,12 +270,12 @@ class Loop:
                 job.is_announced = True
                 started = job.sequence.prompt_tokens, job.sequence.cached_tokens
                 updates.append(Update(job.id, started=started, scored=self._scored_first(job)))
-            if chunk.wanted:
-                scored = self._score(job, chunk, context, first_row, now_s)
-                updates.append(scored)
-                if scored.end is not None or row is None:
-                    sane.append((job.prompt_hash, scored.end is None))
-                if scored.end is not None:
+            if chunk.wanted or chunk.readout:
+                told = self._tell(job, chunk, step.lane, first_row, now_s)
+                updates += [told] if told.scored or told.end is not None else []
+                if told.end is not None or row is None:
+                    sane += self._evidence(job, is_sound=told.end is None)
+                if told.end is not None:
                     continue
             if row is None:
                 updates.append(job.read(chunk.start + chunk.count, now_s))
@@ -260,7 +285,7 @@ class Loop:
                 strike(self._plan.faults, job.sequence.tokens, generated, context.logits(row).fill)
             token, update = job.take(context, row, self._plan.context, now_s)
             updates.append(update)
-            sane.append((job.prompt_hash, _is_sound(update)))
+            sane += self._evidence(job, is_sound=_is_sound(update))
             if token is not None:
                 sampled[job.id] = token
         self._sanity.check(sane)
@@ -270,20 +295,38 @@ class Loop:
                 self._end(update.id, is_sound=_is_sound(update))
         self._line.send(Stepped(updates, self._load()))
 
+    def _evidence(self, job: Job, *, is_sound: bool) -> list[tuple[int, bool]]:
+        """What a row says about the device: no number says nothing, where vectors or KV are a client's."""
+        is_own = not job.sequence.steering and not self._states.came_from_outside(job.sequence.salt)
+        return [(job.prompt_hash, is_sound)] if is_sound or is_own else []
+
     def _scored_first(self, job: Job) -> list[TokenRecord]:
         return [self._scorer.unscored(job.sequence.tokens[0], 0)] if job.scores_first else []
 
-    def _score(self, job: Job, chunk: Chunk, context: NativeContext, first_row: int, now_s: float) -> Update:
-        """The logprobs of those tokens that the chunk's wanted rows foretell."""
-        records: list[TokenRecord] = []
+    def _tell(self, job: Job, chunk: Chunk, lane: int, first_row: int, now_s: float) -> Update:
+        """What a chunk says of tokens: logprobs of those it foretells, readouts of its own."""
         try:
-            for start, end in chunk.wanted:
-                logits = context.logits_of(first_row + start - chunk.start, end - start)
-                foretold = job.sequence.tokens[start + 1 : end + 1]
-                records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+            scored = self._score(job, chunk, lane, first_row)
+            return job.note(scored, self._readouts(chunk, lane, first_row))
         except NotANumber as error:
             return job.fail(error, now_s)
-        return Update(job.id, scored=records)
+
+    def _score(self, job: Job, chunk: Chunk, lane: int, first_row: int) -> list[TokenRecord]:
+        records: list[TokenRecord] = []
+        for start, end in job.foretelling(chunk):
+            logits = self._runner.lane(lane).logits_of(first_row + start - chunk.start, end - start)
+            foretold = job.sequence.tokens[start + 1 : end + 1]
+            records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+        return records
+
+    def _readouts(self, chunk: Chunk, lane: int, first_row: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        for start, end in chunk.readout:
+            values = self._runner.readouts(lane, first_row + start - chunk.start, end - start)
+            if not np.isfinite(values).all():
+                raise NotANumber("The model's residual stream is not a number; it cannot be read out.")
+            found += ((start + place, row.tobytes()) for place, row in enumerate(values))
+        return found
 
     def _load(self) -> Load:
         return Load(
@@ -363,13 +406,15 @@ def _answer(model: NativeModel, question: Tokenize | Detokenize) -> FromWorker:
             return Detokenized(question.id, text, pieces if in_pieces else [])
 
 
-def _ready(model: NativeModel, plan: EnginePlan, load_s: float) -> Ready:
+def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None, load_s: float) -> Ready:
     return Ready(
         model.vocabulary_size,
         load_s,
         model.signs(),
         ranks=plan.vectors.pooling == "rank",
         rank_template=model.metadata("tokenizer.chat_template.rerank"),
+        concepts=[] if book is None else list(book.manifest.concepts),
+        readout_layers=[] if book is None else list(book.manifest.layers),
     )
 
 
@@ -392,11 +437,12 @@ def main() -> None:
     began_s = monotonic()
     try:
         model = open_library().load_model(plan.path, gpu_layers=plan.gpu_layers)
-        loop = Loop(model, plan if model.has_one_cache else plan.in_one_lane(), line)
+        book = load_book(plan, model)
+        loop = Loop(model, plan if model.has_one_cache else plan.in_one_lane(), line, book)
     except GanglionError as error:
         line.send(_refused(0, error))
         sys.exit(1)
-    line.send(_ready(model, plan, monotonic() - began_s))
+    line.send(_ready(model, plan, book, monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
     questions: Questions = SimpleQueue()
     inputs: Inputs = SimpleQueue()

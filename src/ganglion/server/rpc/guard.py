@@ -1,0 +1,205 @@
+"""What every call passes, whatever its service: it is named, judged, run, ended with a status and logged.
+
+Law: nothing leaves but a typed status. A call without a valid key ends before its first message is read,
+also when no such method exists. A client that goes cancels its call's task, which closes what it reads from.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, closing
+from typing import Any
+from urllib.parse import quote
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ganglion.core.errors import (
+    DeadlineExceeded,
+    GanglionError,
+    InvalidValue,
+    MissingParameter,
+    RouteNotFound,
+    ServerError,
+    ShuttingDown,
+)
+from ganglion.server.alarm import Alarm
+from ganglion.server.keys import KeyRing
+from ganglion.server.metrics import Metrics
+from ganglion.server.rpc.caller import CALLER, Caller, named, tenant_of
+from ganglion.server.rpc.statuses import code_of, details_of, trailers_of
+from ganglion.server.settings import ServerSettings
+
+logger = logging.getLogger("ganglion.server")
+request_logger = logging.getLogger("ganglion.request")
+
+Handler = Any
+"""A RpcMethodHandler; its types know nothing of asyncio."""
+Context = grpc.aio.ServicerContext[Any, Any]
+Work = Callable[[Context], Awaitable[Any]]
+
+_METHOD_SHOWN = 200
+# A method's name is the client's to choose: those that nobody serves share one label.
+_UNKNOWN_METHOD = "unknown"
+_FAREWELL_S = 2.0
+"""For the status of a client that has stopped reading."""
+
+
+class Guard(grpc.aio.ServerInterceptor):
+    """The one interceptor."""
+
+    def __init__(self, keys: KeyRing, settings: ServerSettings, metrics: Metrics) -> None:
+        self._keys = keys
+        self._settings = settings
+        self._metrics = metrics
+        self._running: set[asyncio.Task[Any]] = set()
+        self._is_ending = False
+
+    async def intercept_service(
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler:
+        """The same method behind the guard, as one that takes bytes and gives them.
+
+        The wire does not tell how many messages a call has, so each is read as a stream, and here.
+        """
+        handler = await continuation(handler_call_details)
+        if handler is not None and handler.response_streaming:
+            return self._stream(handler, handler_call_details)
+        return self._whole(handler, handler_call_details)
+
+    async def end(self, within_s: float) -> None:
+        """End every call with UNAVAILABLE, and those that still come; waits so long for them to be told."""
+        self._is_ending = True
+        for task in self._running:
+            task.cancel()
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=within_s)
+
+    def _whole(self, handler: Handler | None, details: grpc.HandlerCallDetails) -> Handler:
+        async def work(context: Context) -> bytes:
+            assert handler is not None
+            if handler.request_streaming:
+                message = await handler.stream_unary(self._messages(handler, context), context)
+            else:
+                message = await handler.unary_unary(await self._message(handler, context), context)
+            return bytes(handler.response_serializer(message))
+
+        async def run(_: object, context: Context) -> Any:
+            return await self._run(handler, details, context, work)
+
+        return grpc.stream_unary_rpc_method_handler(run)
+
+    def _stream(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
+        async def work(context: Context) -> None:
+            if handler.request_streaming:
+                told = handler.stream_stream(self._messages(handler, context), context)
+            else:
+                told = handler.unary_stream(await self._message(handler, context), context)
+            with closing(Alarm()) as alarm:
+                async with aclosing(told):
+                    async for message in told:
+                        await self._write(context, handler.response_serializer(message), alarm)
+
+        async def run(_: object, context: Context) -> None:
+            await self._run(handler, details, context, work)
+
+        return grpc.stream_stream_rpc_method_handler(run)
+
+    async def _run(
+        self, handler: Handler | None, details: grpc.HandlerCallDetails, context: Context, work: Work
+    ) -> Any:
+        """Run one call to its end, and account for it."""
+        began_s = time.monotonic()
+        method, metadata = details.method, details.invocation_metadata or ()
+        request_id = named(metadata)
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        outcome = "CANCELLED"
+        try:
+            await context.send_initial_metadata((("x-request-id", request_id),))
+            try:
+                tenant = tenant_of(method, metadata, self._keys)
+                if self._is_ending:
+                    raise _leaving()
+                if handler is None:
+                    raise RouteNotFound(f"There is no method {method[:_METHOD_SHOWN]}.")
+                CALLER.set(Caller(tenant, request_id))
+                answer = await work(context)
+                outcome = "OK"
+                return answer
+            except GanglionError as raised:
+                error = raised
+            except asyncio.CancelledError:
+                if not self._is_ending or context.cancelled():
+                    raise
+                task.uncancel()
+                error = _leaving()
+            except Exception:
+                if context.cancelled() or context.done():
+                    raise asyncio.CancelledError from None
+                logger.exception("a call failed, request_id=%s", request_id)
+                error = ServerError("Something failed inside the server.")
+            outcome = error.grpc
+            await _abort(context, error)
+        finally:
+            self._running.discard(task)
+            label = _UNKNOWN_METHOD if handler is None else method
+            self._metrics.rpcs.labels(label, outcome).inc()
+            _log(method, outcome, time.monotonic() - began_s, request_id)
+
+    async def _message(self, handler: Handler, context: Context) -> Any:
+        """The one message of a call."""
+        async with aclosing(self._messages(handler, context)) as messages:
+            async for message in messages:
+                return message
+        raise MissingParameter("The call ended without a message.")
+
+    async def _messages(self, handler: Handler, context: Context) -> AsyncGenerator[Any, None]:
+        """The messages of a call, read here so that each has its time and a broken one is told as such."""
+        limit_s = self._settings.body_s
+        while True:
+            try:
+                async with asyncio.timeout(limit_s):
+                    data = await context.read()
+            except TimeoutError:
+                raise DeadlineExceeded("message", limit_s) from None
+            if data is grpc.aio.EOF:
+                return
+            assert handler.request_deserializer is not None
+            try:
+                message = handler.request_deserializer(data)
+            except DecodeError:
+                raise InvalidValue("The message is not of the kind that this method takes.") from None
+            yield message
+
+    async def _write(self, context: Context, message: bytes, alarm: Alarm) -> None:
+        limit_s = self._settings.stalled_reader_s
+        try:
+            with alarm.after(limit_s):
+                await context.write(message)
+        except TimeoutError:
+            raise DeadlineExceeded("reader", limit_s) from None
+
+
+def _leaving() -> ShuttingDown:
+    return ShuttingDown("The server is shutting down.", hint="Retry elsewhere or in a moment.")
+
+
+async def _abort(context: Context, error: GanglionError) -> None:
+    async with asyncio.timeout(_FAREWELL_S):
+        await context.abort(code_of(error), details_of(error), trailers_of(error))
+
+
+def _log(method: str, outcome: str, took_s: float, request_id: str) -> None:
+    if request_logger.isEnabledFor(logging.INFO):
+        request_logger.info(
+            "method=%s status=%s duration_ms=%.1f request_id=%s",
+            quote(method[:_METHOD_SHOWN]),
+            outcome,
+            took_s * 1000,
+            request_id,
+        )

@@ -1,0 +1,138 @@
+"""Where gRPC listens: the port beside HTTP's, with the same certificate and the same keys.
+
+Law: the port is taken before anything is loaded, and a port that is not free is never exchanged for another
+behind the operator's back.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import grpc
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from ganglion.core.engine import ModelState, PromptReader
+from ganglion.server.bind import BindFailed, StartRefused, bind
+from ganglion.server.drain import Gate
+from ganglion.server.keys import KeyRing
+from ganglion.server.metrics import Metrics
+from ganglion.server.rpc.guard import Guard
+from ganglion.server.rpc.handlers import generic_handler
+from ganglion.server.rpc.health import HEALTH, HealthService
+from ganglion.server.rpc.service import SERVICE, SalienceService, behaviours_of
+from ganglion.server.settings import MEBIBYTE, ServerSettings
+from ganglion.sessions.values import SessionKeeper
+from ganglion.wire.health import node_status
+
+MAX_MESSAGE_BYTES: Final = 64 * MEBIBYTE
+"""An image, or a piece of a saved session."""
+
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 0),  # else a second server would share the port and get half of the calls
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_metadata_size", 16 * 2**10),
+    ("grpc.absolute_max_metadata_size", 32 * 2**10),
+    ("grpc.max_concurrent_streams", 4096),  # of one connection: a client shares one among its sessions
+    ("grpc.server_handshake_timeout_ms", 10_000),
+    ("grpc.max_connection_idle_ms", 600_000),
+    # A client that vanished without a word is found out by a ping; one that pings too often is cut.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+)
+
+_GRACE_S: Final = 0.2
+REFLECTION: Final = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a client on this machine finds the listener."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class RpcListener:
+    """The gRPC server of a node: bound when it is made, answering once it is started."""
+
+    def __init__(self, settings: ServerSettings, gate: Gate, keys: KeyRing, metrics: Metrics) -> None:
+        self._settings = settings
+        self._gate = gate
+        self._guard = Guard(keys, settings, metrics)
+        # Beyond the gate's limit a call is told so; this one bounds those that have not sent their message.
+        self._server = grpc.aio.server(
+            interceptors=(self._guard,), options=_OPTIONS, maximum_concurrent_rpcs=2 * settings.max_in_flight
+        )
+        self.address = _listen(self._server, settings)
+
+    async def start(
+        self, keeper: SessionKeeper, reader: PromptReader, models: Callable[[], tuple[ModelState, ...]]
+    ) -> None:
+        """Answer calls."""
+        service = SalienceService(keeper, reader, models, max_text_bytes=self._settings.max_body_bytes)
+        health = HealthService((SERVICE.full_name,), lambda: self._is_serving(models()))
+        handlers = (
+            generic_handler(SERVICE, behaviours_of(service, self._gate)),
+            generic_handler(HEALTH, health.behaviours),
+        )
+        self._server.add_generic_rpc_handlers(handlers)
+        names = (SERVICE.full_name, HEALTH.full_name, REFLECTION.full_name)
+        reflection.enable_server_reflection(names, self._server)
+        await self._server.start()
+
+    async def end(self, within_s: float) -> None:
+        """End what runs with UNAVAILABLE, and what still comes."""
+        await self._guard.end(within_s)
+
+    async def stop(self) -> None:
+        """Give the port back; connections are closed in good order, as far as that takes no time."""
+        await self._server.stop(_GRACE_S)
+
+    def _is_serving(self, models: tuple[ModelState, ...]) -> bool:
+        return node_status(models, is_draining=self._gate.is_draining) in ("ok", "degraded")
+
+
+def port_of(settings: ServerSettings, http_port: int) -> int:
+    """The port to listen on; `http_port` is the one that HTTP got. 0 takes a free one."""
+    if settings.grpc_port is not None:
+        return settings.grpc_port
+    return 0 if settings.port == 0 else http_port + 1
+
+
+def _listen(server: grpc.aio.Server, settings: ServerSettings) -> Address:
+    # gRPC tells little of why it cannot have a port, and resolves names in its own way.
+    wanted = settings.grpc_port or 0
+    try:
+        with bind(replace(settings, port=wanted)) as probe:
+            host = probe.getsockname()[0]
+    except BindFailed as error:
+        raise _refusal(error.message) from None
+    try:
+        port = _add_port(server, str(Address(host, wanted)), settings)
+    except RuntimeError:
+        raise _refusal(f"Cannot listen on {Address(host, wanted)} for gRPC.") from None
+    return Address(host, port)
+
+
+def _add_port(server: grpc.aio.Server, address: str, settings: ServerSettings) -> int:
+    if settings.tls_cert is None or settings.tls_key is None:
+        return server.add_insecure_port(address)
+    try:
+        key, certificate = Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes()
+    except OSError as error:
+        raise StartRefused(
+            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
+        ) from None
+    return server.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)]))
+
+
+def _refusal(message: str) -> BindFailed:
+    return BindFailed(
+        message, hint="Choose another port for gRPC with --grpc-port, or switch it off with --no-grpc."
+    )

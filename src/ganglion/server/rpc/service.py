@@ -1,0 +1,192 @@
+"""The service `salience.v1.Salience`: a method reads its message, asks the keeper, and tells what it says."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, nullcontext
+from typing import Any, Final
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
+from ganglion.core.engine import ModelState, PromptReader
+from ganglion.core.errors import InvalidValue, ReadoutNotFound
+from ganglion.core.request import Request, TextPrompt
+from ganglion.server.drain import Gate
+from ganglion.server.naming import known_model, only_model
+from ganglion.server.rpc import told
+from ganglion.server.rpc.asked import (
+    generate_of,
+    mime_of,
+    model_of,
+    session_of,
+    steering_of,
+    tokens_of,
+    ttl_of,
+)
+from ganglion.server.rpc.caller import CALLER, Caller
+from ganglion.server.rpc.handlers import Behaviour
+from ganglion.server.rpc.uploads import Uploads
+from ganglion.sessions.values import SessionKeeper
+from ganglion.wire.salience import salience_pb2 as pb
+
+SERVICE: Final[ServiceDescriptor] = pb.DESCRIPTOR.services_by_name["Salience"]
+
+FROM_MEMORY: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManifest"})
+"""Methods that are no work: they answer also while the server drains."""
+
+MAX_DETOKENIZED: Final = 2**20
+
+Method = Callable[[Any, Caller], Any]
+
+
+class SalienceService:
+    """Every method, by the name that the descriptor gives it."""
+
+    def __init__(
+        self,
+        keeper: SessionKeeper,
+        reader: PromptReader,
+        models: Callable[[], tuple[ModelState, ...]],
+        *,
+        max_text_bytes: int,
+    ) -> None:
+        self._keeper = keeper
+        self._reader = reader
+        self._models = models
+        self._max_text_bytes = max_text_bytes
+        self._uploads = Uploads()
+        self.methods: dict[str, Method] = {
+            "OpenSession": self._open,
+            "Generate": self._generate,
+            "AppendImage": self._append_image,
+            "ForkSession": self._fork,
+            "TruncateSession": self._truncate,
+            "ListSessions": self._list,
+            "CloseSession": self._close,
+            "SaveSession": self._save,
+            "RestoreSession": self._restore,
+            "SuspendSession": self._suspend,
+            "GetReadoutManifest": self._manifest,
+            "Tokenize": self._tokenize,
+            "Detokenize": self._detokenize,
+        }
+
+    async def _open(self, message: pb.OpenSessionRequest, caller: Caller) -> pb.OpenSessionResponse:
+        opened = await self._keeper.open(
+            caller.tenant,
+            model_of(message.model),
+            ttl_s=ttl_of(message),
+            steering=steering_of(message.steering),
+        )
+        return told.opened(opened)
+
+    async def _generate(
+        self, message: pb.GenerateRequest, caller: Caller
+    ) -> AsyncGenerator[pb.GenerateEvent, None]:
+        session_id, asked = session_of(message.session_id), generate_of(message)
+        async with aclosing(self._keeper.generate(caller.tenant, session_id, asked)) as events:
+            async for event in events:
+                yield told.event(event)
+
+    async def _append_image(self, message: pb.AppendImageRequest, caller: Caller) -> pb.AppendImageResponse:
+        placed = await self._keeper.append_image(
+            caller.tenant,
+            session_of(message.session_id),
+            message.data,
+            mime_of(message.mime),
+            offset=message.offset,
+            is_truncating=message.truncating,
+        )
+        return pb.AppendImageResponse(placeholder_count=placed.count, total_length=placed.total_tokens)
+
+    async def _fork(self, message: pb.ForkSessionRequest, caller: Caller) -> pb.ForkSessionResponse:
+        forked = await self._keeper.fork(
+            caller.tenant,
+            session_of(message.session_id),
+            at=message.at if message.HasField("at") else None,
+            ttl_s=ttl_of(message),
+        )
+        return pb.ForkSessionResponse(session_id=forked.session_id, total_tokens=forked.total_tokens)
+
+    async def _truncate(
+        self, message: pb.TruncateSessionRequest, caller: Caller
+    ) -> pb.TruncateSessionResponse:
+        length = await self._keeper.truncate(caller.tenant, session_of(message.session_id), message.length)
+        return pb.TruncateSessionResponse(total_tokens=length)
+
+    async def _list(self, _: pb.ListSessionsRequest, caller: Caller) -> pb.ListSessionsResponse:
+        return told.sessions(self._keeper.sessions(caller.tenant))
+
+    async def _close(self, message: pb.CloseSessionRequest, caller: Caller) -> pb.CloseSessionResponse:
+        await self._keeper.close_session(caller.tenant, session_of(message.session_id))
+        return pb.CloseSessionResponse()
+
+    async def _save(
+        self, message: pb.SaveSessionRequest, caller: Caller
+    ) -> AsyncGenerator[pb.SessionBytes, None]:
+        session_id = session_of(message.session_id)
+        for chunk in told.chunks(
+            await self._keeper.save(caller.tenant, session_id, with_kv=not message.without_kv)
+        ):
+            yield chunk
+
+    async def _restore(
+        self, messages: AsyncIterator[pb.SessionBytes], caller: Caller
+    ) -> pb.RestoreSessionResponse:
+        async with self._uploads.taking(messages) as saved:
+            restored = await self._keeper.restore(caller.tenant, saved)
+        return pb.RestoreSessionResponse(
+            session_id=restored.session_id,
+            model=restored.model,
+            total_tokens=restored.total_tokens,
+            cached_tokens=restored.cached_tokens,
+        )
+
+    async def _suspend(self, message: pb.SuspendSessionRequest, caller: Caller) -> pb.SuspendSessionResponse:
+        suspended = await self._keeper.suspend(caller.tenant, session_of(message.session_id))
+        return pb.SuspendSessionResponse(total_tokens=suspended.total_tokens, size_bytes=suspended.size_bytes)
+
+    async def _manifest(self, message: pb.GetReadoutManifestRequest, _: Caller) -> pb.ReadoutManifest:
+        states = self._models()
+        state = known_model(states, model_of(message.model) if message.model else only_model(states))
+        if state.readout is None:
+            raise ReadoutNotFound(f"The model {state.id!r} has no readouts.", param="model")
+        return told.manifest(state.id, state.readout)
+
+    async def _tokenize(self, message: pb.TokenizeRequest, caller: Caller) -> pb.TokenizeResponse:
+        if len(message.text) > self._max_text_bytes:
+            raise InvalidValue(
+                f"Expected at most {self._max_text_bytes} characters in 'text', found {len(message.text)}.",
+                param="text",
+            )
+        prompt = TextPrompt(
+            message.text, adds_special=message.add_special, parses_special=message.parse_special
+        )
+        asked = Request(caller.request_id, model_of(message.model), prompt, tenant=caller.tenant)
+        return pb.TokenizeResponse(tokens=(await self._reader.read(asked)).tokens)
+
+    async def _detokenize(self, message: pb.DetokenizeRequest, _: Caller) -> pb.DetokenizeResponse:
+        model = model_of(message.model)
+        tokens = tokens_of("tokens", message.tokens, MAX_DETOKENIZED)
+        text = await self._reader.detokenize(model, tokens)
+        return pb.DetokenizeResponse(text=text, pieces=await self._reader.pieces(model, tokens))
+
+
+def behaviours_of(service: SalienceService, gate: Gate) -> dict[str, Behaviour]:
+    """The methods as gRPC calls them, counted by the gate where they are work."""
+    return {method.name: _behaviour(method, service.methods[method.name], gate) for method in SERVICE.methods}
+
+
+def _behaviour(method: MethodDescriptor, answer: Method, gate: Gate) -> Behaviour:
+    def admitted() -> Any:
+        return nullcontext() if method.name in FROM_MEMORY else gate.admit()
+
+    async def whole(message: Any, _: object) -> Any:
+        with admitted():
+            return await answer(message, CALLER.get())
+
+    async def stream(message: Any, _: object) -> AsyncGenerator[Any, None]:
+        with admitted():
+            async with aclosing(answer(message, CALLER.get())) as answers:
+                async for each in answers:
+                    yield each
+
+    return stream if method.server_streaming else whole
