@@ -40,7 +40,7 @@ HIDDEN_SIZE = 576
 PROMPT_TOKENS = 64
 OPEN_END = 2**32 - 1
 EVERYTHING = ((0, OPEN_END),)
-ASKED_AT_LEAST = 1 / 1.10
+ASKED_AT_LEAST = 0.91
 LOADED_AT_LEAST = 1.0
 
 talk = Console(stderr=True, highlight=False)
@@ -129,6 +129,8 @@ async def _measure(options: argparse.Namespace, rates: Rates, log: IO[bytes]) ->
             connected(HOST, ports[0], MODEL_NAME) as without,
             connected(HOST, ports[1], MODEL_NAME) as having,
         ):
+            for node in (without, having):
+                await _once(node, OFF, PARALLEL, options, "warm-up")
             for number in range(options.rounds):
                 await _round(number, without, having, options, rates)
 

@@ -113,6 +113,8 @@ class Node:
         sent_s = time.perf_counter()
         async for event in self._generate(asked, timeout=TIMEOUT_S):
             match event.WhichOneof("event"):
+                case "token" if readout and not event.token.readout:
+                    raise ServerDied("a token came without the readout that was asked for")
                 case "token" if not event.token.is_prefill:
                     times.append(time.perf_counter())
                     tokens.append(event.token.id)

@@ -41,7 +41,7 @@ class Watched:
 
     def __init__(self) -> None:
         library = open_library()
-        library.ffi.cdef(GGML)
+        library.ffi.cdef(GGML, override=True)
         self.model: NativeModel = library.load_model(str(PATH), gpu_layers=0)
         self._ffi, self._lib = library.ffi, library.lib
         self._found: dict[int, Floats] = {}
@@ -124,8 +124,9 @@ async def read_out(folder: Path, tokens: tuple[int, ...]) -> list[Token]:
     engine = LlamaEngine(read_facts(PATH), settings)
     await engine.open()
     try:
-        if engine.models()[0].readout is None:
-            pytest.skip("the worker does not read concepts out: its Ready names none")
+        manifest = engine.models()[0].readout
+        assert manifest is not None
+        assert (manifest.layers, len(manifest.concepts)) == (LAYERS, CONCEPTS)
         greedy = ResolvedSampling(temperature=0.0)
         request = TokenRequest(
             "read", tokens, GENERATED, sampling=greedy, readout=((0, None),), in_tokens=True
@@ -158,7 +159,7 @@ async def test_a_readout_is_the_stream_of_its_own_position_along_each_vector(tmp
     assert tokens[: len(prompt)] == prompt
     found = np.array([token.readout for token in told], np.float32).reshape(len(told), len(LAYERS), CONCEPTS)
     for streams, tolerance in (
-        (watched().residuals(tokens), 0.02),
+        (watched().residuals(tokens), 1e-3),
         (forward_of(PATH, tokens).residuals, 0.05),
     ):
         for place, layer in enumerate(LAYERS):
