@@ -34,12 +34,17 @@ def pss_bytes(pid: int) -> tuple[int, int]:
     total, count = 0, 0
     for process in process_tree(pid):
         try:
-            rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text()
+            total += own_pss_bytes(process.pid)
         except (FileNotFoundError, ProcessLookupError):
             continue
-        total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
         count += 1
     return total, count
+
+
+def own_pss_bytes(pid: int) -> int:
+    """The proportional set size of one process."""
+    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    return sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:")) * 1024
 
 
 async def measure(launch: Launch, log: IO[bytes], starts: int = COLD_STARTS) -> Footprint:

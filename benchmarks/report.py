@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from statistics import median
 from typing import Literal
 
@@ -14,7 +16,7 @@ from benchmarks.measure import Summary
 NOISE = 0.05
 """A ratio this near its target has neither reached nor missed it."""
 
-Unit = Literal["tok/s", "s", "ms", "MiB", "MB", "%", ""]
+Unit = Literal["tok/s", "s", "ms", "µs", "MiB", "MB", "B", "%", ""]
 Verdict = Literal["ok", "within noise", "MISS", ""]
 
 
@@ -172,6 +174,12 @@ def table(rows: Sequence[Row], title: str) -> Table:
     return drawn
 
 
+def write(rows: Sequence[Row], title: str, path: Path) -> None:
+    """The same as JSON, for whoever compares runs."""
+    document = {"title": title, "rows": [asdict(line) for line in rows]}
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
 def shown(value: float | None, unit: Unit) -> str:
     """A number as a person reads it; seconds may be shown as milliseconds, bytes as their multiples."""
     if value is None:
@@ -179,6 +187,10 @@ def shown(value: float | None, unit: Unit) -> str:
     match unit:
         case "ms":
             return f"{value * 1000:.1f} ms"
+        case "µs":
+            return f"{value * 1e6:.0f} µs"
+        case "B":
+            return f"{value:,.0f} B"
         case "MiB":
             return f"{value / 2**20:.0f} MiB"
         case "MB":

@@ -88,7 +88,7 @@ async def running(
     launch: Launch, log: IO[bytes], first_answer: FirstAnswer | None = None
 ) -> AsyncIterator[Running]:
     """A server that has answered once; it and its children are gone when the block is left."""
-    port = _free_port()
+    port = free_port()
     endpoint = Endpoint(HOST, port, launch.model)
     command = [part.replace("{port}", str(port)) for part in launch.command]
     # An empty home: the settings of whoever measures are not measured.
@@ -144,7 +144,8 @@ def process_tree(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on yet."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         return int(probe.getsockname()[1])

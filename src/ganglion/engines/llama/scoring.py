@@ -74,7 +74,8 @@ def likeliest_of(row: Floats, count: int, normaliser: float) -> Likeliest:
     if count == 0:
         return []
     whole = len(row) // TILE * TILE
-    tiles = row[:whole].reshape(-1, TILE).max(axis=1)
+    # A tile is every so manieth token: maxima down columns are four times as fast as along short rows.
+    tiles = row[:whole].reshape(TILE, -1).max(axis=0)
     if len(tiles) > count:
         # So many tiles reach this value that at least `count` tokens do; all others lie below it.
         least = np.partition(tiles, len(tiles) - count)[len(tiles) - count]
