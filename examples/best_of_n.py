@@ -22,7 +22,8 @@ def continued(branch: Session, seed: int) -> tuple[float, Result]:
 
 
 with Client(url) as client, client.session(model) as session, ThreadPoolExecutor(8) as threads:
-    session.append("Three things make a good cup of tea:")
+    session.append("People have argued for centuries about how to brew tea, and hardly anybody agrees. ")
+    session.append("Still, three things make a good cup of tea:")
     branches = [session.fork() for _ in range(8)]
     for mean, result in sorted(threads.map(continued, branches, range(8)), key=lambda each: -each[0]):
         print(f"{mean:6.2f}  {result.done.cached_tokens:3} cached  {result.text!r}")

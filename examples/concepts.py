@@ -94,12 +94,11 @@ def read_while_generating(url: str) -> dict[str, list[float]]:
 
 # Part 3. The same vectors, pushed into the model.
 #
-# Steering adds the vector to the residual stream after its layers. At strength 1 it adds the whole distance
-# between casual and formal sentences, at each of the layers, so less is often enough; far beyond, the model
-# stops making sense.
+# Steering adds the vector to the residual stream after its layers. At strength 1 it adds, over all of them,
+# the whole distance between casual and formal sentences; far beyond, the model stops making sense.
 
 
-def steer(url: str, strengths: tuple[float, ...] = (-0.6, -0.3, 0.0, 0.3, 0.6)) -> dict[str, list[float]]:
+def steer(url: str, strengths: tuple[float, ...] = (-3.0, -1.5, 0.0, 1.5, 3.0)) -> dict[str, list[float]]:
     """One question, answered under steering of different strength, read out as in part 2."""
     found = {}
     for strength in strengths:
@@ -111,7 +110,7 @@ def steer(url: str, strengths: tuple[float, ...] = (-0.6, -0.3, 0.0, 0.3, 0.6)) 
 
 
 def answer(url: str, **asked: Any) -> tuple[list[str], list[list[float]]]:
-    """Stream one chat answer: its pieces, and the readout of each, `[layers x concepts]`."""
+    """Stream one chat answer: its pieces, and for each token what the layers say of our one concept."""
     body = {"model": SMOLLM2.id, "stream": True, "max_tokens": 60, "temperature": 0, **asked}
     request = urllib.request.Request(
         f"{url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
@@ -122,10 +121,9 @@ def answer(url: str, **asked: Any) -> tuple[list[str], list[list[float]]]:
         for line in lines:
             if not line.startswith(b"data: {"):
                 continue
-            choice = json.loads(line[6:])["choices"][0]
-            tokens.append(choice["delta"].get("content") or "")
-            for each in choice.get("readout") or []:
-                readouts.append(each["values"] if isinstance(each, dict) else each)
+            for choice in json.loads(line[6:])["choices"]:
+                tokens.append(choice["delta"].get("content") or "")
+                readouts += [[layer[0] for layer in each["values"]] for each in choice.get("readout", [])]
     return tokens, readouts
 
 

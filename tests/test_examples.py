@@ -4,9 +4,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.ports import two_ports
+
+from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 MOUNTED = "mounted.py"
@@ -17,30 +22,71 @@ EXPECTED = {
     "chat_openai.py": "Name three colours.\n",
     "stream_raw.py": "Name three colours.\n",
     "logprobs.py": "'The'",
+    "session.py": "14 of 15 tokens cost nothing",
+    "scoring.py": " a token  the moon.",
+    "best_of_n.py": " cached  'People have",
 }
+READING = {"readout.py": "concepts: calm after layers (7, 14, 21)", "steering.py": "calm +2.0: "}
+"""Those that need a node with concepts."""
 
 
 @pytest.fixture(scope="module")
 def base_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    environment = {**os.environ, "GANGLION_HOME": str(tmp_path_factory.mktemp("home"))}
-    command = [sys.executable, "-m", "ganglion.cli.main", "serve", "--engine", "echo", "--port", "0"]
+    with served(tmp_path_factory.mktemp("home"), "--engine", "echo", "--served-name", "smollm2") as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def reading_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("home")
+    write_pack(pack_of_chance(), home / "concepts" / "calm.safetensors")
+    with served(home, "--concepts", "calm", "--context", "1024") as url:
+        yield url
+
+
+@contextmanager
+def served(home: Path, *flags: str) -> Iterator[str]:
+    """A node whose gRPC port follows that of HTTP, as clients expect."""
+    environment = {**os.environ, "GANGLION_HOME": str(home)}
+    port = two_ports()
+    command = [sys.executable, "-m", "ganglion.cli.main", "serve", *flags, "--port", str(port)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         url = next(line.split()[-1] for line in process.stderr if line.startswith("ganglion "))
         yield f"{url}/v1"
         process.terminate()
-        process.communicate(timeout=10)
+        process.communicate(timeout=20)
+
+
+def pack_of_chance() -> ConceptPack:
+    drawn = np.random.default_rng(5).standard_normal((3, 1, 576)).astype(np.float32)
+    vectors = {layer: each / np.linalg.norm(each) for layer, each in zip((7, 14, 21), drawn, strict=True)}
+    model = PackModel("SmolLM2", "llama", hidden_size=576, block_count=30)
+    return ConceptPack(Manifest("calm", ["calm"], list(vectors), model), vectors)
+
+
+def output_of(example: Path, url: str) -> str:
+    done = subprocess.run(
+        [sys.executable, str(example), url], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
 
 
 @pytest.mark.parametrize(
-    "example", [path for path in EXAMPLES if path.name not in (MOUNTED, *WALKS)], ids=lambda path: path.name
+    "example",
+    [path for path in EXAMPLES if path.name not in (MOUNTED, *WALKS, *READING)],
+    ids=lambda path: path.name,
 )
 def test_an_example_runs_and_prints_its_answer(example: Path, base_url: str) -> None:
-    done = subprocess.run(
-        [sys.executable, str(example), base_url], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert EXPECTED[example.name] in done.stdout
+    assert EXPECTED[example.name] in output_of(example, base_url)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("name", READING)
+def test_an_example_that_looks_inside_a_model_runs(name: str, reading_url: str) -> None:
+    example = next(path for path in EXAMPLES if path.name == name)
+    assert READING[name] in output_of(example, reading_url)
 
 
 @pytest.mark.model

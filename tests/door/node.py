@@ -62,7 +62,8 @@ class Node:
 @contextmanager
 def running_node(home: Path, *flags: str, **settings: str) -> Iterator[Node]:
     """Start a node; `settings` are environment variables, and whatever happens it is gone afterwards."""
-    command = [sys.executable, "-m", "ganglion.cli.main", "serve", "--port", "0", *flags]
+    port = () if "--port" in flags else ("--port", "0")
+    command = [sys.executable, "-m", "ganglion.cli.main", "serve", *port, *flags]
     environment = {**os.environ, "GANGLION_HOME": str(home), **settings}
     log = home / "node.log"
     with log.open("wb") as stderr:

@@ -186,4 +186,4 @@ def test_a_control_vector_is_what_llama_cpp_expects(pack: ConceptPack, tmp_path:
     }
     assert [tensor.name for tensor in reader.tensors] == ["direction.3", "direction.7"]
     for tensor, layer in zip(reader.tensors, (3, 7), strict=True):
-        np.testing.assert_allclose(tensor.data, pack.vectors[layer][1] * pack.spans(layer)[1], rtol=1e-6)
+        np.testing.assert_allclose(tensor.data, pack.vectors[layer][1] * pack.spans(layer)[1] / 2, rtol=1e-6)

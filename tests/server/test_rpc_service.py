@@ -317,7 +317,7 @@ async def test_calls_are_named_logged_and_counted(serving, caplog) -> None:
     async with serving(api_keys=("s3cret",)) as served, connected(served.rpc, "s3cret") as rpc:
         request = pb.TokenizeRequest(model="echo", text="a very private thing")
         call = rpc.begin("Tokenize", request, (("x-request-id", "mine-1"),))
-        assert dict(await call.initial_metadata())["x-request-id"] == "mine-1"
+        assert dict(await call.trailing_metadata())["x-request-id"] == "mine-1"
         await call
         session_id = await rpc.opened()
         await rpc.generate(session_id, append_tokens=[1, 2], max_tokens=2)

@@ -158,6 +158,10 @@ def serve(
 def _serve(
     config: Config, reread: Callable[[], Config], models: Sequence[str], served_names: Sequence[str]
 ) -> int:
+    # gRPC reads these when it is imported. Nothing here forks without replacing itself at once, and of every
+    # worker that is started it would write a line to stderr.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from ganglion.cli.compose import compose, models_of
     from ganglion.cli.machine import ThisMachine
     from ganglion.cli.progress import download_bar

@@ -6,10 +6,12 @@ one that crashed.
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
 from contextlib import suppress
+from typing import Final
 
 from ganglion.core.engine import Status
 from ganglion.core.errors import EngineFailed, GanglionError, ModelRecovering, ShuttingDown
@@ -22,6 +24,8 @@ logger = logging.getLogger("ganglion.engines")
 LAST_WORDS_S = 0.2
 """How long a worker whose line is cut may take to end, so that its own exit code is seen."""
 
+ALONE: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""Numpy's own threads would spin on the cores that the model computes on: 16 % of a prompt that is read out."""
 LOAD_HINT = "A worker that is killed while it loads is often too large for the memory that is left."
 
 
@@ -129,6 +133,7 @@ class Supervisor:
                 str(theirs.fileno()),
                 pass_fds=[theirs.fileno()],
                 stdin=asyncio.subprocess.DEVNULL,
+                env={**ALONE, **os.environ},
             )
         except OSError as error:
             ours.close()

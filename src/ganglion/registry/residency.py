@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 from ganglion.core.engine import (
     Activation,
@@ -99,8 +99,9 @@ def _embedder(engine: ManagedEngine) -> Embedder:
 
 
 def _continuer(engine: ManagedEngine) -> SessionEngine:
-    if isinstance(engine, SessionEngine):
-        return engine
+    # Asking a protocol what it consists of takes 0.1 ms, here once a call.
+    if hasattr(engine, "continue_tokens"):
+        return cast(SessionEngine, engine)
     raise EngineUnavailable("The engine of this model does not keep token sessions.")
 
 

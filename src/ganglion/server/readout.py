@@ -4,7 +4,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ganglion.core.engine import Engine
-from ganglion.core.errors import ReadoutNotFound
+from ganglion.core.errors import ModelLoading, ReadoutNotFound
 from ganglion.server.http import json_response
 from ganglion.server.naming import known_model, only_model
 from ganglion.wire import readout
@@ -20,6 +20,8 @@ class ReadoutDoor:
         """`GET /v1/readout/manifest`."""
         states = self._engine.models()
         model = known_model(states, request.query_params.get("model") or only_model(states))
+        if model.status in ("loading", "downloading"):
+            raise ModelLoading(f"The model {model.id!r} is still loading.", param="model")
         if model.readout is None:
             is_here = model.status in ("loaded", "recovering")
             reason = "no concepts are loaded for it" if is_here else "it is not loaded"

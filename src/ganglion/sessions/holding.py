@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ganglion.core.errors import GanglionError, SessionBusy, SessionNotFound, TooManySessions
-from ganglion.core.request import Steering, salt_of
+from ganglion.core.request import Sampling, Steering, salt_of
 from ganglion.sessions.session import Session
 from ganglion.sessions.settings import SessionSettings
 
@@ -25,6 +25,8 @@ class Held:
     ttl_s: float
     used_s: float
     steering: Steering = ()
+    sampling: Sampling = Sampling()
+    """The model's own defaults."""
     session: Session | None = None
     suspended_tokens: int = 0
     suspended_images: int = 0

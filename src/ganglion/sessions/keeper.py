@@ -287,6 +287,7 @@ class Keeper:
         info = await self._reader.tokenizer_info(held.model)
         if held.session is None:  # else another fork of it was quicker
             held.context_length = info.context_length
+            held.sampling = self._sampling_of(held.model)
             held.session = session
             self._holdings.count(held)
             await self._archive.give_kv(held, session, kv)
@@ -311,10 +312,15 @@ class Keeper:
             ttl_s=self._holdings.ttl_s(ttl_s),
             used_s=0.0,
             steering=like.steering,
+            sampling=self._sampling_of(like.model),
             session=session,
         )
         self._holdings.touch(held)
         return self._holdings.add(held)
+
+    def _sampling_of(self, model: str) -> Sampling:
+        state = state_of(self._models(), model)
+        return Sampling() if state is None or state.facts is None else state.facts.sampling
 
     async def _sweep(self) -> None:
         while True:
@@ -322,8 +328,6 @@ class Keeper:
             self._holdings.sweep()
 
     def _request(self, held: Held, session: Session, change: Change, asked: Asked) -> TokenRequest:
-        state = state_of(self._models(), held.model)
-        facts = None if state is None else state.facts
         score = tuple(span for span in asked.logprobs if span[0] < change.length)
         reaches_generated = any(end is None or end > change.length for _, end in asked.logprobs)
         return TokenRequest(
@@ -331,7 +335,7 @@ class Keeper:
             tokens=session.after(change),
             max_tokens=asked.max_tokens,
             score=Score(score, asked.top) if score else None,
-            sampling=resolve(asked.sampling, Sampling() if facts is None else facts.sampling),
+            sampling=resolve(asked.sampling, held.sampling),
             stop=Stop(token_ids=asked.stop_token_ids, ignore_eos=asked.ignore_eos),
             top_logprobs=asked.top if reaches_generated and asked.max_tokens else None,
             priority=asked.priority,

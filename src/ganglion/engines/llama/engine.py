@@ -56,7 +56,7 @@ from ganglion.engines.connection import Connection
 from ganglion.engines.ipc import MAX_STATE_BYTES, End, PieceRecord, Ready, Submit, TokenRecord, Update
 from ganglion.engines.llama.embedder import WorkerEmbedder
 from ganglion.engines.llama.faults import Fault
-from ganglion.engines.llama.memory import free_bytes, resident_bytes, usable_cores
+from ganglion.engines.llama.memory import ResidentMemory, free_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.steering import check_steering, is_kept_apart
@@ -109,6 +109,7 @@ class LlamaEngine:
             settings.model_id, WORKER, msgspec.msgpack.encode(self.plan), settings.limits
         )
         self._renderer = Renderer()
+        self._resident = ResidentMemory()
         self._in_flight = 0
         self._limit = self.plan.parallel + settings.queue_limit
         # Twice: clients that left are counted until the worker has let go of what they asked for.
@@ -156,7 +157,7 @@ class LlamaEngine:
                 aliases=self._settings.aliases,
                 capabilities=self._facts.capabilities or ("chat",),
                 memory_mb=self._required_bytes() >> 20,
-                resident_mb=resident_bytes(supervisor.process_id) >> 20,
+                resident_mb=self._resident.of(supervisor.process_id, time.monotonic()) >> 20,
                 devices=("gpu",) if self.plan.video_bytes else ("cpu",),
                 in_flight=self._in_flight,
                 queued=self._ward.queued + (load.waiting if load is not None else 0),

@@ -82,9 +82,7 @@ class Steerer:
         for concept, strength, chosen in asked:
             number = concepts.index(concept)
             steered = [
-                at
-                for at, layer in enumerate(layers)
-                if layer > 0 and (chosen is None or layer in chosen)
+                at for at, layer in enumerate(layers) if layer > 0 and (chosen is None or layer in chosen)
             ]
             for at in steered:
                 scale = strength / len(steered) * float(self._book.spans[at][number])

@@ -8,6 +8,7 @@ from typing import Final
 from ganglion.server.keys import KeyRing, bearer_key, key_refusal
 from ganglion.server.request_log import request_id_of
 
+REQUEST_ID: Final = "x-request-id"
 PUBLIC: Final = frozenset({"grpc.health.v1.Health"})
 """Services that answer without a key."""
 
@@ -36,7 +37,7 @@ def value_of(metadata: Metadata, name: str) -> bytes | None:
 
 def named(metadata: Metadata) -> str:
     """The call's name: its own where it brings one, else a new one."""
-    return request_id_of(value_of(metadata, "x-request-id"))
+    return request_id_of(value_of(metadata, REQUEST_ID))
 
 
 def tenant_of(method: str, metadata: Metadata, keys: KeyRing) -> str:

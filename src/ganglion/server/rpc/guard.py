@@ -27,7 +27,7 @@ from ganglion.core.errors import (
 from ganglion.server.alarm import Alarm
 from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
-from ganglion.server.rpc.caller import CALLER, Caller, named, tenant_of
+from ganglion.server.rpc.caller import CALLER, REQUEST_ID, Caller, named, tenant_of
 from ganglion.server.rpc.statuses import code_of, details_of, trailers_of
 from ganglion.server.settings import ServerSettings
 
@@ -120,7 +120,8 @@ class Guard(grpc.aio.ServerInterceptor):
         self._running.add(task)
         outcome = "CANCELLED"
         try:
-            await context.send_initial_metadata((("x-request-id", request_id),))
+            # With the status, since whatever is sent before costs a call as much as a token does.
+            context.set_trailing_metadata(((REQUEST_ID, request_id),))
             try:
                 tenant = tenant_of(method, metadata, self._keys)
                 if self._is_ending:
@@ -144,7 +145,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 logger.exception("a call failed, request_id=%s", request_id)
                 error = ServerError("Something failed inside the server.")
             outcome = error.grpc
-            await _abort(context, error)
+            await _abort(context, error, request_id)
         finally:
             self._running.discard(task)
             label = _UNKNOWN_METHOD if handler is None else method
@@ -189,9 +190,10 @@ def _leaving() -> ShuttingDown:
     return ShuttingDown("The server is shutting down.", hint="Retry elsewhere or in a moment.")
 
 
-async def _abort(context: Context, error: GanglionError) -> None:
+async def _abort(context: Context, error: GanglionError, request_id: str) -> None:
     async with asyncio.timeout(_FAREWELL_S):
-        await context.abort(code_of(error), details_of(error), trailers_of(error))
+        trailers = ((REQUEST_ID, request_id), *trailers_of(error))
+        await context.abort(code_of(error), details_of(error), trailers)
 
 
 def _log(method: str, outcome: str, took_s: float, request_id: str) -> None:

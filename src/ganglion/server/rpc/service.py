@@ -145,10 +145,17 @@ class SalienceService:
         return pb.SuspendSessionResponse(total_tokens=suspended.total_tokens, size_bytes=suspended.size_bytes)
 
     async def _manifest(self, message: pb.GetReadoutManifestRequest, _: Caller) -> pb.ReadoutManifest:
-        states = self._models()
-        state = known_model(states, model_of(message.model) if message.model else only_model(states))
+        name = model_of(message.model) if message.model else only_model(self._models())
+        state = known_model(self._models(), name)
+        if state.status in ("loading", "downloading"):
+            await self._reader.tokenizer_info(name)  # which waits for it
+            state = known_model(self._models(), name)
         if state.readout is None:
-            raise ReadoutNotFound(f"The model {state.id!r} has no readouts.", param="model")
+            raise ReadoutNotFound(
+                f"The model {state.id!r} has no readouts.",
+                param="model",
+                hint="Serve it with --concepts PACK.",
+            )
         return told.manifest(state.id, state.readout)
 
     async def _tokenize(self, message: pb.TokenizeRequest, caller: Caller) -> pb.TokenizeResponse:
