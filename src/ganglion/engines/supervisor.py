@@ -25,7 +25,7 @@ LAST_WORDS_S = 0.2
 """How long a worker whose line is cut may take to end, so that its own exit code is seen."""
 
 ALONE: Final = {"OPENBLAS_NUM_THREADS": "1"}
-"""Numpy's own threads would spin on the cores that the model computes on: 16 % of a prompt that is read out."""
+"""Numpy's own threads would spin on the cores that the model computes on: 16 % of reading a prompt out."""
 LOAD_HINT = "A worker that is killed while it loads is often too large for the memory that is left."
 
 
