@@ -65,6 +65,7 @@ class Disconnected(ServerError):
     status = 503
     code = "disconnected"
     grpc = "UNAVAILABLE"
+    retry_after_s = 1
 
 
 def error_of(status: str, details: str, metadata: Mapping[str, str]) -> GanglionError:
