@@ -12,6 +12,7 @@ from ganglion.core.events import Delta
 from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_model import load_model
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
@@ -38,7 +39,7 @@ def engine(facts, **changes: object) -> LlamaEngine:
 
 def true_logprobs(path: str, tokens: list[int]) -> list[float]:
     """Each token's logprob given those before it, straight from the library, one batch, numpy alone."""
-    model = open_library().load_model(path, gpu_layers=0)
+    model = load_model(open_library(), path, gpu_layers=0)
     context = model.new_context(
         cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=False
     )

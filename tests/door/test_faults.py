@@ -17,6 +17,7 @@ from ganglion.engines.limits import WorkerLimits
 from ganglion.engines.llama.engine import WORKER, LlamaEngine
 from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_model import load_model
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
@@ -133,7 +134,7 @@ class FaultyNode:
 async def faulty_node() -> AsyncIterator[FaultyNode]:
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    model = open_library().load_model(found.path, gpu_layers=0)
+    model = load_model(open_library(), found.path, gpu_layers=0)
     crash, hang, nan = [
         tuple(model.tokenize(word, add_special=False, parse_special=False)) for word in (CRASH, HANG, NAN)
     ]

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, bind
 from ganglion.engines.llama.capture import Capture, parts_of
-from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_context import NativeContext
+from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.registry.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
@@ -33,7 +35,7 @@ def random_pack() -> ConceptPack:
 def model() -> NativeModel:
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    return open_library().load_model(str(found.path), gpu_layers=0)
+    return load_model(open_library(), str(found.path), gpu_layers=0)
 
 
 def captured(

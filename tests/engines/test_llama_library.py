@@ -7,15 +7,9 @@ import pytest
 
 from ganglion.core.errors import EngineUnavailable, LoadFailed
 from ganglion.engines.llama import library
-from ganglion.engines.llama.library import (
-    SENTINELS,
-    Library,
-    NativeContext,
-    NativeModel,
-    library_path,
-    missing_cpu_flags,
-    open_library,
-)
+from ganglion.engines.llama.library import SENTINELS, Library, library_path, missing_cpu_flags, open_library
+from ganglion.engines.llama.native_context import NativeContext
+from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.registry.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
@@ -27,7 +21,7 @@ TOKENS = list(range(1000, 1040))
 def model() -> NativeModel:
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    return open_library().load_model(str(found.path), gpu_layers=0)
+    return load_model(open_library(), str(found.path), gpu_layers=0)
 
 
 def context(model: NativeModel, slots: int, cells: int, *, is_unified: bool) -> NativeContext:
@@ -89,7 +83,7 @@ def test_a_file_that_is_no_model_is_a_typed_error_with_a_hint(model, tmp_path):
     path = tmp_path / "junk.gguf"
     path.write_bytes(b"GGUF" + bytes(100))
     with pytest.raises(LoadFailed) as caught:
-        model.library.load_model(str(path), gpu_layers=0)
+        load_model(model.library, str(path), gpu_layers=0)
     assert caught.value.hint
 
 

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ganglion.core.request import ResolvedSampling
-from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_context import NativeContext
+from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.sampling import NotANumber, Sampler, logprobs
 from ganglion.registry.embedded import SMOLLM2, find
 
@@ -109,7 +111,7 @@ def test_a_row_that_is_not_a_number_ends_its_own_request(row):
 def model():
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    loaded = open_library().load_model(str(found.path), gpu_layers=0)
+    loaded = load_model(open_library(), str(found.path), gpu_layers=0)
     yield loaded
     loaded.free()
 

@@ -16,6 +16,7 @@ from ganglion.core.events import Finished, Scored, TokenEvent
 from ganglion.core.request import ResolvedSampling, Score, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_model import load_model
 from ganglion.engines.llama.plan import output_rows
 from ganglion.engines.llama.scoring import likeliest_of
 from ganglion.engines.llama.settings import LlamaSettings
@@ -39,7 +40,7 @@ class Reference:
 
     def __init__(self) -> None:
         assert found is not None
-        self.model = open_library().load_model(str(found.path), gpu_layers=0)
+        self.model = load_model(open_library(), str(found.path), gpu_layers=0)
         self.context = self.model.new_context(
             cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=None
         )

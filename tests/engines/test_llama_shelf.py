@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ganglion.engines.llama import shelf as module
-from ganglion.engines.llama.library import SavedState
+from ganglion.engines.llama.saved_state import SavedState
 from ganglion.engines.llama.shelf import Shelf, read_state
 from ganglion.engines.llama.stamp import stamp_of
 from ganglion.scheduler.pool import Hot
@@ -232,7 +232,7 @@ def test_more_tokens_than_may_be_parked_are_left_on_the_shelf(tmp_path):
 SAVE_FOR_EVER = """
 import sys, time
 from pathlib import Path
-from ganglion.engines.llama.library import SavedState
+from ganglion.engines.llama.saved_state import SavedState
 from ganglion.engines.llama.shelf import Shelf
 from ganglion.scheduler.pool import Hot
 

@@ -28,7 +28,9 @@ from ganglion.core.request import (
 )
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, bind, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import NativeContext, open_library
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_context import NativeContext
+from ganglion.engines.llama.native_model import load_model
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.steering import Steerer, check_steering, key_of
 from ganglion.registry.embedded import SMOLLM2, find
@@ -118,7 +120,7 @@ def logprobs(told: list[Token]) -> list[float | None]:
 @pytest.fixture(scope="module")
 def context() -> NativeContext:
     assert found is not None
-    model = open_library().load_model(str(found.path), gpu_layers=0)
+    model = load_model(open_library(), str(found.path), gpu_layers=0)
     assert (model.hidden_size, model.block_count) == (HIDDEN, BLOCKS)
     return model.new_context(
         cells=256, slots=1, is_unified=True, batch=64, threads=2, kv_type="f16", flash_attention=None

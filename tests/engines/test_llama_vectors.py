@@ -17,7 +17,8 @@ from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, Toke
 from ganglion.engines.ipc import Embed, Signs
 from ganglion.engines.llama.embedder import joined, parts_of
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import NativeModel, open_library
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.vector_plan import VectorPlan
 from ganglion.engines.llama.vectors import VectorMaker
@@ -46,7 +47,7 @@ async def engine() -> AsyncIterator[LlamaEngine]:
 @pytest.fixture(scope="module")
 def model() -> NativeModel:
     assert found is not None
-    return open_library().load_model(str(found.path), gpu_layers=0)
+    return load_model(open_library(), str(found.path), gpu_layers=0)
 
 
 def expected(model: NativeModel, text: str) -> Vector:

@@ -13,7 +13,8 @@ from engines.reference_model import TEXT, Floats, ReferenceModel, cosines, forwa
 from ganglion.core.events import Finished, Scored, Token, TokenEvent
 from ganglion.core.request import Score, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import NativeModel, open_library
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
@@ -35,7 +36,7 @@ Logprobs = npt.NDArray[np.float64]
 
 @cache
 def model() -> NativeModel:
-    return open_library().load_model(str(PATH), gpu_layers=0)
+    return load_model(open_library(), str(PATH), gpu_layers=0)
 
 
 @cache

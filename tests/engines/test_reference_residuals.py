@@ -12,7 +12,9 @@ from ganglion.core.events import Finished, Pieces, Scored, Token, TokenEvent
 from ganglion.core.request import ResolvedSampling, TokenRequest
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import NativeContext, NativeModel, open_library
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_context import NativeContext
+from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
@@ -42,7 +44,7 @@ class Watched:
     def __init__(self) -> None:
         library = open_library()
         library.ffi.cdef(GGML, override=True)
-        self.model: NativeModel = library.load_model(str(PATH), gpu_layers=0)
+        self.model: NativeModel = load_model(library, str(PATH), gpu_layers=0)
         self._ffi, self._lib = library.ffi, library.lib
         self._found: dict[int, Floats] = {}
         self._callback = self._ffi.callback("ggml_backend_sched_eval_callback", self._see)

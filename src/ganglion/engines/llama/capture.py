@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed, LoadFailed
 from ganglion.engines.concept_pack import ConceptBook
-from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
+from ganglion.engines.llama.native_context import Floats, NativeContext
 from ganglion.engines.llama.native_filter import EvalFilter
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.scheduler.spans import Spans
 
 Rows = npt.NDArray[np.intp]

@@ -13,7 +13,7 @@ from llguidance import LLMatcher, LLTokenizer
 
 from ganglion.core.errors import InvalidValue
 from ganglion.engines.llama.guide import Compiled
-from ganglion.engines.llama.library import NativeModel
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.trial import Trial
 from ganglion.engines.llama.trial_limits import parser_limits
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.concept_pack import ConceptBook, ConceptPack, bind, read_pack
-from ganglion.engines.llama.library import NativeModel
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
 
 

@@ -2,7 +2,6 @@
 
 import logging
 import time
-from array import array
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -24,7 +23,6 @@ from ganglion.core.engine import (
 )
 from ganglion.core.errors import (
     ContextLengthExceeded,
-    EngineFailed,
     GanglionError,
     InsufficientMemory,
     InvalidValue,
@@ -35,31 +33,22 @@ from ganglion.core.errors import (
     VisionUnsupported,
 )
 from ganglion.core.events import (
-    Alternative,
     Event,
     Failed,
-    Finished,
-    FinishReason,
-    Piece,
-    Pieces,
-    Progress,
-    Scored,
     Started,
-    Timing,
-    Token,
     TokenEvent,
-    Usage,
 )
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.connection import Connection
-from ganglion.engines.ipc import MAX_STATE_BYTES, End, PieceRecord, Ready, Submit, TokenRecord, Update
+from ganglion.engines.ipc import MAX_STATE_BYTES, Ready
 from ganglion.engines.llama.embedder import WorkerEmbedder
 from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.memory import ResidentMemory, free_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.steering import check_steering, is_kept_apart
+from ganglion.engines.llama.telling import events_of, submit_of
 from ganglion.engines.local import TextEngine
 from ganglion.engines.rendering import Renderer
 from ganglion.engines.supervisor import Supervisor
@@ -71,7 +60,6 @@ logger = logging.getLogger("ganglion.engines")
 WORKER: Final = "ganglion.engines.llama.worker"
 KEEP_S: Final = 5.0
 """How long a worker that ends may take to keep its hot prefixes."""
-REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
 class LlamaEngine:
@@ -370,11 +358,11 @@ class LlamaEngine:
                     hint="Start it with --concepts PACK, or leave the readout out.",
                 )
             connection, when_gone = await self._enter(key_of_tokens(request.salt, request.tokens))
-            submit = _submit(connection, request, is_deterministic=self.plan.is_deterministic)
+            submit = submit_of(connection.new_id(), request, is_deterministic=self.plan.is_deterministic)
             async with aclosing(connection.updates(submit, when_gone)) as updates:
                 usage = Started(len(request.tokens))
                 async for update in updates:
-                    for event in _events(update, usage):
+                    for event in events_of(update, usage):
                         if isinstance(event, Started):
                             usage = event
                         yield event
@@ -411,76 +399,3 @@ def _overloaded(limit: int, queue_limit: int) -> Overloaded:
         f"{limit} requests are running or waiting, which is as many as this model takes.",
         extras={"queue_depth": queue_limit},
     )
-
-
-def _submit(connection: Connection, request: TokenRequest, *, is_deterministic: bool) -> Submit:
-    sampling = request.sampling
-    number = connection.new_id()
-    return Submit(
-        id=number,
-        tokens=list(request.tokens),
-        max_tokens=request.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
-        logit_bias=list(sampling.logit_bias),
-        stop_strings=list(request.stop.strings),
-        stop_tokens=list(request.stop.token_ids),
-        ignore_eos=request.stop.ignore_eos,
-        top_logprobs=request.top_logprobs,
-        priority=request.priority,
-        # What a neighbour left in the cache was cut elsewhere; only a sequence's own KV is exactly its own.
-        salt=f"{request.salt}/{number}" if is_deterministic else request.salt,
-        min_tokens=request.min_tokens,
-        grammar=request.grammar,
-        score_ranges=list(request.score.ranges) if request.score is not None else [],
-        score_top=request.score.top if request.score is not None else 0,
-        in_tokens=request.in_tokens,
-        readout_ranges=list(request.readout),
-        steering=[
-            (steer.concept, steer.strength, None if steer.layers is None else list(steer.layers))
-            for steer in request.steering
-        ],
-    )
-
-
-def _events(update: Update, started: Started) -> list[TokenEvent]:
-    """What an update says, in the words of the event stream."""
-    events: list[TokenEvent] = []
-    if update.started is not None:
-        started = Started(*update.started)
-        events.append(started)
-    if update.prefilled is not None:
-        events.append(Progress("prefilled", *update.prefilled))
-    if update.scored:
-        events.append(Scored(tuple(_token(record) for record in update.scored)))
-    if update.pieces:
-        events.append(Pieces(tuple(_piece(record) for record in update.pieces)))
-    if update.end is not None:
-        events.append(_end(update.end, started))
-    return events
-
-
-def _end(end: End, started: Started) -> Finished | Failed:
-    if end.error is not None and end.code == InvalidValue.code:
-        return Failed(InvalidValue(end.error, param="response_format"))
-    if end.error is not None:
-        return Failed(EngineFailed(end.error))
-    usage = Usage(started.prompt_tokens, end.completion_tokens, started.cached_tokens)
-    timing = Timing(end.queued_s, end.prefill_s, end.decode_s)
-    return Finished(REASONS[end.reason], usage, timing, end.stop_sequence, end.stop_token)
-
-
-def _piece(record: PieceRecord) -> Piece:
-    return Piece(record.text, tuple(_token(token) for token in record.tokens), record.is_special)
-
-
-def _token(record: TokenRecord) -> Token:
-    top = tuple(Alternative(*each) for each in record.top)
-    readout = tuple(array("f", record.readout)) if record.readout else ()
-    return Token(record.id, record.piece, record.position, record.logprob, top, readout)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue
-from ganglion.engines.llama.library import NativeModel
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.sampling import Booleans, Ids
 
 if TYPE_CHECKING:

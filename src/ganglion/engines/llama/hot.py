@@ -14,9 +14,11 @@ from time import monotonic
 from typing import Final
 
 from ganglion.core.errors import GanglionError
-from ganglion.engines.llama.library import NativeModel, SavedState, library_path
+from ganglion.engines.llama.library import library_path
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.runner import Runner
+from ganglion.engines.llama.saved_state import SavedState
 from ganglion.engines.llama.shelf import Shelf, Shelved, read_state
 from ganglion.engines.llama.stamp import stamp_of
 from ganglion.engines.llama.state_bytes import TOKEN

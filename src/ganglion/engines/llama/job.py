@@ -8,7 +8,8 @@ from ganglion.core.events import Alternative, FinishReason, Piece, Token
 from ganglion.core.request import ResolvedSampling
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
 from ganglion.engines.llama.guide import Guide, OffGrammar
-from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
+from ganglion.engines.llama.native_context import Floats, NativeContext
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.prompt_records import PromptRecords
 from ganglion.engines.llama.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
 from ganglion.engines.llama.steering import key_of

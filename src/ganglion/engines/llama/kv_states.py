@@ -16,9 +16,11 @@ from typing import Final
 
 from ganglion.core.errors import GanglionError
 from ganglion.engines.ipc import MAX_STATE_BYTES, KvLoaded, KvSaved, LoadKv, SaveKv
-from ganglion.engines.llama.library import NativeModel, SavedState, library_path
+from ganglion.engines.llama.library import library_path
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.runner import Runner
+from ganglion.engines.llama.saved_state import SavedState
 from ganglion.engines.llama.stamp import stamp_of
 from ganglion.engines.llama.state_bytes import TOKEN, checksum_of, head_of, read_head, token_bytes
 from ganglion.engines.llama.state_cells import Shape, are_sound, first_cells, shape_of

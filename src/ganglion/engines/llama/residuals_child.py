@@ -17,8 +17,10 @@ import numpy as np
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue
 from ganglion.engines.llama.capture import PREFIX
-from ganglion.engines.llama.library import Floats, NativeModel, open_library
+from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native_context import Floats
 from ganglion.engines.llama.native_filter import EvalFilter
+from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.residual_frames import (
     LARGEST_TEXT_TOKENS,
     LENGTH_BYTES,
@@ -79,7 +81,7 @@ def _told(ask: ReadAll) -> Iterator[Frame]:
 
 
 def _read(ask: ReadAll) -> Iterator[Frame]:
-    model = open_library().load_model(ask.path, gpu_layers=ask.gpu_layers)
+    model = load_model(open_library(), ask.path, gpu_layers=ask.gpu_layers)
     opened = _opened(model, ask)
     watch = _Watch(model, opened.layers)
     # A recurrent model's batches are reordered by the library, and rows would be taken for another text's.

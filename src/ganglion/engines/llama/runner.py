@@ -13,8 +13,10 @@ from typing import assert_never
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.concept_pack import ConceptBook
 from ganglion.engines.llama.capture import Capture, Run, Split
-from ganglion.engines.llama.library import Floats, NativeContext, NativeModel, SavedState
+from ganglion.engines.llama.native_context import Floats, NativeContext
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.engines.llama.saved_state import SavedState
 from ganglion.engines.llama.steering import Steerer
 from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.places import BlobId, Copy, Discard, Load, Move, Place, Save, Share, Trim

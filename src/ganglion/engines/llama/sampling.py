@@ -11,7 +11,9 @@ import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed
 from ganglion.core.request import ResolvedSampling
-from ganglion.engines.llama.library import Floats, NativeContext, NativeModel, SamplerChain
+from ganglion.engines.llama.native_context import Floats, NativeContext
+from ganglion.engines.llama.native_model import NativeModel
+from ganglion.engines.llama.sampler_chain import SamplerChain
 
 Ids = npt.NDArray[np.int64]
 Booleans = npt.NDArray[np.bool_]

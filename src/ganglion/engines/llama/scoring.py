@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from ganglion.engines.ipc import TokenRecord
 from ganglion.engines.llama.job import Vocabulary
-from ganglion.engines.llama.library import Floats
+from ganglion.engines.llama.native_context import Floats
 from ganglion.engines.llama.sampling import NotANumber
 
 BLOCK_BYTES: Final = 2**20

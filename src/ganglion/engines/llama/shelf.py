@@ -19,7 +19,7 @@ from pathlib import Path
 from time import monotonic, time_ns
 from typing import BinaryIO, Final
 
-from ganglion.engines.llama.library import SavedState
+from ganglion.engines.llama.saved_state import SavedState
 from ganglion.engines.llama.state_bytes import TOKEN, Header, checksum_of, head_of, read_head, token_bytes
 from ganglion.scheduler.catalogue import Catalogue
 from ganglion.scheduler.places import BlobId, Place

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from ganglion.core.errors import GanglionError
 from ganglion.engines.ipc import Embed, Vectors
-from ganglion.engines.llama.library import Floats, NativeContext, NativeModel
+from ganglion.engines.llama.native_context import Floats, NativeContext
+from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.vector_plan import VectorPlan
 
 SLOTS: Final = 64
