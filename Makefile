@@ -74,7 +74,7 @@ check: $(VENV)/dev.stamp ## lint, types and architecture
 # Side by side, except those that measure time or memory. What is chosen by hand runs in order.
 unit: $(VENV)/dev.stamp ## the tests alone
 ifeq ($(strip $(ARGS)),)
-	@$(BIN)/pytest -n 2 --dist loadfile -m 'not alone'
+	@$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not alone'
 	@$(BIN)/pytest -m alone
 else
 	@$(BIN)/pytest $(ARGS)

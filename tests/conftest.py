@@ -34,3 +34,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(HERE).as_posix() in ALONE:
             item.add_marker("alone")
+    # Files go to whoever is free, in this order: a long one at the end would leave the others idle.
+    long = {item.path for item in items if item.get_closest_marker("model") or _is_long(item)}
+    items.sort(key=lambda item: item.path not in long)
+
+
+def _is_long(item: pytest.Item) -> bool:
+    return item.path.parent.name == "clients" or "fuzz" in item.path.name

@@ -82,7 +82,7 @@ def test_scores_are_those_of_the_score_route(node: Node, client: Client) -> None
 
 def test_one_more_token_costs_one_token_and_a_fork_none(client: Client) -> None:
     with client.session(MODEL) as session:
-        session.append(TEXT * 12)
+        session.append(TEXT * 14)
         length = session.length
         assert length > 500
         done = session.generate(max_tokens=1, **GREEDY).result().done

@@ -62,6 +62,7 @@ def test_a_file_says_what_it_is(file: Path) -> None:
         quantisation="Q4_K_M",
         parameters=16,
         capabilities=("chat", "completion"),
+        embedding_length=64,
     )
 
 
