@@ -90,6 +90,18 @@ def test_an_example_that_looks_inside_a_model_runs(name: str, reading_url: str) 
 
 
 @pytest.mark.model
+@pytest.mark.parametrize("page", ["README.md", "docs/sessions.md", "docs/client.md"])
+def test_the_first_session_that_a_page_shows_runs(page: str, reading_url: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parent.parent / page).read_text()
+    blocks = text.split("```python\n")[1:]
+    shown = next(block.split("```")[0] for block in blocks if "from ganglion import Client" in block)
+    program = tmp_path / "shown.py"
+    program.write_text(shown.replace("http://127.0.0.1:8080", reading_url.removesuffix("/v1")))
+    assert "Paris" in output_of(program, reading_url)
+    assert len(shown.splitlines()) <= 14
+
+
+@pytest.mark.model
 def test_the_walk_through_concepts_trains_one(tmp_path: Path) -> None:
     walk = next(path for path in EXAMPLES if path.name == "concepts.py")
     done = subprocess.run(

@@ -117,7 +117,8 @@ def test_a_session_whose_kv_was_evicted_is_computed_again(tmp_path: Path) -> Non
                 other.append(f"Number {number}. " + TEXT * 10)
         done = session.generate(max_tokens=0).result().done
         assert done.cached_tokens < done.prompt_tokens // 2
-        assert tail_of(session, 80) == pytest.approx(before, abs=0.05)
+        # What stands before is computed in other batches now; an order of magnitude less than a wrong token.
+        assert tail_of(session, 80) == pytest.approx(before, abs=0.4)
 
 
 def test_another_key_finds_nothing_cached_and_no_session(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from ganglion.core.request import ResolvedSampling, TokenRequest
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_context import NativeContext
 from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
@@ -48,14 +47,16 @@ class Watched:
         self._ffi, self._lib = library.ffi, library.lib
         self._found: dict[int, Floats] = {}
         self._callback = self._ffi.callback("ggml_backend_sched_eval_callback", self._see)
-        params = self._lib.llama_context_default_params()
-        params.n_ctx = params.n_batch = params.n_ubatch = 512
-        params.n_threads = params.n_threads_batch = 2
-        params.no_perf = params.kv_unified = True
-        params.cb_eval = self._callback
-        pointer = self._lib.llama_init_from_model(self.model._pointer, params)
-        assert pointer != self._ffi.NULL
-        self._context = NativeContext(self.model, pointer, 512, streams=1)
+        self._context = self.model.new_context(
+            cells=512,
+            slots=1,
+            is_unified=True,
+            batch=512,
+            threads=2,
+            kv_type="f16",
+            flash_attention=None,
+            eval_callback=(self._callback, self._ffi.NULL),
+        )
 
     def residuals(self, tokens: tuple[int, ...]) -> Floats:
         """[layers, tokens, hidden]; every row's logits are wanted, else the last layer computes only some."""

@@ -1,7 +1,7 @@
 """`ganglion chat`: a conversation in the terminal, through the same engine that a server fronts."""
 
 import sys
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Annotated, assert_never
 
 from cyclopts import Parameter
@@ -16,7 +16,8 @@ from ganglion.cli.options import (
     OutputFlags,
     SamplingFlags,
 )
-from ganglion.cli.talk import is_terminal, say, say_error
+from ganglion.cli.talk import say, say_error
+from ganglion.cli.typed import typed_lines
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
 from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
@@ -73,23 +74,7 @@ class Conversation:
 
     def hold(self) -> None:
         """Read lines and answer them until the person leaves."""
-        prompt = "> " if is_terminal() else ""
-        if prompt:
-            with suppress(ImportError):
-                import readline  # noqa: F401 (its import gives input() editing and history)
-            say(f"{self._model_id}: /help lists commands, Ctrl-D leaves")
-        while True:
-            try:
-                line = input(prompt)
-            except EOFError:
-                if prompt:
-                    say("")
-                return
-            except KeyboardInterrupt:
-                say("\nCtrl-D or /exit leaves")
-                continue
-            if line.strip() == "/exit":
-                return
+        for line in typed_lines(f"{self._model_id}: /help lists commands, Ctrl-D leaves"):
             self._take(line.strip())
 
     def _take(self, line: str) -> None:

@@ -37,10 +37,14 @@ class FoundPack:
         return facts.can_generate and own == theirs
 
 
+def is_path(name: str) -> bool:
+    """Whether a file is meant, and not a name in the home folder."""
+    return os.sep in name or name.startswith("~") or name.endswith(SUFFIX)
+
+
 def pack_path(name: str, home: Path) -> Path:
     """Where the vectors lie that a file's path, or a name in the home folder, means."""
-    is_file = os.sep in name or name.startswith("~") or name.endswith(SUFFIX)
-    return Path(name).expanduser().absolute() if is_file else home / FOLDER / f"{name}{SUFFIX}"
+    return Path(name).expanduser().absolute() if is_path(name) else home / FOLDER / f"{name}{SUFFIX}"
 
 
 def find_packs(names: Sequence[str], home: Path) -> tuple[FoundPack, ...]:

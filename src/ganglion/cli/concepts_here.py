@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from ganglion.cli.concept_packs import FOLDER, SUFFIX, is_path, pack_path
 from ganglion.cli.models_here import Here
 from ganglion.cli.talk import say_warning
 
@@ -17,14 +18,13 @@ if TYPE_CHECKING:
     from ganglion.engines.llama.residual_frames import Pool
     from ganglion.engines.llama.residuals import Residuals
 
-SUFFIX: Final = ".safetensors"
 WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EMBEDDED: Final = "smollm2"
 
 
 def folder_of(here: Here) -> Path:
     """Where this machine keeps its packs."""
-    return here.home / "concepts"
+    return here.home / FOLDER
 
 
 def packs_here(_: "CompletionContext") -> list[str]:
@@ -54,9 +54,7 @@ def word(text: str, param: str) -> str:
 
 def file_of(name: str, here: Here) -> Path:
     """Where a pack's vectors lie, or would lie."""
-    if name.endswith(SUFFIX):
-        return Path(name).expanduser()
-    return folder_of(here) / f"{word(name, 'name')}{SUFFIX}"
+    return pack_path(name if is_path(name) else word(name, "name"), here.home)
 
 
 def existing(name: str, here: Here) -> Path:

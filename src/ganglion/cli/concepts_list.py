@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Final
 
 from ganglion.cli import concepts_here as place
+from ganglion.cli.concept_packs import SUFFIX
 from ganglion.cli.models_here import ConfigFile, Here, Json
 from ganglion.cli.talk import say
 
@@ -32,7 +33,7 @@ def list_packs(*, json: Json = False, config: ConfigFile = None) -> None:
     from ganglion.cli.output import Row, print_json, print_table
 
     folder = place.folder_of(Here.read(config))
-    packs = [_listed(path) for path in sorted(folder.glob(f"*{place.SUFFIX}"))]
+    packs = [_listed(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     if json:
         print_json(packs)
         return

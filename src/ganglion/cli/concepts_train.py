@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 from cyclopts import Parameter, validators
 
 from ganglion.cli import concepts_here as place
+from ganglion.cli.concept_packs import SUFFIX
 from ganglion.cli.concepts_examples import Examples, Negative, Positive, read_examples
 from ganglion.cli.models_here import ConfigFile, Here, Json
 from ganglion.cli.talk import say
@@ -108,8 +109,8 @@ def _target(name: str, out: Path | None, here: Here) -> Path:
     place.word(name, "name")
     if out is None:
         return place.file_of(name, here)
-    if out.suffix != place.SUFFIX:
-        raise InvalidValue(f"--out names {out}; expected a file that ends in {place.SUFFIX}.", param="out")
+    if out.suffix != SUFFIX:
+        raise InvalidValue(f"--out names {out}; expected a file that ends in {SUFFIX}.", param="out")
     return out
 
 

@@ -1,13 +1,13 @@
 """`ganglion session`: a token session of a running node, driven by hand."""
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from ganglion.cli.node import NODE_UNSET, NodeFlags
 from ganglion.cli.options import MODEL
-from ganglion.cli.talk import is_terminal, say, say_error
+from ganglion.cli.talk import say, say_error
+from ganglion.cli.typed import typed_lines
 from ganglion.core.errors import GanglionError, ModelNotFound
 
 if TYPE_CHECKING:
@@ -42,23 +42,8 @@ def session(
 
 
 def _hold(desk: "Desk", name: str) -> None:
-    prompt = "> " if is_terminal() else ""
-    if prompt:
-        with suppress(ImportError):
-            import readline  # noqa: F401 (its import gives input() editing and history)
-        say(f"{name}: what you type is appended, /generate goes on from it, /help lists the rest")
-    while True:
-        try:
-            line = input(prompt)
-        except EOFError:
-            if prompt:
-                say("")
-            return
-        except KeyboardInterrupt:
-            say("\nCtrl-D or /exit leaves")
-            continue
-        if line.strip() == "/exit":
-            return
+    greeting = f"{name}: what you type is appended, /generate goes on from it, /help lists the rest"
+    for line in typed_lines(greeting):
         try:
             desk.take(line)
         except KeyboardInterrupt:

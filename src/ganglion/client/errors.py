@@ -62,10 +62,9 @@ class SessionDivergence(InvalidRequest):
 class Disconnected(ServerError):
     """The node cannot be reached, or went away before its answer was complete."""
 
-    status = 503
+    status = 502
     code = "disconnected"
     grpc = "UNAVAILABLE"
-    retry_after_s = 1
 
 
 def error_of(status: str, details: str, metadata: Mapping[str, str]) -> GanglionError:

@@ -1,7 +1,5 @@
 """The residual stream of many short texts, read in a process that may die of a bad file."""
 
-import os
-import select
 import signal
 import subprocess
 import sys
@@ -29,6 +27,7 @@ from ganglion.engines.llama.residual_frames import (
     Residual,
     framed,
 )
+from ganglion.engines.pipe import read_exactly
 
 CHILD: Final = "ganglion.engines.llama.residuals_child"
 LOAD_S: Final = 600.0
@@ -129,8 +128,8 @@ def _next(child: subprocess.Popen[bytes], stream: IO[bytes], timeout_s: float) -
     """The next frame; raises what the child refuses, or how it died."""
     until_s = monotonic() + timeout_s
     try:
-        length = int.from_bytes(_bytes(stream, LENGTH_BYTES, until_s), "big")
-        frame: Frame = msgspec.msgpack.decode(_bytes(stream, length, until_s), type=Frame)
+        length = int.from_bytes(read_exactly(stream, LENGTH_BYTES, until_s), "big")
+        frame: Frame = msgspec.msgpack.decode(read_exactly(stream, length, until_s), type=Frame)
     except TimeoutError:
         raise EngineFailed(f"The model took more than {timeout_s:g} s for one text.") from None
     except (EOFError, msgspec.MsgspecError):
@@ -141,20 +140,6 @@ def _next(child: subprocess.Popen[bytes], stream: IO[bytes], timeout_s: float) -
     if isinstance(frame, Refused):
         raise ERRORS.get(frame.code, EngineFailed)(frame.message, hint=frame.hint)
     return frame
-
-
-def _bytes(stream: IO[bytes], size: int, until_s: float) -> bytes:
-    """So many bytes; raises at the end of the stream or of the time."""
-    data = bytearray()
-    while len(data) < size:
-        left_s = until_s - monotonic()
-        if left_s <= 0 or not select.select([stream], [], [], left_s)[0]:
-            raise TimeoutError
-        more = os.read(stream.fileno(), size - len(data))
-        if not more:
-            raise EOFError
-        data += more
-    return bytes(data)
 
 
 def _ending(status: int) -> str:

@@ -6,7 +6,6 @@ and not all: some schemas of a few kilobytes compile for minutes, and a native c
 """
 
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from typing import IO, Final
 
 from ganglion.core.errors import EngineFailed
 from ganglion.engines.llama.trial_limits import LENGTH_BYTES, READY
+from ganglion.engines.pipe import read_exactly
 
 CPU_S: Final = 0.7
 WALL_S: Final = 1.4
@@ -47,8 +47,8 @@ class Trial:
         try:
             child.stdin.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
             child.stdin.flush()
-            length = int.from_bytes(_read(child.stdout, LENGTH_BYTES, until_s), "big")
-            error = _read(child.stdout, length, until_s)
+            length = int.from_bytes(read_exactly(child.stdout, LENGTH_BYTES, until_s), "big")
+            error = read_exactly(child.stdout, length, until_s)
         except TimeoutError:
             self._start_anew()
             return TOO_LONG
@@ -84,21 +84,7 @@ class Trial:
 
     def _await_ready(self, stream: IO[bytes]) -> None:
         try:
-            self._is_ready = _read(stream, len(READY), monotonic() + STARTUP_S) == READY
+            self._is_ready = read_exactly(stream, len(READY), monotonic() + STARTUP_S) == READY
         except (TimeoutError, EOFError):
             self.close()
             raise EngineFailed("The process that tries grammars did not start.") from None
-
-
-def _read(stream: IO[bytes], size: int, until_s: float) -> bytes:
-    """So many bytes; raises at the end of the stream or of the time."""
-    data = b""
-    while len(data) < size:
-        left_s = until_s - monotonic()
-        if left_s <= 0 or not select.select([stream], [], [], left_s)[0]:
-            raise TimeoutError
-        more = os.read(stream.fileno(), size - len(data))
-        if not more:
-            raise EOFError
-        data += more
-    return data
