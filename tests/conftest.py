@@ -17,6 +17,14 @@ settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
 with suppress(ValueError):  # not the main thread, which then starts none that care
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Side by side, each has cores of its own: threads of two models that meet at barriers on the same cores wait
+# for each other most of the time. What a test starts inherits them.
+if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
+    _cores = sorted(os.sched_getaffinity(0))
+    _count = int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    _number = int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw"))
+    os.sched_setaffinity(0, _cores[_number % len(_cores) :: min(_count, len(_cores))])
+
 ALONE = {
     *("cli/test_commands.py", "cli/test_terminal_chat.py"),
     *("door/test_faults.py", "door/test_leaving.py", "door/test_limits.py"),
