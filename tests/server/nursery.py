@@ -21,7 +21,7 @@ def main() -> None:
         pid = os.fork()
         if pid == 0:
             os.environ["GANGLION_HOME"] = home
-            app(["serve", "--engine", "echo", "--port", port], result_action="return_value")
+            app(["serve", "--engine", "echo", "--no-grpc", "--port", port], result_action="return_value")
             os._exit(0)
         os.write(1, f"{pid}\n".encode())
         os.waitpid(pid, 0)
