@@ -376,6 +376,19 @@ async def test_a_drain_keeps_open_sessions_when_it_is_asked_to(engine: EchoEngin
     assert files_in(tmp_path) == 2
 
 
+async def test_a_drain_keeps_what_fits_and_leaves_whatever_the_disk_says(
+    engine: EchoEngine, tmp_path: Path
+) -> None:
+    keeper = keeper_of(engine, SessionSettings(folder=tmp_path, keeps_on_drain=True, folder_bytes=2000))
+    await keeper.start()
+    for count in (1, 60, 1, 60, 60, 60, 60, 60):
+        session = (await keeper.open("a", "echo")).session_id
+        await all_of(keeper, session, Asked((7,) * count))
+    await keeper.stop()
+    assert 0 < files_in(tmp_path) < 8
+    assert keeper.open_sessions == 0
+
+
 async def test_a_file_that_is_no_session_is_left_alone(engine: EchoEngine, tmp_path: Path) -> None:
     (tmp_path / "sess_broken.session").write_bytes(b"nothing of the kind")
     (tmp_path / "notes.txt").write_text("mine")

@@ -83,7 +83,7 @@ class SessionFolder:
         if held + size_bytes > self._max_bytes:
             raise StorageFull(
                 f"Suspended sessions take {held >> 20} MiB of the {self._max_bytes >> 20} MiB they may.",
-                hint="Close some, or raise sessions.max_mb.",
+                hint="Close some of them.",
             )
 
 

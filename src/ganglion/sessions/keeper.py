@@ -5,6 +5,7 @@ and nothing else.
 """
 
 import asyncio
+import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -12,7 +13,13 @@ from contextlib import aclosing
 from typing import Final
 
 from ganglion.core.engine import PromptReader, SessionEngine
-from ganglion.core.errors import ContextLengthExceeded, EngineUnavailable, InvalidValue, SessionNotFound
+from ganglion.core.errors import (
+    ContextLengthExceeded,
+    EngineUnavailable,
+    GanglionError,
+    InvalidValue,
+    SessionNotFound,
+)
 from ganglion.core.events import Failed, Finished, Pieces, Progress, Scored, Started
 from ganglion.core.request import ImageBlock, Sampling, Score, Steering, Stop, TokenRequest, resolve
 from ganglion.sessions.archive import Archive, Models, check_steering, check_vocabulary, state_of
@@ -34,6 +41,8 @@ from ganglion.sessions.values import (
     Told,
 )
 from ganglion.sessions.wanted import Wanted
+
+logger = logging.getLogger("ganglion.sessions")
 
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
 SWEEP_S: Final = 1.0
@@ -81,7 +90,10 @@ class Keeper:
             if self._settings.keeps_on_drain and self._folder is not None and held.session is not None:
                 # The tokens alone: hot KV is kept by the engine itself when it closes.
                 data = self._archive.encoded(held, held.session, b"", is_ours=True)
-                await asyncio.to_thread(self._folder.write, held.id, data)
+                try:
+                    await asyncio.to_thread(self._folder.write, held.id, data)
+                except GanglionError as error:
+                    logger.error("a session was not kept: %s", error.message)
             self._holdings.forget(held)
 
     @property

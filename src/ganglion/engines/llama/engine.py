@@ -273,7 +273,7 @@ class LlamaEngine:
         if model != self._settings.model_id:
             raise ModelNotFound(model)
         size = self._facts.vocabulary_size
-        for token in tokens:
+        for token in (min(tokens), max(tokens)) if tokens else ():
             if not 0 <= token < size:
                 raise InvalidValue(
                     f"Token {token} is not in the vocabulary of {size} tokens.", param="tokens"
