@@ -29,7 +29,8 @@ GanglionError
 ├── InvalidApiKey             401 authentication_error / invalid_api_key
 ├── NotAllowed                403 permission_error
 ├── RateLimited               429 rate_limit_error / rate_limit_exceeded
-│   └── TooManySessions           session_limit_exceeded
+│   ├── TooManySessions           session_limit_exceeded
+│   └── QuotaExceeded             insufficient_quota
 └── ServerError               500 server_error
     ├── EngineFailed              engine_failed
     │   └── Interrupted               interrupted
@@ -42,6 +43,9 @@ GanglionError
     │   └── InsufficientVideoMemory   insufficient_vram
     ├── EngineUnavailable     503 engine_unavailable
     ├── ShuttingDown          503 shutting_down
+    ├── LeaseLost             503 lease_lost
+    ├── UpstreamUnavailable   502 upstream_unavailable
+    │   └── UpstreamRefused           upstream_refused
     ├── DeadlineExceeded      504 deadline_exceeded
     ├── StoreUnavailable      503 store_unavailable
     ├── StoreUnusable             store_unusable
@@ -291,6 +295,12 @@ class TooManySessions(RateLimited):
     code = "session_limit_exceeded"
 
 
+class QuotaExceeded(RateLimited):
+    """The key's budget of this period is spent."""
+
+    code = "insufficient_quota"
+
+
 class ServerError(GanglionError):
     """Not the client's doing."""
 
@@ -368,6 +378,30 @@ class ShuttingDown(ServerError):
     code = "shutting_down"
     grpc = "UNAVAILABLE"
     retry_after_s = 15
+
+
+class LeaseLost(ServerError):
+    """A gateway sent work under a lease that this node does not hold any more."""
+
+    status = 503
+    code = "lease_lost"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 1
+
+
+class UpstreamUnavailable(ServerError):
+    """The node that should answer is gone, and there is no other."""
+
+    status = 502
+    code = "upstream_unavailable"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 2
+
+
+class UpstreamRefused(UpstreamUnavailable):
+    """A foreign server answered with an error of its own."""
+
+    code = "upstream_refused"
 
 
 class DeadlineExceeded(ServerError):

@@ -246,6 +246,8 @@ class Request:
     wants_readout: bool = False
     """Report the readout of each generated token."""
     steering: Steering = ()
+    affinity: str = ""
+    """What its client says it belongs with: requests of one affinity should meet the same prefix cache."""
 
 
 @dataclass(frozen=True, slots=True)

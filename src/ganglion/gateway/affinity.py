@@ -1,0 +1,17 @@
+"""One name for a conversation, the same at each turn, so that its turns meet the same prefix cache."""
+
+from hashlib import blake2b
+
+DIGEST_BYTES = 8
+MAX_PREFIX_BYTES = 4096
+"""Of each part: enough to tell conversations apart, whatever follows."""
+
+
+def affinity_of(tenant: str, model: str, *parts: bytes | str) -> str:
+    """The name of what these parts begin; different tenants and models never share one."""
+    digest = blake2b(digest_size=DIGEST_BYTES)
+    for part in (tenant, model, *parts):
+        encoded = part.encode(errors="surrogatepass") if isinstance(part, str) else part
+        digest.update(b"%d:" % min(len(encoded), MAX_PREFIX_BYTES))
+        digest.update(encoded[:MAX_PREFIX_BYTES])
+    return digest.hexdigest()

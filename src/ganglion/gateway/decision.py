@@ -1,0 +1,62 @@
+"""Where a request goes: what routing asks of it, and every answer it may give."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from ganglion.core.errors import GanglionError
+from ganglion.gateway.node import NodeSpec, Wire
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What routing needs to know of a request."""
+
+    model: str
+    wire: Wire
+    affinity: str = ""
+    """Names the conversation; the node whose prefix cache knows it is preferred. Empty for none."""
+    tried: frozenset[str] = frozenset()
+    """Nodes that have had their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A node that holds the model and speaks the wire: the request goes there as it is."""
+
+    node: NodeSpec
+    model: str
+    """The model as that node names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """Only nodes that lack the wire hold the model: it is answered through the event stream."""
+
+    node: NodeSpec
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cold:
+    """Nobody holds the model, and the catalogue knows it: it must be loaded first."""
+
+    model: str
+    """Its id in the catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Nobody can answer, and this is why."""
+
+    error: GanglionError
+
+
+Decision = Chosen | Translated | Cold | Refused
+
+
+class Chooser(Protocol):
+    """Decides for each request, cheaply and without waiting."""
+
+    def choose(self, asked: Asked) -> Decision:
+        """Where a request goes now."""
+        ...

@@ -1,0 +1,79 @@
+"""The fleet as the gateway sees it now: every node's last word, and how much of ours runs on each.
+
+Law: `nodes` is replaced as a whole and never changed in place, so whoever holds it holds one moment.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from ganglion.gateway.node import NodeSpec, NodeView
+
+Listener = Callable[[], None]
+
+
+class Fleet:
+    """Every node by its name; the poller writes, everybody else reads."""
+
+    def __init__(
+        self, specs: tuple[NodeSpec, ...] = (), *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._clock = clock
+        self._listeners: list[Listener] = []
+        self.nodes: dict[str, NodeView] = {spec.name: NodeView(spec) for spec in specs}
+        self.in_flight: dict[str, int] = dict.fromkeys(self.nodes, 0)
+        """Requests of this gateway that run on each node."""
+        self._refused: dict[str, int] = {}
+        self._cool_until_s: dict[str, float] = {}
+
+    def listen(self, listener: Listener) -> None:
+        """Be called on the event loop after each change."""
+        self._listeners.append(listener)
+
+    def put(self, view: NodeView) -> None:
+        """A node's last word, in place of the one before."""
+        if self.nodes.get(view.name) == view:
+            return
+        self.nodes = {**self.nodes, view.name: view}
+        self.in_flight.setdefault(view.name, 0)
+        self._tell()
+
+    def add(self, spec: NodeSpec) -> None:
+        """A node that was declared or joined; one of that name keeps what is known of it."""
+        known = self.nodes.get(spec.name)
+        self.put(NodeView(spec) if known is None else replace(known, spec=spec))
+
+    def remove(self, name: str) -> None:
+        """A node that left; what still runs on it goes on."""
+        if name in self.nodes:
+            self.nodes = {other: view for other, view in self.nodes.items() if other != name}
+            self._tell()
+
+    def failed(self, name: str) -> None:
+        """A request could not be put to a node: after some of these in a row it is left alone for a while."""
+        view = self.nodes.get(name)
+        if view is None:
+            return
+        self._refused[name] = self._refused.get(name, 0) + 1
+        if self._refused[name] >= view.spec.cool_down_after:
+            self._cool_until_s[name] = self._clock() + view.spec.cool_down_s
+
+    def succeeded(self, name: str) -> None:
+        """A node answered."""
+        if self._refused:
+            self._refused.pop(name, None)
+            self._cool_until_s.pop(name, None)
+
+    def is_cooling(self, name: str) -> bool:
+        """Whether a node is being left alone."""
+        until_s = self._cool_until_s.get(name)
+        return until_s is not None and self._clock() < until_s
+
+    def has_room(self, view: NodeView) -> bool:
+        """Whether the gateway may put one more request to a node."""
+        cap = view.spec.max_in_flight
+        return cap is None or self.in_flight.get(view.name, 0) < cap
+
+    def _tell(self) -> None:
+        for listener in self._listeners:
+            listener()

@@ -1,0 +1,190 @@
+"""Calls to a node that somebody awaits: polling, loading, and answers that are read as events.
+
+Law: leaving a stream early cuts its connection, which cancels the work there.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
+from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.pool import Pools
+from ganglion.gateway.upstream import Headers, UpstreamConnection
+
+MAX_ANSWER_BYTES = 64 * 2**20
+"""Of a whole answer; beyond it the node is not to be believed."""
+_HIGH_BYTES = 2**20
+"""So much of a stream may wait unread before the node is asked to wait too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole response."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header; `name` is lower case."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+def request_bytes(
+    spec: NodeSpec,
+    authority: str,
+    *,
+    method: str,
+    target: str,
+    headers: Iterable[tuple[bytes, bytes]],
+    body: bytes,
+) -> bytes:
+    """A whole request; the node's own key stands in it, and nobody else's may."""
+    lines = [f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode()]
+    if spec.api_key is not None:
+        lines.append(b"authorization: Bearer %b\r\n" % spec.api_key.encode())
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    if body or method not in ("GET", "HEAD", "DELETE"):
+        lines.append(b"content-length: %d\r\n" % len(body))
+    return b"".join((*lines, b"\r\n", body))
+
+
+@dataclass(slots=True)
+class Incoming:
+    """A response as it comes; hears what its connection tells, and hands it to one reader."""
+
+    connection: UpstreamConnection
+    status: int = 0
+    headers: Headers = field(default_factory=list)
+    _parts: list[bytes] = field(default_factory=list)
+    _size_bytes: int = 0
+    _is_over: bool = False
+    _is_paused: bool = False
+    _error: UpstreamUnavailable | None = None
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def head(self, status: int, headers: Headers) -> None:
+        """For the connection."""
+        self.status, self.headers = status, headers
+        self._news.set()
+
+    def body(self, data: bytes, *, is_end: bool) -> None:
+        """For the connection."""
+        if data:
+            self._parts.append(data)
+            self._size_bytes += len(data)
+        self._is_over = is_end
+        if self._size_bytes > _HIGH_BYTES and not is_end and not self._is_paused:
+            self._is_paused = True
+            self.connection.pause()
+        self._news.set()
+
+    def lost(self, error: Exception | None) -> None:
+        """For the connection."""
+        why = f": {error}" if error is not None and str(error) else ""
+        self._error = UpstreamUnavailable(f"The node broke its answer off{why}.")
+        self._news.set()
+
+    async def begun(self) -> None:
+        """Wait for the head; raises UpstreamUnavailable."""
+        while not self.status:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Everything that came since, at least one byte; empty at the end. Raises UpstreamUnavailable."""
+        while not self._parts:
+            if self._is_over:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts, self._size_bytes = [], 0
+        if self._is_paused:
+            self._is_paused = False
+            self.connection.resume()
+        return data
+
+    async def whole(self) -> bytes:
+        """The rest of the body."""
+        parts = []
+        size_bytes = 0
+        while data := await self.read():
+            parts.append(data)
+            size_bytes += len(data)
+            if size_bytes > MAX_ANSWER_BYTES:
+                raise UpstreamUnavailable(f"The node answered with more than {MAX_ANSWER_BYTES} bytes.")
+        return b"".join(parts)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has come."""
+        return self._is_over
+
+    async def _wait(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+
+class Outbound:
+    """The one way out: every call to a node that is awaited goes through here."""
+
+    def __init__(self, pools: Pools) -> None:
+        self._pools = pools
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        spec: NodeSpec,
+        method: str,
+        path: str,
+        *,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        body: bytes = b"",
+    ) -> AsyncGenerator[Incoming, None]:
+        """A response whose head is there; raises UpstreamUnavailable."""
+        pool = self._pools.of(spec)
+        connection = pool.take() or await pool.connect()
+        incoming = Incoming(connection)
+        target = pool.address.prefix + path
+        connection.request(
+            request_bytes(
+                spec,
+                pool.address.authority,
+                method=method,
+                target=target,
+                headers=headers,
+                body=body,
+            ),
+            incoming,
+        )
+        try:
+            await incoming.begun()
+            yield incoming
+        finally:
+            if not incoming.is_over:
+                connection.abort()
+
+    async def call(
+        self,
+        spec: NodeSpec,
+        method: str,
+        path: str,
+        *,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        body: bytes = b"",
+        timeout_s: float,
+    ) -> Answer:
+        """A whole response; raises UpstreamUnavailable, DeadlineExceeded."""
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self.stream(spec, method, path, headers=headers, body=body) as incoming,
+            ):
+                return Answer(incoming.status, incoming.headers, await incoming.whole())
+        except TimeoutError:
+            raise DeadlineExceeded("node", timeout_s) from None

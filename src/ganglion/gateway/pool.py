@@ -1,0 +1,100 @@
+"""The connections to each node that are free, kept open for the next request."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+
+from ganglion.core.errors import UpstreamUnavailable
+from ganglion.gateway.address import Address, parse_address
+from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.upstream import UpstreamConnection
+
+CONNECT_S = 3.0
+MAX_IDLE = 512
+"""Free connections kept to one node."""
+IDLE_S = 10.0
+"""Shorter than a node keeps one: a request should not meet a connection that is just being closed."""
+
+
+class Pool:
+    """Connections to one address."""
+
+    def __init__(self, address: Address, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.address = address
+        self._clock = clock
+        self._idle: list[UpstreamConnection] = []
+        self._all: set[UpstreamConnection] = set()
+
+    def take(self) -> UpstreamConnection | None:
+        """A free connection, the last one used first; None where one must be made."""
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.is_usable:
+                continue
+            if self._clock() - connection.idle_since_s > IDLE_S:
+                # The others have been free for longer still.
+                for stale in (connection, *self._idle):
+                    stale.close()
+                self._idle.clear()
+                return None
+            return connection
+        return None
+
+    async def connect(self, timeout_s: float = CONNECT_S) -> UpstreamConnection:
+        """A new connection; raises UpstreamUnavailable."""
+        loop = asyncio.get_running_loop()
+        address = self.address
+        try:
+            async with asyncio.timeout(timeout_s):
+                if address.unix is not None:
+                    _, connection = await loop.create_unix_connection(self._made, address.unix)
+                else:
+                    tls = ssl.create_default_context() if address.is_tls else None
+                    _, connection = await loop.create_connection(
+                        self._made, address.host, address.port, ssl=tls
+                    )
+        except (OSError, TimeoutError) as error:
+            why = str(error) or "it did not answer in time"
+            raise UpstreamUnavailable(f"{address.authority} cannot be reached: {why}.") from None
+        self._all.add(connection)
+        return connection
+
+    def close(self) -> None:
+        """Close what is free, and cut what is not."""
+        for connection in tuple(self._all):
+            connection.abort()
+        self._idle.clear()
+
+    def _made(self) -> UpstreamConnection:
+        return UpstreamConnection(self._freed)
+
+    def _freed(self, connection: UpstreamConnection) -> None:
+        if not connection.is_usable:
+            self._all.discard(connection)
+            return
+        if len(self._idle) >= MAX_IDLE:
+            connection.close()
+            return
+        connection.idle_since_s = self._clock()
+        self._idle.append(connection)
+
+
+class Pools:
+    """One pool for each address that a node has."""
+
+    def __init__(self) -> None:
+        self._pools: dict[str, Pool] = {}
+
+    def of(self, spec: NodeSpec) -> Pool:
+        """The pool of a node; raises InvalidValue where its URL is none."""
+        pool = self._pools.get(spec.url)
+        if pool is None:
+            pool = self._pools[spec.url] = Pool(parse_address(spec.url))
+        return pool
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        for pool in self._pools.values():
+            pool.close()
+        self._pools.clear()

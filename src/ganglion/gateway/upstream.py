@@ -1,0 +1,193 @@
+"""One connection to a node: requests out, responses in, one at a time.
+
+Law: a sink hears `head`, then `body` until `is_end`, or `lost` at any point, and nothing after either.
+What one read brought is told in one call, so that it can leave in one write.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol, cast
+
+import httptools
+
+MAX_HEAD_BYTES = 64 * 2**10
+
+Headers = list[tuple[bytes, bytes]]
+
+
+class Sink(Protocol):
+    """Whoever a response is for; names of headers come in lower case."""
+
+    def head(self, status: int, headers: Headers) -> None:
+        """The response begins."""
+        ...
+
+    def body(self, data: bytes, *, is_end: bool) -> None:
+        """More of its body, which may be empty, and whether that is all."""
+        ...
+
+    def lost(self, error: Exception | None) -> None:
+        """The connection ended before the response did."""
+        ...
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """A connection that is kept open between requests; `on_idle` hears when it is free, or gone."""
+
+    def __init__(self, on_idle: Callable[["UpstreamConnection"], None]) -> None:
+        self._on_idle = on_idle
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpResponseParser(self)
+        self._sink: Sink | None = None
+        self._reset()
+        self.requests = 0
+        """How many it has carried: the first one on a connection cannot have met an old, dying one."""
+        self.idle_since_s = 0.0
+        self._is_tunnel = False
+
+    def _reset(self) -> None:
+        self._headers: Headers = []
+        self._head_bytes = 0
+        self._has_head = False
+        self._is_framed = False
+        self._is_over = False
+        self._parts: list[bytes] = []
+
+    @property
+    def is_usable(self) -> bool:
+        """Whether a request may be sent on it."""
+        return self._sink is None and self._transport is not None and not self._transport.is_closing()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a response is awaited or under way."""
+        return self._sink is not None
+
+    def request(self, data: bytes, sink: Sink) -> None:
+        """Send a whole request, whose response goes to the sink."""
+        assert self._sink is None and self._transport is not None
+        self._sink = sink
+        self.requests += 1
+        self._transport.write(data)
+
+    def write(self, data: bytes) -> None:
+        """More bytes of what was upgraded to another protocol."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def pause(self) -> None:
+        """Read no more until `resume`: whoever the response is for does not keep up."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """Cut it; the sink hears nothing more. A node takes that as the client's leaving."""
+        self._sink = None
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """Close it when nothing is under way."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are, and do not say so
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        sink, self._sink = self._sink, None
+        self._transport = None
+        if sink is not None:
+            # A body without a length ends with its connection; any other was cut.
+            if exc is None and self._has_head and not self._is_framed and not self._is_tunnel:
+                sink.body(b"", is_end=True)
+            else:
+                sink.lost(exc)
+        self._on_idle(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_tunnel:
+            if self._sink is not None:
+                self._sink.body(data, is_end=False)
+            return
+        if not self._has_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._is_tunnel = True
+            rest = data[upgrade.args[0] :]
+            if rest and self._sink is not None:
+                self._sink.body(rest, is_end=False)
+            return
+        except httptools.HttpParserError as error:
+            self._fail(error)
+            return
+        if not self._has_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._fail(ValueError("The head of the response is too large."))
+            return
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        if self._sink is None:
+            if self._parts or self._is_over:  # nobody asked for this
+                self._fail(None)
+            return
+        parts, is_over = self._parts, self._is_over
+        if not parts and not is_over:
+            return
+        sink = self._sink
+        self._parts = []
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        if not is_over:
+            sink.body(data, is_end=False)
+            return
+        is_kept = self._parser.should_keep_alive()
+        self._sink = None
+        self._reset()
+        if not is_kept:
+            self.close()
+        # Free before the end is told: whoever hears it may have the next request at hand.
+        self._on_idle(self)
+        sink.body(data, is_end=True)
+
+    def _fail(self, error: Exception | None) -> None:
+        sink, self._sink = self._sink, None
+        if self._transport is not None:
+            self._transport.abort()
+        if sink is not None:
+            sink.lost(error)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """For the parser."""
+        name = name.lower()
+        if name in (b"content-length", b"transfer-encoding"):
+            self._is_framed = True
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """For the parser."""
+        status = self._parser.get_status_code()
+        if 100 <= status < 200 and status != 101:
+            return
+        self._has_head = True
+        if status in (204, 304):
+            self._is_framed = True
+        if self._sink is not None:
+            self._sink.head(status, self._headers)
+
+    def on_body(self, body: bytes) -> None:
+        """For the parser."""
+        self._parts.append(body)
+
+    def on_message_complete(self) -> None:
+        """For the parser."""
+        if self._has_head:
+            self._is_over = True
+        else:  # 100 Continue and its like: the response itself is still to come
+            self._headers = []
