@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from ganglion.registry.hub import Hub
 
 
-def load_config(output: OutputFlags, flags: Mapping[str, object]) -> Config:
-    """The config of this invocation."""
+def load_config(
+    output: OutputFlags, flags: Mapping[str, object], defaults: Mapping[str, object] | None = None
+) -> Config:
+    """The config of this invocation; `defaults` are this command's own."""
     file = output.config
     if file is None:
         default = configuration.home(os.environ) / "config.toml"
         file = default if default.is_file() else None
-    return configuration.load(file, os.environ, {**flags, **output.settings()})
+    return configuration.load(file, os.environ, {**flags, **output.settings()}, defaults)
 
 
 def hub_of(config: Config, home: Path) -> "Hub":

@@ -32,6 +32,11 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command("ganglion.cli.serve:serve", help="Run a node: models behind HTTP.", help_epilogue=manual.SERVE)
+app.command(
+    "ganglion.cli.gateway:gateway",
+    help="Run a gateway: many nodes as one server.",
+    help_epilogue=manual.GATEWAY,
+)
 app.command("ganglion.cli.chat:chat", help="Talk to a model in this terminal.", help_epilogue=manual.CHAT)
 app.command(
     "ganglion.cli.complete:complete", help="Continue a text and print it.", help_epilogue=manual.COMPLETE

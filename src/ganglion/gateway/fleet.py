@@ -23,6 +23,7 @@ class Fleet:
         self.nodes: dict[str, NodeView] = {spec.name: NodeView(spec) for spec in specs}
         self.in_flight: dict[str, int] = dict.fromkeys(self.nodes, 0)
         """Requests of this gateway that run on each node."""
+        self._resting: frozenset[str] = frozenset()
         self._refused: dict[str, int] = {}
         self._cool_until_s: dict[str, float] = {}
 
@@ -32,6 +33,8 @@ class Fleet:
 
     def put(self, view: NodeView) -> None:
         """A node's last word, in place of the one before."""
+        if view.name in self._resting and not view.is_draining:
+            view = replace(view, is_draining=True)
         if self.nodes.get(view.name) == view:
             return
         self.nodes = {**self.nodes, view.name: view}
@@ -48,6 +51,14 @@ class Fleet:
         if name in self.nodes:
             self.nodes = {other: view for other, view in self.nodes.items() if other != name}
             self._tell()
+
+    def rest(self, name: str, *, is_resting: bool) -> None:
+        """Let a node take no new work, whatever it says itself, or let it again."""
+        names = self._resting | {name} if is_resting else self._resting - {name}
+        self._resting = frozenset(names)
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(replace(view, is_draining=is_resting))
 
     def failed(self, name: str) -> None:
         """A request could not be put to a node: after some of these in a row it is left alone for a while."""

@@ -36,6 +36,8 @@ class NodeSpec:
     cool_down_after: int = 3
     """Failures in a row after which it is left alone for a while."""
     cool_down_s: float = 10.0
+    models: frozenset[str] | None = None
+    """Only these of the models that it lists; None for all."""
     epoch: int | None = None
     """Of the lease of a node that joined; None where it was declared."""
     grpc: str | None = None
