@@ -12,7 +12,7 @@ from test_rpc_access import methods, status_of
 from ganglion.core.errors import SessionNotFound
 from ganglion.gateway.admission import Identity
 from ganglion.server.relay.handles import Handles, Place
-from ganglion.server.rpc.caller import PUBLIC
+from ganglion.server.rpc.caller import PUBLIC, Caller, Metadata, value_of
 from ganglion.server.rpc.health import HEALTH
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
@@ -94,6 +94,24 @@ async def test_two_tenants_on_a_node_that_knows_neither_do_not_find_each_others_
             await one.generate(theirs, append_tokens=[1])
             listed = (await one.call("ListSessions", pb.ListSessionsRequest())).sessions
             assert [info.session_id for info in listed] == [theirs]
+
+
+async def test_a_node_that_knows_the_gateways_tenants_is_listed_by_any_gateway(serving, monkeypatch) -> None:
+    def believing(method: str, metadata: Metadata, request_id: str) -> Caller:
+        return Caller((value_of(metadata, "x-ganglion-tenant") or b"").decode(), request_id)
+
+    monkeypatch.setattr("ganglion.server.rpc.door.judge_of", lambda _: believing)
+    async with serving() as served, relaying([view_of("a", served.rpc, "echo")], two()) as relayed:
+        async with connected(relayed.address, "one") as one, connected(relayed.address, "two") as other:
+            theirs, ours = await one.opened(), await other.opened()
+        async with (
+            relaying([view_of("a", served.rpc, "echo")], two()) as another,
+            connected(another.address, "one") as one,
+            connected(another.address, "too") as too,
+        ):
+            for rpc, expected in ((one, theirs), (too, ours)):
+                listed = (await rpc.call("ListSessions", pb.ListSessionsRequest())).sessions
+                assert [info.session_id for info in listed] == [expected]
 
 
 async def test_the_door_is_serving_while_some_node_takes_work(serving) -> None:

@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 
+import grpc
 import pytest
-from calling_rpc import connected, trailers
+from calling_rpc import Rpc, connected, trailers
 from relaying import Relayed, relaying, view_of
+from tests.ports import two_ports
 
 from ganglion.client.async_client import AsyncClient
 from ganglion.core.errors import SessionNotFound, UpstreamUnavailable
@@ -157,6 +159,28 @@ async def test_a_node_that_leaves_the_fleet_finishes_what_runs_on_it(serving) ->
             while (event := await call.read()).WhichOneof("event") != "done":
                 told += 1
         assert (told, event.done.completion_tokens) == (500, 500)
+
+
+async def test_a_node_that_starts_again_where_it_was_is_found_again(serving) -> None:
+    port = two_ports()
+    async with (
+        relaying([view_of("a", f"127.0.0.1:{port + 1}", "echo", cool_down_s=0)]) as relayed,
+        connected(relayed.address) as rpc,
+    ):
+        ask = pb.OpenSessionRequest(model="echo")
+        for _ in range(2):
+            assert trailers(await rpc.refusal("OpenSession", ask))["ganglion-code"] == "upstream_unavailable"
+            async with serving(port=port), asyncio.timeout(5):
+                while not await is_open(rpc):  # noqa: ASYNC110 - a channel's back-off has no event
+                    await asyncio.sleep(0.05)
+
+
+async def is_open(rpc: Rpc) -> bool:
+    try:
+        return bool(await rpc.opened())
+    except grpc.aio.AioRpcError as error:
+        assert trailers(error)["ganglion-code"] == "upstream_unavailable"
+        return False
 
 
 def client_of(relayed: Relayed) -> AsyncClient:

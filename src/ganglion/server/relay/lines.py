@@ -6,6 +6,7 @@ Law: a channel is closed when the last call on it has ended; a node's leaving cu
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import grpc
@@ -42,17 +43,25 @@ class NotReached(UpstreamUnavailable):
     """Nothing of the call was sent."""
 
 
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A host and port as gRPC takes them, and whether TLS is spoken there."""
+
+    target: str
+    is_tls: bool
+
+
 class _Line:
     """A channel, and how many calls are on it."""
 
-    def __init__(self, target: str, is_tls: bool, authorities: bytes | None) -> None:
-        self.target = target
+    def __init__(self, where: Where, authorities: bytes | None) -> None:
+        self.where = where
         self.calls = 0
         self.has_left = False
         self.channel = (
-            grpc.aio.secure_channel(target, grpc.ssl_channel_credentials(authorities), _OPTIONS)
-            if is_tls
-            else grpc.aio.insecure_channel(target, _OPTIONS)
+            grpc.aio.secure_channel(where.target, grpc.ssl_channel_credentials(authorities), _OPTIONS)
+            if where.is_tls
+            else grpc.aio.insecure_channel(where.target, _OPTIONS)
         )
 
 
@@ -92,13 +101,13 @@ class Lines:
         await asyncio.gather(*(line.channel.close() for line in lines), *self._closing)
 
     def _of(self, view: NodeView) -> _Line:
-        target, is_tls = target_of(view)
+        where = where_of(view)
         line = self._lines.get(view.name)
-        if line is not None and line.target != target:
+        if line is not None and line.where != where:
             self._retire(view.name)
             line = None
         if line is None:
-            line = self._lines[view.name] = _Line(target, is_tls, self._authorities)
+            line = self._lines[view.name] = _Line(where, self._authorities)
         return line
 
     def _prune(self) -> None:
@@ -117,13 +126,13 @@ class Lines:
         task.add_done_callback(self._closing.discard)
 
 
-def target_of(view: NodeView) -> tuple[str, bool]:
-    """Where a node listens for gRPC, and whether with TLS: as declared, as it says, or beside HTTP."""
+def where_of(view: NodeView) -> Where:
+    """Where a node listens for gRPC: as declared, as it says, or beside HTTP."""
     address = parse_address(view.spec.url)
     told = view.spec.grpc or view.grpc
     if told is None and address.unix is not None:
         raise InvalidValue(f"The node {view.name!r} does not say where it listens for gRPC.")
-    return told or str(Address(address.host, address.port + 1)), address.is_tls
+    return Where(told or str(Address(address.host, address.port + 1)), address.is_tls)
 
 
 async def _connect(channel: grpc.aio.Channel) -> None:
