@@ -125,6 +125,7 @@ async def relaying(
     *,
     cold: frozenset[str] = frozenset(),
     secret: bytes = SECRET,
+    authorities: bytes | None = None,
     **settings: object,
 ) -> AsyncIterator[Relayed]:
     """The door, open."""
@@ -140,6 +141,7 @@ async def relaying(
             gatekeeper=keys,
             loader=loads,
             secret=secret,
+            authorities=authorities,
         )
         stack.push_async_callback(door.close, 0.0)
         await door.open()

@@ -112,6 +112,32 @@ async def test_a_node_that_knows_the_gateways_tenants_is_listed_by_any_gateway(s
             for rpc, expected in ((one, theirs), (too, ours)):
                 listed = (await rpc.call("ListSessions", pb.ListSessionsRequest())).sessions
                 assert [info.session_id for info in listed] == [expected]
+            claims = (("x-ganglion-tenant", "t2"), ("x-ganglion-key", "k2"))
+            listed = (await one.begin("ListSessions", pb.ListSessionsRequest(), claims)).sessions
+            assert [info.session_id for info in listed] == [theirs]
+
+
+async def test_nodes_with_a_certificate_are_called_with_tls_and_others_are_not_believed(
+    serving, certificate
+) -> None:
+    path, key = certificate
+    async with serving(tls_cert=str(path), tls_key=str(key)) as served:
+        node = view_of("a", served.rpc, "echo")
+        secured = replace(node, spec=replace(node.spec, url=node.spec.url.replace("http:", "https:")))
+        for view, authorities, is_reached in (
+            (secured, path.read_bytes(), True),
+            (secured, None, False),
+            (node, None, False),
+        ):
+            async with (
+                relaying([view], authorities=authorities) as relayed,
+                connected(relayed.address) as rpc,
+            ):
+                if is_reached:
+                    assert await rpc.opened()
+                else:
+                    refused = await rpc.refusal("OpenSession", pb.OpenSessionRequest(model="echo"))
+                    assert trailers(refused)["ganglion-code"] == "upstream_unavailable"
 
 
 async def test_the_door_is_serving_while_some_node_takes_work(serving) -> None:
