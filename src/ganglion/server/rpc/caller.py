@@ -1,6 +1,6 @@
 """Who makes a call, read from its metadata: the key's tenant and the request's name."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
@@ -26,6 +26,9 @@ CALLER: Final[ContextVar[Caller]] = ContextVar("caller")
 
 Metadata = Iterable[tuple[str, str | bytes]]
 
+Judge = Callable[[str, Metadata, str], Caller]
+"""Takes a call's method, metadata and name, and says whose it is; raises InvalidApiKey."""
+
 
 def value_of(metadata: Metadata, name: str) -> bytes | None:
     """The first value under a name."""
@@ -40,16 +43,26 @@ def named(metadata: Metadata) -> str:
     return request_id_of(value_of(metadata, REQUEST_ID))
 
 
+def judge_of(keys: KeyRing) -> Judge:
+    """Judges by the keys that are valid when it is asked."""
+
+    def judge(method: str, metadata: Metadata, request_id: str) -> Caller:
+        return Caller(tenant_of(method, metadata, keys), request_id)
+
+    return judge
+
+
 def tenant_of(method: str, metadata: Metadata, keys: KeyRing) -> str:
     """Whose call it is; raises InvalidApiKey for everything that is not public."""
     key = bearer_key(value_of(metadata, "authorization"))
     tenant = keys.tenant_of(key)
     if tenant is not None:
         return tenant
-    if _service(method) in PUBLIC:
+    if is_public(method):
         return ""
     raise key_refusal(key)
 
 
-def _service(method: str) -> str:
-    return method.removeprefix("/").rpartition("/")[0]
+def is_public(method: str) -> bool:
+    """Whether a method answers anybody."""
+    return method.removeprefix("/").rpartition("/")[0] in PUBLIC
