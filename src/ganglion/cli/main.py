@@ -53,6 +53,7 @@ app.command(
 )
 app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
 app.command("ganglion.cli.concepts:app", name="concepts", help="Train, judge and share concept vectors.")
+app.command("ganglion.cli.fleet:app", name="fleet", help="See and steer the nodes behind a gateway.")
 app.command(
     "ganglion.cli.doctor:doctor",
     help="Check this machine and say what to do.",
