@@ -189,7 +189,8 @@ async def test_sweeping_forgets_old_windows_and_keeps_those_that_count(access: A
         await access.grant("k", "budget", window, wanted=5, cap=5)
     await access.add_usage("g", 1, [spent(), spent(hour_s=HOUR - 401 * 86400)])
     await access.sweep()
-    left = [(await access.grant("k", "budget", each, wanted=1, cap=5)).amount for each in (old, MINUTE, total)]
+    windows = (old, MINUTE, total)
+    left = [(await access.grant("k", "budget", each, wanted=1, cap=5)).amount for each in windows]
     assert left == [1, 0, 0]
     assert (await access.usage(0, HOUR + 1))[0].sums.requests == 1
 
