@@ -2,6 +2,8 @@
 
 import asyncio
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from hashlib import sha256
@@ -113,7 +115,7 @@ async def test_two_stores_that_ask_at_once_share_one_cap(place: str) -> None:
     await other.close()
 
 
-@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cap=st.integers(0, 30),
     steps=st.lists(
@@ -193,6 +195,33 @@ async def test_sweeping_forgets_old_windows_and_keeps_those_that_count(access: A
     left = [(await access.grant("k", "budget", each, wanted=1, cap=5)).amount for each in windows]
     assert left == [1, 0, 0]
     assert (await access.usage(0, HOUR + 1))[0].sums.requests == 1
+
+
+async def test_a_process_that_leaves_the_file_does_not_take_the_log_along(tmp_path: Path) -> None:
+    file = tmp_path / "ganglion.db"
+    store, access = await open_store(file), await open_access(file)
+    assert await access.keys() == ()  # each has its reader connected
+    assert await store.response("ann", "none") is None
+    visit = """
+import asyncio, sys
+from ganglion.store.access_values import StoredKey
+from ganglion.store.opening import open_access
+async def visit():
+    access = await open_access(sys.argv[1])
+    print(*(key.name for key in await access.keys()))
+    name, created_s = sys.argv[2], 1.0 + 2 * int(sys.argv[2][-1])
+    await access.add_key(StoredKey(name, name.encode(), name, "", created_s))
+    await access.close()
+asyncio.run(visit())
+"""
+    for number, before in enumerate(("", "visitor-0 ours-0")):
+        command = [sys.executable, "-c", visit, str(file), f"visitor-{number}"]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=True)
+        assert done.stdout.strip() == before
+        assert (await access.keys())[-1].name == f"visitor-{number}"
+        await access.add_key(key(f"ours-{number}", created_s=2.0 + 2 * number, tenant=""))
+    await access.close()
+    await store.close()
 
 
 async def test_a_database_of_the_first_schema_is_brought_up_to_date(tmp_path: Path) -> None:
