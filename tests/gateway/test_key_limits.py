@@ -1,9 +1,12 @@
-"""Caps hold exactly: in one process, in two that share a database, and when answers come to something else."""
+"""Caps hold exactly: in one process, in two on one database, and when answers come to something else."""
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any
 
 import pytest
@@ -88,6 +91,37 @@ async def test_two_gateways_on_one_database_admit_exactly_a_cap_between_them(
         for _ in range(12):
             total += await admitted([one, other], 15)
         assert total == 97
+
+
+ASKER = """
+import asyncio, sys
+sys.path.insert(0, sys.argv[1])
+from test_key_limits import Clock, admitted, gate
+async def run():
+    total = 0
+    async with gate(sys.argv[2], Clock()) as gatekeeper:
+        sys.stdin.readline()
+        for _ in range(8):
+            total += await admitted([gatekeeper], 15)
+    print(total)
+asyncio.run(run())
+"""
+
+
+def test_two_gateway_processes_on_one_database_admit_exactly_a_cap_between_them(shared: str) -> None:
+    async def make() -> None:
+        async with gate(shared, Clock(), requests_per_minute=97):
+            pass
+
+    asyncio.run(make())
+    command = [sys.executable, "-c", ASKER, str(Path(__file__).parent), shared]
+    askers = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True) for _ in range(2)]
+    for asker in askers:
+        assert asker.stdin is not None
+        asker.stdin.write("go\n")
+        asker.stdin.flush()
+    counts = [int(asker.communicate(timeout=30)[0]) for asker in askers]
+    assert sum(counts) == 97
 
 
 async def test_a_gateway_that_rests_gives_back_what_it_does_not_use(file: Path) -> None:

@@ -66,6 +66,16 @@ async def test_an_operators_key_is_an_admin_with_the_tenant_that_a_node_gives_it
     assert "secret" not in identity.key_id and sha256(b"secret").hexdigest() not in identity.key_id
 
 
+async def test_an_operators_keys_can_be_replaced(access: AccessStore) -> None:
+    await access.add_key(key())
+    keys = await loaded(access, "old")
+    keys.replace_static(["new"])
+    assert keys.identify(b"new").role == "admin"
+    assert keys.identify(secret_of("app")).key_id == "key_app"
+    with pytest.raises(InvalidApiKey):
+        keys.identify(b"old")
+
+
 async def test_a_key_ends_when_it_expires(access: AccessStore) -> None:
     clock = Clock()
     await access.add_key(key(expires_s=clock() + 10))
