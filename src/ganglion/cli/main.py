@@ -9,7 +9,7 @@ import sys
 from cyclopts import App, CycloptsError
 
 from ganglion import __version__
-from ganglion.cli import manual, models_manual
+from ganglion.cli import keys_manual, manual, models_manual
 from ganglion.cli.talk import say_error
 from ganglion.core.errors import (
     GanglionError,
@@ -54,6 +54,12 @@ app.command(
 app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
 app.command("ganglion.cli.concepts:app", name="concepts", help="Train, judge and share concept vectors.")
 app.command("ganglion.cli.fleet:app", name="fleet", help="See and steer the nodes behind a gateway.")
+app.command("ganglion.cli.keys:app", name="keys", help="Make, list and revoke the gateway's keys.")
+app.command(
+    "ganglion.cli.usage:usage",
+    help="Show what keys, tenants and models used.",
+    help_epilogue=keys_manual.USAGE,
+)
 app.command(
     "ganglion.cli.doctor:doctor",
     help="Check this machine and say what to do.",
