@@ -124,7 +124,7 @@ def compose(
         settings=ResidencySettings(
             max_models=residency.max_models,
             memory_bytes=None if residency.memory_mb is None else residency.memory_mb * 2**20,
-            auto_load=residency.auto_load,
+            auto_load=not config.join.urls if residency.auto_load is None else residency.auto_load,
         ),
     )
     return Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))

@@ -15,7 +15,8 @@ SAMPLING = Group("Sampling (left out: the model's own defaults)", sort_key=3)
 HOLDING = Group("Holding models", sort_key=3)
 SERVER = Group("Server", sort_key=4)
 SECURITY = Group("Security", sort_key=5)
-OUTPUT = Group("Logs and configuration", sort_key=6)
+FLEET = Group("Joining a fleet", sort_key=6)
+OUTPUT = Group("Logs and configuration", sort_key=7)
 
 
 AT_LEAST_0 = validators.Number(gte=0)

@@ -1,14 +1,17 @@
-"""Who makes a call, read from its metadata: the key's tenant and the request's name."""
+"""Who makes a call, read from its metadata: whose it is, and the request's name."""
 
 from collections.abc import Iterable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
+from ganglion.gateway import trusted
 from ganglion.server.keys import KeyRing, bearer_key, key_refusal
+from ganglion.server.leases import Leases
 from ganglion.server.request_log import request_id_of
+from ganglion.server.visit import NOBODY, Visit, vouched
 
-REQUEST_ID: Final = "x-request-id"
+REQUEST_ID: Final = trusted.REQUEST_ID.decode()
 PUBLIC: Final = frozenset({"grpc.health.v1.Health"})
 """Services that answer without a key."""
 
@@ -17,8 +20,12 @@ PUBLIC: Final = frozenset({"grpc.health.v1.Health"})
 class Caller:
     """Whose call it is, and the name under which it is logged."""
 
-    tenant: str
+    visit: Visit
     request_id: str
+
+    @property
+    def tenant(self) -> str:
+        return self.visit.tenant
 
 
 CALLER: Final[ContextVar[Caller]] = ContextVar("caller")
@@ -35,20 +42,28 @@ def value_of(metadata: Metadata, name: str) -> bytes | None:
     return None
 
 
-def named(metadata: Metadata) -> str:
-    """The call's name: its own where it brings one, else a new one."""
-    return request_id_of(value_of(metadata, REQUEST_ID))
+def named(metadata: Metadata, keys: KeyRing) -> str:
+    """The call's name: its own where it may bring one, else a new one."""
+    brought = value_of(metadata, REQUEST_ID)
+    return request_id_of(brought if brought and keys.may_name(_key(metadata)) else None)
 
 
-def tenant_of(method: str, metadata: Metadata, keys: KeyRing) -> str:
-    """Whose call it is; raises InvalidApiKey for everything that is not public."""
-    key = bearer_key(value_of(metadata, "authorization"))
-    tenant = keys.tenant_of(key)
-    if tenant is not None:
-        return tenant
+def visit_of(method: str, metadata: Metadata, keys: KeyRing, leases: Leases) -> Visit:
+    """Whose call it is; raises InvalidApiKey and LeaseLost for everything that is not public."""
+    key = _key(metadata)
+    holder = keys.holder_of(key)
     if _service(method) in PUBLIC:
-        return ""
-    raise key_refusal(key)
+        return NOBODY if holder is None else Visit(holder.tenant)
+    if holder is None:
+        raise key_refusal(key)
+    leases.check(value_of(metadata, trusted.EPOCH.decode()))
+    if not holder.is_gateway:
+        return Visit(holder.tenant)
+    return vouched(lambda name: value_of(metadata, name.decode()), holder.tenant)
+
+
+def _key(metadata: Metadata) -> bytes | None:
+    return bearer_key(value_of(metadata, "authorization"))
 
 
 def _service(method: str) -> str:

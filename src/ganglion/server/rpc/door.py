@@ -11,6 +11,7 @@ from typing import Final
 from ganglion.core.engine import Engine
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
+from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics, SessionCounts
 from ganglion.server.ports import ports_of
 from ganglion.server.rpc.listener import Address, RpcListener
@@ -28,10 +29,17 @@ KEEP_S: Final = 10.0
 class RpcDoor:
     """Takes its port when it is made; opened, it answers; closed, it has told everybody."""
 
-    def __init__(self, settings: ServerSettings, gate: Gate, keys: KeyRing, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        gate: Gate,
+        keys: KeyRing,
+        metrics: Metrics,
+        leases: Leases | None = None,
+    ) -> None:
         self._settings = settings
         self._metrics = metrics
-        self._listener = RpcListener(settings, gate, keys, metrics)
+        self._listener = RpcListener(settings, gate, keys, metrics, leases)
         self._keeper: Keeper | None = None
 
     @property

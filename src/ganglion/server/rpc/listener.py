@@ -16,6 +16,7 @@ from ganglion.core.engine import ModelState, PromptReader
 from ganglion.server.bind import BindFailed, StartRefused, bind
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
+from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics
 from ganglion.server.rpc.guard import Guard
 from ganglion.server.rpc.handlers import generic_handler
@@ -61,10 +62,17 @@ class Address:
 class RpcListener:
     """The gRPC server of a node: bound when it is made, answering once it is started."""
 
-    def __init__(self, settings: ServerSettings, gate: Gate, keys: KeyRing, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        gate: Gate,
+        keys: KeyRing,
+        metrics: Metrics,
+        leases: Leases | None = None,
+    ) -> None:
         self._settings = settings
         self._gate = gate
-        self._guard = Guard(keys, settings, metrics)
+        self._guard = Guard(keys, settings, metrics, leases or Leases())
         # Beyond the gate's limit a call is told so; this one bounds those that have not sent their message.
         self._server = grpc.aio.server(
             interceptors=(self._guard,), options=_OPTIONS, maximum_concurrent_rpcs=2 * settings.max_in_flight
