@@ -16,8 +16,9 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as kinds
 
+from ganglion.cli.join import JoinFlags
 from ganglion.cli.options import EngineFlags, OutputFlags
-from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
+from ganglion.cli.serve import ResidencyFlags, SecurityFlags, ServerFlags
 from ganglion.cli.talk import say_error
 from ganglion.config import PREFIX, Config
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from ganglion import __version__
+from ganglion.cli.join import JOIN_UNSET, JoinFlags, join_settings
 from ganglion.cli.options import (
     AT_LEAST_0,
     AT_LEAST_1,
     ENGINE_UNSET,
-    FLEET,
     HOLDING,
     MODEL,
     OUTPUT_UNSET,
@@ -26,13 +26,12 @@ from ganglion.cli.options import (
     option,
 )
 from ganglion.cli.talk import say, say_error
-from ganglion.config import Config, JoinConfig, ServerConfig, SessionsConfig, StoreConfig, home
+from ganglion.config import Config, ServerConfig, SessionsConfig, StoreConfig, home
 from ganglion.core.errors import InvalidValue
 from ganglion.server.settings import BuildInfo, Deadlines, ServerSettings
 from ganglion.sessions.settings import SessionSettings
 
 if TYPE_CHECKING:
-    from ganglion.server.joining import JoinSettings
     from ganglion.server.storage import Storage
 
 OFF: Final = "off"
@@ -135,36 +134,6 @@ class ResidencyFlags:
         }
 
 
-@Parameter(name="*", group=FLEET)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinFlags:
-    """Which gateways the node joins."""
-
-    join: Annotated[
-        list[str] | None,
-        Parameter(help="URL of a gateway to join; may be repeated.", negative=()),
-    ] = None
-    join_key: Annotated[
-        str | None, option("A key of the gateway that may join nodes. GANGLION_JOIN__KEY hides it from ps.")
-    ] = None
-    node_name: Annotated[
-        str | None, option("What the node is called in the fleet (default: host name and port).")
-    ] = None
-    advertise: Annotated[
-        str | None, option("URL under which the gateway reaches the node (default: where it listens).")
-    ] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {
-            "join.urls": self.join,
-            "join.key": self.join_key,
-            "join.name": self.node_name,
-            "join.advertise": self.advertise,
-        }
-
-
-JOIN_UNSET = JoinFlags()
 RESIDENCY_UNSET = ResidencyFlags()
 SERVER_UNSET = ServerFlags()
 SECURITY_UNSET = SecurityFlags()
@@ -283,13 +252,6 @@ def session_settings(config: SessionsConfig, home: Path) -> SessionSettings:
         folder=home / "data" / "sessions",
         keeps_on_drain=config.keep_on_drain,
     )
-
-
-def join_settings(config: JoinConfig) -> "JoinSettings":
-    """Which gateways to join, out of the operator's config."""
-    from ganglion.server.joining import JoinSettings
-
-    return JoinSettings(config.urls, config.key, config.name, config.advertise)
 
 
 def server_settings(config: ServerConfig) -> ServerSettings:

@@ -63,52 +63,40 @@ class StateDoor:
         self, since: int | None, wait_s: float, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if since is None or not wait_s:
-            state = await self._now()
+            await self._look(asyncio.get_running_loop().time())
         else:
-            state = await self._after(since, wait_s)
-        await json_response(fleet.encode(state))(scope, receive, send)
+            await self._wait(since, wait_s)
+        await json_response(fleet.encode(self._state))(scope, receive, send)
 
-    async def _now(self) -> NodeState:
-        """The state as it is, whether or not anybody would be woken for it."""
-        fresh = await self._fresh()
-        if fresh != self._state:
-            self._tell(fresh)
-        return self._state
-
-    async def _after(self, since: int, wait_s: float) -> NodeState:
-        """The state once it is another one than this version, or the wait is over."""
+    async def _wait(self, since: int, wait_s: float) -> None:
+        """Return once there is another version than this one, or the wait is over."""
         if self._waiting >= MAX_WAITING:
             raise Overloaded(f"{MAX_WAITING} wait for this node's state already.", hint="Ask without 'wait'.")
         clock = asyncio.get_running_loop().time
         began_s = clock()
         self._waiting += 1
         try:
-            await self._look(clock())
+            await self._look(began_s)
             while self._state.version == since:
                 most_s = min(wait_s, DRAINING_WAIT_S) if self._gate.is_draining else wait_s
                 left_s = began_s + most_s - clock()
                 if left_s <= 0:
                     break
                 await asyncio.sleep(min(LOOK_S, left_s))
-                await self._look(clock())
+                if clock() - self._looked_s >= LOOK_S / 2:  # several who wait look together
+                    await self._look(clock())
         finally:
             self._waiting -= 1
-        return self._state
 
     async def _look(self, now_s: float) -> None:
-        """See whether there is anything to tell; several who wait look together."""
-        if now_s - self._looked_s < LOOK_S / 2:
-            return
+        """See whether there is anything to tell."""
         self._looked_s = now_s
         fresh = await self._fresh()
         if fresh == self._state:
             return
         if _essence(fresh) != _essence(self._state) or now_s - self._told_s >= LOAD_S:
-            self._tell(fresh)
-
-    def _tell(self, fresh: NodeState) -> None:
-        self._state = msgspec.structs.replace(fresh, version=self._state.version + 1)
-        self._told_s = asyncio.get_running_loop().time()
+            self._state = msgspec.structs.replace(fresh, version=self._state.version + 1)
+            self._told_s = now_s
 
     async def _fresh(self) -> NodeState:
         """The state as it is now, under the version that was told last."""

@@ -239,7 +239,8 @@ class Joiner:
             self._complaint = error.code
         if not self._is_member and self._complaint != error.code:
             self._complaint = error.code
-            logger.error("cannot join the gateway %s: %s %s", self._gateway, error.message, error.hint or "")
+            why = error.message if error.hint is None else f"{error.message} {error.hint}"
+            logger.error("cannot join the gateway %s: %s", self._gateway, why)
 
 
 def _refusal(answer: Answer) -> GanglionError:
