@@ -167,13 +167,12 @@ async def test_on_leaving_the_gateway_hears_of_it_before_anything_is_refused(ser
     caplog.set_level("INFO", "ganglion.server")
     statuses: list[int] = []
     async with gateway() as gate, serving(join=JoinSettings((gate.url,), name="one")) as served:
-        await until(lambda: bool(gate.joins))
+        await until_epoch(served, 7)
 
         async def work_that_was_on_its_way() -> None:
             statuses.append((await sent(served, 7)).status_code)
 
         gate.on_leave = work_that_was_on_its_way
-        await asyncio.sleep(0.05)
         served.shutdown.ask()
         await served.ended
         assert [(left.name, left.epoch) for left in gate.leaves] == [("one", 7)]
@@ -185,9 +184,8 @@ async def test_on_leaving_the_gateway_hears_of_it_before_anything_is_refused(ser
 async def test_a_gateway_that_does_not_answer_holds_nobody_up(serving) -> None:
     async with gateway() as gate:
         async with serving(join=JoinSettings((gate.url,))) as served:
-            await until(lambda: bool(gate.joins))
+            await until_epoch(served, 7)
             gate.on_leave = asyncio.Event().wait
-            await asyncio.sleep(0.05)
             began_s = time.monotonic()
             served.shutdown.ask()
             await until(lambda: bool(gate.leaves))
@@ -201,8 +199,9 @@ async def test_several_gateways_each_grant_their_own(serving) -> None:
         gateway(epoch=3) as two,
         serving(join=JoinSettings((one.url, two.url))) as served,
     ):
-        await until(lambda: bool(one.joins and two.joins))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(5):
+            while any([(await sent(served, epoch)).status_code != 200 for epoch in (7, 3)]):  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
         assert [(await sent(served, epoch)).status_code for epoch in (7, 3, 4)] == [200, 200, 503]
         served.shutdown.ask()
         await served.ended

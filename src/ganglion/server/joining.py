@@ -10,7 +10,7 @@ import random
 import re
 import socket
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -116,10 +116,8 @@ def default_name(hostname: str, port: int) -> str:
 class Membership:
     """A node's leases at its gateways, from `start` to `leave`."""
 
-    def __init__(self, join: JoinSettings, said: fleet.Join, standing: Standing) -> None:
-        self._pools = Pools()
-        outbound = Outbound(self._pools)
-        self._joiners = [Joiner(url, join.key, said, standing, outbound) for url in join.urls]
+    def __init__(self, joiners: Sequence["Joiner"]) -> None:
+        self._joiners = joiners
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -128,7 +126,7 @@ class Membership:
 
     async def leave(self, hurry: asyncio.Event) -> None:
         """Ask for no more, and give back what is held, within `LEAVE_S` or until there is no time left."""
-        await self._rest()
+        await self.rest()
         leaving = asyncio.gather(*(joiner.leave() for joiner in self._joiners))
         hurried = asyncio.create_task(hurry.wait())
         try:
@@ -138,12 +136,8 @@ class Membership:
             hurried.cancel()
             await asyncio.gather(leaving, hurried, return_exceptions=True)
 
-    async def close(self) -> None:
+    async def rest(self) -> None:
         """Let go of everything, also of what was not given back."""
-        await self._rest()
-        self._pools.close()
-
-    async def _rest(self) -> None:
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -155,12 +149,19 @@ async def joined(
     join: JoinSettings, settings: ServerSettings, url: str, standing: Standing
 ) -> AsyncGenerator[Membership, None]:
     """A node that listens at `url`, at its gateways for as long as it is inside, or until it leaves."""
-    membership = Membership(join, join_of(join, settings, url, standing.boot), standing)
+    pools = Pools()
+    membership = Membership(
+        [
+            Joiner(gateway, join.key, join_of(join, settings, url, standing.boot), standing, Outbound(pools))
+            for gateway in join.urls
+        ]
+    )
     membership.start()
     try:
         yield membership
     finally:
-        await membership.close()
+        await membership.rest()
+        pools.close()
 
 
 class Joiner:
