@@ -58,6 +58,8 @@ class ServerConfig(Struct, frozen=True):
     """Port of gRPC; 0 takes a free one. Left out, HTTP's and one more, or a free one where HTTP takes one."""
     api_keys: tuple[str, ...] = ()
     """Keys of which callers must send one."""
+    gateway_keys: tuple[str, ...] = ()
+    """Keys of gateways: a caller with one is believed about whose a request is and how urgent it may be."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call, or `*`."""
     allowed_hosts: tuple[str, ...] = ()
@@ -109,8 +111,9 @@ class EngineConfig(Struct, frozen=True):
 class ResidencyConfig(Struct, frozen=True):
     """Which models are held, and for how long."""
 
-    auto_load: bool = True
-    """A request loads the model it names; off, as behind a gateway, it gets 404 for what is not loaded."""
+    auto_load: bool | None = None
+    """A request loads the model it names; off, it gets 404 for what is not loaded. Left out, on, and off for
+    a node that joins a gateway, which decides what is loaded where."""
     max_models: Count | None = None
     """Models loaded at once; left out, as many as fit into memory."""
     memory_mb: Count | None = None
@@ -197,6 +200,20 @@ class NodeConfig(Struct, frozen=True, forbid_unknown_fields=True):
     """For how long."""
 
 
+class JoinConfig(Struct, frozen=True):
+    """The gateways that a node joins by itself."""
+
+    urls: tuple[str, ...] = ()
+    """Their URLs, as in `http://gateway.lan:8000`."""
+    key: str | None = None
+    """What the node shows them: a key of theirs that may join nodes."""
+    name: str | None = None
+    """What the node is called in the fleet; left out, the name of the host and the port."""
+    advertise: str | None = None
+    """The URL under which a gateway reaches the node; left out, where it listens. A node that listens on
+    every address needs it."""
+
+
 class HubConfig(Struct, frozen=True):
     """Where models are downloaded from."""
 
@@ -231,6 +248,7 @@ class Config(Struct, frozen=True):
     nodes: tuple[NodeConfig, ...] = ()
     """Of a gateway's fleet, each a table `[[nodes]]`: `url`, and where wanted `name`, `kind`, `key_env`,
     `key_file`, `wires`, `models`, `max_in_flight`, `cool_down_after`, `cool_down_s`."""
+    join: JoinConfig = JoinConfig()
     models: tuple[str, ...] = ()
     """Loaded at the start: GGUF files, names from `models.yaml`, files that are here, hub ids
     `org/repo[:quant]`, or `smollm2`; left out, the embedded model."""

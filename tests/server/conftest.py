@@ -13,6 +13,7 @@ import pytest
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
 from ganglion.engines.echo import EchoEngine, EchoSettings
+from ganglion.server.joining import ALONE, JoinSettings
 from ganglion.server.node import build_node
 from ganglion.server.run import Reload, Shutdown, serve
 from ganglion.server.settings import ServerSettings
@@ -69,6 +70,7 @@ def serving() -> Serving:
         machine: MachineSource | None = None,
         storage: Storage | None = None,
         sessions: SessionSettings | None = None,
+        join: JoinSettings = ALONE,
         **fields: object,
     ) -> AsyncIterator[Served]:
         engine = engine or echo()
@@ -87,6 +89,7 @@ def serving() -> Serving:
                 storage=storage,
                 sessions=sessions,
                 on_rpc=rpc.append,
+                join=join,
             )
         )
         await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)

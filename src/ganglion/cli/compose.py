@@ -126,10 +126,16 @@ def compose(
         settings=ResidencySettings(
             max_models=residency.max_models,
             memory_bytes=None if residency.memory_mb is None else residency.memory_mb * 2**20,
-            auto_load=residency.auto_load,
+            auto_load=auto_loads(config),
         ),
     )
     return Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))
+
+
+def auto_loads(config: Config) -> bool:
+    """Whether a request loads the model it names: where a gateway decides what is loaded, only if told to."""
+    told = config.residency.auto_load
+    return not config.join.urls if told is None else told
 
 
 def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> Models:

@@ -13,6 +13,7 @@ from ganglion.server.chat import ChatDoor
 from ganglion.server.completions import CompletionsDoor
 from ganglion.server.drain import Gate
 from ganglion.server.embeddings import embeddings_door, rerank_door
+from ganglion.server.fleet_state import StateDoor
 from ganglion.server.http import json_response
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
@@ -25,6 +26,7 @@ from ganglion.server.readout import ReadoutDoor
 from ganglion.server.responses.routes import responses_routes
 from ganglion.server.score import score_door
 from ganglion.server.settings import ServerSettings
+from ganglion.server.standing import Standing
 from ganglion.server.state import State
 from ganglion.server.tokenizer import TokenizerDoors
 from ganglion.wire import health, models, openapi
@@ -40,12 +42,14 @@ def build_routes(
     *,
     machine: MachineSource | None = None,
     state: State | None = None,
+    standing: Standing | None = None,
 ) -> list[BaseRoute]:
     """The table that the router and the access test read; the holder's models come and go."""
     engine = ports.engine
     views = Views(engine, settings, gate)
     models = ModelViews(engine, settings)
     node = MachineDoor(engine, gate, settings, holder, machine)
+    fleet_state = StateDoor(engine, gate, standing or Standing(), machine)
 
     async def page(_: Request) -> Response:
         return Response(await metrics.page(engine.models()), headers={"content-type": CONTENT_TYPE})
@@ -56,6 +60,7 @@ def build_routes(
         Route("/health/ready", views.ready),
         Route("/discovery", node.discovery),
         Route("/metrics", page),
+        Route("/fleet/state", fleet_state, methods=["GET"]),
         Route("/models", models.every),
         Route("/models/load", LoadDoor(holder, settings), methods=["POST"]),
         Route("/models/unload", UnloadDoor(holder, settings), methods=["POST"]),
@@ -135,7 +140,7 @@ class Views:
     async def start(self, _: Request) -> Response:
         scheme = "https" if self._settings.tls_cert else "http"
         url = f"{scheme}://{self._settings.host}:{self._settings.port}"
-        return start_page(self._engine.models(), url, needs_key=bool(self._settings.api_keys))
+        return start_page(self._engine.models(), url, needs_key=self._settings.has_keys)
 
     async def docs(self, _: Request) -> Response:
         return self._docs

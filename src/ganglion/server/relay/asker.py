@@ -10,7 +10,9 @@ from ganglion.gateway import trusted
 from ganglion.gateway.admission import Admission, Gatekeeper, Identity, Wanted
 from ganglion.gateway.node import NodeSpec
 from ganglion.server.keys import bearer_key
-from ganglion.server.rpc.caller import Caller, Judge, Metadata, is_public, value_of
+from ganglion.server.request_log import request_id_of
+from ganglion.server.rpc.caller import REQUEST_ID, Caller, Metadata, is_public, value_of
+from ganglion.server.visit import Visit
 
 _TRACES: Final = ("traceparent", "tracestate")
 _MAX_TRACE: Final = 512
@@ -49,21 +51,27 @@ ASKER: Final[ContextVar[Asker]] = ContextVar("asker")
 """Written by the judge for the call that it lets in."""
 
 
-def judge_of(gatekeeper: Gatekeeper) -> Judge:
+class GatekeeperJudge:
     """Judges each call by its key, as the gatekeeper knows it now."""
 
-    def judge(method: str, metadata: Metadata, request_id: str) -> Caller:
+    def __init__(self, gatekeeper: Gatekeeper) -> None:
+        self._gatekeeper = gatekeeper
+
+    def name(self, metadata: Metadata) -> str:
+        """The call's name, the client's own where it is a sane one."""
+        return request_id_of(value_of(metadata, REQUEST_ID))
+
+    def caller(self, method: str, metadata: Metadata, request_id: str) -> Caller:
+        """Whose call it is."""
         metadata = tuple(metadata)
         try:
-            identity = gatekeeper.identify(bearer_key(value_of(metadata, "authorization")))
+            identity = self._gatekeeper.identify(bearer_key(value_of(metadata, "authorization")))
         except InvalidApiKey:
             if not is_public(method):
                 raise
             identity = _ANYBODY
         ASKER.set(Asker(identity, request_id, _traces(metadata)))
-        return Caller(identity.tenant, request_id)
-
-    return judge
+        return Caller(Visit(identity.tenant), request_id)
 
 
 async def admitted(gatekeeper: Gatekeeper, identity: Identity, wanted: Wanted) -> Admission:

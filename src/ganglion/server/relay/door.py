@@ -17,7 +17,7 @@ from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loading import Loader
 from ganglion.server.drain import Gate
 from ganglion.server.metrics import Metrics
-from ganglion.server.relay.asker import ASKER, judge_of
+from ganglion.server.relay.asker import ASKER, GatekeeperJudge
 from ganglion.server.relay.handles import Handles
 from ganglion.server.relay.lines import Lines
 from ganglion.server.relay.nodes import Call, Nodes
@@ -56,7 +56,7 @@ class RelayDoor:
         self._lines = Lines(fleet, authorities)
         nodes = Nodes(fleet, chooser, loader, self._lines)
         self._service = RelayService(fleet, nodes, gatekeeper, Handles(secret))
-        self._listener = RpcListener(settings, Guard(judge_of(gatekeeper), settings, metrics or Metrics()))
+        self._listener = RpcListener(settings, Guard(GatekeeperJudge(gatekeeper), settings, metrics or Metrics()))
 
     @property
     def address(self) -> Address:

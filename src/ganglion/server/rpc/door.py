@@ -11,9 +11,10 @@ from typing import Final
 from ganglion.core.engine import Engine, ModelState
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
+from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics, SessionCounts
 from ganglion.server.ports import ports_of
-from ganglion.server.rpc.caller import judge_of
+from ganglion.server.rpc.caller import KeyJudge
 from ganglion.server.rpc.guard import Guard
 from ganglion.server.rpc.handlers import generic_handler
 from ganglion.server.rpc.listener import Address, RpcListener
@@ -33,11 +34,18 @@ KEEP_S: Final = 10.0
 class RpcDoor:
     """Takes its port when it is made; opened, it answers; closed, it has told everybody."""
 
-    def __init__(self, settings: ServerSettings, gate: Gate, keys: KeyRing, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        gate: Gate,
+        keys: KeyRing,
+        metrics: Metrics,
+        leases: Leases | None = None,
+    ) -> None:
         self._settings = settings
         self._gate = gate
         self._metrics = metrics
-        self._listener = RpcListener(settings, Guard(judge_of(keys), settings, metrics))
+        self._listener = RpcListener(settings, Guard(KeyJudge(keys, leases or Leases()), settings, metrics))
         self._keeper: Keeper | None = None
 
     @property

@@ -26,7 +26,7 @@ from ganglion.core.errors import (
 )
 from ganglion.server.alarm import Alarm
 from ganglion.server.metrics import Metrics
-from ganglion.server.rpc.caller import CALLER, REQUEST_ID, Judge, named
+from ganglion.server.rpc.caller import CALLER, REQUEST_ID, Judge
 from ganglion.server.rpc.statuses import code_of, details_of, trailers_of
 from ganglion.server.settings import ServerSettings
 
@@ -113,7 +113,7 @@ class Guard(grpc.aio.ServerInterceptor):
         """Run one call to its end, and account for it."""
         began_s = time.monotonic()
         method, metadata = details.method, details.invocation_metadata or ()
-        request_id = named(metadata)
+        request_id = self._judge.name(metadata)
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
@@ -122,7 +122,7 @@ class Guard(grpc.aio.ServerInterceptor):
             # With the status, since whatever is sent before costs a call as much as a token does.
             context.set_trailing_metadata(((REQUEST_ID, request_id),))
             try:
-                caller = self._judge(method, metadata, request_id)
+                caller = self._judge.caller(method, metadata, request_id)
                 if self._is_ending:
                     raise _leaving()
                 if handler is None:
