@@ -189,7 +189,7 @@ async def test_leases_end_on_time_by_themselves() -> None:
         expiring.cancel()
         await asyncio.gather(expiring, return_exceptions=True)
     for name, began_s in joined_s.items():
-        assert 0.19 <= ended_s[name] - began_s < 0.3
+        assert 0.19 <= ended_s[name] - began_s < 0.5
 
 
 @dataclass

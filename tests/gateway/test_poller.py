@@ -175,7 +175,8 @@ async def test_a_model_that_is_no_longer_listed_is_gone() -> None:
 
 async def test_news_of_a_node_are_heard_as_they_happen_and_what_it_is_once_a_start() -> None:
     node = Telling(state(1, model("m", "loading"), digest=("x",)))
-    async with byte_server(node) as server, polling(NodeSpec("a", server.url)) as polled:
+    patient = replace(QUICK, wait_s=10.0)
+    async with byte_server(node) as server, polling(NodeSpec("a", server.url), settings=patient) as polled:
         view = await polled.until(lambda view: bool(view.version))
         assert (view.version, view.grpc) == ("9.9", "127.0.0.1:50051")
         assert not view.replicas[0].is_servable and view.digest == {"x"}
@@ -183,13 +184,13 @@ async def test_news_of_a_node_are_heard_as_they_happen_and_what_it_is_once_a_sta
             began_s = time.monotonic()
             await node.tell(state(version, model("m", in_flight=version), digest=("x", "y")))
             view = await polled.until(lambda view, version=version: view.replicas[0].in_flight == version)
-            assert time.monotonic() - began_s < 0.4  # waiting would have been longer
+            assert time.monotonic() - began_s < 2.0
         assert view.replicas[0].is_servable and view.version == "9.9"
         await node.tell(state(1, model("n"), boot="two"))
         view = await polled.until(lambda view: view.boot == "two" and bool(view.version))
         assert [replica.id for replica in view.replicas] == ["n"] and not view.digest
     assert node.asked.count("/discovery") == 2
-    assert node.asked[0] == "/fleet/state" and "/fleet/state?since=1&wait=0.5" in node.asked
+    assert node.asked[0] == "/fleet/state" and "/fleet/state?since=1&wait=10" in node.asked
 
 
 async def test_a_restart_clears_what_was_held_against_the_process_before() -> None:
@@ -207,15 +208,14 @@ async def test_a_restart_clears_what_was_held_against_the_process_before() -> No
 
 
 async def test_a_node_that_hangs_delays_nobody_else_and_is_unhealthy_after_three_timeouts() -> None:
-    quick = replace(QUICK, timeout_s=0.1)
+    quick = replace(QUICK, timeout_s=0.2)
     async with (
         byte_server(silent) as hanging,
         byte_server(in_turn(answer(listing("m")))) as lively,
         polling(NodeSpec("a", hanging.url), foreign(lively.url, "b"), settings=quick) as polled,
     ):
-        began_s = time.monotonic()
         await polled.until(lambda view: view.is_healthy, "b")
-        assert time.monotonic() - began_s < 0.1
+        assert polled.fleet.nodes["a"].failures == 0, "it is still being waited for"
         view = await polled.until(lambda view: view.failures == 3)
         assert not view.is_healthy and view.error is not None and "deadline" in view.error
         assert len(lively.lines[0].heads) >= 4
@@ -304,7 +304,7 @@ async def test_pokes_are_counted_as_one_when_they_come_close_together() -> None:
             while time.monotonic() < until_s:
                 polled.poller.poke("a")
                 await asyncio.sleep(0.005)
-        assert 3 <= sum(len(line.heads) for line in server.lines) <= 5
+        assert 2 <= sum(len(line.heads) for line in server.lines) <= 5
 
 
 async def test_nodes_that_come_are_watched_and_nodes_that_go_are_left_alone() -> None:

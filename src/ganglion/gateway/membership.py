@@ -7,8 +7,8 @@ on its way (clocks may differ in what they say, and hardly in how fast they go).
 * The node is the careful one in using the lease: after its own end it takes no work, and refuses what the
   gateway still sends under that epoch for a moment. Such work has not begun, and goes to another node.
 * The gateway is the careful one in giving the name away: nobody else gets it before the gateway's end, when
-  the node's is over for certain. So no two nodes ever hold one name at a time. A node that leaves believes
-  no answer that was still on its way.
+  the node's is over for certain. So no two nodes ever hold one name at a time. A node that leaves asks for
+  nothing more before it says so, and then only finishes what was sent to it before.
 * An epoch is never used twice, and a later one is larger, also after the gateway started anew (`first_epoch`
   must rise from start to start). So work that was sent under an old lease is refused however late it comes.
 
