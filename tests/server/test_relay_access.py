@@ -96,16 +96,16 @@ async def test_two_tenants_on_a_node_that_knows_neither_do_not_find_each_others_
             assert [info.session_id for info in listed] == [theirs]
 
 
-async def test_a_node_that_knows_the_gateways_tenants_is_listed_by_any_gateway(serving, monkeypatch) -> None:
-    def believing(method: str, metadata: Metadata, request_id: str) -> Caller:
-        return Caller((value_of(metadata, "x-ganglion-tenant") or b"").decode(), request_id)
-
-    monkeypatch.setattr("ganglion.server.rpc.door.judge_of", lambda _: believing)
-    async with serving() as served, relaying([view_of("a", served.rpc, "echo")], two()) as relayed:
+async def test_a_node_that_knows_the_gateways_tenants_is_listed_by_any_gateway(serving) -> None:
+    node_key = {"api_key": "of-the-gateway"}
+    async with (
+        serving(gateway_keys=("of-the-gateway",)) as served,
+        relaying([view_of("a", served.rpc, "echo", **node_key)], two()) as relayed,
+    ):
         async with connected(relayed.address, "one") as one, connected(relayed.address, "two") as other:
             theirs, ours = await one.opened(), await other.opened()
         async with (
-            relaying([view_of("a", served.rpc, "echo")], two()) as another,
+            relaying([view_of("a", served.rpc, "echo", **node_key)], two()) as another,
             connected(another.address, "one") as one,
             connected(another.address, "too") as too,
         ):
