@@ -12,7 +12,7 @@ from test_rpc_access import methods, status_of
 from ganglion.core.errors import SessionNotFound
 from ganglion.gateway.admission import Identity
 from ganglion.server.relay.handles import Handles, Place
-from ganglion.server.rpc.caller import PUBLIC, Caller, Metadata, value_of
+from ganglion.server.rpc.caller import PUBLIC
 from ganglion.server.rpc.health import HEALTH
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
