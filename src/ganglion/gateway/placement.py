@@ -40,7 +40,9 @@ class Infeasible:
     free_mb: int
     """Of the node that has the most."""
     is_passing: bool
-    """Whether it would fit once what is busy now becomes idle."""
+    """Whether it would fit once what is busy now, or on its way, becomes idle."""
+    lacks_memory: bool
+    """Whether any node was looked at for its memory; no node could be asked otherwise."""
 
     @property
     def words(self) -> str:
@@ -76,6 +78,7 @@ class _Misfit:
     reason: str
     free_mb: int = 0
     is_passing: bool = False
+    is_judged: bool = False
 
 
 def place(
@@ -112,6 +115,7 @@ def place(
         required_mb,
         max((outcome.free_mb for outcome in misfits.values()), default=0),
         any(outcome.is_passing for outcome in misfits.values()),
+        any(outcome.is_judged for outcome in misfits.values()),
     )
 
 
@@ -145,8 +149,10 @@ def _judge(
             needed = _needed(idle[:count], view, model, room, required_mb)
             devices = _fitting(model, _after(room, view, needed), required_mb)
             return _Fit(view, tuple(needed), devices or (), free_mb)
-    is_passing = at.may_evict and _fitting(model, _after(room, view, [*idle, *busy]), required_mb) is not None
-    return _Misfit(_too_little(model, room, idle, busy, required_mb), free_mb, is_passing)
+    later = _after(_untouched(view), view, [*idle, *busy])
+    is_passing = at.may_evict and _fitting(model, later, required_mb) is not None
+    reason = _too_little(model, room, idle, busy, required_mb)
+    return _Misfit(reason, free_mb, is_passing, is_judged=True)
 
 
 def _unable(model: CatalogueModel, view: NodeView, at: Circumstances) -> str | None:
@@ -164,14 +170,18 @@ def _unable(model: CatalogueModel, view: NodeView, at: Circumstances) -> str | N
 
 def _room(view: NodeView, at: Circumstances) -> dict[int, int]:
     """Free memory by device, less what is on its way there."""
-    coming = [replica for replica in view.replicas if replica.status in _COMING]
-    room = {device.index: device.free_mb for device in view.devices}
-    for replica in coming:
-        _add(room, view.devices, replica, -1)
+    room = _untouched(view)
+    for replica in view.replicas:
+        if replica.status in _COMING:
+            _add(room, view.devices, replica, -1)
     reserved_mb = (at.reserved_mb or {}).get(view.name, 0)
     if reserved_mb and room:
         room[max(room, key=lambda index: room[index])] -= reserved_mb
     return room
+
+
+def _untouched(view: NodeView) -> dict[int, int]:
+    return {device.index: device.free_mb for device in view.devices}
 
 
 def _after(room: Mapping[int, int], view: NodeView, leaving: Sequence[Replica]) -> dict[int, int]:

@@ -162,14 +162,10 @@ def _fallback(
 def _why_not(table: RoutingTable, entry: Entry, asked: Asked, loads: Loads) -> GanglionError:
     if entry.is_live:
         return _why_not_live(entry, asked, loads)
-    if (
-        entry.model is not None
-        and entry.model.loadable
-        and any(index.view.takes_work for index in table.indices.values())
-    ):
+    if entry.model is not None and entry.model.loadable:
         placement = table.placement(entry.model)
-        if isinstance(placement, Infeasible) and placement.required_mb:
-            return too_little(entry.name, placement)
+        if isinstance(placement, Infeasible) and placement.lacks_memory:
+            return nowhere(entry.name, placement)
     away = [index.view for index, replica in entry.found if not index.view.takes_work]
     for view in away:
         if view.is_healthy:
@@ -177,7 +173,7 @@ def _why_not(table: RoutingTable, entry: Entry, asked: Asked, loads: Loads) -> G
     if away:
         return _unavailable(entry, away[0].name)
     if entry.model is not None and table.indices:
-        return UpstreamUnavailable(f"No node can take the model {entry.name!r} just now.", param="model")
+        return UpstreamUnavailable(f"No node holds the model {entry.name!r} just now.", param="model")
     return _unknown(asked)
 
 
@@ -199,8 +195,10 @@ def _why_not_live(entry: Entry, asked: Asked, loads: Loads) -> GanglionError:
     return _unavailable(entry, places[0].name)
 
 
-def too_little(name: str, outcome: Infeasible) -> InsufficientMemory:
-    """The error of a model that fits nowhere."""
+def nowhere(name: str, outcome: Infeasible) -> GanglionError:
+    """The error of a model that no node can take."""
+    if not outcome.lacks_memory:
+        return UpstreamUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
     return InsufficientMemory(
         f"The model {name!r} fits on no node: {outcome.words}.",
         free_mb=outcome.free_mb,
