@@ -47,6 +47,7 @@ app.command(
     help_epilogue=manual.SESSION,
 )
 app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
+app.command("ganglion.cli.fleet:app", name="fleet", help="Look after the nodes behind a gateway.")
 app.command("ganglion.cli.concepts:app", name="concepts", help="Train, judge and share concept vectors.")
 app.command(
     "ganglion.cli.doctor:doctor",

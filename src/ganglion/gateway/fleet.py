@@ -23,6 +23,8 @@ class Fleet:
         self.nodes: dict[str, NodeView] = {spec.name: NodeView(spec) for spec in specs}
         self.in_flight: dict[str, int] = dict.fromkeys(self.nodes, 0)
         """Requests of this gateway that run on each node."""
+        self.learned: dict[tuple[str, str], str] = {}
+        """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
         self._refused: dict[str, int] = {}
         self._cool_until_s: dict[str, float] = {}
 
@@ -47,6 +49,13 @@ class Fleet:
         """A node that left; what still runs on it goes on."""
         if name in self.nodes:
             self.nodes = {other: view for other, view in self.nodes.items() if other != name}
+            self.learned = {key: model for key, model in self.learned.items() if key[0] != name}
+            self._tell()
+
+    def learn(self, node: str, replica: str, model: str) -> None:
+        """A node calls a model of the catalogue so."""
+        if self.learned.get((node, replica)) != model:
+            self.learned = {**self.learned, (node, replica): model}
             self._tell()
 
     def failed(self, name: str) -> None:

@@ -49,11 +49,7 @@ class _Failure:
 
 
 class FleetLoader:
-    """A Loader over the nodes of a fleet.
-
-    `learned` is shared with the Router: what nodes call what they load. `poke` is told the name of a node
-    that should be asked anew.
-    """
+    """A Loader over the nodes of a fleet; `poke` is told the name of a node that should be asked anew."""
 
     def __init__(
         self,
@@ -61,7 +57,6 @@ class FleetLoader:
         catalogue: Catalogue,
         outbound: Outbound,
         *,
-        learned: dict[tuple[str, str], str],
         poke: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
@@ -71,7 +66,6 @@ class FleetLoader:
         """May be replaced by another one at any time."""
         self._fleet = fleet
         self._outbound = outbound
-        self._learned = learned
         self._poke = poke
         self._clock = clock
         self._hold_off_s = hold_off_s
@@ -79,7 +73,6 @@ class FleetLoader:
         self._places = Places(
             fleet,
             outbound,
-            learned=learned,
             poke=poke,
             news=self._news,
             clock=clock,
@@ -104,14 +97,14 @@ class FleetLoader:
     async def load_on(self, model: str, node: str) -> None:
         """Have one node hold a model, evicting what is idle there; at once where it does."""
         wanted = self._wanted(model)
-        held = held_by(self._view(node), wanted, self._learned)
+        held = held_by(self._view(node), wanted, self._fleet.learned)
         if held is None or held.status not in ("loaded", "recovering"):
             await self._fly((wanted.id, node), partial(self._load, wanted, (node,)))
 
     async def unload_from(self, model: str, node: str) -> None:
         """Have one node let a model go, once its requests are finished."""
         view = self._view(node)
-        held = held_by(view, self._wanted(model), self._learned)
+        held = held_by(view, self._wanted(model), self._fleet.learned)
         if held is None:
             raise ModelNotFound(model, hint=f"The node {node} does not list it.")
         await node_calls.unload(self._outbound, view.spec, held.id)
@@ -131,7 +124,7 @@ class FleetLoader:
         view = self._view(node)
         moved = []
         for replica in view.replicas:
-            wanted = model_of(view, replica, self.catalogue, self._learned) or self._wanted(replica.id)
+            wanted = model_of(view, replica, self.catalogue, self._fleet.learned) or self._wanted(replica.id)
             if not replica.is_servable or self._is_held(wanted, besides=node):
                 continue
             others = tuple(name for name in self._allowed(wanted) if name != node)
@@ -203,7 +196,7 @@ class FleetLoader:
         is_pinned = node in model.pinned_on
         name = await node_calls.load(self._outbound, self._spec(node), model, is_pinned=is_pinned)
         if model.id in self.catalogue.by_id:
-            self._learned[node, name] = model.id
+            self._fleet.learn(node, name, model.id)
         self._poke(node)
         until_s = self._clock() + SEEN_S
         while not self._is_seen(node, name):
@@ -241,7 +234,7 @@ class FleetLoader:
 
     def _is_held(self, model: CatalogueModel, *, besides: str | None = None) -> bool:
         views = (view for view in self._fleet.nodes.values() if view.takes_work and view.name != besides)
-        held = (held_by(view, model, self._learned) for view in views)
+        held = (held_by(view, model, self._fleet.learned) for view in views)
         return any(replica is not None and replica.is_servable for replica in held)
 
     def _view(self, node: str) -> NodeView:

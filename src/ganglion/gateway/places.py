@@ -65,7 +65,6 @@ class Places:
         fleet: Fleet,
         outbound: Outbound,
         *,
-        learned: dict[tuple[str, str], str],
         poke: Callable[[str], None],
         news: News,
         clock: Callable[[], float] = time.monotonic,
@@ -73,7 +72,6 @@ class Places:
     ) -> None:
         self._fleet = fleet
         self._outbound = outbound
-        self._learned = learned
         self._poke = poke
         self._news = news
         self._clock = clock
@@ -93,7 +91,7 @@ class Places:
             if isinstance(placement, Infeasible):
                 return placement
             claim = Claim(model.id, placement)
-            self._claimed[claim] = required(model, self._fleet.nodes.values(), self._learned)
+            self._claimed[claim] = required(model, self._fleet.nodes.values(), self._fleet.learned)
             return claim
 
     def release(self, claim: Claim) -> None:
@@ -106,7 +104,7 @@ class Places:
         until_s = self._clock() + self._patience_s
         busy: frozenset[tuple[str, str]] = frozenset()
         while True:
-            at = Circumstances(catalogue, self._learned, self._reserved_mb(catalogue), busy)
+            at = Circumstances(catalogue, self._fleet.learned, self._reserved_mb(catalogue), busy)
             placement = place(model, self._fleet.nodes, at, only=only, excluded=tried)
             if isinstance(placement, Placement):
                 try:
@@ -133,7 +131,7 @@ class Places:
         for claim, size_mb in self._claimed.items():
             view = self._fleet.nodes.get(claim.placement.node)
             model = catalogue.by_id.get(claim.model) or CatalogueModel(id=claim.model)
-            held = None if view is None else held_by(view, model, self._learned)
+            held = None if view is None else held_by(view, model, self._fleet.learned)
             if held is None or held.status not in HOLDS:
                 node = claim.placement.node
                 reserved_mb[node] = reserved_mb.get(node, 0) + size_mb

@@ -3,7 +3,6 @@
 from ganglion.gateway.catalogue import EMPTY, Catalogue
 from ganglion.gateway.decision import Asked, Decision
 from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.holdings import NOTHING_LEARNED, LearnedNames
 from ganglion.gateway.routing import route
 from ganglion.gateway.routing_table import RoutingTable
 
@@ -11,16 +10,13 @@ from ganglion.gateway.routing_table import RoutingTable
 class Router:
     """Decides for each request; its table is made anew at the first request after a change."""
 
-    def __init__(
-        self, fleet: Fleet, catalogue: Catalogue = EMPTY, learned: LearnedNames = NOTHING_LEARNED
-    ) -> None:
+    def __init__(self, fleet: Fleet, catalogue: Catalogue = EMPTY) -> None:
         self._fleet = fleet
         self._catalogue = catalogue
-        self._learned = learned
         self._table = self._made(None)
         self._is_stale = False
         self._turn = 0
-        fleet.listen(self.refresh)
+        fleet.listen(self._changed)
 
     def choose(self, asked: Asked) -> Decision:
         """Where a request goes now."""
@@ -30,14 +26,13 @@ class Router:
         self._turn += 1
         return route(self._table, asked, self._fleet, self._turn)
 
-    def refresh(self) -> None:
-        """Look again: the fleet, or what is known of names, has changed."""
-        self._is_stale = True
-
     def replace(self, catalogue: Catalogue) -> None:
         """Another catalogue from now on."""
         self._catalogue = catalogue
+        self._changed()
+
+    def _changed(self) -> None:
         self._is_stale = True
 
     def _made(self, before: RoutingTable | None) -> RoutingTable:
-        return RoutingTable(self._fleet.nodes, self._catalogue, self._learned, before=before)
+        return RoutingTable(self._fleet.nodes, self._catalogue, self._fleet.learned, before=before)

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 from ganglion.core.errors import GanglionError
 from ganglion.gateway.catalogue import Catalogue
 from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.holdings import LearnedNames
 from ganglion.gateway.scaling import Action, Grow, Memory, scale
 
 logger = logging.getLogger("ganglion.gateway")
@@ -38,7 +37,6 @@ class Scaler:
         catalogue: Catalogue,
         mover: Mover,
         *,
-        learned: LearnedNames,
         clock: Callable[[], float] = time.monotonic,
         period_s: float = PERIOD_S,
     ) -> None:
@@ -46,7 +44,6 @@ class Scaler:
         """May be replaced by another one at any time."""
         self._fleet = fleet
         self._mover = mover
-        self._learned = learned
         self._clock = clock
         self._period_s = period_s
         self._memory: Memory = {}
@@ -67,7 +64,7 @@ class Scaler:
     def look(self) -> tuple[Action, ...]:
         """Look once, and begin what is to do."""
         actions, self._memory = scale(
-            self._fleet.nodes, self.catalogue, self._learned, self._memory, self._clock()
+            self._fleet.nodes, self.catalogue, self._fleet.learned, self._memory, self._clock()
         )
         begun = tuple(action for action in actions if action.model not in self._changes)
         for action in begun:
