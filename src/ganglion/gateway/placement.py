@@ -288,7 +288,7 @@ def _too_little(
     if len(room) > 1:
         words += f" on one device, {sum(room.values()):,} on {len(room)}, may use {model.devices}"
     for replicas, which in ((idle, "by evicting"), (busy, "held by the busy")):
-        if replicas:
-            more_mb = sum(replica.memory_mb for replica in replicas)
+        more_mb = sum(replica.memory_mb for replica in replicas)
+        if more_mb:
             words += f", {more_mb:,} more {which} {', '.join(replica.id for replica in replicas)}"
     return words

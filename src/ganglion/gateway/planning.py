@@ -75,7 +75,7 @@ def _held(model: CatalogueModel, nodes: Mapping[str, NodeView], learned: Learned
 def _after(
     nodes: Mapping[str, NodeView], model: CatalogueModel, step: Placement, required_mb: int
 ) -> Mapping[str, NodeView]:
-    """The fleet once that was done; what was placed is as good as busy, so that nobody evicts it again."""
+    """The fleet once that was done; what was placed is as good as pinned, for it was more urgent."""
     view = nodes[step.node]
     freed_mb = sum(replica.memory_mb for replica in view.replicas if replica.id in step.evictions)
     taken_mb = (required_mb - freed_mb) // max(1, len(step.devices))
@@ -87,7 +87,7 @@ def _after(
         for replica in view.replicas
         if replica.id not in step.evictions and held_by(replace(view, replicas=(replica,)), model, {}) is None
     )
-    placed = Replica(model.id, "loaded", memory_mb=required_mb, in_flight=1)
+    placed = Replica(model.id, "loaded", memory_mb=required_mb, is_pinned=True)
     return {**nodes, step.node: replace(view, replicas=(*kept, placed), devices=devices)}
 
 
