@@ -44,6 +44,7 @@ class StillLoads:
 
     in_flight: dict[str, int] = field(default_factory=dict)
     cooling: frozenset[str] = frozenset()
+    loading: frozenset[str] = frozenset()
 
     def is_cooling(self, name: str) -> bool:
         return name in self.cooling

@@ -80,6 +80,31 @@ async def test_a_thousand_who_ask_cause_one_load() -> None:
         assert "a" in stage.poked
 
 
+async def test_who_comes_while_the_node_is_seen_loading_waits_too() -> None:
+    fleet = Fleet()
+    node = LoadingNode("a", fleet, delay_s=0.1)
+    async with staged(node, models=(model("m"),)) as stage:
+        asking = [asyncio.create_task(stage.loader.load("m"))]
+        await asyncio.sleep(0.02)
+        node.hold("m", "loading")
+        assert stage.router.choose(Asked("m", "chat")) == Cold("m")
+        asking += [asyncio.create_task(stage.loader.load("m")) for _ in range(9)]
+        await asyncio.gather(*asking)
+        assert node.loads == {"m": 1}
+        assert not fleet.loading
+
+
+async def test_a_load_on_a_certain_node_serves_whoever_asks_for_any() -> None:
+    fleet = Fleet()
+    a, b = LoadingNode("a", fleet, total_mb=9000), LoadingNode("b", fleet, delay_s=0.05)
+    async with staged(a, b, models=(model("m"),)) as stage:
+        placed = asyncio.create_task(stage.loader.load_on("m", "b"))
+        await asyncio.sleep(0.01)
+        await stage.loader.load("m")
+        await placed
+        assert (a.loads, b.loads) == ({}, {"m": 1})
+
+
 async def test_a_load_that_fails_is_told_to_all_and_tried_again_later() -> None:
     node = LoadingNode("a", Fleet(), delay_s=0.05, failing={"m": (422, "load_failed")})
     async with staged(node, models=(model("m"),), hold_off_s=0.2) as stage:

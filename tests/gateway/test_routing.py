@@ -171,6 +171,19 @@ CASES = [
     ),
     Case("loading", [node("a", held("m", "loading"))], ModelLoading),
     Case("downloading", [node("a", held("m", "downloading"))], ModelLoading),
+    Case(
+        "loading because we asked for it is waited for",
+        [node("a", held("m", "loading"))],
+        "cold m",
+        models=[model()],
+        loads=StillLoads(loading=one_of("m")),
+    ),
+    Case(
+        "also where only nodes know it",
+        [node("a", held("x", "loading", aliases=("m",)))],
+        "cold x",
+        loads=StillLoads(loading=one_of("x")),
+    ),
     Case("cold from the catalogue", [node("a")], "cold m", asked="M1", models=[model(aliases=("m1",))]),
     Case(
         "cold when its node is gone",

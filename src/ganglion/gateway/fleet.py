@@ -25,6 +25,8 @@ class Fleet:
         """Requests of this gateway that run on each node."""
         self.learned: dict[tuple[str, str], str] = {}
         """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
+        self.loading: set[str] = set()
+        """Models that this gateway has nodes load just now; whoever asks for one may wait for it too."""
         self._refused: dict[str, int] = {}
         self._cool_until_s: dict[str, float] = {}
 

@@ -85,12 +85,15 @@ class FleetLoader:
     async def load(self, model: str) -> None:
         """Return once some node holds the model; raises why it cannot be."""
         wanted = self._wanted(model)
+        # A load that was asked for on a certain node may be all that is needed.
+        for task in [task for (name, node), task in self._loads.items() if name == wanted.id and node]:
+            await asyncio.wait((task,))
         if self._is_held(wanted):
             return
         failure = self._failures.get(wanted.id)
         if failure is not None and (wanted.id, None) not in self._loads:
             if self._clock() < failure.until_s:
-                raise failure.error
+                raise failure.error.with_traceback(None)  # it would grow with each time it is raised
             del self._failures[wanted.id]
         await self._fly((wanted.id, None), partial(self._load, wanted, self._allowed(wanted)))
 
@@ -153,6 +156,7 @@ class FleetLoader:
             if len(self._loads) >= MAX_LOADS:
                 raise Overloaded(f"{len(self._loads)} models are being loaded already.")
             task = self._loads[key] = asyncio.create_task(work(), name=f"load {key[0]}")
+            self._fleet.loading.add(key[0])
             task.add_done_callback(partial(self._landed, key))
         try:
             await asyncio.shield(task)
@@ -164,6 +168,8 @@ class FleetLoader:
     def _landed(self, key: tuple[str, str | None], task: asyncio.Task[None]) -> None:
         del self._loads[key]
         model, node = key
+        if not self.is_loading(model):
+            self._fleet.loading.discard(model)
         error = None if task.cancelled() else task.exception()
         if error is None:
             self._failures.pop(model, None)

@@ -17,6 +17,7 @@ from ganglion.core.errors import (
 from ganglion.gateway.catalogue import CatalogueModel
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.outbound import Answer, Outbound
+from ganglion.gateway.trusted import EPOCH
 from ganglion.wire.health import ModelHealth
 from ganglion.wire.management import LoadBody, Loaded, UnloadBody
 
@@ -25,7 +26,6 @@ LOAD_S: Final = 600.0
 UNLOAD_S: Final = 120.0
 """What runs is finished first, and what is evicted was idle a moment ago."""
 ASK_S: Final = 5.0
-_JSON: Final = ((b"content-type", b"application/json"),)
 _LIMIT: Final = 500
 _KINDS: Final = {kind.code: kind for kind in (LoadFailed, HubUnreachable, EngineUnavailable)}
 
@@ -63,7 +63,7 @@ async def load(outbound: Outbound, spec: NodeSpec, model: CatalogueModel, *, is_
         spec,
         "POST",
         "/models/load",
-        headers=_JSON,
+        headers=_headers(spec),
         body=msgspec.json.encode(body),
         timeout_s=LOAD_S,
     )
@@ -77,7 +77,9 @@ async def load(outbound: Outbound, spec: NodeSpec, model: CatalogueModel, *, is_
 async def unload(outbound: Outbound, spec: NodeSpec, replica: str) -> None:
     """Have a node let a model go once its requests are finished; one that is not there is gone."""
     body = msgspec.json.encode(UnloadBody(model_id=replica))
-    answer = await outbound.call(spec, "POST", "/models/unload", headers=_JSON, body=body, timeout_s=UNLOAD_S)
+    answer = await outbound.call(
+        spec, "POST", "/models/unload", headers=_headers(spec), body=body, timeout_s=UNLOAD_S
+    )
     if answer.status != 404:
         _check(answer, spec, replica)
 
@@ -91,6 +93,11 @@ async def busy(outbound: Outbound, spec: NodeSpec) -> frozenset[str]:
     except msgspec.MsgspecError:
         raise UpstreamUnavailable(f"What {spec.name} answered is not a node's health.") from None
     return frozenset(model.id for model in models if model.in_flight or model.queued)
+
+
+def _headers(spec: NodeSpec) -> tuple[tuple[bytes, bytes], ...]:
+    kind = (b"content-type", b"application/json")
+    return (kind,) if spec.epoch is None else (kind, (EPOCH, b"%d" % spec.epoch))
 
 
 def _check(answer: Answer, spec: NodeSpec, model: str) -> None:

@@ -6,7 +6,7 @@ names, and neither when it carries more than its share. Without a conversation, 
 """
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final, Protocol
 
 from ganglion.core.errors import (
@@ -40,6 +40,11 @@ class Loads(Protocol):
     @property
     def in_flight(self) -> Mapping[str, int]:
         """Requests of this gateway that run on each node."""
+        ...
+
+    @property
+    def loading(self) -> Set[str]:
+        """Models that this gateway has nodes load just now."""
         ...
 
     def is_cooling(self, name: str) -> bool:
@@ -113,19 +118,28 @@ def _otherwise(table: RoutingTable, entry: Entry, asked: Asked, loads: Loads, tu
         if place is not None:
             return place.translated
     if not entry.is_live:
-        waiting = _waiting(table, entry)
+        waiting = _waiting(table, entry, loads)
         if waiting is not None:
             return waiting
     fallback = _fallback(table, entry, asked, loads, turn)
     return fallback or Refused(_why_not(table, entry, asked, loads))
 
 
-def _waiting(table: RoutingTable, entry: Entry) -> Decision | None:
+def _waiting(table: RoutingTable, entry: Entry, loads: Loads) -> Decision | None:
     """Nobody has it loaded: whether that will change by itself, or by loading it."""
+    ids = [replica.id for _, replica in entry.found] if entry.model is None else [entry.model.id]
+    for model_id in ids:
+        if model_id in loads.loading:
+            return Cold(model_id)  # whoever comes later waits with the others
     if entry.is_anywhere("recovering"):
         return Refused(_recovering(entry))
     if entry.is_anywhere("loading", "downloading"):
         return Refused(ModelLoading(f"The model {entry.name!r} is still loading.", param="model"))
+    return _loadable(table, entry)
+
+
+def _loadable(table: RoutingTable, entry: Entry) -> Cold | None:
+    """What a loader is to be asked for; None where no node could take it."""
     if entry.model is None:
         # Outside the catalogue a node's own word that it could hold the model is enough.
         could = (
