@@ -1,6 +1,6 @@
 """Which node answers, case by case."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from made_nodes import StillLoads, held, node, nodes
@@ -9,6 +9,7 @@ from ganglion.core.errors import (
     EngineUnavailable,
     GanglionError,
     InsufficientMemory,
+    InsufficientVideoMemory,
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
@@ -19,7 +20,7 @@ from ganglion.core.errors import (
 from ganglion.gateway.catalogue import Catalogue, CatalogueModel
 from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused, Translated
 from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec, NodeView, Wire
+from ganglion.gateway.node import DeviceRoom, NodeSpec, NodeView, Wire
 from ganglion.gateway.router import Router
 from ganglion.gateway.routing import route
 from ganglion.gateway.routing_table import RoutingTable
@@ -202,7 +203,9 @@ CASES = [
         "cold m",
         models=[model(memory_mb=4000)],
     ),
-    Case("too large for all", [node("a", free_mb=10)], InsufficientMemory, models=[model(memory_mb=4000)]),
+    Case(
+        "too large for all", [node("a", free_mb=10)], InsufficientVideoMemory, models=[model(memory_mb=4000)]
+    ),
     Case(
         "too large, with a fallback",
         [node("a", "n", free_mb=10)],
@@ -319,6 +322,11 @@ def test_refusals_say_when_to_come_back_and_what_is_meant() -> None:
     gone = refusal(table, Asked("gone", "chat"))
     assert (gone.status, gone.extras) == (502, {"node": "b"})
     assert "needs 99,000 MB, 8,000 free" in refusal(table, Asked("big", "chat")).message
+    processor = replace(node("a"), devices=(DeviceRoom(-1, "cpu", 9000, 8000),))
+    on_processor = RoutingTable(nodes(processor), Catalogue((model("big", memory_mb=99000),)))
+    assert type(refusal(on_processor, Asked("big", "chat"))) is InsufficientMemory
+    full = RoutingTable(nodes(node("a", "m", max_in_flight=3)), Catalogue())
+    assert refusal(full, Asked("m", "chat"), StillLoads({"a": 3})).extras == {"queue_depth": 3}
     lacking = refusal(RoutingTable(nodes(node("a", "m", is_foreign=True)), Catalogue()), Asked("m", "rerank"))
     assert "rerank" in lacking.message
     assert len(refusal(table, Asked("z" * 9999, "chat")).message) < 300

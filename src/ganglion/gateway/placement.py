@@ -43,6 +43,8 @@ class Infeasible:
     """Whether it would fit once what is busy now, or on its way, becomes idle."""
     lacks_memory: bool
     """Whether any node was looked at for its memory; no node could be asked otherwise."""
+    is_video: bool = False
+    """Whether it is an accelerator's memory that one of them lacks."""
 
     @property
     def words(self) -> str:
@@ -116,6 +118,10 @@ def place(
         max((outcome.free_mb for outcome in misfits.values()), default=0),
         any(outcome.is_passing for outcome in misfits.values()),
         any(outcome.is_judged for outcome in misfits.values()),
+        any(
+            outcome.is_judged and any(device.index >= 0 for device in nodes[name].devices)
+            for name, outcome in misfits.items()
+        ),
     )
 
 

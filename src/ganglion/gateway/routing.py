@@ -13,6 +13,7 @@ from ganglion.core.errors import (
     EngineUnavailable,
     GanglionError,
     InsufficientMemory,
+    InsufficientVideoMemory,
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
@@ -202,7 +203,9 @@ def _why_not_live(entry: Entry, asked: Asked, loads: Loads) -> GanglionError:
     left = [place for place in places if place.name not in asked.tried and not loads.is_cooling(place.name)]
     if left:
         return Overloaded(
-            f"Every node that holds {entry.name!r} has as many requests as it may.", param="model"
+            f"Every node that holds {entry.name!r} has as many requests as it may.",
+            param="model",
+            extras={"queue_depth": sum(loads.in_flight.get(place.name, 0) for place in left)},
         )
     if entry.is_anywhere("recovering"):
         return _recovering(entry)
@@ -213,7 +216,8 @@ def nowhere(name: str, outcome: Infeasible) -> GanglionError:
     """The error of a model that no node can take."""
     if not outcome.lacks_memory:
         return UpstreamUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
-    return InsufficientMemory(
+    kind = InsufficientVideoMemory if outcome.is_video else InsufficientMemory
+    return kind(
         f"The model {name!r} fits on no node: {outcome.words}.",
         free_mb=outcome.free_mb,
         required_mb=outcome.required_mb,

@@ -61,6 +61,7 @@ class Entry:
     found: tuple[tuple[NodeIndex, Replica], ...]
     """Every replica, servable or not."""
     _ready: dict[Wire, tuple[Place, ...]] = field(default_factory=dict)
+    _translating: dict[Wire, tuple[Place, ...]] = field(default_factory=dict)
 
     def ready(self, wire: Wire) -> tuple[Place, ...]:
         """Loaded, on nodes that take work and speak the wire."""
@@ -71,7 +72,11 @@ class Entry:
 
     def translating(self, wire: Wire) -> tuple[Place, ...]:
         """Loaded, on nodes that take work, speak chat, and lack the wire."""
-        return self._places(lambda wires: "chat" in wires and wire not in wires)
+        places = self._translating.get(wire)
+        if places is None:
+            places = self._places(lambda wires: "chat" in wires and wire not in wires)
+            self._translating[wire] = places
+        return places
 
     @property
     def is_live(self) -> bool:
