@@ -10,6 +10,11 @@ app.command(
     help="Show every node, its models, and what cannot be served.",
     help_epilogue=manual.STATUS,
 )
+app.command(
+    "ganglion.cli.fleet_plan:plan",
+    help="Show which model would go on which node, and why.",
+    help_epilogue=manual.PLAN,
+)
 app.command("ganglion.cli.fleet_change:drain", help="Send no new work to a node.", help_epilogue=manual.DRAIN)
 app.command(
     "ganglion.cli.fleet_change:move", help="Bring a model to another node.", help_epilogue=manual.MOVE

@@ -4,6 +4,7 @@ FLEET = """
 Examples:
 
   ganglion fleet status --watch      nodes, models and load, every second
+  ganglion fleet plan --catalogue models.toml   what would go where
   ganglion fleet drain a             no new work for node a
   ganglion fleet move qwen3-4b b     a model to node b, away from the others
 
@@ -47,4 +48,17 @@ The model is loaded on the node first and unloaded elsewhere afterwards, when
 its requests there have ended: at no moment is it nowhere. It is downloaded to
 the node where need be, so this may take long. Ctrl-C stops the waiting, not
 the move.
+"""
+
+PLAN = """
+Examples:
+
+  ganglion fleet plan --catalogue models.toml --gateway http://127.0.0.1:8000
+  ganglion fleet plan --catalogue models.toml --node a=http://10.0.0.1:8080 \\
+      --node b=http://10.0.0.2:8080
+
+Asks the nodes what they hold and what is free, loads nothing, and shows where
+each model of the catalogue is or would go. The most urgent ones choose first.
+A node's name, where none is given, is its host and port. The exit status is 1
+when a model has no place.
 """

@@ -25,6 +25,10 @@ class Fleet:
         self.in_flight: defaultdict[str, int] = defaultdict(int)
         """Requests of this gateway that run on each node, also on one that has left meanwhile."""
         self._resting: frozenset[str] = frozenset()
+        self.learned: dict[tuple[str, str], str] = {}
+        """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
+        self.loading: set[str] = set()
+        """Models that this gateway has nodes load just now; whoever asks for one may wait for it too."""
         self._refused: dict[str, int] = {}
         self._cool_until_s: dict[str, float] = {}
 
@@ -57,6 +61,13 @@ class Fleet:
             self._cool_until_s.pop(name, None)
             if not self.in_flight.get(name):
                 self.in_flight.pop(name, None)
+            self.learned = {key: model for key, model in self.learned.items() if key[0] != name}
+            self._tell()
+
+    def learn(self, node: str, replica: str, model: str) -> None:
+        """A node calls a model of the catalogue so."""
+        if self.learned.get((node, replica)) != model:
+            self.learned = {**self.learned, (node, replica): model}
             self._tell()
 
     def rest(self, name: str, *, is_resting: bool) -> None:

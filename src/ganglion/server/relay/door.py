@@ -56,7 +56,9 @@ class RelayDoor:
         self._lines = Lines(fleet, authorities)
         nodes = Nodes(fleet, chooser, loader, self._lines)
         self._service = RelayService(fleet, nodes, gatekeeper, Handles(secret))
-        self._listener = RpcListener(settings, Guard(GatekeeperJudge(gatekeeper), settings, metrics or Metrics()))
+        self._listener = RpcListener(
+            settings, Guard(GatekeeperJudge(gatekeeper), settings, metrics or Metrics())
+        )
 
     @property
     def address(self) -> Address:
