@@ -1,6 +1,7 @@
 """`ganglion gateway`: a fleet of nodes behind one address, until a signal ends it."""
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -146,6 +147,8 @@ def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
         first_byte_s=gateway.first_byte_s,
         idle_s=gateway.idle_s,
         workers=gateway.workers,
+        request_log=sys.stderr.write if config.log.level in ("debug", "info") else None,
+        is_json_log=config.log.format == "json",
     )
 
 

@@ -31,6 +31,41 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+class OriginRules:
+    """Judges the Host and the Origin of a request."""
+
+    def __init__(
+        self,
+        *,
+        is_loopback_bind: bool,
+        allowed_hosts: Sequence[str] = (),
+        cors_origins: Sequence[str] = (),
+    ) -> None:
+        self._is_loopback_bind = is_loopback_bind
+        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self.cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
+
+    def refusal(self, hosts: list[bytes], origins: list[bytes], *, is_safe: bool) -> NotAllowed | None:
+        """Why a request may not come in; `is_safe` says that it changes nothing."""
+        if self._is_loopback_bind and not (len(hosts) == 1 and self._is_known_host(hosts[0])):
+            return NotAllowed("The Host header does not name this machine.", hint="Call it by 127.0.0.1.")
+        if not origins or is_safe:
+            return None
+        if len(origins) == 1 and (self.is_configured(origins[0]) or _is_same(origins[0], hosts)):
+            return None
+        return NotAllowed(
+            "Pages of this origin may not call this server.", hint="Add it to the configured CORS origins."
+        )
+
+    def is_configured(self, origin: bytes) -> bool:
+        """Whether pages of this origin may read answers."""
+        return "*" in self.cors_origins or origin.decode("latin-1").lower() in self.cors_origins
+
+    def _is_known_host(self, value: bytes) -> bool:
+        host = _host_of(f"//{value.decode('latin-1')}")
+        return host is not None and (is_loopback(host) or host in self._allowed_hosts)
+
+
 class OriginGuard:
     """Turns away foreign hosts and pages, and greets configured ones with CORS headers."""
 
@@ -43,45 +78,28 @@ class OriginGuard:
         cors_origins: Sequence[str] = (),
     ) -> None:
         self._app = app
-        self._is_loopback_bind = is_loopback_bind
-        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
-        self._cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
+        self._rules = OriginRules(
+            is_loopback_bind=is_loopback_bind, allowed_hosts=allowed_hosts, cors_origins=cors_origins
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        refusal = self._refusal(scope)
+        is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
+        refusal = self._rules.refusal(
+            header_values(scope, b"host"), header_values(scope, b"origin"), is_safe=is_safe
+        )
         if refusal is not None:
             await error_response(refusal, scope)(scope, receive, send)
             return
         origin = header(scope, b"origin")
-        if scope["type"] == "websocket" or origin is None or not self._is_configured(origin):
+        if scope["type"] == "websocket" or origin is None or not self._rules.is_configured(origin):
             await self._app(scope, receive, send)
         elif scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
             await _preflight(scope, origin)(scope, receive, send)
         else:
             await self._app(scope, receive, _with_cors(send, origin))
-
-    def _refusal(self, scope: Scope) -> NotAllowed | None:
-        hosts = header_values(scope, b"host")
-        if self._is_loopback_bind and not (len(hosts) == 1 and self._is_known_host(hosts[0])):
-            return NotAllowed("The Host header does not name this machine.", hint="Call it by 127.0.0.1.")
-        origins = header_values(scope, b"origin")
-        if not origins or (scope["type"] == "http" and scope["method"] in _SAFE_METHODS):
-            return None
-        if len(origins) == 1 and (self._is_configured(origins[0]) or _is_same(origins[0], hosts)):
-            return None
-        return NotAllowed(
-            "Pages of this origin may not call this server.", hint="Add it to the configured CORS origins."
-        )
-
-    def _is_known_host(self, value: bytes) -> bool:
-        host = _host_of(f"//{value.decode('latin-1')}")
-        return host is not None and (is_loopback(host) or host in self._allowed_hosts)
-
-    def _is_configured(self, origin: bytes) -> bool:
-        return "*" in self._cors_origins or origin.decode("latin-1").lower() in self._cors_origins
 
 
 def _host_of(url: str) -> str | None:

@@ -12,15 +12,13 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 
-import uvicorn
 import uvloop
-from starlette.types import ASGIApp
 
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
 from ganglion.core.machine import MachineSource
+from ganglion.server.app_server import AppServer, app_config, until_listening
 from ganglion.server.bind import StartRefused, bind, check_bind, url_of
-from ganglion.server.connection import BoundedProtocol, CuttableSocket
 from ganglion.server.drain import Gate
 from ganglion.server.joining import ALONE, JoinSettings, check_join, joined
 from ganglion.server.keys import KeyRing
@@ -30,6 +28,7 @@ from ganglion.server.node import build_node
 from ganglion.server.rpc.door import RpcDoor
 from ganglion.server.rpc.listener import port_of
 from ganglion.server.settings import ServerSettings
+from ganglion.server.shutdown import Shutdown, first_of, signals
 from ganglion.server.standing import Standing
 from ganglion.server.state import State
 from ganglion.server.storage import Storage, opened
@@ -37,9 +36,6 @@ from ganglion.sessions.settings import SessionSettings
 
 logger = logging.getLogger("ganglion.server")
 
-BACKLOG = 2048
-SOCKET_PING_S = 20.0
-"""How often a WebSocket is asked for a sign of life, and how long it may take to give one."""
 ENGINE_CLOSE_S = 10.0
 """An engine that takes longer to close is left to the operating system."""
 LAST_WORDS_S = 2.0
@@ -60,20 +56,6 @@ class Reloaded:
 
 Reload = Callable[[], Reloaded]
 """Reads the configuration again, off the event loop; raises what is wrong with it."""
-
-
-class Shutdown:
-    """The two ways to ask a server to leave."""
-
-    def __init__(self) -> None:
-        self.drain = asyncio.Event()
-        self.stop = asyncio.Event()
-
-    def ask(self) -> None:
-        """Drain; asked again, stop at once."""
-        if self.drain.is_set():
-            self.stop.set()
-        self.drain.set()
 
 
 def run(
@@ -141,8 +123,8 @@ async def serve(
         app = build_node(
             engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, standing=standing
         )
-        server = _Server(_config(app, settings))
-        stack.enter_context(_signals(shutdown))
+        server = AppServer(app_config(app, settings))
+        stack.enter_context(signals(shutdown))
         stack.enter_context(_reloading(reload, keys, settings))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         opening = asyncio.create_task(engine.open())
@@ -151,7 +133,7 @@ async def serve(
                 await rpc.open(engine, sessions)
                 if on_rpc is not None:
                     on_rpc(str(rpc.address))
-            await _until_listening(server, serving)
+            await until_listening(server, serving)
             if on_listening is not None:
                 on_listening(url_of(listener, settings))
             membership = await stack.enter_async_context(
@@ -179,68 +161,6 @@ def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSett
     """The ports as they are taken: HTTP's own, and the one that gRPC is to take."""
     port = listener.getsockname()[1]
     return dataclasses.replace(settings, port=port, grpc_port=port_of(settings, port))
-
-
-def _config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    config = uvicorn.Config(
-        app,
-        http=BoundedProtocol,
-        ws=CuttableSocket,
-        ws_max_size=settings.max_body_bytes,
-        ws_ping_interval=SOCKET_PING_S,
-        ws_ping_timeout=SOCKET_PING_S,
-        lifespan="off",
-        interface="asgi3",
-        log_config=None,
-        log_level="error",  # it warns of every client that does not speak HTTP
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        backlog=BACKLOG,
-        timeout_keep_alive=settings.idle_connection_s,
-        timeout_graceful_shutdown=int(LAST_WORDS_S),
-        ssl_certfile=settings.tls_cert,
-        ssl_keyfile=settings.tls_key,
-    )
-    try:
-        config.load()
-    except OSError as error:
-        raise StartRefused(
-            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
-        ) from None
-    return config
-
-
-class _Server(uvicorn.Server):
-    """uvicorn without its own idea of signals, and one that says when it listens."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.listening = asyncio.Event()
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        self.listening.set()
-
-
-@contextlib.contextmanager
-def _signals(shutdown: Shutdown) -> Generator[None, None, None]:
-    loop = asyncio.get_running_loop()
-    taken = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        # Only the main thread may listen for signals; elsewhere `shutdown` is the only way.
-        with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(number, shutdown.ask)
-            taken.append(number)
-    try:
-        yield
-    finally:
-        for number in taken:
-            loop.remove_signal_handler(number)
 
 
 @contextlib.contextmanager
@@ -283,20 +203,12 @@ def _reloading(reload: Reload | None, keys: KeyRing, settings: ServerSettings) -
             task.cancel()
 
 
-async def _until_listening(server: _Server, serving: asyncio.Task[None]) -> None:
-    listening = asyncio.create_task(server.listening.wait())
-    await _first(serving, listening)
-    listening.cancel()
-    if serving.done():
-        serving.result()
-
-
 async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening: asyncio.Task[None]) -> None:
     """Wait for a reason to leave: somebody asks, the server ends, or the engine cannot open."""
     asked = asyncio.create_task(shutdown.drain.wait())
-    await _first(asked, serving, opening)
+    await first_of(asked, serving, opening)
     if opening.done() and opening.exception() is None:
-        await _first(asked, serving)
+        await first_of(asked, serving)
     asked.cancel()
 
 
@@ -307,7 +219,7 @@ async def _drain(gate: Gate, shutdown: Shutdown, timeout_s: float) -> None:
     stopped = asyncio.create_task(shutdown.stop.wait())
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
-            await _first(idle, stopped)
+            await first_of(idle, stopped)
     idle.cancel()
     stopped.cancel()
 
@@ -322,14 +234,10 @@ async def _close(engine: ManagedEngine, opening: asyncio.Task[None]) -> None:
         logger.error("the engine did not close within %g s", ENGINE_CLOSE_S)
 
 
-async def _leave(server: _Server, serving: asyncio.Task[None], gate: Gate, shutdown: Shutdown) -> None:
+async def _leave(server: AppServer, serving: asyncio.Task[None], gate: Gate, shutdown: Shutdown) -> None:
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(HASTY_WORDS_S if shutdown.stop.is_set() else LAST_WORDS_S):
             await gate.idle()
     server.should_exit = True
     server.force_exit = shutdown.stop.is_set()
     await asyncio.gather(serving, return_exceptions=True)
-
-
-async def _first(*tasks: asyncio.Task[object] | asyncio.Task[None] | asyncio.Task[bool]) -> None:
-    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -8,6 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
+from ganglion.core.errors import InvalidValue
 from ganglion.gateway.decision import Chooser
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loader import FleetLoader
@@ -30,6 +31,7 @@ class FleetDoors:
     chooser: Chooser
     membership: Membership
     loader: FleetLoader
+    poke: Callable[[str], None]
     settings: ServerSettings
     gate: Gate
     promised: Callable[[], frozenset[str]]
@@ -79,7 +81,13 @@ class FleetDoors:
     async def join(self, request: Request) -> Response:
         """`POST /fleet/join`."""
         asked = fleet_wire.parse_join(await self._body(request))
-        return json_response(fleet_wire.encode(self.membership.join(asked)))
+        try:
+            lease = self.membership.join(asked)
+        except InvalidValue:
+            # Perhaps the one that holds the name is gone, and its heir stands here.
+            self.poke(asked.name)
+            raise
+        return json_response(fleet_wire.encode(lease))
 
     async def leave(self, request: Request) -> Response:
         """`POST /fleet/leave`."""

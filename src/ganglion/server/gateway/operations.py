@@ -1,6 +1,6 @@
 """What an operator moves: a node out of service, a model from node to node."""
 
-from ganglion.core.errors import GanglionError, InvalidValue, ModelNotFound
+from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.gateway.decision import Asked, Chooser, Chosen, Translated
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loader import FleetLoader
@@ -33,8 +33,6 @@ async def move(fleet: Fleet, loader: FleetLoader, asked: Move) -> list[str]:
     """Load a model on a node, and then let the others go of it, unless they shall keep it."""
     target = _node(fleet, asked.node)
     others = [view for view in _holders(fleet, asked.model) if view.name != target.name]
-    if not others and not any(True for _ in _holders(fleet, asked.model)) and not loader.knows(asked.model):
-        raise ModelNotFound(asked.model)
     await loader.load_on(asked.model, target.name)
     steps = [f"{asked.model} is loaded on {target.name}"]
     for view in () if asked.keep else others:

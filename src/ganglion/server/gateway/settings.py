@@ -1,5 +1,6 @@
 """What an operator decides about a gateway."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ganglion.gateway.catalogue import Catalogue
@@ -24,3 +25,6 @@ class GatewaySettings:
     first_byte_s: float = 900.0
     idle_s: float = 300.0
     workers: int = 1
+    request_log: Callable[[str], object] | None = None
+    """Takes lines of the request log, many at a time; None for none."""
+    is_json_log: bool = False

@@ -1,0 +1,75 @@
+"""An ASGI app on its sockets: uvicorn with our connections, and without its own idea of signals."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Generator
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from ganglion.server.bind import StartRefused
+from ganglion.server.connection import BoundedProtocol, CuttableSocket
+from ganglion.server.settings import ServerSettings
+from ganglion.server.shutdown import first_of
+
+BACKLOG = 2048
+SOCKET_PING_S = 20.0
+"""How often a WebSocket is asked for a sign of life, and how long it may take to give one."""
+_LAST_WORDS_S = 2.0
+
+
+def app_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
+    """How it is served; raises StartRefused where the certificate cannot be used."""
+    config = uvicorn.Config(
+        app,
+        http=BoundedProtocol,
+        ws=CuttableSocket,
+        ws_max_size=settings.max_body_bytes,
+        ws_ping_interval=SOCKET_PING_S,
+        ws_ping_timeout=SOCKET_PING_S,
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",  # it warns of every client that does not speak HTTP
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=settings.idle_connection_s,
+        timeout_graceful_shutdown=int(_LAST_WORDS_S),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    try:
+        config.load()
+    except OSError as error:
+        raise StartRefused(
+            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
+        ) from None
+    return config
+
+
+class AppServer(uvicorn.Server):
+    """uvicorn without its own idea of signals, and one that says when it listens."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.listening = asyncio.Event()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.listening.set()
+
+
+async def until_listening(server: AppServer, serving: asyncio.Task[None]) -> None:
+    """Wait until it listens; raises what kept it from that."""
+    listening = asyncio.create_task(server.listening.wait())
+    await first_of(serving, listening)
+    listening.cancel()
+    if serving.done():
+        serving.result()

@@ -1,0 +1,47 @@
+"""The gateway's desk: admin routes, stored state and translated wires, behind the front's own socket."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from ganglion.core.engine import Engine
+from ganglion.server.auth import TrustedIdentity
+from ganglion.server.deadlines import Deadlined
+from ganglion.server.drain import Gate
+from ganglion.server.gateway.doors import FleetDoors
+from ganglion.server.gateway.metrics import FleetMetrics
+from ganglion.server.metrics import CONTENT_TYPE, Metrics
+from ganglion.server.observe import Observed
+from ganglion.server.ports import ports_of
+from ganglion.server.routes import Views, wire_routes
+from ganglion.server.settings import ServerSettings
+from ganglion.server.state import State
+from ganglion.server.wrapped import wrapped
+from ganglion.wire import openapi
+
+
+def build_desk(
+    engine: Engine,
+    settings: ServerSettings,
+    gate: Gate,
+    *,
+    doors: FleetDoors,
+    state: State,
+    metrics: Metrics,
+    fleet_metrics: FleetMetrics,
+) -> ASGIApp:
+    """The ASGI app to which the front hands what it does not proxy to a node."""
+    ports = ports_of(engine, Observed(Deadlined(engine, settings.deadlines), metrics))
+
+    async def page(_: Request) -> Response:
+        text = await fleet_metrics.page() + await metrics.page(())
+        return Response(text, headers={"content-type": CONTENT_TYPE})
+
+    routes = [
+        *Views(engine, settings, gate, openapi.GATEWAY).routes(),
+        *doors.routes(),
+        Route("/metrics", page),
+        *wire_routes(ports, settings, gate, None, state),
+    ]
+    return wrapped(routes, gate, identity=TrustedIdentity)
