@@ -17,6 +17,10 @@ IDLE_S = 10.0
 """Shorter than a node keeps one: a request should not meet a connection that is just being closed."""
 
 
+class Unreached(UpstreamUnavailable):
+    """Nothing was sent, so somebody else may be asked without asking twice."""
+
+
 class Pool:
     """Connections to one address."""
 
@@ -42,7 +46,7 @@ class Pool:
         return None
 
     async def connect(self, timeout_s: float = CONNECT_S) -> UpstreamConnection:
-        """A new connection; raises UpstreamUnavailable."""
+        """A new connection; raises Unreached."""
         loop = asyncio.get_running_loop()
         address = self.address
         try:
@@ -56,7 +60,7 @@ class Pool:
                     )
         except (OSError, TimeoutError) as error:
             why = str(error) or "it did not answer in time"
-            raise UpstreamUnavailable(f"{address.authority} cannot be reached: {why}.") from None
+            raise Unreached(f"{address.authority} cannot be reached: {why}.") from None
         self._all.add(connection)
         return connection
 
