@@ -88,10 +88,14 @@ class HeardUsage(Struct, frozen=True, gc=False):
     completion_tokens_details: HeardCompletionDetails | None = None
 
 
+NO_ERROR = Raw()
+NULL = b"null"
+
+
 class HeardChunk(Struct, frozen=True, gc=False):
     """One frame of a stream."""
 
     choices: list[HeardChoice] | None = None
     usage: HeardUsage | None = None
-    error: Raw | None = None
+    error: Raw = NO_ERROR
     object: str | None = None

@@ -26,6 +26,8 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.wire.chat.heard import (
+    NO_ERROR,
+    NULL,
     HeardCall,
     HeardChoice,
     HeardChunk,
@@ -143,7 +145,7 @@ class Hearing:
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
             self._fail("The server that holds this model sent what is no chunk of a chat.")
             return
-        if chunk.error is not None or chunk.object == "error":
+        if chunk.object == "error" or (chunk.error is not NO_ERROR and bytes(chunk.error) != NULL):
             self._end_with(Failed(error_in(data, model=self._model)))
             return
         if chunk.usage is not None:

@@ -87,9 +87,11 @@ _MOST = re.compile(
 _HELD = re.compile(
     r"(\d{1,9}) in the messages|resulted in (\d{1,9}) tokens|prompt \(length (\d{1,9})\)|"
     r"at least (\d{1,9}) input tokens|(?:passed|contains|has) (\d{1,9}) (?:input )?tokens|"
-    r"request \((\d{1,9}) tokens\)|requested (\d{1,9}) tokens",
+    r"request \((\d{1,9}) tokens\)",
     re.I,
 )
+_REQUESTED = re.compile(r"requested (\d{1,9}) tokens", re.I)
+"""Of prompt and answer together: only where nothing tells the prompt alone."""
 
 _ANSWER_TOO_LONG = re.compile(r"max_(?:completion_)?tokens'? .*too large|in the completion", re.I)
 _UNKNOWN_MODEL = re.compile(r"model ['\"`].*['\"`] (?:was )?(?:not found|does not exist)", re.I)
@@ -200,7 +202,11 @@ def _most(told: Told) -> int | None:
 
 
 def _held(told: Told) -> int | None:
-    return _first(told.n_prompt_tokens, told.prompt_len) or _number(_HELD, told.message)
+    return (
+        _first(told.n_prompt_tokens, told.prompt_len)
+        or _number(_HELD, told.message)
+        or _number(_REQUESTED, told.message)
+    )
 
 
 def _first(*numbers: int | None) -> int | None:
