@@ -15,11 +15,14 @@ from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.server.run import Shutdown, serve
 from ganglion.server.settings import ServerSettings
+from ganglion.server.storage import Storage
 from ganglion.wire.errors import envelope
 
 
 @asynccontextmanager
-async def listening(engine: ManagedEngine, **settings: object) -> AsyncIterator[str]:
+async def listening(
+    engine: ManagedEngine, *, storage: Storage | None = None, **settings: object
+) -> AsyncIterator[str]:
     """A node around an engine: its URL."""
     shutdown = Shutdown()
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
@@ -30,6 +33,7 @@ async def listening(engine: ManagedEngine, **settings: object) -> AsyncIterator[
             ServerSettings(**fields),  # type: ignore[arg-type]
             shutdown=shutdown,
             on_listening=told.set_result,
+            storage=storage,
         )
     )
     try:

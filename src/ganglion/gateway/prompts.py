@@ -45,7 +45,7 @@ class Prompts:
         if spec.kind != "ganglion":
             raise _untold(model)
         path = f"/tokenizer_info?model={quote(model, safe='')}"
-        headers = trusted_headers(spec, tenant="", request_id="")
+        headers = trusted_headers(spec, tenant="")
         answer = await self._outbound.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
         return prompting.info_of(_good(answer, model))
 
@@ -66,7 +66,7 @@ class Prompts:
         return ReadPrompt(prompting.tokens_of(_good(counted, model)))
 
     async def _post(self, spec: NodeSpec, path: str, body: bytes, tenant: str = "") -> Answer:
-        headers = trusted_headers(spec, tenant=tenant, request_id="")
+        headers = trusted_headers(spec, tenant=tenant)
         return await self._outbound.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
 
 

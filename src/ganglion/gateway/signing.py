@@ -7,7 +7,7 @@ from ganglion.gateway.upstream import Headers
 
 
 def trusted_headers(
-    spec: NodeSpec, *, tenant: str, request_id: str, priority: int = 0, affinity: str = ""
+    spec: NodeSpec, *, tenant: str, request_id: str = "", priority: int = 0, affinity: str = ""
 ) -> Headers:
     """The headers of a call with a JSON body; raises InvalidValue for what no header can hold."""
     headers = [(b"content-type", b"application/json")]
@@ -16,8 +16,9 @@ def trusted_headers(
     headers += [
         (trusted.TENANT, _value(tenant)),
         (trusted.PRIORITY, b"%d" % priority),
-        (trusted.REQUEST_ID, _value(request_id)),
     ]
+    if request_id:
+        headers.append((trusted.REQUEST_ID, _value(request_id)))
     if affinity:
         headers.append((trusted.AFFINITY, _value(affinity)))
     if spec.epoch is not None:
