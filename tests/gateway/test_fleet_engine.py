@@ -12,7 +12,7 @@ import pytest
 import pytest_asyncio
 from remote_nodes import InOrder, Loads, echo, held, listening, refused, response, scripted
 
-from ganglion.core.engine import Embedder, EmbedRequest, PromptReader, RankRequest
+from ganglion.core.engine import Embedder, EmbedRequest, ModelState, PromptReader, RankRequest
 from ganglion.core.errors import (
     DeadlineExceeded,
     EngineFailed,
@@ -412,6 +412,12 @@ def test_models_are_the_union_of_what_healthy_nodes_hold() -> None:
     assert (models["big"].status, models["big"].context_length) == ("loaded", 8192)
     assert models["loading"].status == "loading"
     assert room.engine.models() is room.engine.models()
+    known = tuple(ModelState(name, "llama", "unloaded", 0, 0) for name in ("small", "never loaded"))
+    with_more = FleetEngine(
+        room.fleet, room.chooser, Outbound(room.pools), room.loads, catalogue=lambda: known
+    )
+    assert [model.id for model in with_more.models()] == ["big", "loading", "never loaded", "small"]
+    assert with_more.models()[-1] == small
     room.fleet.remove("b")
     assert {model.id for model in room.engine.models()} == {"small", "big"}
 

@@ -206,9 +206,7 @@ def test_what_a_foreign_server_cannot_honour_is_refused_by_name(changes: dict[st
 
 def test_a_foreign_server_is_told_sampling_schemas_and_thinking() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
-    prompt = ChatPrompt(
-        (Message("user", "hi"),), {"verbosity": "low"}, thinking=Thinking(is_enabled=False, effort="low")
-    )
+    prompt = ChatPrompt((Message("user", "hi"),), {"verbosity": "low"}, thinking=Thinking(False, "max", 99))
     body = foreign(
         asked(
             prompt,
@@ -238,9 +236,10 @@ def test_a_foreign_server_is_told_sampling_schemas_and_thinking() -> None:
             "type": "json_schema",
             "json_schema": {"name": "answer", "schema": schema, "strict": True},
         },
-        "chat_template_kwargs": {"enable_thinking": False},
+        "chat_template_kwargs": {"enable_thinking": False, "thinking_budget": 99},
+        "thinking_budget_tokens": 99,
         "verbosity": "low",
-        "reasoning_effort": "low",
+        "reasoning_effort": "high",
     }
     assert foreign(asked(constraint=JsonSchema({"type": "object"})))["response_format"] == {
         "type": "json_object"

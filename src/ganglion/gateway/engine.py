@@ -42,7 +42,10 @@ _MAX_PREFIX_MESSAGES: Final = 4
 
 
 class FleetEngine:
-    """An Engine, PromptReader and Embedder over every node; it holds nothing between requests."""
+    """An Engine, PromptReader and Embedder over every node; it holds nothing between requests.
+
+    `catalogue` tells what could be loaded, as one tuple until it changes; `poke` hears of nodes that failed.
+    """
 
     def __init__(
         self,
@@ -51,6 +54,7 @@ class FleetEngine:
         outbound: Outbound,
         loader: Loader,
         *,
+        catalogue: Callable[[], tuple[ModelState, ...]] = tuple,
         poke: Poke | None = None,
         deadlines: RemoteDeadlines | None = None,
     ) -> None:
@@ -58,10 +62,11 @@ class FleetEngine:
         self._chooser = chooser
         self._outbound = outbound
         self._loader = loader
+        self._catalogue = catalogue
         self._poke = poke
         self._remote = RemoteChat(outbound, deadlines)
         self._prompts = Prompts(outbound)
-        self._seen: dict[str, NodeView] | None = None
+        self._seen: tuple[dict[str, NodeView] | None, tuple[ModelState, ...]] = (None, ())
         self._models: tuple[ModelState, ...] = ()
 
     async def open(self) -> None:
@@ -72,9 +77,10 @@ class FleetEngine:
 
     def models(self) -> tuple[ModelState, ...]:
         """Every model of every node, as they were last heard of."""
-        nodes = self._fleet.nodes
-        if nodes is not self._seen:
-            self._seen, self._models = nodes, union(nodes.values())
+        nodes, catalogue = self._fleet.nodes, self._catalogue()
+        if nodes is not self._seen[0] or catalogue is not self._seen[1]:
+            self._seen = nodes, catalogue
+            self._models = union(nodes.values(), catalogue)
         return self._models
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:

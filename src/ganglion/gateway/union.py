@@ -17,14 +17,22 @@ _BEST_FIRST: Final[tuple[Status, ...]] = (
 )
 
 
-def union(nodes: Iterable[NodeView]) -> tuple[ModelState, ...]:
-    """One state a model over all nodes that take work, in the order of their ids."""
+def union(nodes: Iterable[NodeView], catalogue: Iterable[ModelState] = ()) -> tuple[ModelState, ...]:
+    """One state a model over all nodes that take work, in the order of their ids.
+
+    Of the catalogue only what no node reports is added.
+    """
     found: dict[str, list[tuple[NodeView, Replica]]] = {}
     for view in nodes:
         if view.takes_work:
             for replica in view.replicas:
                 found.setdefault(replica.id, []).append((view, replica))
-    return tuple(_state(model, held) for model, held in sorted(found.items()))
+    held = [_state(model, replicas) for model, replicas in found.items()]
+    return tuple(sorted([*held, *(model for model in catalogue if model.id not in found)], key=_id))
+
+
+def _id(model: ModelState) -> str:
+    return model.id
 
 
 def _state(model: str, held: list[tuple[NodeView, Replica]]) -> ModelState:

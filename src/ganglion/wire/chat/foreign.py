@@ -2,13 +2,14 @@
 
 A tool that takes text becomes a function with the one argument `input`, and its grammar a part of its
 description: whoever reads the answer takes the text out again. A developer speaks as the system, which every
-template knows. Priorities stay at the gateway.
+template knows. An effort is the nearest of the words that all of them know. Priorities stay at the gateway.
 """
 
 import msgspec
 
 from ganglion.core.request import (
     ChatPrompt,
+    Effort,
     JsonSchema,
     JsonValue,
     Lark,
@@ -24,6 +25,16 @@ INPUT = "input"
 _encode = msgspec.json.Encoder().encode
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
+_EFFORTS: dict[Effort, str] = {
+    "none": "none",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
 
 def foreign_body(request: Request, prompt: ChatPrompt) -> Body:
     """What a foreign server is asked; raises UnsupportedParameter for what none of them honours."""
@@ -32,12 +43,15 @@ def foreign_body(request: Request, prompt: ChatPrompt) -> Body:
     verbosity = arguments.pop("verbosity", None)
     if thinking.is_enabled is not None:
         arguments.setdefault("enable_thinking", thinking.is_enabled)
+    if thinking.budget_tokens is not None:
+        arguments.setdefault("thinking_budget", thinking.budget_tokens)
     custom = frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom)
     return {
         "messages": [_message(message, custom) for message in prompt.messages],
         "chat_template_kwargs": arguments or None,
         "verbosity": verbosity,
-        "reasoning_effort": thinking.effort,
+        "reasoning_effort": None if thinking.effort is None else _EFFORTS[thinking.effort],
+        "thinking_budget_tokens": thinking.budget_tokens,
         "continue_final_message": True if prompt.is_continued else None,
         "add_generation_prompt": False if prompt.is_continued else None,
         "repeat_penalty": request.sampling.repetition_penalty,  # llama-server's name for it

@@ -12,7 +12,6 @@ import msgspec
 
 from ganglion.core.errors import GanglionError, UpstreamUnavailable
 from ganglion.core.events import (
-    Alternative,
     Closed,
     Delta,
     Event,
@@ -33,9 +32,9 @@ from ganglion.wire.chat.heard import (
     HeardChunk,
     HeardDelta,
     HeardFunction,
-    HeardTop,
     HeardUsage,
 )
+from ganglion.wire.chat.heard_tokens import tokens_of
 from ganglion.wire.chat.refusal import error_in
 from ganglion.wire.sse import EventReader, EventTooLarge
 
@@ -253,25 +252,9 @@ class Hearing:
             self._ended_calls.add(call.index)
 
     def _tokens(self, choice: HeardChoice) -> tuple[Token, ...]:
-        """Tokens as far as they are told: of the text by their logprobs, of all by their readouts."""
-        logprobs = choice.logprobs.content or () if choice.logprobs is not None else ()
-        readout = choice.readout or ()
-        tokens: list[Token] = []
-        for place in range(max(len(logprobs), len(readout))):
-            read = readout[place] if place < len(readout) else None
-            told = logprobs[place] if place < len(logprobs) else None
-            tokens.append(
-                Token(
-                    read.id if read is not None else told.id if told is not None else -1,
-                    _piece(told.token, told.bytes) if told is not None else b"",
-                    read.position if read is not None else self._position,
-                    told.logprob if told is not None else None,
-                    tuple(map(_alternative, told.top_logprobs or ())) if told is not None else (),
-                    tuple(value for layer in read.values for value in layer) if read is not None else (),
-                )
-            )
-            self._position += 1
-        return tuple(tokens)
+        tokens = tokens_of(choice, self._position)
+        self._position += len(tokens)
+        return tokens
 
     def _finish(self) -> None:
         had_calls = self._call is not None or bool(self._ended_calls)
@@ -338,13 +321,3 @@ def _called(heard: HeardCall) -> tuple[str | None, str]:
     if isinstance(arguments, dict):
         return function.name, _encode(arguments).decode()
     return function.name, arguments or ""
-
-
-def _alternative(top: HeardTop) -> Alternative:
-    return Alternative(top.id, _piece(top.token, top.bytes), top.logprob)
-
-
-def _piece(token: str, told: list[int] | None) -> bytes:
-    if told is None:
-        return token.encode(errors="replace")
-    return bytes(byte & 255 for byte in told)
