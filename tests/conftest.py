@@ -1,12 +1,16 @@
-"""Settings of all property tests, and which tests want the machine to themselves."""
+"""Settings of all property tests, which tests want the machine to themselves, and a PostgreSQL server."""
 
 import os
 import signal
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import psycopg
 import pytest
 from hypothesis import settings
+
+from postgres_server import ABSENT, BINARIES, Server, running_server
 
 # A busy machine is no failed property; and what CI finds, anybody finds again.
 settings.register_profile("unhurried", deadline=None)
@@ -49,3 +53,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def _is_long(item: pytest.Item) -> bool:
     return item.path.parent.name == "clients" or "fuzz" in item.path.name
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Server]:
+    if not BINARIES:
+        pytest.skip(ABSENT)
+    with running_server() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres(postgres_server: Server) -> str:
+    """The URL of a database in which nothing is kept yet."""
+    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
+        connection.execute("DROP SCHEMA IF EXISTS ganglion CASCADE")
+    return postgres_server.url

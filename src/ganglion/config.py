@@ -58,6 +58,8 @@ class ServerConfig(Struct, frozen=True):
     """Port of gRPC; 0 takes a free one. Left out, HTTP's and one more, or a free one where HTTP takes one."""
     api_keys: tuple[str, ...] = ()
     """Keys of which callers must send one."""
+    gateway_keys: tuple[str, ...] = ()
+    """Keys of gateways: a caller with one is believed about whose a request is and how urgent it may be."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call, or `*`."""
     allowed_hosts: tuple[str, ...] = ()
@@ -109,8 +111,9 @@ class EngineConfig(Struct, frozen=True):
 class ResidencyConfig(Struct, frozen=True):
     """Which models are held, and for how long."""
 
-    auto_load: bool = True
-    """A request loads the model it names; off, as behind a gateway, it gets 404 for what is not loaded."""
+    auto_load: bool | None = None
+    """A request loads the model it names; off, it gets 404 for what is not loaded. Left out, on, and off for
+    a node that joins a gateway, which decides what is loaded where."""
     max_models: Count | None = None
     """Models loaded at once; left out, as many as fit into memory."""
     memory_mb: Count | None = None
@@ -149,6 +152,68 @@ class SessionsConfig(Struct, frozen=True):
     them back."""
 
 
+class GatewayConfig(Struct, frozen=True):
+    """A gateway: how it knows its nodes, and how long it waits for them."""
+
+    catalogue: str | None = None
+    """A `models.toml`: which models may be loaded, where they fit, who may stand in for them."""
+    node_key: str | None = None
+    """What it shows to nodes of ours: one of their `server.gateway_keys`."""
+    lease_s: Annotated[float, Meta(ge=0.5, le=300)] = 5.0
+    """How long a node that joined is believed in without a word from it."""
+    poll_s: Annotated[float, Meta(ge=0.1, le=60)] = 2.0
+    """How often each node is asked how it is; ours say so at once when something changes."""
+    connect_s: Seconds = 3.0
+    """How long a connection to a node may take."""
+    first_byte_s: Seconds = 900.0
+    """How long a node may take to begin an answer."""
+    idle_s: Seconds = 300.0
+    """How long an answer that has begun may be silent."""
+    workers: Count = 1
+    """Processes that share the port; one core each."""
+
+
+class NodeConfig(Struct, frozen=True, forbid_unknown_fields=True):
+    """A node that is declared rather than joining by itself."""
+
+    url: str
+    """`http://host:port`; of a foreign server with what stands before `/v1`."""
+    name: str | None = None
+    """In tables, metrics and session ids; left out, made from the address."""
+    kind: Literal["ganglion", "openai"] = "ganglion"
+    """`openai` is any server that speaks chat completions."""
+    key_env: str | None = None
+    """The environment variable that holds its key."""
+    key_file: str | None = None
+    """The file that holds its key."""
+    wires: (
+        tuple[Literal["chat", "completions", "embeddings", "messages", "responses", "rerank"], ...] | None
+    ) = None
+    """What a foreign server speaks; left out, chat, completions and embeddings. Others are translated."""
+    models: tuple[str, ...] | None = None
+    """Only these of the models that it lists."""
+    max_in_flight: Count | None = None
+    """Requests that the gateway has running there at once."""
+    cool_down_after: Count = 3
+    """Failures in a row after which it is left alone."""
+    cool_down_s: Annotated[float, Meta(ge=0)] = 10.0
+    """For how long."""
+
+
+class JoinConfig(Struct, frozen=True):
+    """The gateways that a node joins by itself."""
+
+    urls: tuple[str, ...] = ()
+    """Their URLs, as in `http://gateway.lan:8000`."""
+    key: str | None = None
+    """What the node shows them: a key of theirs that may join nodes."""
+    name: str | None = None
+    """What the node is called in the fleet; left out, the name of the host and the port."""
+    advertise: str | None = None
+    """The URL under which a gateway reaches the node; left out, where it listens. A node that listens on
+    every address needs it."""
+
+
 class HubConfig(Struct, frozen=True):
     """Where models are downloaded from."""
 
@@ -179,6 +244,11 @@ class Config(Struct, frozen=True):
     hub: HubConfig = HubConfig()
     store: StoreConfig = StoreConfig()
     sessions: SessionsConfig = SessionsConfig()
+    gateway: GatewayConfig = GatewayConfig()
+    nodes: tuple[NodeConfig, ...] = ()
+    """Of a gateway's fleet, each a table `[[nodes]]`: `url`, and where wanted `name`, `kind`, `key_env`,
+    `key_file`, `wires`, `models`, `max_in_flight`, `cool_down_after`, `cool_down_s`."""
+    join: JoinConfig = JoinConfig()
     models: tuple[str, ...] = ()
     """Loaded at the start: GGUF files, names from `models.yaml`, files that are here, hub ids
     `org/repo[:quant]`, or `smollm2`; left out, the embedded model."""
@@ -202,9 +272,18 @@ def home(environment: Mapping[str, str]) -> Path:
     return Path(environment.get(f"{PREFIX}HOME") or "~/.ganglion").expanduser()
 
 
-def load(file: Path | None, environment: Mapping[str, str], flags: Mapping[str, object]) -> Config:
-    """Put the layers together; `flags` holds dotted keys, and None stands for a flag not given."""
+def load(
+    file: Path | None,
+    environment: Mapping[str, str],
+    flags: Mapping[str, object],
+    defaults: Mapping[str, object] | None = None,
+) -> Config:
+    """Put the layers together; `flags` holds dotted keys, and None stands for a flag not given.
+
+    `defaults` are those of a command that wants others than the usual ones.
+    """
     settings = [
+        *(Setting(key, value, "the command") for key, value in (defaults or {}).items()),
         *(_from_file(file) if file is not None else ()),
         *_from_environment(environment),
         *(Setting(key, value, _flag(key)) for key, value in flags.items() if value is not None),

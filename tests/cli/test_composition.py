@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.cli.compose import compose
+from ganglion.cli.compose import auto_loads, compose
 from ganglion.config import load
 from ganglion.core.engine import LoadOptions
 from ganglion.core.errors import ModelNotFound
@@ -53,3 +53,11 @@ async def test_no_name_of_a_request_opens_a_file_outside_the_stores(tmp_path, mo
     await engine.close()
     assert opened.paths, "the stores were looked at"
     assert [path for path in opened.paths if not path.startswith(str(home))] == []
+
+
+def test_a_node_that_joins_a_gateway_loads_nothing_by_itself_unless_told_to() -> None:
+    joined = {"join.urls": ["http://gateway.lan:8000"]}
+    assert auto_loads(load(None, {}, {}))
+    assert not auto_loads(load(None, {}, joined))
+    assert auto_loads(load(None, {}, joined | {"residency.auto_load": True}))
+    assert not auto_loads(load(None, {}, {"residency.auto_load": False}))

@@ -30,6 +30,10 @@ HEAVY = {
         "ganglion.cli.score",
         "ganglion.cli.doctor",
         "ganglion.cli.models",
+        "ganglion.cli.fleet_status",
+        "ganglion.cli.fleet_change",
+        "ganglion.cli.fleet",
+        "ganglion.cli.fleet_plan",
     ],
 )
 def test_importing_it_pulls_in_nothing_heavy(module: str) -> None:

@@ -1,9 +1,11 @@
 """A server on a real socket, around an echo that does what its prompt tells it."""
 
 import asyncio
+import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import httpx
 import pytest
@@ -11,6 +13,7 @@ import pytest
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
 from ganglion.engines.echo import EchoEngine, EchoSettings
+from ganglion.server.joining import ALONE, JoinSettings
 from ganglion.server.node import build_node
 from ganglion.server.run import Reload, Shutdown, serve
 from ganglion.server.settings import ServerSettings
@@ -67,6 +70,7 @@ def serving() -> Serving:
         machine: MachineSource | None = None,
         storage: Storage | None = None,
         sessions: SessionSettings | None = None,
+        join: JoinSettings = ALONE,
         **fields: object,
     ) -> AsyncIterator[Served]:
         engine = engine or echo()
@@ -85,6 +89,7 @@ def serving() -> Serving:
                 storage=storage,
                 sessions=sessions,
                 on_rpc=rpc.append,
+                join=join,
             )
         )
         await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
@@ -121,3 +126,22 @@ def calling() -> Callable[..., AbstractAsyncContextManager[httpx.AsyncClient]]:
         await engine.close()
 
     return start
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for this machine that vouches for itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    key, certificate = folder / "key.pem", folder / "cert.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-days", "2", "-subj", "/CN=localhost"),
+            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
+            *("-keyout", str(key), "-out", str(certificate)),
+        ],
+        check=True,
+        capture_output=True,
+        timeout=30,
+    )
+    return certificate, key

@@ -16,6 +16,7 @@ from ganglion.server.metrics import Metrics
 from ganglion.server.origin import is_loopback
 from ganglion.server.ports import ports_of
 from ganglion.server.routes import build_routes
+from ganglion.server.scope import tenant
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.openapi import OPERATIONS
 
@@ -112,7 +113,7 @@ async def test_tenants_of_different_keys_differ() -> None:
     tenants = set()
 
     async def app(scope, receive, send) -> None:
-        tenants.add(scope["ganglion.tenant"])
+        tenants.add(tenant(scope))
 
     guard = Auth(app, KeyRing(["one", "two"]))
     for key in (b"one", b"two", b"one"):

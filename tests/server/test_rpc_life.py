@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-import subprocess
 import time
 from pathlib import Path
 
@@ -149,24 +148,6 @@ async def test_no_grpc_means_no_listener(serving) -> None:
     async with serving(has_grpc=False) as served:
         assert served.rpc == ""
         assert (await served.post()).status_code == 200
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    folder = tmp_path_factory.mktemp("tls")
-    key, certificate = folder / "key.pem", folder / "cert.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
-            *("-nodes", "-days", "2", "-subj", "/CN=localhost"),
-            *("-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"),
-            *("-keyout", str(key), "-out", str(certificate)),
-        ],
-        check=True,
-        capture_output=True,
-        timeout=30,
-    )
-    return certificate, key
 
 
 async def test_tls_is_https_own_and_nothing_passes_without_it(serving, certificate) -> None:

@@ -314,7 +314,7 @@ async def test_a_reader_that_stalls_is_cut(serving) -> None:
 
 async def test_calls_are_named_logged_and_counted(serving, caplog) -> None:
     caplog.set_level(logging.INFO, "ganglion.request")
-    async with serving(api_keys=("s3cret",)) as served, connected(served.rpc, "s3cret") as rpc:
+    async with serving(gateway_keys=("s3cret",)) as served, connected(served.rpc, "s3cret") as rpc:
         request = pb.TokenizeRequest(model="echo", text="a very private thing")
         call = rpc.begin("Tokenize", request, (("x-request-id", "mine-1"),))
         assert dict(await call.trailing_metadata())["x-request-id"] == "mine-1"

@@ -1,30 +1,12 @@
-"""Every kind of store, opened empty, and the PostgreSQL server that one kind needs."""
+"""Every kind of store, opened empty."""
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psycopg
 import pytest
-from postgres_server import ABSENT, BINARIES, Server, running_server
 
 from ganglion.store.opening import open_store
 from ganglion.store.port import Store
-
-
-@pytest.fixture(scope="session")
-def postgres_server() -> Iterator[Server]:
-    if not BINARIES:
-        pytest.skip(ABSENT)
-    with running_server() as server:
-        yield server
-
-
-@pytest.fixture
-def postgres(postgres_server: Server) -> str:
-    """The URL of a database in which nothing is kept yet."""
-    with psycopg.connect(postgres_server.url, autocommit=True) as connection:
-        connection.execute("DROP SCHEMA IF EXISTS ganglion CASCADE")
-    return postgres_server.url
 
 
 @pytest.fixture(params=["file", "memory", "postgres"])

@@ -28,13 +28,15 @@ if TYPE_CHECKING:
     from ganglion.registry.hub import Hub
 
 
-def load_config(output: OutputFlags, flags: Mapping[str, object]) -> Config:
-    """The config of this invocation."""
+def load_config(
+    output: OutputFlags, flags: Mapping[str, object], defaults: Mapping[str, object] | None = None
+) -> Config:
+    """The config of this invocation; `defaults` are this command's own."""
     file = output.config
     if file is None:
         default = configuration.home(os.environ) / "config.toml"
         file = default if default.is_file() else None
-    return configuration.load(file, os.environ, {**flags, **output.settings()})
+    return configuration.load(file, os.environ, {**flags, **output.settings()}, defaults)
 
 
 def hub_of(config: Config, home: Path) -> "Hub":
@@ -124,10 +126,16 @@ def compose(
         settings=ResidencySettings(
             max_models=residency.max_models,
             memory_bytes=None if residency.memory_mb is None else residency.memory_mb * 2**20,
-            auto_load=residency.auto_load,
+            auto_load=auto_loads(config),
         ),
     )
     return Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))
+
+
+def auto_loads(config: Config) -> bool:
+    """Whether a request loads the model it names: where a gateway decides what is loaded, only if told to."""
+    told = config.residency.auto_load
+    return not config.join.urls if told is None else told
 
 
 def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> Models:

@@ -9,7 +9,7 @@ import sys
 from cyclopts import App, CycloptsError
 
 from ganglion import __version__
-from ganglion.cli import manual, models_manual
+from ganglion.cli import keys_manual, manual, models_manual
 from ganglion.cli.talk import say_error
 from ganglion.core.errors import (
     GanglionError,
@@ -32,6 +32,11 @@ app = App(
     suppress_keyboard_interrupt=False,
 )
 app.command("ganglion.cli.serve:serve", help="Run a node: models behind HTTP.", help_epilogue=manual.SERVE)
+app.command(
+    "ganglion.cli.gateway:gateway",
+    help="Run a gateway: many nodes as one server.",
+    help_epilogue=manual.GATEWAY,
+)
 app.command("ganglion.cli.chat:chat", help="Talk to a model in this terminal.", help_epilogue=manual.CHAT)
 app.command(
     "ganglion.cli.complete:complete", help="Continue a text and print it.", help_epilogue=manual.COMPLETE
@@ -48,6 +53,13 @@ app.command(
 )
 app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
 app.command("ganglion.cli.concepts:app", name="concepts", help="Train, judge and share concept vectors.")
+app.command("ganglion.cli.fleet:app", name="fleet", help="See and steer the nodes behind a gateway.")
+app.command("ganglion.cli.keys:app", name="keys", help="Make, list and revoke the gateway's keys.")
+app.command(
+    "ganglion.cli.usage:usage",
+    help="Show what keys, tenants and models used.",
+    help_epilogue=keys_manual.USAGE,
+)
 app.command(
     "ganglion.cli.doctor:doctor",
     help="Check this machine and say what to do.",

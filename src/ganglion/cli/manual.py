@@ -5,6 +5,7 @@ Examples:
 
   ganglion serve                          a node on http://127.0.0.1:8080
   ganglion serve ~/models/qwen3-4b.gguf   with a model file of your own
+  ganglion gateway --node URL --node URL  many nodes as one
   ganglion chat                           talk to a model in this terminal
   ganglion complete "Once upon a time"    continue a text
   ganglion score "Once upon a time"       how likely a text is
@@ -33,6 +34,22 @@ A MODEL is a GGUF file, the name of one in GANGLION_HOME/models, or smollm2,
 the embedded model. Flags of the server, the engine and the logs can also
 stand in config.toml ([server], [engine], [log]) or in the environment, as
 GANGLION_SERVER__PORT=9000.
+"""
+
+GATEWAY = """
+Examples:
+
+  ganglion gateway --node http://127.0.0.1:8081 --node http://127.0.0.1:8082
+      two nodes of ours behind http://127.0.0.1:8000
+  ganglion gateway, and on each machine: ganglion serve --join http://GATEWAY:8000
+      nodes that come and go by themselves
+  ganglion gateway --node openai+http://127.0.0.1:11434 --node openai+https://api.example.com
+      any OpenAI-compatible server; Responses and Messages are translated for it
+  ganglion gateway --config fleet.toml --store postgresql://…
+      nodes with keys and caps, and several gateways that share their limits
+
+ganglion fleet status shows who is there, ganglion keys create makes keys with
+limits, docs/fleet.md goes from one box to a fleet.
 """
 
 CHAT = """

@@ -13,9 +13,11 @@ MODEL = Group("Model", sort_key=1)
 ENGINE = Group("Engine", sort_key=2)
 SAMPLING = Group("Sampling (left out: the model's own defaults)", sort_key=3)
 HOLDING = Group("Holding models", sort_key=3)
+FLEET = Group("Fleet", sort_key=1)
 SERVER = Group("Server", sort_key=4)
 SECURITY = Group("Security", sort_key=5)
-OUTPUT = Group("Logs and configuration", sort_key=6)
+FLEET = Group("Joining a fleet", sort_key=6)
+OUTPUT = Group("Logs and configuration", sort_key=7)
 
 
 AT_LEAST_0 = validators.Number(gte=0)

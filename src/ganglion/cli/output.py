@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 WIDE: Final = 240
 """Columns where nobody says how wide the reader is: a program wants one line for each row."""
@@ -32,6 +33,11 @@ def print_json(value: object) -> None:
 
 def print_table(headings: Sequence[str], rows: Sequence[Row], *, right: Sequence[str] = ()) -> None:
     """A table that can be read without colour; columns in `right` hold numbers."""
+    console().print(table_of(headings, rows, right=right))
+
+
+def table_of(headings: Sequence[str], rows: Sequence[Row], *, right: Sequence[str] = ()) -> "Table":
+    """The same, for somebody else to print."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -53,7 +59,7 @@ def print_table(headings: Sequence[str], rows: Sequence[Row], *, right: Sequence
         if row.note:
             words.append(f"\n{row.note}", "bold")
         table.add_row(words, *map(Text, others))
-    _console().print(table)
+    return table
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
@@ -66,10 +72,11 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     table.add_column(overflow="fold")
     for name, value in facts:
         table.add_row(Text(name, "bold"), Text(value))
-    _console().print(table)
+    console().print(table)
 
 
-def _console() -> "Console":
+def console() -> "Console":
+    """Where data is printed."""
     from rich.console import Console
 
     is_measured = sys.stdout.isatty() or "COLUMNS" in os.environ

@@ -16,12 +16,20 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as kinds
 
+from ganglion.cli.join import JoinFlags
 from ganglion.cli.options import EngineFlags, OutputFlags
 from ganglion.cli.serve import ResidencyFlags, SecurityFlags, ServerFlags
 from ganglion.cli.talk import say_error
 from ganglion.config import PREFIX, Config
 
-FLAGS: Final[tuple[type[Any], ...]] = (ServerFlags, SecurityFlags, EngineFlags, ResidencyFlags, OutputFlags)
+FLAGS: Final[tuple[type[Any], ...]] = (
+    ServerFlags,
+    SecurityFlags,
+    EngineFlags,
+    ResidencyFlags,
+    JoinFlags,
+    OutputFlags,
+)
 TOP: Final = "top"
 BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
 ABSENT: Final = "-"

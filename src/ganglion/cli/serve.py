@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from ganglion import __version__
+from ganglion.cli.join import JOIN_UNSET, JoinFlags, join_settings
 from ganglion.cli.options import (
     AT_LEAST_0,
     AT_LEAST_1,
@@ -83,6 +84,12 @@ class SecurityFlags:
             negative=(),
         ),
     ] = None
+    gateway_key: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A gateway's key, which is believed about whose a request is; may be repeated.", negative=()
+        ),
+    ] = None
     tls_cert: Annotated[str | None, option("Certificate chain, PEM; serves https.")] = None
     tls_key: Annotated[str | None, option("Private key of the certificate, PEM.")] = None
     cors_origin: Annotated[
@@ -94,6 +101,7 @@ class SecurityFlags:
         """As config keys; None where a flag was not given."""
         return {
             "server.api_keys": self.api_key,
+            "server.gateway_keys": self.gateway_key,
             "server.tls_cert": self.tls_cert,
             "server.tls_key": self.tls_key,
             "server.cors_origins": self.cors_origin,
@@ -106,7 +114,7 @@ class ResidencyFlags:
     """Which models are held, and for how long."""
 
     auto_load: Annotated[
-        bool | None, option("Load the model that a request names (default on; off behind a gateway).")
+        bool | None, option("Load the model that a request names (default on; off with --join).")
     ] = None
     max_models: Annotated[
         int | None, option("Models loaded at once (default: as many as fit into memory).", AT_LEAST_1)
@@ -143,13 +151,15 @@ def serve(
     security: SecurityFlags = SECURITY_UNSET,
     engine: EngineFlags = ENGINE_UNSET,
     residency: ResidencyFlags = RESIDENCY_UNSET,
+    join: JoinFlags = JOIN_UNSET,
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
     """Run a node: models behind HTTP."""
     from ganglion.cli.compose import load_config
     from ganglion.cli.logs import set_up
 
-    flags = {**server.settings(), **security.settings(), **engine.settings(), **residency.settings()}
+    groups = (server, security, engine, residency, join)
+    flags = {key: value for group in groups for key, value in group.settings().items()}
     config = load_config(output, flags)
     set_up(config.log.level, config.log.format)
     return _serve(config, lambda: load_config(output, flags), models, served_name or ())
@@ -166,6 +176,7 @@ def _serve(
     from ganglion.cli.machine import ThisMachine
     from ganglion.cli.progress import download_bar
     from ganglion.server.bind import InsecureBind, StartRefused, check_bind
+    from ganglion.server.joining import check_join
     from ganglion.server.run import Reloaded, run
 
     settings = server_settings(config.server)
@@ -175,10 +186,16 @@ def _serve(
         fresh = reread()
         named = models_of(fresh, models, served_names)
         engine = composition.engine
-        return Reloaded(fresh.server.api_keys, lambda: engine.configure(named.warm, named.known))
+        return Reloaded(
+            fresh.server.api_keys,
+            lambda: engine.configure(named.warm, named.known),
+            fresh.server.gateway_keys,
+        )
 
+    join = join_settings(config.join)
     try:
         check_bind(settings)
+        check_join(join, settings)
         machine = ThisMachine()
         composition = compose(
             config,
@@ -192,14 +209,13 @@ def _serve(
         run(
             composition.engine,
             settings,
-            lambda url: say(
-                welcome(url, composition.origins, model_id, has_keys=bool(settings.api_keys), rpc=rpc)
-            ),
+            lambda url: say(welcome(url, composition.origins, model_id, has_keys=settings.has_keys, rpc=rpc)),
             machine=machine.source(),
             reload=reload,
             storage=storage_of(config.store, home(os.environ)),
             sessions=session_settings(config.sessions, home(os.environ)),
             on_rpc=rpc.append,
+            join=join,
         )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
@@ -257,6 +273,7 @@ def server_settings(config: ServerConfig) -> ServerSettings:
         has_grpc=config.grpc,
         grpc_port=config.grpc_port,
         api_keys=config.api_keys,
+        gateway_keys=config.gateway_keys,
         cors_origins=config.cors_origins,
         allowed_hosts=config.allowed_hosts,
         is_strict=config.strict,

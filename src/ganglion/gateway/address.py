@@ -1,11 +1,14 @@
 """Where a node listens, read out of its URL."""
 
+import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from ganglion.core.errors import InvalidValue
 
 _PORTS = {"http": 80, "https": 443}
+_URL = re.compile(r"[!-~]{1,2048}")
+"""It ends up in heads of requests: a space or a line end there would begin something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +34,16 @@ def parse_address(url: str) -> Address:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise InvalidValue(f"{url!r} is not a URL.", hint="Give http://HOST:PORT.") from None
-    if parts.scheme == "unix" and parts.path:
+        raise _refusal(url) from None
+    if parts.scheme == "unix" and parts.path and not parts.netloc:
         return Address("localhost", 80, unix=parts.path)
-    if parts.scheme not in _PORTS or not parts.hostname or parts.query or parts.fragment or parts.username:
-        raise InvalidValue(f"{url!r} is not the URL of a server.", hint="Give http://HOST:PORT.")
-    prefix = parts.path.rstrip("/").removesuffix("/v1")
+    if not _URL.fullmatch(url) or parts.scheme not in _PORTS or not parts.hostname or port == 0:
+        raise _refusal(url)
+    if parts.query or parts.fragment or "@" in parts.netloc:
+        raise _refusal(url)
+    prefix = parts.path.rstrip("/").removesuffix("/v1").rstrip("/")
     return Address(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https", prefix)
+
+
+def _refusal(url: str) -> InvalidValue:
+    return InvalidValue(f"{url[:200]!r} is not the URL of a server.", hint="Give http://HOST:PORT.")

@@ -58,5 +58,6 @@ class Gatekeeper(Protocol):
         ...
 
     async def admit(self, identity: Identity, wanted: Wanted) -> Admission:
-        """Reserve a place; raises NotAllowed, RateLimited, QuotaExceeded."""
+        """Reserve a place; raises NotAllowed, RateLimited, QuotaExceeded, and StoreUnavailable where the
+        database that counts cannot be asked."""
         ...

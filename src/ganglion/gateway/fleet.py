@@ -4,6 +4,7 @@ Law: `nodes` is replaced as a whole and never changed in place, so whoever holds
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -21,22 +22,31 @@ class Fleet:
         self._clock = clock
         self._listeners: list[Listener] = []
         self.nodes: dict[str, NodeView] = {spec.name: NodeView(spec) for spec in specs}
-        self.in_flight: dict[str, int] = dict.fromkeys(self.nodes, 0)
-        """Requests of this gateway that run on each node."""
+        self.in_flight: defaultdict[str, int] = defaultdict(int)
+        """Requests of this gateway that run on each node, also on one that has left meanwhile."""
+        self._resting: frozenset[str] = frozenset()
+        self.learned: dict[tuple[str, str], str] = {}
+        """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
+        self.loading: set[str] = set()
+        """Models that this gateway has nodes load just now; whoever asks for one may wait for it too."""
         self._refused: dict[str, int] = {}
         self._cool_until_s: dict[str, float] = {}
 
-    def listen(self, listener: Listener) -> None:
-        """Be called on the event loop after each change."""
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Be called on the event loop after each change; what comes back ends that."""
         self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
 
     def put(self, view: NodeView) -> None:
-        """A node's last word, in place of the one before."""
-        if self.nodes.get(view.name) == view:
+        """A node's last word, in place of the one before; the same word said later is no change."""
+        if view.name in self._resting and not view.is_draining:
+            view = replace(view, is_draining=True)
+        known = self.nodes.get(view.name)
+        if known == view:
             return
         self.nodes = {**self.nodes, view.name: view}
-        self.in_flight.setdefault(view.name, 0)
-        self._tell()
+        if known is None or replace(known, heard_s=view.heard_s) != view:
+            self._tell()
 
     def add(self, spec: NodeSpec) -> None:
         """A node that was declared or joined; one of that name keeps what is known of it."""
@@ -47,7 +57,26 @@ class Fleet:
         """A node that left; what still runs on it goes on."""
         if name in self.nodes:
             self.nodes = {other: view for other, view in self.nodes.items() if other != name}
+            self._refused.pop(name, None)
+            self._cool_until_s.pop(name, None)
+            if not self.in_flight.get(name):
+                self.in_flight.pop(name, None)
+            self.learned = {key: model for key, model in self.learned.items() if key[0] != name}
             self._tell()
+
+    def learn(self, node: str, replica: str, model: str) -> None:
+        """A node calls a model of the catalogue so."""
+        if self.learned.get((node, replica)) != model:
+            self.learned = {**self.learned, (node, replica): model}
+            self._tell()
+
+    def rest(self, name: str, *, is_resting: bool) -> None:
+        """Let a node take no new work, whatever it says itself, or let it again."""
+        names = self._resting | {name} if is_resting else self._resting - {name}
+        self._resting = frozenset(names)
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(replace(view, is_draining=is_resting))
 
     def failed(self, name: str) -> None:
         """A request could not be put to a node: after some of these in a row it is left alone for a while."""
@@ -75,5 +104,5 @@ class Fleet:
         return cap is None or self.in_flight.get(view.name, 0) < cap
 
     def _tell(self) -> None:
-        for listener in self._listeners:
+        for listener in tuple(self._listeners):
             listener()

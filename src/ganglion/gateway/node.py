@@ -1,7 +1,7 @@
 """The nodes of a fleet as values: what was declared of each, and what it last said of itself."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from ganglion.core.engine import Status
 
@@ -9,13 +9,20 @@ NodeKind = Literal["ganglion", "openai"]
 """One of ours, or any server that speaks OpenAI's chat completions."""
 
 Wire = Literal[
-    "chat", "completions", "embeddings", "messages", "responses", "rerank", "score", "prompt", "ollama"
+    "chat",
+    "completions",
+    "embeddings",
+    "messages",
+    "responses",
+    "rerank",
+    "score",
+    "prompt",
+    "ollama",
+    "sessions",
 ]
-"""What a call is written in; `prompt` is tokenizing, templates and counting."""
+"""What a call is written in; `prompt` is tokenizing, templates and counting, `sessions` is gRPC."""
 
-OURS: frozenset[Wire] = frozenset(
-    ("chat", "completions", "embeddings", "messages", "responses", "rerank", "score", "prompt", "ollama")
-)
+OURS: frozenset[Wire] = frozenset(get_args(Wire))
 FOREIGN: frozenset[Wire] = frozenset(("chat", "completions", "embeddings"))
 """What a foreign server is taken to speak unless its declaration says otherwise."""
 
@@ -36,6 +43,8 @@ class NodeSpec:
     cool_down_after: int = 3
     """Failures in a row after which it is left alone for a while."""
     cool_down_s: float = 10.0
+    models: frozenset[str] | None = None
+    """Only these of the models that it lists; None for all."""
     epoch: int | None = None
     """Of the lease of a node that joined; None where it was declared."""
     grpc: str | None = None

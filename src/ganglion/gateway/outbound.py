@@ -109,15 +109,15 @@ class Incoming:
             self.connection.resume()
         return data
 
-    async def whole(self) -> bytes:
-        """The rest of the body."""
+    async def whole(self, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+        """The rest of the body; raises UpstreamUnavailable where it is larger."""
         parts = []
         size_bytes = 0
         while data := await self.read():
             parts.append(data)
             size_bytes += len(data)
-            if size_bytes > MAX_ANSWER_BYTES:
-                raise UpstreamUnavailable(f"The node answered with more than {MAX_ANSWER_BYTES} bytes.")
+            if size_bytes > max_bytes:
+                raise UpstreamUnavailable(f"The node answered with more than {max_bytes} bytes.")
         return b"".join(parts)
 
     @property
@@ -183,6 +183,7 @@ class Outbound:
         headers: Iterable[tuple[bytes, bytes]] = (),
         body: bytes = b"",
         timeout_s: float,
+        max_bytes: int = MAX_ANSWER_BYTES,
     ) -> Answer:
         """A whole response; raises UpstreamUnavailable, DeadlineExceeded."""
         try:
@@ -190,6 +191,6 @@ class Outbound:
                 asyncio.timeout(timeout_s),
                 self.stream(spec, method, path, headers=headers, body=body) as incoming,
             ):
-                return Answer(incoming.status, incoming.headers, await incoming.whole())
+                return Answer(incoming.status, incoming.headers, await incoming.whole(max_bytes))
         except TimeoutError:
             raise DeadlineExceeded("node", timeout_s) from None

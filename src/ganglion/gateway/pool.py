@@ -4,6 +4,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.address import Address, parse_address
@@ -29,6 +30,7 @@ class Pool:
         self._clock = clock
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
+        self._tls: ssl.SSLContext | None = None
 
     def take(self) -> UpstreamConnection | None:
         """A free connection, the last one used first; None where one must be made."""
@@ -54,13 +56,17 @@ class Pool:
                 if address.unix is not None:
                     _, connection = await loop.create_unix_connection(self._made, address.unix)
                 else:
-                    tls = ssl.create_default_context() if address.is_tls else None
+                    if address.is_tls and self._tls is None:
+                        # Once: it reads every certificate that this machine trusts.
+                        self._tls = ssl.create_default_context()
                     _, connection = await loop.create_connection(
-                        self._made, address.host, address.port, ssl=tls
+                        self._made, address.host, address.port, ssl=self._tls
                     )
-        except (OSError, TimeoutError) as error:
+        except (OSError, UnicodeError) as error:  # the latter for names that no resolver takes
             why = str(error) or "it did not answer in time"
             raise Unreached(f"{address.authority} cannot be reached: {why}.") from None
+        if not connection.is_usable:
+            raise Unreached(f"{address.authority} closed the connection at once.")
         self._all.add(connection)
         return connection
 
@@ -76,6 +82,8 @@ class Pool:
     def _freed(self, connection: UpstreamConnection) -> None:
         if not connection.is_usable:
             self._all.discard(connection)
+            with suppress(ValueError):
+                self._idle.remove(connection)
             return
         if len(self._idle) >= MAX_IDLE:
             connection.close()

@@ -1,7 +1,8 @@
 """One connection to a node: requests out, responses in, one at a time.
 
 Law: a sink hears `head`, then `body` until `is_end`, or `lost` at any point, and nothing after either.
-What one read brought is told in one call, so that it can leave in one write.
+What one read brought is told in one call, so that it can leave in one write. Bytes that nobody asked for end
+the connection: they would be taken for the next request's response.
 """
 
 import asyncio
@@ -52,6 +53,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_framed = False
         self._is_over = False
         self._is_kept = False
+        self._is_bodiless = False
+        self._has_excess = False
         self._parts: list[bytes] = []
 
     @property
@@ -68,6 +71,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Send a whole request, whose response goes to the sink."""
         assert self._sink is None and self._transport is not None
         self._sink = sink
+        self._is_bodiless = data.startswith(b"HEAD ")
         self.requests += 1
         self._transport.write(data)
 
@@ -116,6 +120,9 @@ class UpstreamConnection(asyncio.Protocol):
             if self._sink is not None:
                 self._sink.body(data, is_end=False)
             return
+        if self._sink is None:
+            self._fail(None)
+            return
         if not self._has_head:
             self._head_bytes += len(data)
         try:
@@ -127,20 +134,18 @@ class UpstreamConnection(asyncio.Protocol):
                 self._sink.body(rest, is_end=False)
             return
         except httptools.HttpParserError as error:
-            self._fail(error)
-            return
+            if not self._is_over:
+                self._fail(error)
+                return
+            self._has_excess = True  # what came before it is whole
         if not self._has_head and self._head_bytes > MAX_HEAD_BYTES:
             self._fail(ValueError("The head of the response is too large."))
             return
         self._hand_over()
 
     def _hand_over(self) -> None:
-        if self._sink is None:
-            if self._parts or self._is_over:  # nobody asked for this
-                self._fail(None)
-            return
         parts, is_over = self._parts, self._is_over
-        if not parts and not is_over:
+        if self._sink is None or (not parts and not is_over):
             return
         sink = self._sink
         self._parts = []
@@ -148,7 +153,7 @@ class UpstreamConnection(asyncio.Protocol):
         if not is_over:
             sink.body(data, is_end=False)
             return
-        is_kept = self._is_kept
+        is_kept = self._is_kept and not self._has_excess
         self._sink = None
         self._reset()
         if not is_kept:
@@ -164,8 +169,14 @@ class UpstreamConnection(asyncio.Protocol):
         if sink is not None:
             sink.lost(error)
 
+    def on_message_begin(self) -> None:
+        """For the parser."""
+        self._has_excess = self._is_over
+
     def on_header(self, name: bytes, value: bytes) -> None:
         """For the parser."""
+        if self._has_head:  # a trailer, whose time is over
+            return
         name = name.lower()
         if name in (b"content-length", b"transfer-encoding"):
             self._is_framed = True
@@ -174,23 +185,26 @@ class UpstreamConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """For the parser."""
         status = self._parser.get_status_code()
-        if 100 <= status < 200 and status != 101:
+        if self._has_head or (100 <= status < 200 and status != 101):
             return
         self._has_head = True
         if status in (204, 304):
             self._is_framed = True
         if self._sink is not None:
             self._sink.head(status, self._headers)
+        # The parser cannot know that the length tells of a body that stays away.
+        self._is_over = self._is_bodiless
 
     def on_body(self, body: bytes) -> None:
         """For the parser."""
-        self._parts.append(body)
+        if not self._is_over:
+            self._parts.append(body)
 
     def on_message_complete(self) -> None:
         """For the parser."""
-        if self._has_head:
+        if self._has_head and not self._is_over:
             self._is_over = True
-            # Asked later, the parser has forgotten how the body was framed, and says no.
-            self._is_kept = self._parser.should_keep_alive()
-        else:  # 100 Continue and its like: the response itself is still to come
+            self._is_kept = self._parser.should_keep_alive()  # which it forgets when this returns
+        elif not self._has_head:  # 100 Continue and its like: the response itself is still to come
             self._headers = []
+            self._is_framed = False

@@ -16,6 +16,11 @@ from ganglion.core.errors import EngineFailed
 from ganglion.core.events import Event, Failed, Finished
 from ganglion.core.fold import Answer, fold
 from ganglion.core.request import Request
+from ganglion.gateway.trusted import USAGE
+from ganglion.server.spent import Spent
+from ganglion.server.visit import NOBODY, Visit
+from ganglion.wire.fleet import encode_usage
+from ganglion.wire.frame import Comment
 
 logger = logging.getLogger("ganglion.server")
 
@@ -28,12 +33,20 @@ Answered = tuple[int, Event]
 class Answers:
     """Runs the requests of one call at the same time and hands out what comes, by choice.
 
-    `at_once` bounds how many of them run; the others wait their turn.
+    `visit` says for whom they run; `at_once` bounds how many of them run, the others wait their turn.
     """
 
-    def __init__(self, engine: Engine, requests: Sequence[Request], *, at_once: int | None = None) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        requests: Sequence[Request],
+        *,
+        visit: Visit = NOBODY,
+        at_once: int | None = None,
+    ) -> None:
         self._engine = engine
-        self._requests = requests
+        self._requests = [visit.bounded(request) for request in requests]
+        self._spent = Spent(self._requests) if visit.wants_usage else None
         self._queue: asyncio.Queue[Answered] = asyncio.Queue(_QUEUED_EVENTS)
         self._pumps: list[asyncio.Task[None]] = []
         self._turns = asyncio.Semaphore(at_once or len(requests))
@@ -70,10 +83,17 @@ class Answers:
                 waiting -= isinstance(event, Finished)
         return [fold(of_choice) for of_choice in events]
 
+    def farewell(self) -> list[Comment]:
+        """What follows a stream's last frame: the counts, for a gateway that asked for them."""
+        usage = None if self._spent is None else self._spent.total()
+        return [] if usage is None else [Comment(f"{USAGE.decode()} {encode_usage(usage).decode()}")]
+
     async def _pump(self, choice: int, request: Request) -> None:
         try:
             async with self._turns, aclosing(self._engine.generate(request)) as events:
                 async for event in events:
+                    if self._spent is not None:
+                        self._spent.see(choice, event)
                     await self._queue.put((choice, event))
                     if isinstance(event, Finished | Failed):
                         return

@@ -1,14 +1,21 @@
 """Who may come in: the whole app behind keys, deny by default.
 
 Law: only what PUBLIC lists answers without a key once there is one, and the path judged is `scope["path"]`,
-the one the router sees; a URL rebuilt from headers is the client's to forge.
+the one the router sees; a URL rebuilt from headers is the client's to forge. What stands in our own headers
+is believed of a gateway's key, and of anybody where only a gateway gets in; below this layer there are none.
 """
+
+from collections.abc import Callable
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from ganglion.core.errors import GanglionError, InvalidApiKey
+from ganglion.gateway import trusted
 from ganglion.server.keys import KeyRing, bearer_key, key_refusal
+from ganglion.server.leases import Leases
 from ganglion.server.refusals import error_response
-from ganglion.server.scope import header, route_path, set_tenant
+from ganglion.server.scope import header, route_path, visited
+from ganglion.server.visit import NOBODY, Visit, harmless, vouched
 
 PUBLIC = frozenset(
     {
@@ -25,29 +32,64 @@ PUBLIC = frozenset(
 
 
 class Auth:
-    """Lets a request through when it brings one of the keys."""
+    """Lets a request through when it brings one of the keys, and no lease that is not held."""
 
-    def __init__(self, app: ASGIApp, keys: KeyRing) -> None:
+    def __init__(self, app: ASGIApp, keys: KeyRing, leases: Leases | None = None) -> None:
         self._app = app
         self._keys = keys
+        self._leases = leases or Leases()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan" or self._keys.is_empty:
-            await self._app(scope, receive, send)
-            return
-        key = _presented_key(scope)
-        tenant = self._keys.tenant_of(key)
-        if tenant is not None:
-            set_tenant(scope, tenant)
-            await self._app(scope, receive, send)
-        elif scope["type"] == "http" and (scope["method"], route_path(scope)) in PUBLIC:
-            await self._app(scope, receive, send)
-        else:
-            await error_response(key_refusal(key), scope, {"www-authenticate": "Bearer"})(
-                scope, receive, send
-            )
+        await _enter(self._app, self._judged, scope, receive, send)
+
+    def _judged(self, scope: Scope) -> Visit:
+        key = presented_key(scope)
+        holder = self._keys.holder_of(key)
+        if holder is None:
+            if scope["type"] == "http" and (scope["method"], route_path(scope)) in PUBLIC:
+                return NOBODY
+            raise key_refusal(key)
+        if scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD"):
+            # Believed of anybody: all that it can do is to have its own request refused.
+            self._leases.check(header(scope, trusted.EPOCH))
+        if holder.is_gateway:
+            return _vouched(scope, holder.tenant)
+        if self._keys.is_empty:
+            return harmless(lambda name: header(scope, name), holder.tenant)
+        return Visit(holder.tenant)
 
 
-def _presented_key(scope: Scope) -> bytes | None:
+class TrustedIdentity:
+    """Stands where only a gateway gets in, as behind its own socket: there is no key, and all is believed."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await _enter(self._app, _vouched, scope, receive, send)
+
+
+def presented_key(scope: Scope) -> bytes | None:
+    """The key that a request brings."""
     key = bearer_key(header(scope, b"authorization"))
     return header(scope, b"x-api-key") if key is None else key
+
+
+async def _enter(
+    app: ASGIApp, judged: Callable[[Scope], Visit], scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Hand a request on as it was judged, or tell why it may not come in."""
+    if scope["type"] == "lifespan":
+        await app(scope, receive, send)
+        return
+    try:
+        visit = judged(scope)
+    except GanglionError as error:
+        more = {"www-authenticate": "Bearer"} if isinstance(error, InvalidApiKey) else None
+        await error_response(error, scope, more)(scope, receive, send)
+        return
+    await app(visited(scope, visit), receive, send)
+
+
+def _vouched(scope: Scope, tenant: str = "") -> Visit:
+    return vouched(lambda name: header(scope, name), tenant)

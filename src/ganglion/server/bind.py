@@ -27,7 +27,7 @@ class BindFailed(StartRefused):
 
 def check_bind(settings: ServerSettings) -> None:
     """Raise InsecureBind for a bind that others can reach while no key is set."""
-    if settings.api_keys or is_loopback(settings.host):
+    if settings.has_keys or is_loopback(settings.host):
         return
     raise InsecureBind(
         f"{settings.host} can be reached from other machines and no API key is set.",

@@ -10,7 +10,7 @@ from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
 from ganglion.server.http import json_response, read_json, stream, while_connected
 from ganglion.server.once import unknown_fields
-from ganglion.server.scope import is_on, tenant
+from ganglion.server.scope import is_on, tenant, visit
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import chat
 
@@ -32,7 +32,7 @@ class ChatDoor:
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
     async def _answer(self, call: chat.ChatCall, scope: Scope, receive: Receive, send: Send) -> None:
-        async with Answers(self._engine, call.requests) as answers:
+        async with Answers(self._engine, call.requests, visit=visit(scope)) as answers:
             if call.is_streamed:
                 projection = chat.ChatProjection(call.reply, len(call.requests))
                 await stream(answers, projection, send, self._settings)

@@ -10,7 +10,7 @@ from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
 from ganglion.server.http import json_response, read_json, stream, while_connected
 from ganglion.server.once import unknown_fields
-from ganglion.server.scope import tenant
+from ganglion.server.scope import tenant, visit
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import completions
 
@@ -37,7 +37,8 @@ class CompletionsDoor:
     async def _answer(
         self, call: completions.CompletionCall, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        async with Answers(self._engine, call.requests, at_once=_AT_ONCE) as answers:
+        answering = Answers(self._engine, call.requests, visit=visit(scope), at_once=_AT_ONCE)
+        async with answering as answers:
             if call.is_streamed:
                 projection = completions.CompletionProjection(call.reply, len(call.requests))
                 await stream(answers, projection, send, self._settings)

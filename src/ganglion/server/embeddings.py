@@ -10,12 +10,13 @@ from ganglion.core.engine import Embedder
 from ganglion.core.errors import DeadlineExceeded
 from ganglion.server.drain import Gate
 from ganglion.server.http import json_response, read_json, while_connected
-from ganglion.server.scope import tenant
+from ganglion.server.scope import visit
 from ganglion.server.settings import ServerSettings
+from ganglion.server.visit import Visit
 from ganglion.wire import embeddings, rerank
 
-Answer = Callable[[bytes, str], Awaitable[bytes]]
-"""From a body and its tenant to the body of the answer."""
+Answer = Callable[[bytes, Visit], Awaitable[bytes]]
+"""From a body, and for whom it is, to the body of the answer."""
 
 
 class WholeDoor:
@@ -35,7 +36,7 @@ class WholeDoor:
         limit_s = self._settings.deadlines.total_s
         try:
             async with asyncio.timeout(limit_s):
-                answer = await self._answer(body, tenant(scope))
+                answer = await self._answer(body, visit(scope))
         except TimeoutError:
             raise DeadlineExceeded("total", limit_s) from None
         await json_response(answer)(scope, receive, send)
@@ -44,9 +45,9 @@ class WholeDoor:
 def embeddings_door(embedder: Embedder, settings: ServerSettings, gate: Gate) -> WholeDoor:
     """Vectors."""
 
-    async def answer(body: bytes, owner: str) -> bytes:
+    async def answer(body: bytes, who: Visit) -> bytes:
         request_id = f"embd-{uuid.uuid4().hex}"
-        call = embeddings.parse(body, request_id=request_id, tenant=owner, is_strict=settings.is_strict)
+        call = embeddings.parse(body, request_id=request_id, tenant=who.tenant, is_strict=settings.is_strict)
         return embeddings.body(await embedder.embed(call.request), call)
 
     return WholeDoor(answer, settings, gate)
@@ -55,9 +56,9 @@ def embeddings_door(embedder: Embedder, settings: ServerSettings, gate: Gate) ->
 def rerank_door(embedder: Embedder, settings: ServerSettings, gate: Gate) -> WholeDoor:
     """Rankings."""
 
-    async def answer(body: bytes, owner: str) -> bytes:
+    async def answer(body: bytes, who: Visit) -> bytes:
         request_id = f"rerank-{uuid.uuid4().hex}"
-        call = rerank.parse(body, request_id=request_id, tenant=owner, is_strict=settings.is_strict)
+        call = rerank.parse(body, request_id=request_id, tenant=who.tenant, is_strict=settings.is_strict)
         return rerank.body(await embedder.rank(call.request), call)
 
     return WholeDoor(answer, settings, gate)

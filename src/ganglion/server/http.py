@@ -177,7 +177,7 @@ async def tell(
         # Whatever it takes to keep an answer, only its end waits for it.
         await out.write(frames[:-1])
         frames = await keeping.ended(frames[-1:])
-    await out.write(frames, is_last=True)
+    await out.write([*frames, *answers.farewell()], is_last=True)
 
 
 async def send_frames(

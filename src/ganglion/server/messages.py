@@ -10,7 +10,7 @@ from ganglion.server.drain import Gate
 from ganglion.server.http import json_response, read_json, stream, while_connected
 from ganglion.server.once import left_out, unknown_fields
 from ganglion.server.ports import Ports
-from ganglion.server.scope import request_id, tenant
+from ganglion.server.scope import request_id, tenant, visit
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import messages
 from ganglion.wire.seal import HmacSeal
@@ -39,7 +39,7 @@ class MessagesDoor:
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
     async def _answer(self, call: messages.MessagesCall, scope: Scope, receive: Receive, send: Send) -> None:
-        async with Answers(self._engine, (call.request,)) as answers:
+        async with Answers(self._engine, (call.request,), visit=visit(scope)) as answers:
             if call.is_streamed:
                 await stream(answers, messages.MessagesProjection(call.reply), send, self._settings)
                 return

@@ -8,25 +8,24 @@ from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from starlette.routing import BaseRoute, Route, Router, WebSocketRoute
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
 from ganglion.core.engine import Engine, ModelState
 from ganglion.core.errors import EngineUnavailable
 from ganglion.core.events import Event, Failed
 from ganglion.core.request import Request, Sampling
-from ganglion.server.auth import Auth
+from ganglion.server.auth import Auth, presented_key
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
 from ganglion.server.observe import Observed
 from ganglion.server.ports import ports_of
-from ganglion.server.refusals import Refusals
-from ganglion.server.request_log import RequestLog
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
+from ganglion.server.wrapped import wrapped
 
 WIRES: Final = ("/v1", "/api", "/tokenize", "/detokenize", "/tokenizer_info", "/apply_template")
 """What is served unless told otherwise: every wire, and nothing of a node's own."""
@@ -61,8 +60,13 @@ def build_app(
     measured = Observed(Deadlined(inner, chosen.deadlines), metrics)
     ports = ports_of(engine or NoEngine(), measured)
     routes = build_routes(ports, chosen, gate, metrics, state=state)
-    router = Router([route for route in routes if _is_chosen(route, paths or WIRES)], redirect_slashes=False)
-    return RequestLog(Refusals(Auth(router, KeyRing(chosen.api_keys))), gate)
+    keys = KeyRing(chosen.api_keys, chosen.gateway_keys)
+    return wrapped(
+        [route for route in routes if _is_chosen(route, paths or WIRES)],
+        gate,
+        identity=lambda router: Auth(router, keys),
+        may_name=lambda scope: keys.may_name(presented_key(scope)),
+    )
 
 
 class NoEngine:

@@ -18,7 +18,7 @@ from ganglion.server.http import json_response, read_json, stream, while_connect
 from ganglion.server.management import held_by
 from ganglion.server.ollama_models import NDJSON, ModelsDoor, PullDoor
 from ganglion.server.ports import Ports
-from ganglion.server.scope import tenant
+from ganglion.server.scope import tenant, visit
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import ollama
 from ganglion.wire.ollama import models
@@ -83,7 +83,7 @@ class AnswerDoor:
             await held_by(self._holder).unload(request.model, is_forced=False)
             await json_response(ollama.nothing_said(call.reply, "unload"))(scope, receive, send)
             return
-        async with Answers(self._engine, (request,)) as answers:
+        async with Answers(self._engine, (request,), visit=visit(scope)) as answers:
             if call.is_streamed and call.purpose == "answer":
                 projection = ollama.OllamaProjection(call.reply)
                 await stream(answers, projection, send, self._settings, framing=NDJSON)

@@ -12,7 +12,7 @@ import msgspec
 from starlette.responses import Response
 
 from ganglion.core.engine import ModelState
-from ganglion.wire.openapi import OPERATIONS, Json, Operation
+from ganglion.wire.openapi import Json, Operation
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -56,9 +56,9 @@ def start_page(models: Sequence[ModelState], url: str, *, needs_key: bool) -> Re
     )
 
 
-def docs_page(document: Json) -> Response:
+def docs_page(document: Json, described: Sequence[Operation]) -> Response:
     """The OpenAPI document, readable without a script."""
-    operations = "".join(map(_operation, OPERATIONS))
+    operations = "".join(map(_operation, described))
     components = document["components"]
     assert isinstance(components, dict)
     schemas = components["schemas"]

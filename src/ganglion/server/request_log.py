@@ -4,10 +4,12 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from ganglion.gateway.trusted import REQUEST_ID
 from ganglion.server.drain import Gate
 from ganglion.server.scope import header, set_request_id
 
@@ -19,18 +21,25 @@ _CLIENT_GONE = 499
 
 
 class RequestLog:
-    """Names each request, says so on its response, and logs how it went."""
+    """Names each request, says so on its response, and logs how it went.
 
-    def __init__(self, app: ASGIApp, gate: Gate) -> None:
+    `may_name` says whose own name for a request is taken over.
+    """
+
+    def __init__(
+        self, app: ASGIApp, gate: Gate, may_name: Callable[[Scope], bool] = lambda scope: True
+    ) -> None:
         self._app = app
         self._gate = gate
+        self._may_name = may_name
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began_s = time.monotonic()
-        request_id = request_id_of(header(scope, b"x-request-id"))
+        brought = header(scope, REQUEST_ID)
+        request_id = request_id_of(brought if brought and self._may_name(scope) else None)
         set_request_id(scope, request_id)
         status = _CLIENT_GONE
 

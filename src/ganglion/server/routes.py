@@ -1,4 +1,4 @@
-"""Every route of a node, and the small ones' handlers."""
+"""Every route of a node, those of the wires apart, and the small ones' handlers."""
 
 import platform
 
@@ -13,6 +13,7 @@ from ganglion.server.chat import ChatDoor
 from ganglion.server.completions import CompletionsDoor
 from ganglion.server.drain import Gate
 from ganglion.server.embeddings import embeddings_door, rerank_door
+from ganglion.server.fleet_state import StateDoor
 from ganglion.server.http import json_response
 from ganglion.server.machine import MachineDoor
 from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
@@ -25,6 +26,7 @@ from ganglion.server.readout import ReadoutDoor
 from ganglion.server.responses.routes import responses_routes
 from ganglion.server.score import score_door
 from ganglion.server.settings import ServerSettings
+from ganglion.server.standing import Standing
 from ganglion.server.state import State
 from ganglion.server.tokenizer import TokenizerDoors
 from ganglion.wire import health, models, openapi
@@ -40,31 +42,46 @@ def build_routes(
     *,
     machine: MachineSource | None = None,
     state: State | None = None,
+    standing: Standing | None = None,
 ) -> list[BaseRoute]:
     """The table that the router and the access test read; the holder's models come and go."""
     engine = ports.engine
-    state = state or State()
-    views = _Views(engine, settings, gate, metrics)
+    views = Views(engine, settings, gate)
     models = ModelViews(engine, settings)
-    prompts = TokenizerDoors(ports, settings, gate)
     node = MachineDoor(engine, gate, settings, holder, machine)
+    fleet_state = StateDoor(engine, gate, standing or Standing(), machine)
+
+    async def page(_: Request) -> Response:
+        return Response(await metrics.page(engine.models()), headers={"content-type": CONTENT_TYPE})
+
     return [
-        Route("/", views.start),
-        Route("/docs", views.docs),
-        Route("/openapi.json", views.openapi),
+        *views.routes(),
         Route("/health", node.health),
-        Route("/health/live", views.live),
         Route("/health/ready", views.ready),
         Route("/discovery", node.discovery),
-        Route("/version", views.version),
-        Route("/metrics", views.metrics),
+        Route("/metrics", page),
+        Route("/fleet/state", fleet_state, methods=["GET"]),
         Route("/models", models.every),
         Route("/models/load", LoadDoor(holder, settings), methods=["POST"]),
         Route("/models/unload", UnloadDoor(holder, settings), methods=["POST"]),
         Route("/models/{model:path}/endpoint", models.endpoint),
         Route("/models/{model:path}/capabilities", models.capabilities),
-        Route("/v1/models", views.models),
-        Route("/v1/models/{model:path}", views.model),
+        *wire_routes(ports, settings, gate, holder, state),
+    ]
+
+
+def wire_routes(
+    ports: Ports,
+    settings: ServerSettings,
+    gate: Gate,
+    holder: ModelHolder | None = None,
+    state: State | None = None,
+) -> list[BaseRoute]:
+    """What any engine can be asked, in every wire."""
+    engine = ports.engine
+    state = state or State()
+    prompts = TokenizerDoors(ports, settings, gate)
+    return [
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
         *responses_routes(ports, settings, gate, state),
         Route("/v1/messages", MessagesDoor(ports, settings, gate, state.seal), methods=["POST"]),
@@ -86,27 +103,44 @@ def build_routes(
     ]
 
 
-class _Views:
+class Views:
     """What answers from memory alone."""
 
-    def __init__(self, engine: Engine, settings: ServerSettings, gate: Gate, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        settings: ServerSettings,
+        gate: Gate,
+        surface: openapi.Surface = openapi.NODE,
+    ) -> None:
         self._engine = engine
         self._settings = settings
         self._gate = gate
-        self._metrics = metrics
-        document = openapi.document(settings.build.version)
+        document = openapi.document(settings.build.version, surface)
         self._openapi = openapi.encode(document)
-        self._docs = docs_page(document)
+        self._docs = docs_page(document, surface.operations)
         build = settings.build
         python = platform.python_version()
         self._version = health.version(
             health.Version(build.version, build.git_sha, python, dict(build.libraries))
         )
 
+    def routes(self) -> list[BaseRoute]:
+        """Those that nodes and gateways have alike."""
+        return [
+            Route("/", self.start),
+            Route("/docs", self.docs),
+            Route("/openapi.json", self.openapi),
+            Route("/health/live", self.live),
+            Route("/version", self.version),
+            Route("/v1/models", self.models),
+            Route("/v1/models/{model:path}", self.model),
+        ]
+
     async def start(self, _: Request) -> Response:
         scheme = "https" if self._settings.tls_cert else "http"
         url = f"{scheme}://{self._settings.host}:{self._settings.port}"
-        return start_page(self._engine.models(), url, needs_key=bool(self._settings.api_keys))
+        return start_page(self._engine.models(), url, needs_key=self._settings.has_keys)
 
     async def docs(self, _: Request) -> Response:
         return self._docs
@@ -125,10 +159,6 @@ class _Views:
 
     async def version(self, _: Request) -> Response:
         return json_response(self._version)
-
-    async def metrics(self, _: Request) -> Response:
-        page = await self._metrics.page(self._engine.models())
-        return Response(page, headers={"content-type": CONTENT_TYPE})
 
     async def models(self, request: Request) -> Response:
         wire = anthropic_models if _is_anthropic(request) else models

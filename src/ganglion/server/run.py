@@ -22,12 +22,15 @@ from ganglion.core.machine import MachineSource
 from ganglion.server.bind import StartRefused, bind, check_bind, url_of
 from ganglion.server.connection import BoundedProtocol, CuttableSocket
 from ganglion.server.drain import Gate
+from ganglion.server.joining import ALONE, JoinSettings, check_join, joined
 from ganglion.server.keys import KeyRing
+from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics
 from ganglion.server.node import build_node
 from ganglion.server.rpc.door import RpcDoor
 from ganglion.server.rpc.listener import port_of
 from ganglion.server.settings import ServerSettings
+from ganglion.server.standing import Standing
 from ganglion.server.state import State
 from ganglion.server.storage import Storage, opened
 from ganglion.sessions.settings import SessionSettings
@@ -52,6 +55,7 @@ class Reloaded:
     api_keys: tuple[str, ...]
     apply: Callable[[], None]
     """Puts everything but the keys into force; called on the event loop, and does not fail."""
+    gateway_keys: tuple[str, ...] = ()
 
 
 Reload = Callable[[], Reloaded]
@@ -82,6 +86,7 @@ def run(
     storage: Storage | None = None,
     sessions: SessionSettings | None = None,
     on_rpc: Callable[[str], None] | None = None,
+    join: JoinSettings = ALONE,
 ) -> None:
     """Serve until a signal ends it; raises StartRefused, or the error that kept the engine from opening."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -95,6 +100,7 @@ def run(
                 storage=storage,
                 sessions=sessions,
                 on_rpc=on_rpc,
+                join=join,
             )
         )
 
@@ -110,26 +116,31 @@ async def serve(
     storage: Storage | None = None,
     sessions: SessionSettings | None = None,
     on_rpc: Callable[[str], None] | None = None,
+    join: JoinSettings = ALONE,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal.
 
     `on_listening` is told the URL, and `on_rpc` before it the address of gRPC, where there is one.
     """
     check_bind(settings)
+    check_join(join, settings)
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
-    keys = KeyRing(settings.api_keys)
+    keys = KeyRing(settings.api_keys, settings.gateway_keys)
     metrics = Metrics()
+    standing = Standing(leases=Leases(is_joining=bool(join.urls)))
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bind(settings))
         settings = _with_ports(settings, listener)
         rpc = None
         if settings.has_grpc:
-            rpc = RpcDoor(settings, gate, keys, metrics)
+            rpc = RpcDoor(settings, gate, keys, metrics, standing.leases)
             stack.push_async_callback(rpc.close, HASTY_WORDS_S)
             settings = dataclasses.replace(settings, grpc_port=rpc.address.port)
         state = State() if storage is None else await stack.enter_async_context(opened(storage))
-        app = build_node(engine, settings, gate, keys, machine=machine, state=state, metrics=metrics)
+        app = build_node(
+            engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, standing=standing
+        )
         server = _Server(_config(app, settings))
         stack.enter_context(_signals(shutdown))
         stack.enter_context(_reloading(reload, keys, settings))
@@ -143,7 +154,12 @@ async def serve(
             await _until_listening(server, serving)
             if on_listening is not None:
                 on_listening(url_of(listener, settings))
+            membership = await stack.enter_async_context(
+                joined(join, settings, url_of(listener, settings), standing)
+            )
             await _until_ended(shutdown, serving, opening)
+            # First: what gateways send before they have heard of it is still answered.
+            await membership.leave(shutdown.stop)
             await _drain(gate, shutdown, settings.drain_timeout_s)
         finally:
             try:
@@ -238,11 +254,13 @@ def _reloading(reload: Reload | None, keys: KeyRing, settings: ServerSettings) -
         async with turn:
             try:
                 fresh = await asyncio.to_thread(reload)
-                check_bind(dataclasses.replace(settings, api_keys=fresh.api_keys))
+                check_bind(
+                    dataclasses.replace(settings, api_keys=fresh.api_keys, gateway_keys=fresh.gateway_keys)
+                )
             except (GanglionError, StartRefused) as error:
                 logger.error("the configuration was not reloaded: %s %s", error.message, error.hint or "")
                 return
-            keys.replace(fresh.api_keys)
+            keys.replace(fresh.api_keys, fresh.gateway_keys)
             fresh.apply()
             logger.info("the configuration was reloaded")
 

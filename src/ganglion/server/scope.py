@@ -2,8 +2,11 @@
 
 from starlette.types import Scope
 
+from ganglion.gateway.trusted import PREFIX
+from ganglion.server.visit import NOBODY, Visit
+
 _REQUEST_ID = "ganglion.request_id"
-_TENANT = "ganglion.tenant"
+_VISIT = "ganglion.visit"
 ABORT = "ganglion.abort"
 """The extension by which a connection can be cut without waiting for its unread bytes."""
 
@@ -43,11 +46,20 @@ def set_request_id(scope: Scope, value: str) -> None:
     scope[_REQUEST_ID] = value
 
 
+def visit(scope: Scope) -> Visit:
+    """Whose request this is, and what was said of it by somebody who is believed."""
+    found: Visit = scope.get(_VISIT, NOBODY)
+    return found
+
+
 def tenant(scope: Scope) -> str:
     """Whose request this is; empty when the server has no keys."""
-    return str(scope.get(_TENANT, ""))
+    return visit(scope).tenant
 
 
-def set_tenant(scope: Scope, value: str) -> None:
-    """Write the tenant for the layers below."""
-    scope[_TENANT] = value
+def visited(scope: Scope, value: Visit) -> Scope:
+    """The scope for the layers below: it says whose the request is, and no header of ours does any more."""
+    headers = scope["headers"]
+    if any(name.startswith(PREFIX) for name, _ in headers):
+        headers = [(name, text) for name, text in headers if not name.startswith(PREFIX)]
+    return {**scope, "headers": headers, _VISIT: value}

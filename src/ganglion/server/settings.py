@@ -37,6 +37,8 @@ class ServerSettings:
     grpc_port: int | None = None
     """None is HTTP's and one more; where HTTP takes a free port, so does gRPC."""
     api_keys: tuple[str, ...] = ()
+    gateway_keys: tuple[str, ...] = ()
+    """Of gateways, which are believed in what they say of a request."""
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     """Names besides the loopback ones that a Host header may hold on a loopback bind, as behind a proxy."""
@@ -60,3 +62,8 @@ class ServerSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     build: BuildInfo = BuildInfo()
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers need one."""
+        return bool(self.api_keys or self.gateway_keys)

@@ -11,6 +11,7 @@ from ganglion.server.http import json_response
 from ganglion.server.naming import only_model
 from ganglion.server.ports import Ports
 from ganglion.server.settings import ServerSettings
+from ganglion.server.visit import Visit
 from ganglion.wire import chat, tokenizer
 
 
@@ -31,21 +32,21 @@ class TokenizerDoors:
         told = await self._reader.tokenizer_info(model)
         return json_response(tokenizer.info(model, told))
 
-    async def _tokenize(self, body: bytes, tenant: str) -> bytes:
+    async def _tokenize(self, body: bytes, visit: Visit) -> bytes:
         call = tokenizer.parse_tokenize(body, is_strict=self._settings.is_strict)
         model = self._named(call.model)
-        tokens = (await self._reader.read(self._request(call, model, tenant))).tokens
+        tokens = (await self._reader.read(self._request(call, model, visit.tenant))).tokens
         pieces = await self._reader.pieces(model, tokens) if call.has_pieces else ()
         info = await self._reader.tokenizer_info(model)
         return tokenizer.tokenized(call, tokens, pieces, info.context_length)
 
-    async def _detokenize(self, body: bytes, _: str) -> bytes:
+    async def _detokenize(self, body: bytes, _: Visit) -> bytes:
         model, tokens = tokenizer.parse_detokenize(body, is_strict=self._settings.is_strict)
         return tokenizer.detokenized(await self._reader.detokenize(self._named(model), tokens))
 
-    async def _apply_template(self, body: bytes, tenant: str) -> bytes:
+    async def _apply_template(self, body: bytes, visit: Visit) -> bytes:
         call = tokenizer.parse_template(body)
-        read = await self._reader.read(self._request(call, self._named(call.model), tenant))
+        read = await self._reader.read(self._request(call, self._named(call.model), visit.tenant))
         return tokenizer.template(read.text or "")
 
     def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:

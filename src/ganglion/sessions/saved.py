@@ -119,6 +119,28 @@ def decode_header(data: bytes | memoryview) -> tuple[SavedSession, int]:
         raise broken(str(error)) from error
 
 
+def model_named(beginning: bytes) -> str | None:
+    """The model that saved bytes name, before all of them are there; None where more are needed.
+
+    Nothing is checked but what stands before the name; raises InvalidValue where that is wrong.
+    """
+    if not FORMAT.startswith(beginning[: len(FORMAT)]):
+        raise broken("it does not begin like one")
+    start = PREFIX.size + 1  # after the mark of the list
+    mark = beginning[start : start + 1]
+    if not mark:
+        return None
+    size_bytes = {0xD9: 1, 0xDA: 2}.get(mark[0], 0)
+    if not size_bytes and mark[0] & 0xE0 != 0xA0:
+        raise broken("it names no model")
+    start += 1 + size_bytes
+    length = int.from_bytes(beginning[start - size_bytes : start], "big") if size_bytes else mark[0] & 0x1F
+    name = beginning[start : start + length]
+    if len(beginning) < start or len(name) < length:
+        return None
+    return name.decode(errors="replace")
+
+
 def decode(data: bytes) -> tuple[SavedSession, bytes]:
     """A session's header and KV; raises InvalidValue for what is not a saved session."""
     saved, start = decode_header(data)

@@ -6,6 +6,7 @@ from pathlib import Path
 from time import time
 from typing import Final
 
+from ganglion.store.access_database import DatabaseAccess
 from ganglion.store.database import READERS, DatabaseStore
 from ganglion.store.session import Backend
 from ganglion.store.sqlite import SqliteFile, SqliteMemory
@@ -24,6 +25,17 @@ async def open_store(place: str | Path, *, clock: Callable[[], float] = time) ->
         await store.close()
         raise
     return store
+
+
+async def open_access(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseAccess:
+    """Open what is kept of keys, over connections of its own; `place` as for `open_store`."""
+    access = DatabaseAccess(_backend(place), has_reader=place != MEMORY, clock=clock)
+    try:
+        await access.open()
+    except BaseException:
+        await access.close()
+        raise
+    return access
 
 
 def _backend(place: str | Path) -> Backend:

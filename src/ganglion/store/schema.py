@@ -57,7 +57,52 @@ _FIRST: Final = (
     "CREATE TABLE secrets (name TEXT PRIMARY KEY, value BYTEA NOT NULL)",
 )
 
-MIGRATIONS: Final = (_FIRST,)
+_ACCESS: Final = (
+    """CREATE TABLE api_keys (
+        id TEXT PRIMARY KEY,
+        digest BYTEA NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        role TEXT NOT NULL,
+        models TEXT,
+        requests_per_minute BIGINT,
+        tokens_per_minute BIGINT,
+        budget BIGINT,
+        budget_period TEXT NOT NULL,
+        expires_s DOUBLE PRECISION,
+        priority BIGINT NOT NULL,
+        created_s DOUBLE PRECISION NOT NULL,
+        revoked_s DOUBLE PRECISION
+    )""",
+    "CREATE UNIQUE INDEX api_keys_by_name ON api_keys (name) WHERE revoked_s IS NULL",
+    "CREATE TABLE access_state (name TEXT PRIMARY KEY, value BIGINT NOT NULL)",
+    "INSERT INTO access_state (name, value) VALUES ('keys_version', 0), ('turn', 0)",
+    """CREATE TABLE grants (
+        key_id TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        start_s BIGINT NOT NULL,
+        end_s BIGINT,
+        granted BIGINT NOT NULL,
+        PRIMARY KEY (key_id, kind, start_s)
+    )""",
+    "CREATE INDEX grants_by_end ON grants (end_s)",
+    """CREATE TABLE spending (
+        key_id TEXT NOT NULL,
+        tenant TEXT NOT NULL,
+        model TEXT NOT NULL,
+        hour_s BIGINT NOT NULL,
+        requests BIGINT NOT NULL,
+        prompt_tokens BIGINT NOT NULL,
+        completion_tokens BIGINT NOT NULL,
+        cached_tokens BIGINT NOT NULL,
+        cost BIGINT NOT NULL,
+        PRIMARY KEY (key_id, tenant, model, hour_s)
+    )""",
+    "CREATE INDEX spending_by_hour ON spending (hour_s)",
+    "CREATE TABLE spenders (id TEXT PRIMARY KEY, batch BIGINT NOT NULL, told_s DOUBLE PRECISION NOT NULL)",
+)
+
+MIGRATIONS: Final = (_FIRST, _ACCESS)
 VERSION: Final = len(MIGRATIONS)
 
 

@@ -120,7 +120,7 @@ class SqliteFile:
                 hint="Use a newer Python, or PostgreSQL with store.url.",
             )
         _make_folder(self._path.parent)
-        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make_file(self._path)
         if self._lock is None:
             self._owners.mkdir(mode=0o700, exist_ok=True)
             lock = FileLock(self._owners / self.owner, timeout=0, thread_local=False)
@@ -175,6 +175,20 @@ def _make_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _make_file(path: Path) -> None:
+    """Make a file that only its owner reads, unless it is there."""
+    # One that is there is never opened here: closing it would take away every lock that this process has on
+    # it, its other connections' too. Another process that then closed its own would find itself the last one,
+    # and remove the log under them: they would see nothing new any more, and what they wrote would be lost.
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)) from None
+        if not os.access(path, os.R_OK | os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
 
 
 def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:

@@ -17,7 +17,7 @@ from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.identity import new_id
 from ganglion.server.responses.truncating import Truncating
-from ganglion.server.scope import tenant
+from ganglion.server.scope import visit
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.wire.responses import Item, compact_body, compacted, flat
@@ -49,8 +49,8 @@ class CompactDoor:
             await while_connected(scope, receive, self._compact(body, scope, receive, send))
 
     async def _compact(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = await self._desk.open(body, tenant(scope))
-        async with Answers(self._engine, (exchange.call.request,)) as answers:
+        exchange = await self._desk.open(body, visit(scope))
+        async with Answers(self._engine, (exchange.call.request,), visit=exchange.visit) as answers:
             (answer,) = await answers.whole()
         output = self._output(exchange, answer)
         told = compaction(new_id("resp"), int(time.time()), output, answer.finished.usage)

@@ -7,7 +7,7 @@ from ganglion.server.drain import Gate
 from ganglion.server.http import read_json, while_connected
 from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import Desk
-from ganglion.server.scope import tenant
+from ganglion.server.scope import visit
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.responses.stored import input_tokens
 
@@ -27,7 +27,7 @@ class InputTokensDoor:
             await while_connected(scope, receive, self._count(body, scope, receive, send))
 
     async def _count(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = await self._desk.open(body, tenant(scope))
+        exchange = await self._desk.open(body, visit(scope))
         prompt = await self._reader.read(exchange.call.request)
         counted = Response(input_tokens(len(prompt.tokens)), media_type="application/json")
         await counted(scope, receive, send)

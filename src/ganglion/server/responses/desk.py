@@ -18,6 +18,7 @@ from ganglion.server.responses.history import History, Recent
 from ganglion.server.responses.identity import ItemIds, new_response_id
 from ganglion.server.responses.owed import Owed
 from ganglion.server.state import State
+from ganglion.server.visit import Visit
 from ganglion.store.values import NewItem, Status, StoredEvent, StoredResponse
 from ganglion.wire import responses
 from ganglion.wire.frame import Comment, Frame
@@ -47,12 +48,16 @@ class Exchange:
 
     call: responses.ResponsesCall
     projection: responses.ResponsesProjection
-    tenant: str
+    visit: Visit
     history: tuple[responses.Item, ...] = ()
 
     @property
     def id(self) -> str:
         return self.call.request.id
+
+    @property
+    def tenant(self) -> str:
+        return self.visit.tenant
 
 
 class Desk:
@@ -70,13 +75,14 @@ class Desk:
     async def open(
         self,
         body: bytes,
-        tenant: str,
+        visit: Visit,
         *,
         keep_markers: bool = False,
         recent: Recent = NOTHING_RECENT,
         transport: Literal["http", "socket"] = "http",
     ) -> Exchange:
         """Read a call and everything it continues; raises what is wrong with it."""
+        tenant = visit.tenant
         asked = responses.read(body, is_strict=self._is_strict)
         self._unknown.note(asked.unknown_fields)
         if self._store is None and asked.body.background:
@@ -102,7 +108,7 @@ class Desk:
         projection = responses.ResponsesProjection(
             call.reply, ids=ids, clock_s=lambda: int(time.time()), seal=seal
         )
-        return Exchange(call, projection, tenant, history)
+        return Exchange(call, projection, visit, history)
 
     async def begin(self, exchange: Exchange, events: Sequence[StoredEvent] = ()) -> None:
         """Keep a response that has only begun, so that a crash leaves a trace of it."""

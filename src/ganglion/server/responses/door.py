@@ -13,7 +13,7 @@ from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.keeping import Keeping
 from ganglion.server.responses.runs import Run, Runs
 from ganglion.server.responses.truncating import answers_to
-from ganglion.server.scope import header, is_on, tenant
+from ganglion.server.scope import header, is_on, visit
 from ganglion.server.settings import ServerSettings
 
 
@@ -32,7 +32,7 @@ class ResponsesDoor:
         markers = is_on(scope, b"x-include-thinking")
         with ExitStack() as place:
             place.enter_context(self._gate.admit())
-            exchange = await self._desk.open(body, tenant(scope), keep_markers=markers)
+            exchange = await self._desk.open(body, visit(scope), keep_markers=markers)
             if not exchange.call.is_background:
                 await self._answer(exchange, scope, receive, send)
                 return

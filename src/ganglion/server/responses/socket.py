@@ -25,7 +25,7 @@ from ganglion.server.responses.door import is_codex
 from ganglion.server.responses.history import Recent
 from ganglion.server.responses.keeping import Keeping
 from ganglion.server.responses.truncating import answers_to
-from ganglion.server.scope import tenant
+from ganglion.server.scope import visit
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.frame import Comment, Frame
 from ganglion.wire.responses.errors import socket_error
@@ -69,8 +69,9 @@ class SocketDoor:
     async def _answer(self, message: bytes, line: "Line", recent: Recent) -> Recent:
         with self._gate.admit():
             create = read_message(message)
-            owner = tenant(line.scope)
-            exchange = await self._desk.open(create.body, owner, recent=recent, transport="socket")
+            exchange = await self._desk.open(
+                create.body, visit(line.scope), recent=recent, transport="socket"
+            )
             async with Keeping(self._desk, exchange) as keeping:
                 await line.while_heard(self._stream(create, exchange, keeping, line))
         return {exchange.id: remembered(exchange)}

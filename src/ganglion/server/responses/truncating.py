@@ -45,7 +45,7 @@ class Truncating:
 def answers_to(exchange: Exchange, engine: Engine) -> Answers:
     """The answers to an exchange's request, which may be shortened when the call says so."""
     chosen = Truncating(engine) if exchange.call.may_truncate else engine
-    return Answers(chosen, (exchange.call.request,))
+    return Answers(chosen, (exchange.call.request,), visit=exchange.visit)
 
 
 def _shorter(request: Request, error: ContextLengthExceeded) -> Request | None:

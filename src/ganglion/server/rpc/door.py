@@ -8,16 +8,22 @@ import asyncio
 import logging
 from typing import Final
 
-from ganglion.core.engine import Engine
+from ganglion.core.engine import Engine, ModelState
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
+from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics, SessionCounts
 from ganglion.server.ports import ports_of
+from ganglion.server.rpc.caller import KeyJudge
+from ganglion.server.rpc.guard import Guard
+from ganglion.server.rpc.handlers import generic_handler
 from ganglion.server.rpc.listener import Address, RpcListener
 from ganglion.server.rpc.measured import MeasuredSessions
+from ganglion.server.rpc.service import SERVICE, SalienceService, behaviours_of
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.keeper import Keeper
 from ganglion.sessions.settings import SessionSettings
+from ganglion.wire.health import node_status
 
 logger = logging.getLogger("ganglion.server")
 
@@ -28,10 +34,18 @@ KEEP_S: Final = 10.0
 class RpcDoor:
     """Takes its port when it is made; opened, it answers; closed, it has told everybody."""
 
-    def __init__(self, settings: ServerSettings, gate: Gate, keys: KeyRing, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        settings: ServerSettings,
+        gate: Gate,
+        keys: KeyRing,
+        metrics: Metrics,
+        leases: Leases | None = None,
+    ) -> None:
         self._settings = settings
+        self._gate = gate
         self._metrics = metrics
-        self._listener = RpcListener(settings, gate, keys, metrics)
+        self._listener = RpcListener(settings, Guard(KeyJudge(keys, leases or Leases()), settings, metrics))
         self._keeper: Keeper | None = None
 
     @property
@@ -46,7 +60,11 @@ class RpcDoor:
         keeper = self._keeper = Keeper(measured, ports.reader, engine.models, sessions)
         await keeper.start()
         self._metrics.sessions = lambda: SessionCounts(keeper.open_sessions, keeper.held_tokens)
-        await self._listener.start(keeper, ports.reader, engine.models)
+        service = SalienceService(
+            keeper, ports.reader, engine.models, max_text_bytes=self._settings.max_body_bytes
+        )
+        salience = generic_handler(SERVICE, behaviours_of(service, self._gate))
+        await self._listener.start(salience, lambda: self._is_serving(engine.models()))
 
     async def close(self, within_s: float) -> None:
         """End every call, give them so long to hear of it, and keep the sessions where that is wanted."""
@@ -59,3 +77,6 @@ class RpcDoor:
             except TimeoutError:
                 logger.error("the sessions were not all kept within %g s", KEEP_S)
         await self._listener.stop()
+
+    def _is_serving(self, models: tuple[ModelState, ...]) -> bool:
+        return node_status(models, is_draining=self._gate.is_draining) in ("ok", "degraded")

@@ -25,9 +25,8 @@ from ganglion.core.errors import (
     ShuttingDown,
 )
 from ganglion.server.alarm import Alarm
-from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
-from ganglion.server.rpc.caller import CALLER, REQUEST_ID, Caller, named, tenant_of
+from ganglion.server.rpc.caller import CALLER, REQUEST_ID, Judge
 from ganglion.server.rpc.statuses import code_of, details_of, trailers_of
 from ganglion.server.settings import ServerSettings
 
@@ -49,8 +48,8 @@ _FAREWELL_S = 2.0
 class Guard(grpc.aio.ServerInterceptor):
     """The one interceptor."""
 
-    def __init__(self, keys: KeyRing, settings: ServerSettings, metrics: Metrics) -> None:
-        self._keys = keys
+    def __init__(self, judge: Judge, settings: ServerSettings, metrics: Metrics) -> None:
+        self._judge = judge
         self._settings = settings
         self._metrics = metrics
         self._running: set[asyncio.Task[Any]] = set()
@@ -114,7 +113,7 @@ class Guard(grpc.aio.ServerInterceptor):
         """Run one call to its end, and account for it."""
         began_s = time.monotonic()
         method, metadata = details.method, details.invocation_metadata or ()
-        request_id = named(metadata)
+        request_id = self._judge.name(metadata)
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
@@ -123,12 +122,12 @@ class Guard(grpc.aio.ServerInterceptor):
             # With the status, since whatever is sent before costs a call as much as a token does.
             context.set_trailing_metadata(((REQUEST_ID, request_id),))
             try:
-                tenant = tenant_of(method, metadata, self._keys)
+                caller = self._judge.caller(method, metadata, request_id)
                 if self._is_ending:
                     raise _leaving()
                 if handler is None:
                     raise RouteNotFound(f"There is no method {method[:_METHOD_SHOWN]}.")
-                CALLER.set(Caller(tenant, request_id))
+                CALLER.set(caller)
                 answer = await work(context)
                 outcome = "OK"
                 return answer

@@ -12,14 +12,21 @@ Behaviour = Callable[[Any, Any], Any]
 
 
 def generic_handler(
-    service: ServiceDescriptor, behaviours: Mapping[str, Behaviour]
+    service: ServiceDescriptor, behaviours: Mapping[str, Behaviour], *, gives_bytes: bool = False
 ) -> grpc.GenericRpcHandler:
-    """Handlers for every method that the descriptor names; raises KeyError for one without a behaviour."""
-    methods = {method.name: _handler(method, behaviours[method.name]) for method in service.methods}
+    """Handlers for every method that the descriptor names; raises KeyError for one without a behaviour.
+
+    With `gives_bytes` behaviours answer with messages as they go over the wire.
+    """
+    methods = {
+        method.name: _handler(method, behaviours[method.name], gives_bytes) for method in service.methods
+    }
     return grpc.method_handlers_generic_handler(service.full_name, methods)
 
 
-def _handler(method: MethodDescriptor, behaviour: Behaviour) -> "grpc.RpcMethodHandler[Any, Any]":
+def _handler(
+    method: MethodDescriptor, behaviour: Behaviour, gives_bytes: bool
+) -> "grpc.RpcMethodHandler[Any, Any]":
     make: Callable[..., grpc.RpcMethodHandler[Any, Any]] = {
         (False, False): grpc.unary_unary_rpc_method_handler,
         (False, True): grpc.unary_stream_rpc_method_handler,
@@ -27,4 +34,4 @@ def _handler(method: MethodDescriptor, behaviour: Behaviour) -> "grpc.RpcMethodH
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[method.client_streaming, method.server_streaming]
     asked, told = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    return make(behaviour, asked.FromString, told.SerializeToString)
+    return make(behaviour, asked.FromString, bytes if gives_bytes else told.SerializeToString)

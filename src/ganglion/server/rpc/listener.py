@@ -12,18 +12,12 @@ from typing import Final
 import grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from ganglion.core.engine import ModelState, PromptReader
 from ganglion.server.bind import BindFailed, StartRefused, bind
-from ganglion.server.drain import Gate
-from ganglion.server.keys import KeyRing
-from ganglion.server.metrics import Metrics
 from ganglion.server.rpc.guard import Guard
 from ganglion.server.rpc.handlers import generic_handler
 from ganglion.server.rpc.health import HEALTH, HealthService
-from ganglion.server.rpc.service import SERVICE, SalienceService, behaviours_of
+from ganglion.server.rpc.service import SERVICE
 from ganglion.server.settings import MEBIBYTE, ServerSettings
-from ganglion.sessions.values import SessionKeeper
-from ganglion.wire.health import node_status
 
 MAX_MESSAGE_BYTES: Final = 64 * MEBIBYTE
 """An image, or a piece of a saved session."""
@@ -59,29 +53,20 @@ class Address:
 
 
 class RpcListener:
-    """The gRPC server of a node: bound when it is made, answering once it is started."""
+    """The gRPC server of a process: bound when it is made, answering once it is started."""
 
-    def __init__(self, settings: ServerSettings, gate: Gate, keys: KeyRing, metrics: Metrics) -> None:
-        self._settings = settings
-        self._gate = gate
-        self._guard = Guard(keys, settings, metrics)
+    def __init__(self, settings: ServerSettings, guard: Guard) -> None:
+        self._guard = guard
         # Beyond the gate's limit a call is told so; this one bounds those that have not sent their message.
         self._server = grpc.aio.server(
             interceptors=(self._guard,), options=_OPTIONS, maximum_concurrent_rpcs=2 * settings.max_in_flight
         )
         self.address = _listen(self._server, settings)
 
-    async def start(
-        self, keeper: SessionKeeper, reader: PromptReader, models: Callable[[], tuple[ModelState, ...]]
-    ) -> None:
-        """Answer calls."""
-        service = SalienceService(keeper, reader, models, max_text_bytes=self._settings.max_body_bytes)
-        health = HealthService((SERVICE.full_name,), lambda: self._is_serving(models()))
-        handlers = (
-            generic_handler(SERVICE, behaviours_of(service, self._gate)),
-            generic_handler(HEALTH, health.behaviours),
-        )
-        self._server.add_generic_rpc_handlers(handlers)
+    async def start(self, salience: grpc.GenericRpcHandler, is_serving: Callable[[], bool]) -> None:
+        """Answer the calls of `salience.v1`, and those of health and reflection."""
+        health = HealthService((SERVICE.full_name,), is_serving)
+        self._server.add_generic_rpc_handlers((salience, generic_handler(HEALTH, health.behaviours)))
         names = (SERVICE.full_name, HEALTH.full_name, REFLECTION.full_name)
         reflection.enable_server_reflection(names, self._server)
         await self._server.start()
@@ -93,9 +78,6 @@ class RpcListener:
     async def stop(self) -> None:
         """Give the port back; connections are closed in good order, as far as that takes no time."""
         await self._server.stop(_GRACE_S)
-
-    def _is_serving(self, models: tuple[ModelState, ...]) -> bool:
-        return node_status(models, is_draining=self._gate.is_draining) in ("ok", "degraded")
 
 
 def port_of(settings: ServerSettings, http_port: int) -> int:

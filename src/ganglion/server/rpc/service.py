@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
+from dataclasses import replace
 from typing import Any, Final
 
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
@@ -82,6 +83,7 @@ class SalienceService:
         self, message: pb.GenerateRequest, caller: Caller
     ) -> AsyncGenerator[pb.GenerateEvent, None]:
         session_id, asked = session_of(message.session_id), generate_of(message)
+        asked = replace(asked, priority=caller.visit.urgency(asked.priority))
         async with aclosing(self._keeper.generate(caller.tenant, session_id, asked)) as events:
             async for event in events:
                 yield told.event(event)

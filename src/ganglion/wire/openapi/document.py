@@ -1,31 +1,53 @@
-"""The OpenAPI 3.1 document: every route of a node, with schemas taken from the structs that the wires use."""
+"""The OpenAPI 3.1 document of a node or a gateway, with schemas taken from the structs that the wires use."""
+
+from dataclasses import dataclass
 
 import msgspec
 
 from ganglion.core.request import JsonValue
 from ganglion.wire.errors import ErrorEnvelope
-from ganglion.wire.openapi import answering, anthropic, node, ollama, reading, state
+from ganglion.wire.openapi import answering, anthropic, gateway, node, ollama, reading, state
 from ganglion.wire.openapi.operation import JSON, Json, Operation, json_answer, ref
 
-_PARTS = (answering, state, anthropic, reading, ollama, node)
-OPERATIONS: tuple[Operation, ...] = tuple(operation for part in _PARTS for operation in part.OPERATIONS)
-_SHAPES = (ErrorEnvelope, *(shape for part in _PARTS for shape in part.SHAPES))
+_WIRES = (answering, state, anthropic, reading, ollama)
 
 
-def document(version: str) -> Json:
+@dataclass(frozen=True, slots=True)
+class Surface:
+    """Every route of one kind of server, and the shapes that they take and give."""
+
+    description: str
+    operations: tuple[Operation, ...]
+    shapes: tuple[type[msgspec.Struct], ...]
+
+
+NODE = Surface(
+    "An inference node. Each route tells errors in the words of its wire.",
+    tuple(operation for part in (*_WIRES, node) for operation in part.OPERATIONS),
+    (ErrorEnvelope, *(shape for part in (*_WIRES, node) for shape in part.SHAPES)),
+)
+GATEWAY = Surface(
+    "Many inference nodes as one. Each route tells errors in the words of its wire.",
+    tuple(operation for part in (*_WIRES, gateway) for operation in part.OPERATIONS),
+    (ErrorEnvelope, *(shape for part in (*_WIRES, gateway) for shape in part.SHAPES)),
+)
+OPERATIONS: tuple[Operation, ...] = NODE.operations
+
+
+def document(version: str, surface: Surface = NODE) -> Json:
     """The whole document."""
     paths: dict[str, JsonValue] = {}
-    for operation in OPERATIONS:
+    for operation in surface.operations:
         methods = paths.setdefault(operation.path, {})
         assert isinstance(methods, dict)
         methods[operation.method] = _described(operation)
-    _, schemas = msgspec.json.schema_components(_SHAPES, ref_template="#/components/schemas/{name}")
+    _, schemas = msgspec.json.schema_components(surface.shapes, ref_template="#/components/schemas/{name}")
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "Ganglion",
             "version": version,
-            "description": "An inference node. Each route tells errors in the words of its wire.",
+            "description": surface.description,
         },
         "security": [{"bearer": []}, {"apiKey": []}],
         "paths": paths,

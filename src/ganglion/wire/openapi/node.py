@@ -1,6 +1,7 @@
 """The node itself: its models, its health, its pages."""
 
 from ganglion.wire.discovery import Discovery
+from ganglion.wire.fleet import NodeState
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
 from ganglion.wire.messages.models import ModelInfo, ModelPage
@@ -41,6 +42,20 @@ _WAIT: Json = {
     "description": "false answers 202 at once.",
     "schema": {"type": "string", "enum": ["true", "false"]},
 }
+_SINCE: Json = {
+    "name": "since",
+    "in": "query",
+    "required": False,
+    "description": "The version that the caller knows: with `wait`, the answer comes when there is another.",
+    "schema": {"type": "integer", "minimum": 0},
+}
+_WAIT_S: Json = {
+    "name": "wait",
+    "in": "query",
+    "required": False,
+    "description": "How many seconds to wait at most, up to 30.",
+    "schema": {"type": "number", "minimum": 0},
+}
 
 SHAPES = (
     ModelCard,
@@ -57,6 +72,7 @@ SHAPES = (
     UnloadBody,
     Endpoint,
     Capabilities,
+    NodeState,
 )
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -108,6 +124,13 @@ OPERATIONS: tuple[Operation, ...] = (
         "Say what a model can do.",
         {"200": json_answer("Its capabilities.", Capabilities)},
         parameters=(_MODEL,),
+    ),
+    Operation(
+        "get",
+        "/fleet/state",
+        "Tell a gateway how the node is, as soon as that changes.",
+        {"200": json_answer("Its state.", NodeState)},
+        parameters=(_SINCE, _WAIT_S),
     ),
     Operation("get", "/health", "Say how the node is doing.", {"200": json_answer("Its health.", Health)}),
     Operation(

@@ -1,0 +1,175 @@
+"""`ganglion gateway`: a fleet of nodes behind one address, until a signal ends it."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+from cyclopts import Parameter
+
+from ganglion import __version__
+from ganglion.cli.options import (
+    AT_LEAST_0,
+    AT_LEAST_1,
+    FLEET,
+    OUTPUT_UNSET,
+    PORT,
+    SERVER,
+    OutputFlags,
+    option,
+)
+from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, server_settings, storage_of
+from ganglion.cli.talk import say, say_error
+from ganglion.config import Config, home
+
+if TYPE_CHECKING:
+    from ganglion.gateway.catalogue import Catalogue
+    from ganglion.server.gateway.settings import GatewaySettings
+
+PORT_OF_GATEWAYS: Final = 8000
+"""So that a gateway and a node on one machine need no flag to get on."""
+
+
+@Parameter(name="*", group=SERVER)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayServerFlags:
+    """Where the gateway listens and how it lets go."""
+
+    host: Annotated[str | None, option("Address to listen on (default 127.0.0.1: this machine only).")] = None
+    port: Annotated[int | None, option("Port of HTTP; 0 takes a free one (default 8000).", PORT)] = None
+    grpc_port: Annotated[
+        int | None,
+        option("Port of gRPC, for token sessions; 0 takes a free one (default: HTTP's and one more).", PORT),
+    ] = None
+    grpc: Annotated[bool | None, option("Serve token sessions over gRPC (default on).")] = None
+    workers: Annotated[
+        int | None, option("Processes that share the port, one core each (default 1).", AT_LEAST_1)
+    ] = None
+    store: Annotated[
+        str | None,
+        option(
+            "Where responses, keys and usage are kept: a SQLite file, postgresql://… for several gateways, "
+            "or :memory: (default: data/ganglion.db in GANGLION_HOME)."
+        ),
+    ] = None
+    drain_timeout: Annotated[
+        float | None, option("Seconds that running answers get at shutdown (default 30).", AT_LEAST_0)
+    ] = None
+
+    def settings(self) -> Mapping[str, object]:
+        """As config keys; None where a flag was not given."""
+        return {
+            "server.host": self.host,
+            "server.port": self.port,
+            "server.grpc_port": self.grpc_port,
+            "server.grpc": self.grpc,
+            "gateway.workers": self.workers,
+            "store.url": self.store,
+            "server.drain_timeout_s": self.drain_timeout,
+        }
+
+
+@Parameter(name="*", group=FLEET)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFlags:
+    """Who answers."""
+
+    node: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A node: URL, NAME=URL, or openai+URL for any OpenAI-compatible server; may be repeated.",
+            negative=(),
+        ),
+    ] = None
+    catalogue: Annotated[
+        str | None, option("A models.toml: what may be loaded where, and who stands in for whom.")
+    ] = None
+    node_key: Annotated[
+        str | None,
+        option("The key that our nodes know gateways by. GANGLION_GATEWAY__NODE_KEY hides it from ps."),
+    ] = None
+
+    def settings(self) -> Mapping[str, object]:
+        """As config keys; None where a flag was not given."""
+        return {"gateway.catalogue": self.catalogue, "gateway.node_key": self.node_key}
+
+
+FLEET_UNSET = FleetFlags()
+GATEWAY_UNSET = GatewayServerFlags()
+
+
+def gateway(
+    *,
+    fleet: FleetFlags = FLEET_UNSET,
+    server: GatewayServerFlags = GATEWAY_UNSET,
+    security: SecurityFlags = SECURITY_UNSET,
+    output: OutputFlags = OUTPUT_UNSET,
+) -> int:
+    """Run a gateway: many nodes as one server."""
+    # gRPC reads these when it is imported, and would write a line of every process that is started.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    from ganglion.cli.compose import load_config
+    from ganglion.cli.logs import set_up
+    from ganglion.server.bind import InsecureBind, StartRefused
+    from ganglion.server.gateway.run import run
+
+    flags = {**server.settings(), **security.settings(), **fleet.settings()}
+    config = load_config(output, flags, defaults={"server.port": PORT_OF_GATEWAYS})
+    set_up(config.log.level, config.log.format)
+    settings = gateway_settings(config, fleet.node or ())
+    try:
+        run(settings, lambda url, rpc: say(_welcome(url, rpc, settings)))
+    except StartRefused as refused:
+        say_error(refused.message, refused.hint)
+        return 2 if isinstance(refused, InsecureBind) else 1
+    return 0
+
+
+def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
+    """Everything that a gateway needs, out of the operator's config; raises what is wrong with it."""
+    from ganglion.cli.declared import declared_nodes
+    from ganglion.server.gateway.settings import GatewaySettings
+
+    gateway = config.gateway
+    server = server_settings(config.server)
+    return GatewaySettings(
+        server=replace(server, max_in_flight=65536),
+        nodes=declared_nodes(config.nodes, nodes, gateway.node_key, os.environ),
+        catalogue=_catalogue(gateway.catalogue),
+        storage=storage_of(config.store, home(os.environ)),
+        node_key=gateway.node_key,
+        lease_s=gateway.lease_s,
+        poll_s=gateway.poll_s,
+        connect_s=gateway.connect_s,
+        first_byte_s=gateway.first_byte_s,
+        idle_s=gateway.idle_s,
+        workers=gateway.workers,
+    )
+
+
+def _catalogue(file: str | None) -> "Catalogue":
+    from ganglion.core.errors import InvalidValue
+    from ganglion.gateway.catalogue import Catalogue, parse_catalogue
+
+    if file is None:
+        return Catalogue()
+    path = Path(file).expanduser()
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidValue(f"The catalogue {path} could not be read: {reason}.") from None
+    return parse_catalogue(text, str(path))
+
+
+def _welcome(url: str, rpc: str | None, settings: "GatewaySettings") -> str:
+    nodes = "\n".join(f"  {spec.name}  {spec.url}" for spec in settings.nodes)
+    nodes = nodes or f"  none yet: ganglion serve --port 8081 --join {url}"
+    sessions = f"token sessions over gRPC on {rpc}\n" if rpc else ""
+    return (
+        f"ganglion gateway {__version__} listens on {url}\n{sessions}nodes:\n{nodes}\n\ntry:\n"
+        f"  ganglion fleet status --gateway {url}\n"
+        f"  curl {url}/v1/models\n"
+    )

@@ -1,0 +1,113 @@
+"""What one key may still take of one cap in this process, out of blocks that the database granted.
+
+Law: `here` was granted and not given to anybody else, so whatever is taken of it is within the cap. It is
+below zero where answers came to more than was reserved for them; the next block pays for that first.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ganglion.core.errors import GanglionError, QuotaExceeded, RateLimited
+from ganglion.store.access_values import Grant, GrantKind, Window
+
+BLOCK: Final = 64
+"""A block lasts for so many requests like the one that asked for it..."""
+SHARE: Final = 8
+"""...but is no more than this part of what is left, so that no process shuts up the last of a cap."""
+FRESH_S: Final = 0.25
+"""For so long what the database said is left is believed: a key that is refused does not ask each time."""
+NEVER_S: Final = 86400
+
+
+@dataclass(slots=True)
+class Allowance:
+    """One cap of one key."""
+
+    key_id: str
+    kind: GrantKind
+    cap: int
+    window_of: Callable[[float], Window]
+    window: Window = Window(-1, -1)
+    here: int = 0
+    """Granted to this process and not reserved."""
+    left: int = 0
+    """What the database had left when it was last asked."""
+    asked_s: float | None = None
+    """When that was; None where it was not asked in this window."""
+    used_s: float = 0.0
+    waiting: list[int] = field(default_factory=list)
+    """What those want who wait for the next block."""
+    asking: asyncio.Task[GanglionError | None] | None = None
+
+    def turn(self, now_s: float) -> None:
+        """Begin the window that runs; what was left of the one before is gone."""
+        if self.window.end_s is None or (self.window.start_s <= now_s < self.window.end_s):
+            return
+        window = self.window_of(now_s)
+        if window != self.window:
+            self.window, self.here, self.left, self.asked_s = window, 0, self.cap, None
+
+    def is_out_of_reach(self, need: int, now_s: float) -> bool:
+        """Whether so much cannot be had, as far as is known."""
+        if need > self.cap:
+            return True
+        is_known = self.asked_s is not None and 0 <= now_s - self.asked_s < FRESH_S
+        return is_known and need - self.here > self.left
+
+    def block(self) -> tuple[int, int]:
+        """What to ask for, and the least that helps anybody who waits."""
+        smallest = min(self.waiting)
+        least = max(1, smallest - self.here)
+        wanted = max(least, sum(self.waiting) - self.here, min(BLOCK * smallest, self.left // SHARE))
+        return min(wanted, self.cap), least
+
+    def granted(self, grant: Grant, window: Window, now_s: float) -> None:
+        """Take in what the database gave; a window that ended meanwhile took its grant along."""
+        if window == self.window:
+            self.here += grant.amount
+            self.left, self.asked_s = grant.left, now_s
+
+    def put_back(self, amount: int, window: Window, now_s: float) -> None:
+        """Take back what was reserved and not used, or charge what was used beyond it."""
+        self.turn(now_s)
+        # What was used beyond the reservation is charged to the window in which that becomes known; what was
+        # not used is worth something in its own window only.
+        if amount < 0 or window == self.window:
+            self.here += amount
+
+    def refusal(self, need: int, now_s: float) -> RateLimited:
+        """Why so much cannot be had now, and when it can."""
+        end_s = self.window.end_s
+        reset_s = NEVER_S if end_s is None else max(1, math.ceil(end_s - now_s))
+        remaining = max(0, self.here + self.left)
+        error = _refusal(self.kind, need, self.cap, remaining)
+        error.extras = {"limit": self.cap, "remaining": remaining, "reset": reset_s, "kind": self.kind}
+        error.retry_after_s = reset_s
+        return error
+
+
+def _refusal(kind: GrantKind, need: int, cap: int, remaining: int) -> RateLimited:
+    match kind:
+        case "requests":
+            return RateLimited(
+                f"The key's {cap} requests of this minute are used up.", hint="Wait for the next minute."
+            )
+        case "tokens":
+            message = (
+                f"The request may take {need} tokens, and the key has {remaining} of {cap} left this minute."
+            )
+            wait = "" if need > cap else "Wait for the next minute, or a"
+            return RateLimited(message, hint=f"{wait or 'A'}sk for fewer with max_tokens.")
+        case "budget":
+            return QuotaExceeded(
+                f"The request may cost {_units(need)}, and the key has {_units(remaining)} of its budget of"
+                f" {_units(cap)} left.",
+                hint="Ask whoever made the key for a larger budget, or ask for fewer tokens with max_tokens.",
+            )
+
+
+def _units(micros: int) -> str:
+    return f"{micros / 1_000_000:.6f}".rstrip("0").rstrip(".")

@@ -1,0 +1,254 @@
+"""Has models loaded where there is room for them, and let go where they are not needed.
+
+Law: one load for each model however many ask; how it ended is told to all who waited. A load goes on when
+whoever asked for it leaves.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from ganglion.core.errors import (
+    GanglionError,
+    InvalidValue,
+    ModelLoading,
+    ModelNotFound,
+    Overloaded,
+    ShuttingDown,
+)
+from ganglion.gateway import node_calls
+from ganglion.gateway.catalogue import Catalogue, CatalogueModel
+from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.holdings import held_by, model_of
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.outbound import Outbound
+from ganglion.gateway.placement import Infeasible, Placement
+from ganglion.gateway.places import LOOK_AGAIN_S, PATIENCE_S, News, Places
+from ganglion.gateway.routing import nowhere
+
+logger = logging.getLogger("ganglion.gateway")
+
+HOLD_OFF_S: Final = 5.0
+"""How long a failed load is not tried again; whoever asks until then gets the same error at once."""
+SEEN_S: Final = 15.0
+"""From when a node says that a load is over until the fleet must have heard of it."""
+MAX_LOADS: Final = 256
+"""Models on their way at once; further ones are told to come back."""
+
+Work = Callable[[], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    error: GanglionError
+    until_s: float
+
+
+class FleetLoader:
+    """A Loader over the nodes of a fleet; `poke` is told the name of a node that should be asked anew."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        catalogue: Catalogue,
+        outbound: Outbound,
+        *,
+        poke: Callable[[str], None] = lambda _: None,
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = PATIENCE_S,
+        hold_off_s: float = HOLD_OFF_S,
+    ) -> None:
+        self.catalogue = catalogue
+        """May be replaced by another one at any time."""
+        self._fleet = fleet
+        self._outbound = outbound
+        self._poke = poke
+        self._clock = clock
+        self._hold_off_s = hold_off_s
+        self._news = News(fleet)
+        self._places = Places(
+            fleet,
+            outbound,
+            poke=poke,
+            news=self._news,
+            clock=clock,
+            patience_s=patience_s,
+        )
+        self._loads: dict[tuple[str, str | None], asyncio.Task[None]] = {}
+        self._failures: dict[str, _Failure] = {}
+        self._is_closing = False
+
+    async def load(self, model: str) -> None:
+        """Return once some node holds the model; raises why it cannot be."""
+        wanted = self._wanted(model)
+        # A load that was asked for on a certain node may be all that is needed.
+        for task in [task for (name, node), task in self._loads.items() if name == wanted.id and node]:
+            await asyncio.wait((task,))
+        if self._is_held(wanted):
+            return
+        failure = self._failures.get(wanted.id)
+        if failure is not None and (wanted.id, None) not in self._loads:
+            if self._clock() < failure.until_s:
+                raise failure.error.with_traceback(None)  # it would grow with each time it is raised
+            del self._failures[wanted.id]
+        await self._fly((wanted.id, None), partial(self._load, wanted, self._allowed(wanted)))
+
+    async def load_on(self, model: str, node: str) -> None:
+        """Have one node hold a model, evicting what is idle there; at once where it does."""
+        wanted = self._wanted(model)
+        held = held_by(self._view(node), wanted, self._fleet.learned)
+        if held is None or held.status not in ("loaded", "recovering"):
+            await self._fly((wanted.id, node), partial(self._load, wanted, (node,)))
+
+    async def unload_from(self, model: str, node: str) -> None:
+        """Have one node let a model go, once its requests are finished."""
+        view = self._view(node)
+        held = held_by(view, self._wanted(model), self._fleet.learned)
+        if held is None:
+            raise ModelNotFound(model, hint=f"The node {node} does not list it.")
+        await node_calls.unload(self._outbound, view.spec, held.id)
+        self._poke(node)
+
+    async def move(self, model: str, source: str, target: str) -> None:
+        """Have one node hold what another lets go of afterwards."""
+        await self.load_on(model, target)
+        if source != target:
+            await self.unload_from(model, source)
+
+    async def spread(self, node: str) -> tuple[str, ...]:
+        """Load elsewhere what only this node holds, as before it drains; the names of what was.
+
+        Raises what the first that fits nowhere is refused with.
+        """
+        view = self._view(node)
+        moved = []
+        for replica in view.replicas:
+            wanted = model_of(view, replica, self.catalogue, self._fleet.learned) or self._wanted(replica.id)
+            if not replica.is_servable or self._is_held(wanted, besides=node):
+                continue
+            others = tuple(name for name in self._allowed(wanted) if name != node)
+            await self._fly((wanted.id, f"besides {node}"), partial(self._load, wanted, others))
+            moved.append(wanted.id)
+        return tuple(moved)
+
+    def is_loading(self, model: str) -> bool:
+        """Whether a load of it is under way."""
+        return any(name == model for name, _ in self._loads)
+
+    async def close(self) -> None:
+        """Wait for no load any more; the nodes go on with theirs."""
+        self._is_closing = True
+        tasks = list(self._loads.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _fly(self, key: tuple[str, str | None], work: Work) -> None:
+        """Wait for the one task under this key, begun now or by an earlier caller."""
+        task = self._loads.get(key)
+        if task is None:
+            if self._is_closing:
+                raise ShuttingDown("The gateway is shutting down.")
+            if len(self._loads) >= MAX_LOADS:
+                raise Overloaded(f"{len(self._loads)} models are being loaded already.")
+            task = self._loads[key] = asyncio.create_task(work(), name=f"load {key[0]}")
+            self._fleet.loading.add(key[0])
+            task.add_done_callback(partial(self._landed, key))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if task.cancelled():
+                raise ShuttingDown("The gateway is shutting down.") from None
+            raise
+
+    def _landed(self, key: tuple[str, str | None], task: asyncio.Task[None]) -> None:
+        del self._loads[key]
+        model, node = key
+        if not self.is_loading(model):
+            self._fleet.loading.discard(model)
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            self._failures.pop(model, None)
+        elif isinstance(error, GanglionError) and node is None:
+            self._failures[model] = _Failure(error, self._clock() + self._hold_off_s)
+
+    async def _load(self, model: CatalogueModel, allowed: tuple[str, ...]) -> None:
+        """Give it a place and have it loaded there; where that fails, on the next best node."""
+        tried: set[str] = set()
+        error: GanglionError | None = None
+        while True:
+            claim = await self._places.claim(model, self.catalogue, only=allowed, tried=tried)
+            if isinstance(claim, Infeasible):
+                raise error or nowhere(model.id, claim)
+            try:
+                await self._bring(model, claim.placement)
+                return
+            except GanglionError as failure:
+                node = claim.placement.node
+                logger.warning("node %s did not load %s: %s", node, model.id, failure.message)
+                tried.add(node)
+                error = failure
+            finally:
+                self._places.release(claim)
+
+    async def _bring(self, model: CatalogueModel, placement: Placement) -> None:
+        node = placement.node
+        logger.info("node %s loads %s: %s", node, model.id, placement.why)
+        self._poke(node)
+        is_pinned = node in model.pinned_on
+        name = await node_calls.load(self._outbound, self._spec(node), model, is_pinned=is_pinned)
+        if model.id in self.catalogue.by_id:
+            self._fleet.learn(node, name, model.id)
+        self._poke(node)
+        until_s = self._clock() + SEEN_S
+        while not self._is_seen(node, name):
+            if self._clock() >= until_s:
+                raise ModelLoading(f"The node {node} says that it loaded {model.id!r}, and does not list it.")
+            await self._news.wait(LOOK_AGAIN_S)
+
+    def _is_seen(self, node: str, replica: str) -> bool:
+        view = self._fleet.nodes.get(node)
+        return view is not None and any(each.id == replica and each.is_servable for each in view.replicas)
+
+    def _wanted(self, name: str) -> CatalogueModel:
+        """The catalogue's word, else what nodes that list it say."""
+        known = self.catalogue.by_id.get(name)
+        if known is not None:
+            return known
+        listed = [replica for _, replica in self._listing(name)]
+        if not listed:
+            raise ModelNotFound(name[:200])
+        return CatalogueModel(
+            id=name,
+            memory_mb=max(replica.memory_mb for replica in listed),
+            priority=min(replica.priority for replica in listed),
+        )
+
+    def _allowed(self, model: CatalogueModel) -> tuple[str, ...]:
+        """Where it may go: outside the catalogue only on nodes that list it, whose own its name is."""
+        if model.id in self.catalogue.by_id:
+            return tuple(self._fleet.nodes)
+        return tuple(node for node, _ in self._listing(model.id))
+
+    def _listing(self, name: str) -> list[tuple[str, Replica]]:
+        views = self._fleet.nodes.values()
+        return [(view.name, each) for view in views for each in view.replicas if each.id == name]
+
+    def _is_held(self, model: CatalogueModel, *, besides: str | None = None) -> bool:
+        views = (view for view in self._fleet.nodes.values() if view.takes_work and view.name != besides)
+        held = (held_by(view, model, self._fleet.learned) for view in views)
+        return any(replica is not None and replica.is_servable for replica in held)
+
+    def _view(self, node: str) -> NodeView:
+        view = self._fleet.nodes.get(node)
+        if view is None:
+            names = ", ".join(sorted(self._fleet.nodes)) or "none"
+            raise InvalidValue(f"There is no node {node!r}.", param="node", hint=f"There are: {names}.")
+        return view
+
+    def _spec(self, node: str) -> NodeSpec:
+        return self._view(node).spec

@@ -1,0 +1,156 @@
+"""Gives each load its place, in the order they come, and makes room where somebody idle must leave for it.
+
+Law: a place that was given is counted against its node until the load is over; whoever would have to
+leave is asked for at its node once more before it does.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ganglion.core.errors import GanglionError, UpstreamUnavailable
+from ganglion.gateway import node_calls
+from ganglion.gateway.catalogue import Catalogue, CatalogueModel
+from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.holdings import held_by
+from ganglion.gateway.outbound import Outbound
+from ganglion.gateway.placement import HOLDS, Circumstances, Infeasible, Placement, place, required
+
+logger = logging.getLogger("ganglion.gateway")
+
+PATIENCE_S: Final = 30.0
+"""How long a model waits for somebody to become idle."""
+LOOK_AGAIN_S: Final = 0.5
+"""Without news from the fleet."""
+
+
+class News:
+    """Wakes whoever waits for the fleet to change."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+        fleet.listen(self._tell)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return at the next change, or after so long."""
+        coming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(coming)
+        try:
+            await asyncio.wait((coming,), timeout=timeout_s)
+        finally:
+            self._waiting.discard(coming)
+
+    def _tell(self) -> None:
+        for coming in self._waiting:
+            if not coming.done():
+                coming.set_result(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Claim:
+    """A place that was given."""
+
+    model: str
+    placement: Placement
+
+
+class Places:
+    """The places of a fleet."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        outbound: Outbound,
+        *,
+        poke: Callable[[str], None],
+        news: News,
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._fleet = fleet
+        self._outbound = outbound
+        self._poke = poke
+        self._news = news
+        self._clock = clock
+        self._patience_s = patience_s
+        self._turn = asyncio.Lock()
+        self._claimed: dict[Claim, int] = {}
+
+    async def claim(
+        self, model: CatalogueModel, catalogue: Catalogue, *, only: tuple[str, ...], tried: set[str]
+    ) -> Claim | Infeasible:
+        """A place that is free or was made so; waits for its turn, and while somebody busy is in the way.
+
+        Nodes that make no room are added to `tried`. A claim must be released.
+        """
+        async with self._turn:
+            placement = await self._given(model, catalogue, only, tried)
+            if isinstance(placement, Infeasible):
+                return placement
+            claim = Claim(model.id, placement)
+            self._claimed[claim] = required(model, self._fleet.nodes.values(), self._fleet.learned)
+            return claim
+
+    def release(self, claim: Claim) -> None:
+        """The load is over, one way or the other."""
+        self._claimed.pop(claim, None)
+
+    async def _given(
+        self, model: CatalogueModel, catalogue: Catalogue, only: tuple[str, ...], tried: set[str]
+    ) -> Placement | Infeasible:
+        until_s = self._clock() + self._patience_s
+        busy: frozenset[tuple[str, str]] = frozenset()
+        while True:
+            at = Circumstances(catalogue, self._fleet.learned, self._reserved_mb(catalogue), busy)
+            placement = place(model, self._fleet.nodes, at, only=only, excluded=tried)
+            if isinstance(placement, Placement):
+                try:
+                    met = await self._busy_among(placement)
+                    if not met:
+                        await self._evict(placement)
+                        return placement
+                    busy |= met
+                except GanglionError as error:
+                    logger.warning(
+                        "node %s makes no room for %s: %s", placement.node, model.id, error.message
+                    )
+                    tried.add(placement.node)
+                continue
+            left_s = until_s - self._clock()
+            if not placement.is_passing or left_s <= 0:
+                return placement
+            await self._news.wait(min(left_s, LOOK_AGAIN_S))
+            busy = frozenset()
+
+    def _reserved_mb(self, catalogue: Catalogue) -> dict[str, int]:
+        """What was claimed and does not show at its node yet."""
+        reserved_mb: dict[str, int] = {}
+        for claim, size_mb in self._claimed.items():
+            view = self._fleet.nodes.get(claim.placement.node)
+            model = catalogue.by_id.get(claim.model) or CatalogueModel(id=claim.model)
+            held = None if view is None else held_by(view, model, self._fleet.learned)
+            if held is None or held.status not in HOLDS:
+                node = claim.placement.node
+                reserved_mb[node] = reserved_mb.get(node, 0) + size_mb
+        return reserved_mb
+
+    async def _busy_among(self, placement: Placement) -> frozenset[tuple[str, str]]:
+        """Who of those that would leave has work by now: what the fleet last heard may be seconds old."""
+        if not placement.evictions:
+            return frozenset()
+        spec = self._fleet.nodes[placement.node].spec
+        busy = await node_calls.busy(self._outbound, spec)
+        return frozenset((placement.node, replica) for replica in placement.evictions if replica in busy)
+
+    async def _evict(self, placement: Placement) -> None:
+        for replica in placement.evictions:
+            view = self._fleet.nodes.get(placement.node)
+            if view is None:
+                raise UpstreamUnavailable(f"The node {placement.node} left the fleet.")
+            logger.info("node %s lets %s go to make room", placement.node, replica)
+            await node_calls.unload(self._outbound, view.spec, replica)
+        if placement.evictions:
+            self._poke(placement.node)

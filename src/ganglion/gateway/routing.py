@@ -1,0 +1,241 @@
+"""Which node answers a request. Pure.
+
+Law: a request goes to a node that takes work, holds the model, was not tried, is not being left alone and
+has room; the one whose prefix cache knows the conversation first, else the one that rendezvous hashing
+names, and neither when it carries more than its share. Without a conversation, the least loaded.
+"""
+
+import zlib
+from collections.abc import Mapping, Set
+from typing import Final, Protocol
+
+from ganglion.core.errors import (
+    EngineUnavailable,
+    GanglionError,
+    InsufficientMemory,
+    InsufficientVideoMemory,
+    ModelLoading,
+    ModelNotFound,
+    ModelRecovering,
+    Overloaded,
+    ShuttingDown,
+    UpstreamUnavailable,
+)
+from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused, Translated
+from ganglion.gateway.node import Wire
+from ganglion.gateway.placement import Infeasible
+from ganglion.gateway.routing_table import Entry, Place, RoutingTable
+from ganglion.registry.names import shortened
+
+CARRIED: Final[frozenset[Wire]] = frozenset(("responses", "messages", "ollama"))
+"""Wires whose calls chat completions can carry."""
+LIGHT: Final = 2
+"""So many requests are no load: a conversation does not leave its cache for one neighbour."""
+_MASK: Final = 2**64 - 1
+_KNOWN: Final = 2**64
+
+
+class Loads(Protocol):
+    """How busy nodes are, and which are being left alone; a Fleet says."""
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """Requests of this gateway that run on each node."""
+        ...
+
+    @property
+    def loading(self) -> Set[str]:
+        """Models that this gateway has nodes load just now."""
+        ...
+
+    def is_cooling(self, name: str) -> bool:
+        """Whether a node is being left alone."""
+        ...
+
+
+def route(table: RoutingTable, asked: Asked, loads: Loads, turn: int = 0) -> Decision:
+    """Where a request goes; `turn` decides between nodes that are equal otherwise."""
+    entry = table.entry(asked.model)
+    if entry is None:
+        return Refused(_unknown(asked))
+    place = _pick(entry.ready(asked.wire), asked, loads, turn)
+    if place is not None:
+        return place.chosen
+    return _otherwise(table, entry, asked, loads, turn)
+
+
+def share(total: int, nodes: int) -> int:
+    """How much one of these nodes may carry before a conversation is sent on: a quarter above the mean."""
+    return max(LIGHT, -(-5 * (total + 1) // (4 * nodes)))
+
+
+def _pick(places: tuple[Place, ...], asked: Asked, loads: Loads, turn: int) -> Place | None:
+    tried, in_flight = asked.tried, loads.in_flight
+    free: list[tuple[int, Place]] = []
+    total = 0
+    for place in places:
+        name = place.name
+        if place.is_full or name in tried or loads.is_cooling(name):
+            continue
+        load = in_flight.get(name, 0)
+        if place.cap is not None and load >= place.cap:
+            continue
+        # What the node tells has ours in it: the larger one of the two counts nothing twice.
+        load = place.load if place.load > load else load
+        total += load
+        free.append((load, place))
+    if len(free) < 2:
+        return free[0][1] if free else None
+    if asked.affinity:
+        return _preferred(free, share(total, len(free)), asked.affinity)
+    turn %= len(free)
+    return min(free[turn:] + free[:turn], key=_load)[1]
+
+
+def _load(candidate: tuple[int, Place]) -> int:
+    return candidate[0]
+
+
+def _preferred(free: list[tuple[int, Place]], bound: int, affinity: str) -> Place:
+    key = zlib.crc32(affinity.encode(errors="surrogatepass"))
+    best, best_score = free[0][1], -1
+    for load, place in free:
+        if load >= bound:
+            continue
+        score = ((key ^ place.seed) * 0x9E3779B97F4A7C15) & _MASK
+        score = ((score ^ (score >> 29)) * 0xBF58476D1CE4E5B9) & _MASK
+        score ^= score >> 32
+        if affinity in place.digest:
+            score += _KNOWN
+        if score > best_score:
+            best, best_score = place, score
+    return best
+
+
+def _otherwise(table: RoutingTable, entry: Entry, asked: Asked, loads: Loads, turn: int) -> Decision:
+    """What is left when no node can take the request as it is."""
+    if asked.wire in CARRIED:
+        place = _pick(entry.translating(asked.wire), asked, loads, turn)
+        if place is not None:
+            return place.translated
+    if not entry.is_live:
+        waiting = _waiting(table, entry, loads)
+        if waiting is not None:
+            return waiting
+    fallback = _fallback(table, entry, asked, loads, turn)
+    return fallback or Refused(_why_not(table, entry, asked, loads))
+
+
+def _waiting(table: RoutingTable, entry: Entry, loads: Loads) -> Decision | None:
+    """Nobody has it loaded: whether that will change by itself, or by loading it."""
+    ids = [replica.id for _, replica in entry.found] if entry.model is None else [entry.model.id]
+    for model_id in ids:
+        if model_id in loads.loading:
+            return Cold(model_id)  # whoever comes later waits with the others
+    if entry.is_anywhere("recovering"):
+        return Refused(_recovering(entry))
+    if entry.is_anywhere("loading", "downloading"):
+        return Refused(ModelLoading(f"The model {entry.name!r} is still loading.", param="model"))
+    return _loadable(table, entry)
+
+
+def _loadable(table: RoutingTable, entry: Entry) -> Cold | None:
+    """What a loader is to be asked for; None where no node could take it."""
+    if entry.model is None:
+        # Outside the catalogue a node's own word that it could hold the model is enough.
+        could = (
+            replica.id
+            for index, replica in entry.found
+            if index.view.takes_work and index.view.spec.kind == "ganglion"
+        )
+        replica_id = next(could, None)
+        return Cold(replica_id) if replica_id is not None else None
+    if not entry.model.loadable:
+        return None
+    placement = table.placement(entry.model)
+    is_hopeless = isinstance(placement, Infeasible) and not placement.is_passing
+    return None if is_hopeless else Cold(entry.model.id)
+
+
+def _fallback(
+    table: RoutingTable, entry: Entry, asked: Asked, loads: Loads, turn: int
+) -> Chosen | Translated | Cold | None:
+    """The first of its fallbacks that can answer now, else the first that can be loaded."""
+    cold: Cold | None = None
+    for name in entry.model.fallbacks if entry.model is not None else ():
+        instead = Asked(name, asked.wire, asked.affinity, asked.tried)
+        match route(table, instead, loads, turn):
+            case Chosen() | Translated() as decision:
+                return decision
+            case Cold() as decision:
+                cold = cold or decision
+            case Refused():
+                pass
+    return cold
+
+
+def _why_not(table: RoutingTable, entry: Entry, asked: Asked, loads: Loads) -> GanglionError:
+    if entry.is_live:
+        return _why_not_live(entry, asked, loads)
+    if entry.model is not None and entry.model.loadable:
+        placement = table.placement(entry.model)
+        if isinstance(placement, Infeasible) and placement.lacks_memory:
+            return nowhere(entry.name, placement)
+    away = [index.view for index, replica in entry.found if not index.view.takes_work]
+    for view in away:
+        if view.is_healthy:
+            return ShuttingDown(f"The node {view.name}, which holds {entry.name!r}, is draining.")
+    if away:
+        return _unavailable(entry, away[0].name)
+    if entry.model is not None and table.indices:
+        return UpstreamUnavailable(f"No node holds the model {entry.name!r} just now.", param="model")
+    return _unknown(asked)
+
+
+def _why_not_live(entry: Entry, asked: Asked, loads: Loads) -> GanglionError:
+    places = (*entry.ready(asked.wire), *(entry.translating(asked.wire) if asked.wire in CARRIED else ()))
+    if not places:
+        return EngineUnavailable(
+            f"No node that holds {entry.name!r} speaks the {asked.wire} wire.",
+            param="model",
+            extras={"wire": asked.wire},
+        )
+    left = [place for place in places if place.name not in asked.tried and not loads.is_cooling(place.name)]
+    if left:
+        return Overloaded(
+            f"Every node that holds {entry.name!r} has as many requests as it may.",
+            param="model",
+            extras={"queue_depth": sum(loads.in_flight.get(place.name, 0) for place in left)},
+        )
+    if entry.is_anywhere("recovering"):
+        return _recovering(entry)
+    return _unavailable(entry, places[0].name)
+
+
+def nowhere(name: str, outcome: Infeasible) -> GanglionError:
+    """The error of a model that no node can take."""
+    if not outcome.lacks_memory:
+        return UpstreamUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
+    kind = InsufficientVideoMemory if outcome.is_video else InsufficientMemory
+    return kind(
+        f"The model {name!r} fits on no node: {outcome.words}.",
+        free_mb=outcome.free_mb,
+        required_mb=outcome.required_mb,
+        hint="ganglion fleet plan shows what goes where.",
+    )
+
+
+def _recovering(entry: Entry) -> ModelRecovering:
+    return ModelRecovering(f"The model {entry.name!r} is being started again.", param="model")
+
+
+def _unavailable(entry: Entry, node: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(
+        f"The node {node}, which holds {entry.name!r}, cannot be reached, and no other holds it.",
+        param="model",
+        extras={"node": node},
+    )
+
+
+def _unknown(asked: Asked) -> ModelNotFound:
+    return ModelNotFound(shortened(asked.model), hint="GET /v1/models lists what there is.")

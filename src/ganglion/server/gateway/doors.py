@@ -1,0 +1,114 @@
+"""The routes about the fleet itself: how it is, who joins and leaves, and what operators move."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ganglion.gateway.decision import Chooser
+from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.loader import FleetLoader
+from ganglion.gateway.membership import Membership
+from ganglion.server.drain import Gate
+from ganglion.server.gateway.operations import drain, move
+from ganglion.server.gateway.overview import overview_of
+from ganglion.server.http import json_response, read_json
+from ganglion.server.settings import ServerSettings
+from ganglion.wire import fleet as fleet_wire
+from ganglion.wire import health
+from ganglion.wire import overview as overview_wire
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDoors:
+    """What answers about the fleet; `promised` are the models that the catalogue names."""
+
+    fleet: Fleet
+    chooser: Chooser
+    membership: Membership
+    loader: FleetLoader
+    settings: ServerSettings
+    gate: Gate
+    promised: Callable[[], frozenset[str]]
+    began_s: float
+
+    def routes(self) -> list[BaseRoute]:
+        """Where they stand."""
+        return [
+            Route("/fleet", self.every),
+            Route("/health", self.health),
+            Route("/health/ready", self.ready),
+            Route("/fleet/join", self.join, methods=["POST"]),
+            Route("/fleet/leave", self.leave, methods=["POST"]),
+            Route("/fleet/drain", self.drain, methods=["POST"]),
+            Route("/fleet/move", self.move, methods=["POST"]),
+            Route("/fleet/load", self.load, methods=["POST"]),
+        ]
+
+    async def every(self, _: Request) -> Response:
+        """`GET /fleet`."""
+        return json_response(overview_wire.encode(self._overview()))
+
+    async def health(self, _: Request) -> Response:
+        """`GET /health`."""
+        overview = self._overview()
+        return json_response(
+            overview_wire.encode(
+                overview_wire.GatewayHealth(
+                    status=overview.status,
+                    uptime_s=round(time.monotonic() - self.began_s, 3),
+                    draining=self.gate.is_draining,
+                    nodes=overview_wire.NodeCount(
+                        sum(node.healthy for node in overview.nodes), len(overview.nodes)
+                    ),
+                    unservable=overview.unservable,
+                )
+            )
+        )
+
+    async def ready(self, _: Request) -> Response:
+        """`GET /health/ready`: whether anything could be answered here."""
+        if not self.gate.is_draining and any(view.takes_work for view in self.fleet.nodes.values()):
+            return json_response(health.probe("ok"))
+        status: health.NodeStatus = "draining" if self.gate.is_draining else "loading"
+        return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
+
+    async def join(self, request: Request) -> Response:
+        """`POST /fleet/join`."""
+        asked = fleet_wire.parse_join(await self._body(request))
+        return json_response(fleet_wire.encode(self.membership.join(asked)))
+
+    async def leave(self, request: Request) -> Response:
+        """`POST /fleet/leave`."""
+        asked = fleet_wire.parse_leave(await self._body(request))
+        self.membership.leave(asked)
+        return _done(f"{asked.name} has left")
+
+    async def drain(self, request: Request) -> Response:
+        """`POST /fleet/drain`."""
+        asked = overview_wire.parse_drain(await self._body(request))
+        return _done(*await drain(self.fleet, self.loader, self.chooser, asked))
+
+    async def move(self, request: Request) -> Response:
+        """`POST /fleet/move`."""
+        asked = overview_wire.parse_move(await self._body(request))
+        return _done(*await move(self.fleet, self.loader, asked))
+
+    async def load(self, request: Request) -> Response:
+        """`POST /fleet/load`."""
+        asked = overview_wire.parse_load(await self._body(request))
+        await self.loader.load(asked.model)
+        return _done(f"{asked.model} is loaded")
+
+    def _overview(self) -> overview_wire.FleetOverview:
+        return overview_of(self.fleet, self.chooser, self.promised())
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_json(request.scope, request.receive, self.settings)
+
+
+def _done(*steps: str) -> Response:
+    return json_response(overview_wire.encode(overview_wire.Done(steps=steps)))

@@ -1,0 +1,64 @@
+"""What an operator moves: a node out of service, a model from node to node."""
+
+from ganglion.core.errors import GanglionError, InvalidValue, ModelNotFound
+from ganglion.gateway.decision import Asked, Chooser, Chosen, Translated
+from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.loader import FleetLoader
+from ganglion.gateway.node import NodeView
+from ganglion.wire.overview import Drain, Move
+
+
+async def drain(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked: Drain) -> list[str]:
+    """Give a node no new work, and have what only it held loaded elsewhere; what runs on it goes on."""
+    view = _node(fleet, asked.node)
+    fleet.rest(view.name, is_resting=not asked.undo)
+    if asked.undo:
+        return [f"{view.name} takes work again"]
+    steps = [f"{view.name} takes no new work"]
+    for replica in view.replicas:
+        if not replica.is_servable:
+            continue
+        if isinstance(chooser.choose(Asked(replica.id, "chat")), Chosen | Translated):
+            steps.append(f"{replica.id} is served elsewhere")
+            continue
+        try:
+            await loader.load(replica.id)
+            steps.append(f"{replica.id} was loaded elsewhere")
+        except GanglionError as error:
+            steps.append(f"{replica.id} is served by nobody else: {error.message}")
+    return steps
+
+
+async def move(fleet: Fleet, loader: FleetLoader, asked: Move) -> list[str]:
+    """Load a model on a node, and then let the others go of it, unless they shall keep it."""
+    target = _node(fleet, asked.node)
+    others = [view for view in _holders(fleet, asked.model) if view.name != target.name]
+    if not others and not any(True for _ in _holders(fleet, asked.model)) and not loader.knows(asked.model):
+        raise ModelNotFound(asked.model)
+    await loader.load_on(asked.model, target.name)
+    steps = [f"{asked.model} is loaded on {target.name}"]
+    for view in () if asked.keep else others:
+        await loader.unload_from(asked.model, view.name)
+        steps.append(f"{view.name} has let it go")
+    return steps
+
+
+def _holders(fleet: Fleet, model: str) -> list[NodeView]:
+    return [
+        view
+        for view in fleet.nodes.values()
+        if any(
+            replica.is_servable and (replica.id == model or model in replica.aliases)
+            for replica in view.replicas
+        )
+    ]
+
+
+def _node(fleet: Fleet, name: str) -> NodeView:
+    view = fleet.nodes.get(name)
+    if view is None:
+        there = ", ".join(sorted(fleet.nodes)) or "none"
+        raise InvalidValue(
+            f"There is no node {name!r} in this fleet.", param="node", hint=f"There are: {there}."
+        )
+    return view

@@ -1,0 +1,26 @@
+"""What an operator decides about a gateway."""
+
+from dataclasses import dataclass, field
+
+from ganglion.gateway.catalogue import Catalogue
+from ganglion.gateway.node import NodeSpec
+from ganglion.server.settings import ServerSettings
+from ganglion.server.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """Everything that a gateway needs; the command line fills it."""
+
+    server: ServerSettings
+    nodes: tuple[NodeSpec, ...] = ()
+    catalogue: Catalogue = field(default_factory=Catalogue)
+    storage: Storage | None = None
+    """Where responses, conversations, keys and usage are kept; None for nowhere."""
+    node_key: str | None = None
+    lease_s: float = 5.0
+    poll_s: float = 2.0
+    connect_s: float = 3.0
+    first_byte_s: float = 900.0
+    idle_s: float = 300.0
+    workers: int = 1

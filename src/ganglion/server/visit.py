@@ -1,0 +1,84 @@
+"""Whose request it is, and what a gateway says of it.
+
+Law: these headers are read here and by nobody else; below the layer that judges a key no door sees them.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import Request
+from ganglion.gateway import trusted
+
+# No space: the tenant is part of a salt, in which one stands before the steering.
+_NAME: Final = re.compile(rb"[!-~]{0,128}")
+_AFFINITY: Final = re.compile(rb"[0-9a-f]{0,64}")
+_PRIORITY: Final = re.compile(rb"-?[0-9]{1,4}")
+MOST_URGENT: Final = -1000
+LEAST_URGENT: Final = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """A request's owner, and what whoever vouches for it adds."""
+
+    tenant: str = ""
+    key_id: str = ""
+    """Names the client's key at the gateway, without being it."""
+    priority: int | None = None
+    """The most urgent that it may be; None leaves it to the request."""
+    affinity: str = ""
+    wants_usage: bool = False
+    """End streams with the counts of what they took."""
+
+    def urgency(self, asked: int) -> int:
+        """The priority that it gets, whatever it asks for."""
+        return asked if self.priority is None else max(asked, self.priority)
+
+    def bounded(self, request: Request) -> Request:
+        """The request as it may run."""
+        priority = self.urgency(request.priority)
+        affinity = self.affinity or request.affinity
+        if priority == request.priority and affinity == request.affinity:
+            return request
+        return replace(request, priority=priority, affinity=affinity)
+
+
+NOBODY: Final = Visit()
+
+Values = Callable[[bytes], bytes | None]
+"""The first value under a name, in lower case."""
+
+
+def vouched(values: Values, tenant: str) -> Visit:
+    """What a gateway says of a request; `tenant` is its own, for calls that it makes for nobody.
+
+    Raises InvalidValue for what no gateway of ours sends.
+    """
+    named = _read(values, trusted.TENANT, _NAME, "at most 128 visible characters")
+    priority = _read(values, trusted.PRIORITY, _PRIORITY, "a whole number")
+    return Visit(
+        tenant=tenant if named is None else named,
+        key_id=_read(values, trusted.KEY, _NAME, "at most 128 visible characters") or "",
+        priority=None if priority is None else max(MOST_URGENT, min(LEAST_URGENT, int(priority))),
+        affinity=_read(values, trusted.AFFINITY, _AFFINITY, "at most 64 hexadecimal digits") or "",
+        wants_usage=values(trusted.USAGE) == b"1",
+    )
+
+
+def harmless(values: Values, tenant: str) -> Visit:
+    """What anybody may say where there are no keys: it binds nobody but the request itself."""
+    told = vouched(values, tenant)
+    return Visit(tenant, affinity=told.affinity, wants_usage=told.wants_usage)
+
+
+def _read(values: Values, name: bytes, pattern: re.Pattern[bytes], expected: str) -> str | None:
+    value = values(name)
+    if value is None:
+        return None
+    if not pattern.fullmatch(value):
+        shown = name.decode()
+        raise InvalidValue(f"Expected {expected} in the header '{shown}'.", param=shown)
+    return value.decode()

@@ -1,0 +1,23 @@
+"""Routes as an app, wrapped in what every request passes."""
+
+from collections.abc import Callable, Sequence
+
+from starlette.routing import BaseRoute, Router
+from starlette.types import ASGIApp, Scope
+
+from ganglion.server.drain import Gate
+from ganglion.server.refusals import Refusals
+from ganglion.server.request_log import RequestLog
+
+
+def wrapped(
+    routes: Sequence[BaseRoute],
+    gate: Gate,
+    *,
+    identity: Callable[[ASGIApp], ASGIApp],
+    may_name: Callable[[Scope], bool] = lambda scope: True,
+) -> ASGIApp:
+    """From the outside: each request is named and logged, refused in its wire's words, and `identity` says
+    whose it is; `may_name` says whose own name for a request is taken over."""
+    router = Router(list(routes), redirect_slashes=False)
+    return RequestLog(Refusals(identity(router)), gate, may_name)
