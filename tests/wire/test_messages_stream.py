@@ -200,6 +200,14 @@ blocks = st.lists(
 )
 
 
+def test_a_prompt_that_is_counted_only_at_the_end_is_told_at_the_end() -> None:
+    events = [Started(0), Opened(0, "text"), Delta(0, "Hi"), Closed(0), FINISHED]
+    told = {frame.event: json.loads(frame.data) for frame in frames_of(PLAIN, events)}
+    assert told["message_start"]["message"]["usage"]["input_tokens"] == 0
+    usage = told["message_delta"]["usage"]
+    assert (usage["input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"]) == (3, 4, 3)
+
+
 def pieces(text: str, places: list[int]) -> list[str]:
     borders = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
     return [text[start:end] for start, end in pairwise(borders)]

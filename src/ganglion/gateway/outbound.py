@@ -146,28 +146,33 @@ class Outbound:
         headers: Iterable[tuple[bytes, bytes]] = (),
         body: bytes = b"",
     ) -> AsyncGenerator[Incoming, None]:
-        """A response whose head is there; raises UpstreamUnavailable."""
+        """A response whose head is there; raises UpstreamUnavailable, Unreached where nothing was sent."""
         pool = self._pools.of(spec)
-        connection = pool.take() or await pool.connect()
-        incoming = Incoming(connection)
-        target = pool.address.prefix + path
-        connection.request(
-            request_bytes(
-                spec,
-                pool.address.authority,
-                method=method,
-                target=target,
-                headers=headers,
-                body=body,
-            ),
-            incoming,
+        data = request_bytes(
+            spec,
+            pool.address.authority,
+            method=method,
+            target=pool.address.prefix + path,
+            headers=headers,
+            body=body,
         )
+        kept = pool.take()
+        incoming = Incoming(kept or await pool.connect())
         try:
-            await incoming.begun()
+            incoming.connection.request(data, incoming)
+            try:
+                await incoming.begun()
+            except UpstreamUnavailable:
+                if kept is None:
+                    raise
+                # A kept connection may have been closed over there while the request was on its way.
+                incoming = Incoming(await pool.connect())
+                incoming.connection.request(data, incoming)
+                await incoming.begun()
             yield incoming
         finally:
             if not incoming.is_over:
-                connection.abort()
+                incoming.connection.abort()
 
     async def call(
         self,

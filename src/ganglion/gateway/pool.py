@@ -18,6 +18,10 @@ IDLE_S = 10.0
 """Shorter than a node keeps one: a request should not meet a connection that is just being closed."""
 
 
+class Unreached(UpstreamUnavailable):
+    """Nothing was sent, so somebody else may be asked without asking twice."""
+
+
 class Pool:
     """Connections to one address."""
 
@@ -44,7 +48,7 @@ class Pool:
         return None
 
     async def connect(self, timeout_s: float = CONNECT_S) -> UpstreamConnection:
-        """A new connection; raises UpstreamUnavailable."""
+        """A new connection; raises Unreached."""
         loop = asyncio.get_running_loop()
         address = self.address
         try:
@@ -60,9 +64,9 @@ class Pool:
                     )
         except (OSError, UnicodeError) as error:  # the latter for names that no resolver takes
             why = str(error) or "it did not answer in time"
-            raise UpstreamUnavailable(f"{address.authority} cannot be reached: {why}.") from None
+            raise Unreached(f"{address.authority} cannot be reached: {why}.") from None
         if not connection.is_usable:
-            raise UpstreamUnavailable(f"{address.authority} closed the connection at once.")
+            raise Unreached(f"{address.authority} closed the connection at once.")
         self._all.add(connection)
         return connection
 

@@ -23,6 +23,8 @@ LogitBias = Annotated[
 StopString = Annotated[str, Meta(min_length=1, max_length=512)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 TokenCount = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+CacheKey = Annotated[str, Meta(max_length=512)]
+"""Names what a request belongs with, so that its prompt meets the cache that knows it."""
 ModelName = Annotated[str, Meta(min_length=1, max_length=1024)]
 
 # llama.cpp reads the last uint32 as "choose one for me", so seeds are folded below it.

@@ -20,7 +20,6 @@ HARMLESS = frozenset(
         "metadata",
         "service_tier",
         "safety_identifier",
-        "prompt_cache_key",
         "prompt_cache_retention",
         "guided_decoding_backend",
     }

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from ganglion.core.request import Effort
 from ganglion.wire.chat.tools import AnyTool, ToolChoice
 from ganglion.wire.constraint import ConstraintFields
-from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, ModelName, StreamOptions, TokenCount
+from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, CacheKey, ModelName, StreamOptions, TokenCount
 from ganglion.wire.logprobs import AlternativeCount
 from ganglion.wire.steering import AskedSteering
 
@@ -137,3 +137,4 @@ class ChatBody(ConstraintFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    prompt_cache_key: CacheKey | None = None

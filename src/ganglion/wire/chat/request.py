@@ -89,6 +89,7 @@ def parse(body: bytes, arrival: Arrival) -> ChatCall:
         keep_markers=arrival.keep_markers,
         wants_readout=bool(asked.readout),
         steering=steering_of(asked.steering),
+        affinity=asked.prompt_cache_key or "",
     )
     check_token_counts(request.min_tokens, request.max_tokens)
     reply = Reply(

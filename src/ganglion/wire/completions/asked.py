@@ -6,7 +6,7 @@ from msgspec import Meta
 
 from ganglion.core.request import JsonValue
 from ganglion.wire.constraint import ConstraintFields
-from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, ModelName, StreamOptions, TokenId
+from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, CacheKey, ModelName, StreamOptions, TokenId
 from ganglion.wire.logprobs import AlternativeCount
 from ganglion.wire.steering import AskedSteering
 
@@ -42,3 +42,4 @@ class CompletionBody(ConstraintFields, frozen=True, kw_only=True):
     prompt_logprobs: AlternativeCount | None = None
     readout: bool | None = None
     steering: AskedSteering | None = None
+    prompt_cache_key: CacheKey | None = None

@@ -98,6 +98,7 @@ def _request(asked: CompletionBody, arrival: Arrival) -> Request:
         keep_markers=True,
         wants_readout=bool(asked.readout),
         steering=steering_of(asked.steering),
+        affinity=asked.prompt_cache_key or "",
     )
 
 

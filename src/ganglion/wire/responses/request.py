@@ -176,6 +176,7 @@ def call_of(
         priority=body.priority or 0,
         tenant=arrival.tenant,
         keep_markers=arrival.keep_markers,
+        affinity=body.prompt_cache_key or "",
     )
     reply = Reply(
         response=_response(asked, arrival),
