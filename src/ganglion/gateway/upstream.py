@@ -44,6 +44,8 @@ class UpstreamConnection(asyncio.Protocol):
         self.requests = 0
         """How many it has carried: the first one on a connection cannot have met an old, dying one."""
         self.idle_since_s = 0.0
+        self.on_full: Callable[[bool], None] | None = None
+        """Hears that what was written waits unsent, and that it does not any more."""
         self._is_tunnel = False
 
     def _reset(self) -> None:
@@ -103,6 +105,14 @@ class UpstreamConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are, and do not say so
+
+    def pause_writing(self) -> None:
+        if self.on_full is not None:
+            self.on_full(True)
+
+    def resume_writing(self) -> None:
+        if self.on_full is not None:
+            self.on_full(False)
 
     def connection_lost(self, exc: Exception | None) -> None:
         sink, self._sink = self._sink, None

@@ -1,0 +1,81 @@
+"""A request as it is put to one node: its words, our names for it, and never the client's key."""
+
+from dataclasses import dataclass
+
+from ganglion.gateway import heads
+from ganglion.gateway.judging import Errand
+from ganglion.gateway.lines import Line
+from ganglion.gateway.peek import with_fields, with_model_query
+from ganglion.gateway.trusted import AFFINITY, KEY, PRIORITY, REQUEST_ID, TENANT
+
+_BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What goes to a node, and whether it asks for a usage chunk that the client does not want."""
+
+    data: bytes
+    takes_usage: bool = False
+
+
+def question(errand: Errand, line: Line, model: str | None) -> Question:
+    """The bytes for a node that names the model so; None leaves everything as the client wrote it."""
+    call, peeked = errand.call, errand.peeked
+    body, query = call.body, call.target.query
+    is_ours = line.spec.kind == "ganglion"
+    takes_usage = False
+    if peeked is not None and model is not None:
+        renamed = None if model == peeked.model else model
+        takes_usage = not is_ours and _is_counted_by_chunk(errand)
+        if call.method == b"GET":
+            query = query if renamed is None else with_model_query(query, renamed)
+        elif renamed is not None or takes_usage:
+            body = with_fields(body, model=renamed, asks_usage=takes_usage)
+    has_length = body or call.method not in _BODYLESS
+    data = b"".join(
+        (
+            # The parser of answers cannot know that one to HEAD has no body; the front leaves it out.
+            b"GET" if call.method == b"HEAD" else call.method,
+            b" ",
+            line.prefix,
+            call.target.encoded,
+            b"?" + query if query else b"",
+            line.head,
+            _ours(errand) if is_ours else _foreign(errand),
+            b"content-length: %d\r\n\r\n" % len(body) if has_length else b"\r\n",
+            body,
+        )
+    )
+    return Question(data, takes_usage)
+
+
+def _is_counted_by_chunk(errand: Errand) -> bool:
+    peeked = errand.peeked
+    if peeked is None or errand.route.wire not in ("chat", "completions"):
+        return False
+    return peeked.is_stream and not peeked.asks_usage
+
+
+def _foreign(errand: Errand) -> bytes:
+    call = errand.call
+    forwarded = heads.to_foreign(call.headers, call.named.get(b"connection"))
+    return b"%b%b: %b\r\n" % (forwarded, REQUEST_ID, errand.request_id.encode())
+
+
+def _ours(errand: Errand) -> bytes:
+    call, identity = errand.call, errand.identity
+    lines = b"%b%b: %b\r\n%b: %b\r\n%b: %b\r\n%b: %d\r\n" % (
+        heads.to_ours(call.headers, call.named.get(b"connection")),
+        REQUEST_ID,
+        errand.request_id.encode(),
+        TENANT,
+        heads.value_of(identity.tenant),
+        KEY,
+        heads.value_of(identity.key_id),
+        PRIORITY,
+        identity.priority,
+    )
+    if errand.affinity:
+        lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())
+    return lines + heads.socket_lines(call.headers) if call.is_socket else lines

@@ -1,0 +1,171 @@
+"""One try of a request on one node: what it answers, held while the request could still go elsewhere.
+
+Law: a node's count in the fleet is raised when the try begins and lowered once, however it ends.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from ganglion.core.errors import UpstreamUnavailable
+from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.heads import header_of
+from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.streams import ForeignEvents, Lines, OurEvents, Passing, Plain
+from ganglion.gateway.upstream import Headers, UpstreamConnection
+
+if TYPE_CHECKING:
+    from ganglion.gateway.routes import Words
+
+MAX_HELD_BYTES = 256 * 2**10
+"""An answer up to this size is passed on when it is whole: a node that dies in it was never heard."""
+
+
+class Hearer(Protocol):
+    """Whoever tries; hears one of `whole`, `streamed` and `lost` last, and `streams` before `streamed`."""
+
+    words: "Words"
+    takes_usage: bool
+    """Whether only we want the usage chunk of a stranger's stream."""
+
+    def heard(self, attempt: "Attempt") -> None:
+        """Something came."""
+        ...
+
+    def whole(self, attempt: "Attempt", body: bytes) -> None:
+        """The whole answer is there."""
+        ...
+
+    def streams(self, attempt: "Attempt", data: bytes) -> None:
+        """More of an answer that is passed on as it comes."""
+        ...
+
+    def streamed(self, attempt: "Attempt", data: bytes) -> None:
+        """The last of it."""
+        ...
+
+    def switched(self, attempt: "Attempt") -> None:
+        """The connection is a WebSocket's now."""
+        ...
+
+    def lost(self, attempt: "Attempt", error: UpstreamUnavailable) -> None:
+        """The node broke off; `stream` says whether that is in the middle of one."""
+        ...
+
+
+class Attempt:
+    """Hears one node's answer for one request."""
+
+    __slots__ = (
+        "_fleet",
+        "_hearer",
+        "_is_counted",
+        "_parts",
+        "_size_bytes",
+        "connection",
+        "headers",
+        "heard_s",
+        "is_desk",
+        "is_sent",
+        "is_tunnel",
+        "spec",
+        "status",
+        "stream",
+    )
+
+    def __init__(self, hearer: Hearer, spec: NodeSpec, fleet: Fleet, *, is_desk: bool) -> None:
+        self._hearer = hearer
+        self._fleet = fleet
+        self.spec = spec
+        self.is_desk = is_desk
+        self.connection: UpstreamConnection | None = None
+        self.status = 0
+        self.headers: Headers = []
+        self.stream: Passing | None = None
+        self.heard_s = 0.0
+        """When it was last heard of, on the front's coarse clock."""
+        self.is_sent = False
+        self.is_tunnel = False
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._is_counted = not is_desk
+        if self._is_counted:
+            fleet.in_flight[spec.name] = fleet.in_flight.get(spec.name, 0) + 1
+
+    def send(self, connection: UpstreamConnection, data: bytes, now_s: float) -> None:
+        """Put the request to the node."""
+        self.connection = connection
+        self.heard_s = now_s
+        self.is_sent = True
+        connection.request(data, self)
+
+    def release(self) -> None:
+        """It is over; nothing more is heard."""
+        if self._is_counted:
+            self._is_counted = False
+            self._fleet.in_flight[self.spec.name] -= 1
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.abort()
+
+    def head(self, status: int, headers: Headers) -> None:
+        """For the connection."""
+        self.status, self.headers = status, headers
+        self._hearer.heard(self)
+        if status == 101:
+            self.is_tunnel = True
+            self._hearer.switched(self)
+            return
+        if status == 200:
+            self.stream = self._stream_of(headers)
+        if self.stream is None and int(header_of(headers, b"content-length") or 0) > MAX_HELD_BYTES:
+            self.stream = Plain()
+
+    def _stream_of(self, headers: Headers) -> Passing | None:
+        if header_of(headers, b"content-encoding") not in (None, b"identity"):
+            return Plain()
+        kind = (header_of(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
+        if kind == b"text/event-stream":
+            if self.is_desk or self.spec.kind == "ganglion":
+                return OurEvents()
+            return ForeignEvents(self._hearer.words, takes_usage=self._hearer.takes_usage)
+        return Lines() if kind == b"application/x-ndjson" else None
+
+    def body(self, data: bytes, *, is_end: bool) -> None:
+        """For the connection."""
+        self._hearer.heard(self)
+        if is_end:
+            self.connection = None  # it is free, and may be another's by now
+        if self.stream is None:
+            self._hold(data, is_end=is_end)
+            return
+        try:
+            data = self.stream.feed(data)
+        except UpstreamUnavailable as error:
+            self._hearer.lost(self, error)
+            return
+        if is_end:
+            self._hearer.streamed(self, data)
+        elif data:
+            self._hearer.streams(self, data)
+
+    def _hold(self, data: bytes, *, is_end: bool) -> None:
+        if self.is_tunnel:
+            self._hearer.streams(self, data)
+            return
+        if is_end:
+            self._hearer.whole(self, b"".join((*self._parts, data)) if self._parts else data)
+            return
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes > MAX_HELD_BYTES:
+            held, self._parts = b"".join(self._parts), []
+            self.stream = Plain()
+            self._hearer.streams(self, self.stream.feed(held))
+
+    def lost(self, error: Exception | None) -> None:
+        """For the connection."""
+        self.connection = None
+        why = f": {error}" if error is not None and str(error) else ""
+        told = UpstreamUnavailable(
+            f"The node {self.spec.name!r} broke off{why}.", extras={"node": self.spec.name}
+        )
+        self._hearer.lost(self, told)

@@ -1,0 +1,50 @@
+"""How requests fail, in the words of each wire: as a whole response, and in the middle of a stream."""
+
+import msgspec
+
+from ganglion.core.errors import GanglionError, InvalidApiKey
+from ganglion.gateway.routes import Words
+from ganglion.gateway.upstream import Headers
+from ganglion.wire import errors, messages
+from ganglion.wire.frame import Frame, sse
+from ganglion.wire.ollama import errors as ollama_errors
+from ganglion.wire.responses import errors as responses_errors
+
+_encode = msgspec.json.Encoder().encode
+
+
+def refusal(words: Words, error: GanglionError, request_id: str) -> tuple[int, bytes]:
+    """The status and body of a response that is nothing but an error."""
+    match words:
+        case "messages":
+            return messages.status_of(error), messages.told(error, request_id)
+        case "ollama":
+            return error.status, ollama_errors.envelope(error)
+        case "responses":
+            return error.status, responses_errors.envelope(error)
+        case "openai":
+            return error.status, errors.envelope(error)
+
+
+def refusal_headers(error: GanglionError) -> Headers:
+    """The headers that go with it."""
+    headers = [(b"content-type", b"application/json")]
+    if error.retry_after_s is not None:
+        headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    if isinstance(error, InvalidApiKey):
+        headers.append((b"www-authenticate", b"Bearer"))
+    return headers
+
+
+def last_event(words: Words, error: GanglionError, request_id: str) -> bytes:
+    """What ends a stream that broke; nothing else may follow it."""
+    match words:
+        case "messages":
+            return sse(Frame(messages.told(error, request_id), "error"))
+        case "ollama":
+            return ollama_errors.envelope(error) + b"\n"
+        case "responses":
+            told = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+            return sse(Frame(_encode(told), "error"))
+        case "openai":
+            return sse(Frame(errors.envelope(error)))

@@ -1,0 +1,171 @@
+"""The gateway's public port: who is connected, how much is under way, and what took too long."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import count
+
+from ganglion.core.errors import GanglionError
+from ganglion.gateway.admission import Gatekeeper
+from ganglion.gateway.client_connection import ClientConnection
+from ganglion.gateway.decision import Chooser
+from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.front_log import FrontLog
+from ganglion.gateway.gateway_metrics import GatewayMetrics
+from ganglion.gateway.lines import Lines
+from ganglion.gateway.loading import Loader
+from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.pool import Pools
+from ganglion.gateway.quarantine import Quarantine
+
+logger = logging.getLogger("ganglion.gateway")
+
+TICK_S = 0.5
+"""How finely timeouts are kept: one walk over all connections costs less than a timer for each request."""
+
+Guard = Callable[[bytes | None, bytes | None, bool], GanglionError | None]
+"""Judges the Host and the Origin of a request; the last argument says that it changes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrontSettings:
+    """Bounds on what clients may do."""
+
+    max_body_bytes: int = 8 * 2**20
+    max_connections: int = 8192
+    head_s: float = 30.0
+    body_s: float = 60.0
+    keep_alive_s: float = 75.0
+    first_byte_s: float = 900.0
+    """A node that has said nothing by then is given up."""
+    idle_s: float = 300.0
+    """And one that says nothing more for as long."""
+    stall_s: float = 30.0
+    """A client that reads nothing for as long is cut."""
+    guard: Guard | None = None
+    cors_origins: frozenset[str] = frozenset()
+    """Whose pages may read answers, in lower case; `*` for all."""
+    log: Callable[[str], object] | None = None
+    """Takes lines of the request log, many at a time; None for none."""
+    is_json_log: bool = False
+
+
+class Front:
+    """Everything that the connections share; `connection` makes one."""
+
+    def __init__(
+        self,
+        settings: FrontSettings,
+        *,
+        fleet: Fleet,
+        chooser: Chooser,
+        gatekeeper: Gatekeeper,
+        loader: Loader | None,
+        pools: Pools,
+        desk: NodeSpec,
+        metrics: GatewayMetrics,
+        poke: Callable[[str], None] = lambda name: None,
+    ) -> None:
+        self.settings = settings
+        self.fleet = fleet
+        self.chooser = chooser
+        self.gatekeeper = gatekeeper
+        self.loader = loader
+        self.pools = pools
+        self.desk = desk
+        self.metrics = metrics
+        self.poke = poke
+        """Told the name of a node that could not be reached, so that somebody looks."""
+        self.log = FrontLog(settings.log, is_json=settings.is_json_log)
+        self.lines = Lines(pools)
+        self.quarantine = Quarantine()
+        self.connections: set[ClientConnection] = set()
+        self.in_flight = 0
+        self.is_draining = False
+        self.now_s = time.monotonic()
+        """Coarse: as of the last tick."""
+        self._idle = asyncio.Event()
+        self._alone = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reaper: asyncio.Task[None] | None = None
+        self._id_prefix = secrets.token_hex(8)
+        self._ids = count()
+        metrics.in_flight = fleet.in_flight
+
+    def connection(self) -> ClientConnection:
+        """A new client's; the factory for `loop.create_server`."""
+        if self._reaper is None:
+            self._reaper = asyncio.get_running_loop().create_task(self._reap())
+        return ClientConnection(self)
+
+    def new_id(self) -> str:
+        """A name for a request that no other has."""
+        return f"{self._id_prefix}{next(self._ids):016x}"
+
+    def opened(self, connection: ClientConnection) -> None:
+        """A client came."""
+        self.connections.add(connection)
+        self._alone.clear()
+        self.metrics.connections += 1
+
+    def closed(self, connection: ClientConnection) -> None:
+        """A client left."""
+        self.connections.discard(connection)
+        self.metrics.connections -= 1
+        if not self.connections:
+            self._alone.set()
+
+    def ended(self) -> None:
+        """A request is over."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Have something waited for; the front awaits it in turn."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def drain(self) -> None:
+        """Take no new work; what runs goes on."""
+        self.is_draining = True
+        for connection in tuple(self.connections):
+            connection.close_if_idle()
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+        while self.in_flight:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Cut every client, and with it whatever runs for it."""
+        self.is_draining = True
+        for connection in tuple(self.connections):
+            connection.abort()
+        tasks = [*self._tasks, *([] if self._reaper is None else [self._reaper])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._reaper = None
+        if self.connections:  # a cut connection is told so in the next round of the loop
+            await self._alone.wait()
+        self.log.flush()
+
+    async def _reap(self) -> None:
+        while True:
+            self.now_s = now_s = time.monotonic()
+            self.log.tick()
+            for connection in tuple(self.connections):
+                try:
+                    connection.check(now_s)
+                except Exception:  # one connection's fault must not be every one's
+                    logger.exception("a connection could not be checked")
+                    with contextlib.suppress(Exception):
+                        connection.abort()
+            await asyncio.sleep(TICK_S)

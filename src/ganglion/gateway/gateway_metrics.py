@@ -1,0 +1,158 @@
+"""What `/metrics` says of the gateway, counted in plain numbers and turned into metrics only when asked.
+
+Reason: a labelled metric of the library costs a microsecond a touch, and a request touches ten.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Mapping
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+
+from ganglion.core.events import Usage
+
+_SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
+_MAX_LABELS = 1024
+"""Pairs of tenant and model with counts of their own; the rest share one."""
+_OTHERS = ("other", "other")
+
+Labels = tuple[str, ...]
+
+
+class Spread:
+    """One histogram's counts."""
+
+    __slots__ = ("counts", "total")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(_SECONDS) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one."""
+        self.counts[bisect_left(_SECONDS, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """As the text format has them: each with all below it."""
+        running, told = 0, []
+        for bound, count in zip((*map(str, _SECONDS), "+Inf"), self.counts, strict=True):
+            running += count
+            told.append((bound, float(running)))
+        return told
+
+
+class GatewayMetrics:
+    """Every count of one front; `registry` is where they are told."""
+
+    def __init__(self, registry: CollectorRegistry | None = None) -> None:
+        self.registry = CollectorRegistry() if registry is None else registry
+        self.connections = 0
+        self.events = 0
+        self.in_flight: Mapping[str, int] = {}
+        """By node; the fleet's own counts."""
+        self._requests: dict[tuple[str, int, str], int] = {}
+        self._refused: dict[str, int] = {}
+        self._retries: dict[str, int] = {}
+        self._failures: dict[str, int] = {}
+        self._broken: dict[str, int] = {}
+        self._spent: dict[tuple[str, str], list[int]] = {}
+        self._first_byte_s: dict[str, Spread] = {}
+        self._duration_s: dict[str, Spread] = {}
+        self.registry.register(self)
+
+    def ended(self, wire: str, status: int, node: str, duration_s: float) -> None:
+        """A request is over."""
+        key = (wire, status, node)
+        self._requests[key] = self._requests.get(key, 0) + 1
+        spread = self._duration_s.get(wire)
+        if spread is None:
+            spread = self._duration_s[wire] = Spread()
+        spread.observe(duration_s)
+
+    def begun(self, wire: str, after_s: float) -> None:
+        """The first byte of an answer left."""
+        spread = self._first_byte_s.get(wire)
+        if spread is None:
+            spread = self._first_byte_s[wire] = Spread()
+        spread.observe(after_s)
+
+    def spent(self, tenant: str, model: str, usage: Usage) -> None:
+        """Tokens of one answer."""
+        counts = self._spent.get((tenant, model))
+        if counts is None:
+            key = (tenant, model) if len(self._spent) < _MAX_LABELS else _OTHERS
+            counts = self._spent.setdefault(key, [0, 0, 0])
+        counts[0] += usage.prompt_tokens
+        counts[1] += usage.completion_tokens
+        counts[2] += usage.cached_tokens
+
+    def refused(self, reason: str) -> None:
+        """A request was not let in; `reason` is the code of an error."""
+        self._refused[reason] = self._refused.get(reason, 0) + 1
+
+    def retried(self, node: str) -> None:
+        """A request leaves a node for another."""
+        self._retries[node] = self._retries.get(node, 0) + 1
+
+    def failed(self, node: str) -> None:
+        """A node could not be reached, or broke off."""
+        self._failures[node] = self._failures.get(node, 0) + 1
+
+    def broke(self, wire: str) -> None:
+        """An answer broke off after its first byte."""
+        self._broken[wire] = self._broken.get(wire, 0) + 1
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Everything as it stands; copies first, since a thread may ask while the loop counts."""
+        requests = CounterMetricFamily(
+            "ganglion_gateway_requests", "Requests answered.", labels=("wire", "status", "node")
+        )
+        for (wire, status, node), count in self._requests.copy().items():
+            requests.add_metric((wire, str(status), node), count)
+        yield requests
+        yield from self._counters()
+        yield from self._gauges()
+        for name, words, spreads in (
+            ("first_byte", "From the request to the first byte of its answer.", self._first_byte_s),
+            ("duration", "From the request to the end of its answer.", self._duration_s),
+        ):
+            family = HistogramMetricFamily(f"ganglion_gateway_{name}_seconds", words, labels=("wire",))
+            for wire, spread in spreads.copy().items():
+                family.add_metric((wire,), spread.buckets(), spread.total)
+            yield family
+
+    def _counters(self) -> Iterator[Metric]:
+        for name, words, label, counts in (
+            ("refused", "Requests that were not let in.", "reason", self._refused),
+            ("retries", "Requests that left a node for another.", "node", self._retries),
+            ("upstream_failures", "Times a node was not there, or broke off.", "node", self._failures),
+            ("broken_streams", "Answers that broke off after their first byte.", "wire", self._broken),
+        ):
+            counter = CounterMetricFamily(f"ganglion_gateway_{name}", words, labels=(label,))
+            for value, count in counts.copy().items():
+                counter.add_metric((value,), count)
+            yield counter
+        for place, kind in enumerate(("prompt", "completion", "cached")):
+            family = CounterMetricFamily(
+                f"ganglion_gateway_{kind}_tokens", f"Tokens, {kind}.", labels=("tenant", "model")
+            )
+            for labels, spent in self._spent.copy().items():
+                family.add_metric(labels, spent[place])
+            yield family
+        yield CounterMetricFamily("ganglion_gateway_events", "Events passed on.", value=self.events)
+
+    def _gauges(self) -> Iterator[Metric]:
+        in_flight = GaugeMetricFamily(
+            "ganglion_gateway_in_flight", "Requests that run on each node.", labels=("node",)
+        )
+        for node, count in dict(self.in_flight).items():
+            in_flight.add_metric((node,), count)
+        yield in_flight
+        yield GaugeMetricFamily(
+            "ganglion_gateway_connections", "Clients that are connected.", value=self.connections
+        )

@@ -1,0 +1,159 @@
+"""The heads of requests and responses: what is passed on, what is ours to say, and what is dropped.
+
+Law: a client's identity, its hop-by-hop headers and everything named x-ganglion-* end here; so do an
+upstream's cookies. An upstream's encoding is never asked for: whatever is compressed cannot be counted.
+"""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+
+from ganglion.gateway.trusted import PREFIX
+from ganglion.gateway.upstream import Headers
+
+_HOP_BY_HOP = frozenset(
+    (
+        b"connection",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"content-length",
+    )
+)
+_DROPPED = _HOP_BY_HOP | frozenset(
+    (
+        b"host",
+        b"authorization",
+        b"x-api-key",
+        b"cookie",
+        b"origin",
+        b"referer",
+        b"expect",
+        b"accept-encoding",
+        b"x-request-id",
+        b"request-id",
+        b"forwarded",
+        b"x-forwarded-for",
+        b"x-forwarded-host",
+        b"x-forwarded-port",
+        b"x-forwarded-prefix",
+        b"x-forwarded-proto",
+        b"x-real-ip",
+    )
+)
+_TO_FOREIGN = frozenset(
+    (
+        b"accept",
+        b"content-type",
+        b"user-agent",
+        b"traceparent",
+        b"tracestate",
+        b"idempotency-key",
+        b"anthropic-version",
+        b"anthropic-beta",
+    )
+)
+"""All that a stranger is told."""
+_DROPPED_BACK = _HOP_BY_HOP | frozenset((b"x-request-id", b"request-id", b"set-cookie", b"alt-svc"))
+_TOKENS = (b"keep-alive", b"close", b"upgrade", b"")
+_SOCKET = (b"upgrade",)
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+LAST_CHUNK = b"0\r\n\r\n"
+
+
+def _phrase(status: int) -> str:
+    try:
+        return HTTPStatus(status).phrase
+    except ValueError:
+        return "Overloaded" if status == 529 else "Unknown"
+
+
+_LINES = {status: f"HTTP/1.1 {status} {_phrase(status)}\r\n".encode() for status in range(100, 600)}
+
+
+def named_by_connection(value: bytes | None) -> frozenset[bytes]:
+    """The headers that a Connection header makes hop-by-hop."""
+    if value is None:
+        return frozenset()
+    names = (name.strip().lower() for name in value.split(b","))
+    return frozenset(name for name in names if name not in _TOKENS)
+
+
+def to_ours(headers: Headers, connection: bytes | None) -> bytes:
+    """A client's headers as our nodes get them."""
+    named = named_by_connection(connection)
+    return b"".join(
+        [
+            b"%b: %b\r\n" % header
+            for header in headers
+            if header[0] not in _DROPPED and header[0] not in named and not header[0].startswith(PREFIX)
+        ]
+    )
+
+
+def to_foreign(headers: Headers, connection: bytes | None) -> bytes:
+    """A client's headers as strangers get them."""
+    named = named_by_connection(connection)
+    return b"".join(
+        [b"%b: %b\r\n" % header for header in headers if header[0] in _TO_FOREIGN and header[0] not in named]
+    )
+
+
+def socket_lines(headers: Headers) -> bytes:
+    """What asks for a WebSocket; the rest of its headers travel as any others do."""
+    asked = [header for header in headers if header[0] in _SOCKET]
+    return b"connection: upgrade\r\n" + b"".join([b"%b: %b\r\n" % header for header in asked])
+
+
+def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], own: bytes) -> bytes:
+    """A response's head: `own` are our lines, framing among them."""
+    headers = list(headers)
+    named: frozenset[bytes] = frozenset()
+    for name, value in headers:
+        if name == b"connection":
+            named |= named_by_connection(value)
+    kept = [
+        b"%b: %b\r\n" % header
+        for header in headers
+        if header[0] not in _DROPPED_BACK
+        and header[0] not in named
+        and not header[0].startswith((PREFIX, b"access-control-"))
+    ]
+    line = _LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
+    return b"".join((line, *kept, own, b"\r\n"))
+
+
+def switching_head(headers: Headers, own: bytes) -> bytes:
+    """The answer that turns a connection into a WebSocket."""
+    kept = [b"%b: %b\r\n" % header for header in headers if header[0].startswith(b"sec-websocket-")]
+    return b"".join((_LINES[101], b"connection: upgrade\r\nupgrade: websocket\r\n", *kept, own, b"\r\n"))
+
+
+def value_of(text: str) -> bytes:
+    """Text as the value of a header, whatever it holds."""
+    if text.isascii() and text.isprintable():
+        return text.encode()
+    return text.encode("ascii", "backslashreplace").replace(b"\r", b"\\r").replace(b"\n", b"\\n")
+
+
+def header_of(headers: Headers, name: bytes) -> bytes | None:
+    """The first value of a header; `name` is lower case."""
+    for key, value in headers:
+        if key == name:
+            return value
+    return None
+
+
+def is_sane_id(value: bytes) -> bool:
+    """Whether a client's name for its request is one that we take over."""
+    return len(value) <= 64 and value.translate(None, b"-_").isalnum()
+
+
+def chunk(data: bytes) -> bytes:
+    """A piece of a chunked body."""
+    return b"%x\r\n%b\r\n" % (len(data), data)

@@ -1,0 +1,69 @@
+"""Whether a request may come in, and what it asks for: all that is decided before anybody is waited for."""
+
+from dataclasses import dataclass
+
+from ganglion.core.errors import MissingParameter, NotAllowed, RequestQuarantined
+from ganglion.gateway.admission import Gatekeeper, Identity
+from ganglion.gateway.affinity import affinity_of
+from ganglion.gateway.call import Call, presented_key
+from ganglion.gateway.peek import Peeked, peek, peek_query
+from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.routes import Route
+
+NOBODY = Identity("")
+"""Whoever looks at a public page."""
+
+
+@dataclass(slots=True)
+class Errand:
+    """A request that may come in."""
+
+    call: Call
+    route: Route
+    request_id: str
+    identity: Identity = NOBODY
+    peeked: Peeked | None = None
+    """None where no model answers."""
+    affinity: str = ""
+
+    @property
+    def model(self) -> str:
+        """As the client names it; empty where it names none."""
+        return "" if self.peeked is None else self.peeked.model
+
+
+def identify(errand: Errand, gatekeeper: Gatekeeper) -> None:
+    """Find out whose request it is; raises InvalidApiKey, NotAllowed."""
+    access = errand.route.access
+    if access == "public":
+        return
+    identity = errand.identity = gatekeeper.identify(presented_key(errand.call.named))
+    is_allowed = access == "key" or identity.role in ("admin", access)
+    if not is_allowed:
+        raise NotAllowed("This key may not do that.", hint="It takes a key of role admin.")
+    if errand.call.is_socket and (identity.is_limited or identity.models is not None):
+        # What is asked inside a socket is neither counted nor judged by name here.
+        raise NotAllowed("This key has limits, and may not open sockets.", hint="POST to /v1/responses.")
+
+
+def understand(errand: Errand, quarantine: Quarantine) -> Peeked:
+    """Read what is asked; raises InvalidJson, MissingParameter, NotAllowed, RequestQuarantined."""
+    call, route, identity = errand.call, errand.route, errand.identity
+    assert route.wire is not None
+    if call.method == b"GET":
+        peeked = peek_query(call.target.query)
+    else:
+        peeked = peek(route.wire, call.body, generates=route.generates)
+    errand.peeked = peeked
+    # A response that continues another one may leave its model out, and the desk finds it.
+    if not peeked.model and (not route.is_desk or identity.models is not None):
+        raise MissingParameter(
+            "The parameter 'model' is required.", param="model", hint="GET /v1/models lists them."
+        )
+    if identity.models is not None and peeked.model not in identity.models:
+        raise NotAllowed(f"This key may not ask for the model {peeked.model[:200]!r}.", param="model")
+    if peeked.parts:
+        errand.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
+    if quarantine.holds(identity.tenant, call.target.path, call.body):
+        raise RequestQuarantined("This request took down two nodes, and is not tried again for a while.")
+    return peeked

@@ -1,0 +1,279 @@
+"""What the gateway must know of a request's body, read without reading the rest of it.
+
+Law: a body whose other fields are wrong still names its model: the node that gets it says what is wrong.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import parse_qsl, urlencode
+
+import msgspec
+from msgspec import Raw, Struct
+
+from ganglion.core.errors import InvalidJson
+from ganglion.gateway.node import Wire
+
+DEFAULT_ANSWER_TOKENS = 2048
+"""Reserved for an answer whose request does not bound it."""
+_MAX_TOKENS = 2**31
+_MAX_CHOICES = 128
+_BYTES_A_TOKEN = 4
+_PROMPT_PREFIX_BYTES = 256
+"""Of a prompt that only grows: short enough to be there at the first turn already."""
+
+Part = bytes | str
+_encode = msgspec.json.encode
+
+
+@dataclass(frozen=True, slots=True)
+class Peeked:
+    """What a body says."""
+
+    model: str
+    is_stream: bool = False
+    asks_usage: bool = False
+    """Whether the client wants the usage chunk of a stream for itself."""
+    tokens: int = 0
+    """A bound on what the answer and its prompt will take."""
+    parts: tuple[Part, ...] = ()
+    """What names its conversation; empty for none."""
+
+
+class _Options(Struct):
+    include_usage: bool | None = None
+
+
+class _Metadata(Struct):
+    user_id: str | None = None
+
+
+class _Numbers(Struct):
+    num_predict: int | None = None
+
+
+class _Role(Struct):
+    role: str = ""
+
+
+class _Chat(Struct):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _Options | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    n: int | None = None
+    messages: list[Raw] | None = None
+    prompt_cache_key: str | None = None
+
+
+class _Completions(Struct):
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: _Options | None = None
+    max_tokens: int | None = None
+    n: int | None = None
+    best_of: int | None = None
+    prompt: Raw | None = None
+
+
+class _Messages(Struct):
+    model: str | None = None
+    stream: bool | None = None
+    max_tokens: int | None = None
+    system: Raw | None = None
+    messages: list[Raw] | None = None
+    metadata: _Metadata | None = None
+
+
+class _Responses(Struct):
+    model: str | None = None
+    stream: bool | None = None
+    max_output_tokens: int | None = None
+    instructions: Raw | None = None
+    input: str | list[Raw] | None = None
+    previous_response_id: str | None = None
+    conversation: Raw | None = None
+    prompt_cache_key: str | None = None
+
+
+class _Ollama(Struct):
+    model: str | None = None
+    stream: bool | None = None
+    options: _Numbers | None = None
+    messages: list[Raw] | None = None
+    system: Raw | None = None
+    prompt: str | None = None
+
+
+class _Named(Struct):
+    model: str | None = None
+
+
+def _bound(tokens: int | None) -> int:
+    return DEFAULT_ANSWER_TOKENS if tokens is None or tokens < 0 else min(tokens, _MAX_TOKENS)
+
+
+def _choices(count: int | None) -> int:
+    return 1 if count is None else max(1, min(count, _MAX_CHOICES))
+
+
+_role = msgspec.json.Decoder(_Role)
+
+
+def _opening(messages: list[Raw] | None) -> tuple[bytes, ...]:
+    """The first turn: what a system says, and what is asked under it."""
+    if not messages:
+        return ()
+    first = bytes(messages[0])
+    if len(messages) == 1:
+        return (first,)
+    try:
+        is_prelude = _role.decode(first).role in ("system", "developer")
+    except msgspec.DecodeError:
+        is_prelude = False
+    return (first, bytes(messages[1])) if is_prelude else (first,)
+
+
+def _chat(asked: _Chat) -> Peeked:
+    most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
+    return Peeked(
+        asked.model or "",
+        bool(asked.stream),
+        asked.stream_options is not None and bool(asked.stream_options.include_usage),
+        _bound(most) * _choices(asked.n),
+        (asked.prompt_cache_key,) if asked.prompt_cache_key else _opening(asked.messages),
+    )
+
+
+def _completions(asked: _Completions) -> Peeked:
+    return Peeked(
+        asked.model or "",
+        bool(asked.stream),
+        asked.stream_options is not None and bool(asked.stream_options.include_usage),
+        _bound(asked.max_tokens) * max(_choices(asked.n), _choices(asked.best_of)),
+        () if asked.prompt is None else (bytes(asked.prompt)[:_PROMPT_PREFIX_BYTES],),
+    )
+
+
+def _messages(asked: _Messages) -> Peeked:
+    user = "" if asked.metadata is None else asked.metadata.user_id or ""
+    # Claude Code names its session here, and moves its cache marks from message to message.
+    if "session" in user:
+        parts: tuple[Part, ...] = (user,)
+    else:
+        parts = (bytes(asked.system) if asked.system is not None else b"", *_opening(asked.messages))
+    return Peeked(asked.model or "", bool(asked.stream), False, _bound(asked.max_tokens), parts)
+
+
+def _responses(asked: _Responses) -> Peeked:
+    return Peeked(
+        asked.model or "",
+        bool(asked.stream),
+        False,
+        _bound(asked.max_output_tokens),
+        _responses_parts(asked),
+    )
+
+
+def _responses_parts(asked: _Responses) -> tuple[Part, ...]:
+    if asked.prompt_cache_key:
+        return (asked.prompt_cache_key,)
+    if asked.conversation is not None:
+        return (bytes(asked.conversation),)
+    # Each turn continues another response: only the desk knows where they all began.
+    if asked.previous_response_id is not None:
+        return ()
+    instructions = b"" if asked.instructions is None else bytes(asked.instructions)
+    opening = (asked.input,) if isinstance(asked.input, str) else _opening(asked.input)
+    return (instructions, *opening)
+
+
+def _ollama(asked: _Ollama) -> Peeked:
+    most = None if asked.options is None else asked.options.num_predict
+    parts: tuple[Part, ...] = _opening(asked.messages)
+    if asked.prompt is not None:
+        parts = (bytes(asked.system or b""), asked.prompt[:_PROMPT_PREFIX_BYTES])
+    return Peeked(asked.model or "", asked.stream is not False, False, _bound(most), parts)
+
+
+def _named(asked: _Named) -> Peeked:
+    return Peeked(asked.model or "")
+
+
+T = TypeVar("T", bound=Struct)
+
+
+def _reader(kind: type[T], project: Callable[[T], Peeked]) -> Callable[[bytes], Peeked]:
+    decode = msgspec.json.Decoder(kind).decode
+    return lambda body: project(decode(body))
+
+
+_READERS: dict[Wire, Callable[[bytes], Peeked]] = {
+    "chat": _reader(_Chat, _chat),
+    "completions": _reader(_Completions, _completions),
+    "messages": _reader(_Messages, _messages),
+    "responses": _reader(_Responses, _responses),
+    "ollama": _reader(_Ollama, _ollama),
+}
+_read_name = _reader(_Named, _named)
+_fields = msgspec.json.Decoder(dict[str, Raw])
+_text = msgspec.json.Decoder(str)
+
+
+def peek(wire: Wire, body: bytes, *, generates: bool) -> Peeked:
+    """What a body asks for; the model may be missing. Raises InvalidJson."""
+    try:
+        peeked = _READERS.get(wire, _read_name)(body)
+    except msgspec.ValidationError:
+        peeked = Peeked(_model_of(body), tokens=DEFAULT_ANSWER_TOKENS)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidJson(f"The body is not JSON: {error}.") from None
+    tokens = (peeked.tokens if generates else 0) + len(body) // _BYTES_A_TOKEN
+    return Peeked(peeked.model, peeked.is_stream, peeked.asks_usage, tokens, peeked.parts)
+
+
+def peek_query(query: bytes) -> Peeked:
+    """What a query asks for."""
+    return Peeked(dict(_pairs(query)).get("model", ""))
+
+
+def _model_of(body: bytes) -> str:
+    try:
+        return _text.decode(_fields.decode(body).get("model", b'""'))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return ""
+
+
+def _pairs(query: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(query.decode("latin-1"), keep_blank_values=True, max_num_fields=64)
+    except ValueError:
+        return []
+
+
+def with_fields(body: bytes, *, model: str | None, asks_usage: bool) -> bytes:
+    """The body with its model named as a node names it, and with usage asked for; all else as it was."""
+    try:
+        fields = _fields.decode(body)
+    except msgspec.DecodeError:
+        return body  # an array, say: the node refuses it
+    if model is not None:
+        fields["model"] = Raw(_encode(model))
+    if asks_usage:
+        fields["stream_options"] = Raw(_encode(_asking(fields.get("stream_options"))))
+    return _encode(fields)
+
+
+def _asking(options: Raw | None) -> dict[str, Raw]:
+    try:
+        known = {} if options is None else _fields.decode(options)
+    except msgspec.DecodeError:
+        known = {}
+    return {**known, "include_usage": Raw(b"true")}
+
+
+def with_model_query(query: bytes, model: str) -> bytes:
+    """The query with its model named as a node names it."""
+    pairs = [(name, value) for name, value in _pairs(query) if name != "model"]
+    return urlencode([*pairs, ("model", model)]).encode()

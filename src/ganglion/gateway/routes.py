@@ -1,0 +1,126 @@
+"""Which call is which: who may make it, in which words it is refused, and whether a node answers it."""
+
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from ganglion.core.errors import InvalidRequest
+from ganglion.gateway.node import Wire
+
+Words = Literal["openai", "responses", "messages", "ollama"]
+"""How a wire tells errors."""
+Access = Literal["public", "key", "node", "admin"]
+
+_SAFE_IN_PATH = "/:@!$&'()*+,;=~-._"
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One call of the gateway."""
+
+    label: str
+    """What metrics and the log call it: bounded, unlike paths."""
+    words: Words = "openai"
+    access: Access = "key"
+    wire: Wire | None = None
+    """What routing is asked for; None where no model answers."""
+    is_desk: bool = True
+    """Only the desk answers it, whatever the nodes can do."""
+    generates: bool = False
+    """Whether an answer is as long as the client lets it be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request line asks for."""
+
+    path: bytes
+    """Decoded, as the table has it."""
+    query: bytes
+    """As it came, without its question mark."""
+    encoded: bytes
+    """The path as it goes upstream: read there in the one way in which it was judged here."""
+
+
+def parse_target(url: bytes) -> Target:
+    """The path and query of a request line; raises InvalidRequest."""
+    if not url.startswith(b"/"):
+        scheme, _, rest = url.partition(b"://")
+        if scheme.lower() not in (b"http", b"https"):
+            raise InvalidRequest("The request line names no path.")
+        url = b"/" + rest.partition(b"/")[2]
+    if b"#" in url:
+        raise InvalidRequest("The request line holds a fragment.")
+    path, _, query = url.partition(b"?")
+    if b"%" not in path:
+        return Target(path, query, path)
+    path = unquote_to_bytes(path)
+    return Target(path, query, quote_from_bytes(path, _SAFE_IN_PATH).encode())
+
+
+def _model(wire: Wire, words: Words = "openai", *, generates: bool = False) -> Route:
+    return Route(wire, words, wire=wire, is_desk=False, generates=generates)
+
+
+_RESPONSES = Route("responses", "responses", wire="responses", generates=True)
+_COUNTED = Route("responses", "responses", wire="responses")
+_PUBLIC = Route("page", access="public")
+_ADMIN = Route("admin", access="admin")
+_NODE = Route("admin", access="node")
+_OLLAMA_ADMIN = Route("admin", "ollama", access="admin")
+
+_TABLE: dict[tuple[bytes, bytes], Route] = {
+    (b"POST", b"/v1/chat/completions"): _model("chat", generates=True),
+    (b"POST", b"/v1/completions"): _model("completions", generates=True),
+    (b"POST", b"/v1/embeddings"): _model("embeddings"),
+    (b"POST", b"/v1/rerank"): _model("rerank"),
+    (b"POST", b"/v1/score"): _model("score"),
+    (b"POST", b"/v1/messages"): _model("messages", "messages", generates=True),
+    (b"POST", b"/v1/messages/count_tokens"): _model("prompt", "messages"),
+    (b"POST", b"/tokenize"): _model("prompt"),
+    (b"POST", b"/detokenize"): _model("prompt"),
+    (b"POST", b"/apply_template"): _model("prompt"),
+    (b"GET", b"/tokenizer_info"): _model("prompt"),
+    (b"GET", b"/v1/readout/manifest"): _model("prompt"),
+    (b"POST", b"/api/chat"): _model("ollama", "ollama", generates=True),
+    (b"POST", b"/api/generate"): _model("ollama", "ollama", generates=True),
+    (b"POST", b"/api/embed"): _model("ollama", "ollama"),
+    (b"POST", b"/api/embeddings"): _model("ollama", "ollama"),
+    (b"POST", b"/v1/responses"): _RESPONSES,
+    (b"POST", b"/v1/responses/compact"): _RESPONSES,
+    (b"POST", b"/v1/responses/input_tokens"): _COUNTED,
+    (b"POST", b"/fleet/join"): _NODE,
+    (b"POST", b"/fleet/leave"): _NODE,
+    **{
+        (method, path): _PUBLIC
+        for method in (b"GET", b"HEAD")
+        for path in (b"/", b"/docs", b"/health/live", b"/health/ready")
+    },
+    **{
+        (method, path): _OLLAMA_ADMIN
+        for method in (b"POST", b"DELETE")
+        for path in (b"/api/pull", b"/api/push", b"/api/create", b"/api/copy", b"/api/delete")
+    },
+}
+
+_ADMIN_ROOTS = (b"/fleet", b"/models", b"/metrics", b"/discovery")
+_BY_PREFIX: tuple[tuple[bytes, Route], ...] = (
+    (b"/v1/responses", Route("responses", "responses")),
+    (b"/v1/messages", Route("other", "messages")),
+    (b"/api/", Route("other", "ollama")),
+)
+_OTHER = Route("other")
+
+
+def route_of(method: bytes, path: bytes) -> Route:
+    """What a call is; whatever the table does not know is the desk's to answer or refuse."""
+    found = _TABLE.get((method, path))
+    if found is not None:
+        return found
+    # By prefix and not by segment: `/fleetwide` is nobody's, and refused either way.
+    if path.startswith(_ADMIN_ROOTS):
+        return _ADMIN
+    for prefix, route in _BY_PREFIX:
+        if path.startswith(prefix):
+            return route
+    return _OTHER

@@ -1,0 +1,267 @@
+"""An upstream's stream as it passes: whole events only, counted, and with what only we asked for taken out.
+
+Law: whatever the splits, the client gets the upstream's own bytes, less the usage that it did not ask for.
+"""
+
+from typing import Protocol
+
+from ganglion.core.errors import InvalidRequest, UpstreamUnavailable
+from ganglion.core.events import Usage
+from ganglion.gateway.routes import Words
+from ganglion.gateway.spending import read_told, usage_of_body, usage_told
+from ganglion.gateway.trusted import USAGE
+from ganglion.wire.fleet import parse_usage
+
+MAX_EVENT_BYTES = 8 * 2**20
+_COMMENT = b": " + USAGE + b" "
+_TAIL_BYTES = 512
+_MARKS = (b'"usage":{', b'"usage": {')
+_OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
+_MESSAGES_ENDS = (b"event: message_stop", b"event:message_stop")
+
+
+class Passing(Protocol):
+    """A stream on its way through."""
+
+    usage: Usage | None
+    """As far as it was told."""
+    events: int
+    has_events: bool
+    """Whether an error can be told in its middle."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may leave now; raises UpstreamUnavailable for an event that has no end."""
+        ...
+
+    def end(self) -> bytes:
+        """What is left at the end."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the wire's own last event came, or nothing says that one should."""
+        ...
+
+
+class _Whole:
+    """Bytes held until a boundary, without joining them at each read."""
+
+    __slots__ = ("_parts", "_size_bytes", "_tail")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._tail = b""
+
+    def hold(self, data: bytes) -> None:
+        if data:
+            self._parts.append(data)
+            self._size_bytes += len(data)
+            self._tail = (self._tail + data)[-3:]
+            if self._size_bytes > MAX_EVENT_BYTES:
+                raise UpstreamUnavailable(f"The node sent an event of more than {MAX_EVENT_BYTES} bytes.")
+
+    def joined(self, data: bytes) -> bytes:
+        data = b"".join((*self._parts, data))
+        self._parts.clear()
+        self._size_bytes, self._tail = 0, b""
+        return data
+
+    @property
+    def tail(self) -> bytes:
+        return self._tail
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+
+def _end_of_events(data: bytes) -> int:
+    """How much of it is whole events."""
+    if data.endswith(b"\n\n"):
+        return len(data)
+    end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
+    windows = data.rfind(b"\n\r\n", end)
+    return end if windows < 0 else windows + 3
+
+
+class _Events:
+    """Whole server-sent events; what is done with them is for those below."""
+
+    __slots__ = ("_held", "events", "usage")
+    has_events = True
+
+    def __init__(self) -> None:
+        self._held = _Whole()
+        self.usage: Usage | None = None
+        self.events = 0
+
+    def feed(self, data: bytes) -> bytes:
+        held = self._held
+        if held:
+            if not _end_of_events(held.tail + data):
+                held.hold(data)
+                return b""
+            data = held.joined(data)
+        end = _end_of_events(data)
+        if end != len(data):
+            held.hold(data[end:])
+            if not end:
+                return b""
+            data = data[:end]
+        self.events += data.count(b"\n\n") or 1
+        return self._read(data)
+
+    def end(self) -> bytes:
+        return self._held.joined(b"")
+
+    def _read(self, data: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class OurEvents(_Events):
+    """Of a node of ours or the desk: usage is the very last event, a comment."""
+
+    __slots__ = ()
+
+    def _read(self, data: bytes) -> bytes:
+        if not data.endswith(b"}\n\n"):
+            return data
+        last = data.rfind(b"\n\n", 0, len(data) - 2)
+        start = 0 if last < 0 else last + 2
+        if not data.startswith(_COMMENT, start):
+            return data
+        try:
+            self.usage = parse_usage(data[start + len(_COMMENT) : -2])
+        except InvalidRequest:
+            return data
+        self.events -= 1
+        return data[:start]
+
+    @property
+    def is_finished(self) -> bool:
+        # A node of ours ends what failed with the wire's own error event.
+        return True
+
+
+class ForeignEvents(_Events):
+    """Of somebody else's server: usage is in a chunk of its own, and its end is not taken on trust."""
+
+    __slots__ = ("_ends", "_is_finished", "_takes_usage")
+
+    def __init__(self, words: Words, *, takes_usage: bool) -> None:
+        super().__init__()
+        self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
+        self._takes_usage = takes_usage
+        self._is_finished = False
+
+    def _read(self, data: bytes) -> bytes:
+        for mark in _MARKS:
+            at = data.find(mark)
+            while at >= 0:
+                start, end = _event_at(data, at)
+                if self._is_ours_alone(data[start:end]):
+                    data = data[:start] + data[end:]
+                    end = start
+                at = data.find(mark, end)
+        if not self._is_finished:
+            tail = data[-_TAIL_BYTES:]
+            self._is_finished = (
+                data.startswith(self._ends)
+                or any(b"\n" + end in tail for end in self._ends)
+                or _is_error(tail)
+            )
+        return data
+
+    def end(self) -> bytes:
+        return self._read(super().end())
+
+    def _is_ours_alone(self, event: bytes) -> bool:
+        """Note what an event says of usage, and whether it says nothing else."""
+        told = read_told(_data_of(event))
+        if told is None:
+            return False
+        self.usage = usage_told(told, self.usage)
+        return self._takes_usage and told.choices == [] and told.usage is not None
+
+    @property
+    def is_finished(self) -> bool:
+        return self._is_finished
+
+
+def _event_at(data: bytes, at: int) -> tuple[int, int]:
+    """Where the event around a place begins and ends; the data is whole events."""
+    starts, ends = [0], [len(data)]
+    for blank in (b"\n\n", b"\n\r\n"):
+        before, after = data.rfind(blank, 0, at), data.find(blank, at)
+        if before >= 0:
+            starts.append(before + len(blank))
+        if after >= 0:
+            ends.append(after + len(blank))
+    return max(starts), min(ends)
+
+
+def _data_of(event: bytes) -> bytes:
+    lines = (line.removesuffix(b"\r") for line in event.split(b"\n"))
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+
+
+def _is_error(tail: bytes) -> bool:
+    """Whether the last event tells of an error: that too is an end."""
+    lines = tail.rstrip().rpartition(b"\n")[2]
+    return lines.startswith((b'data: {"error"', b'data: {"type":"error"', b'data:{"error"', b"error:"))
+
+
+class Lines:
+    """JSON, a line each, as Ollama streams it: the last one has the counts."""
+
+    __slots__ = ("_held", "events", "usage")
+    has_events = True
+
+    def __init__(self) -> None:
+        self._held = _Whole()
+        self.usage: Usage | None = None
+        self.events = 0
+
+    def feed(self, data: bytes) -> bytes:
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._held.hold(data)
+            return b""
+        whole = self._held.joined(data[:end]) if self._held else data[:end]
+        self._held.hold(data[end:])
+        self.events += whole.count(b"\n")
+        if b'"eval_count"' in whole:
+            told = read_told(whole[whole.rfind(b"\n", 0, -1) + 1 :])
+            self.usage = self.usage if told is None else usage_told(told, self.usage)
+        return whole
+
+    def end(self) -> bytes:
+        return self._held.joined(b"")
+
+    @property
+    def is_finished(self) -> bool:
+        return True
+
+
+class Plain:
+    """Any other body that is too large to hold: only its last part is looked at."""
+
+    __slots__ = ("_tail", "events", "usage")
+    has_events = False
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self.usage: Usage | None = None
+        self.events = 0
+
+    def feed(self, data: bytes) -> bytes:
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        return data
+
+    def end(self) -> bytes:
+        self.usage = usage_of_body(self._tail)
+        return b""
+
+    @property
+    def is_finished(self) -> bool:
+        return True
