@@ -42,12 +42,14 @@ from ganglion.core.request import (
     ToolUse,
 )
 from ganglion.engines.echo import EchoEngine
+from ganglion.engines.echo_script import Script
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.node import FOREIGN, NodeSpec, Replica
 from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.remote import RemoteDeadlines
+from played_engine import PlayedEngine
 
 SSE = b"text/event-stream"
 NOWHERE = "http://127.0.0.1:9"
@@ -156,6 +158,16 @@ async def test_our_node_is_told_whose_request_it_is_and_a_foreign_one_is_not(roo
     assert ours.header(b"x-ganglion-affinity") == room.chooser.asked[0].affinity.encode() != b""
     assert theirs.header(b"authorization") == b"Bearer open"
     assert b"ganglion" not in theirs.heads[0]
+
+
+async def test_our_node_believes_its_gateway(room: Room) -> None:
+    engine = PlayedEngine([Script(reply="Hello.")])
+    async with listening(engine, api_keys=("client's",), gateway_keys=("gateway's",)) as url:
+        room.put("a", url, api_key="gateway's")
+        assert await room.text(priority=7, affinity="thread 5") == "Hello."
+    (heard,) = engine.requests
+    assert (heard.tenant, heard.priority) == ("anna", 7)
+    assert heard.affinity == room.chooser.asked[0].affinity
 
 
 async def test_the_turns_of_a_conversation_have_one_affinity_and_others_another(room: Room) -> None:

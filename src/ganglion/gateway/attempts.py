@@ -98,6 +98,8 @@ class Attempts:
 
     def broke(self, spec: NodeSpec, error: GanglionError) -> None:
         """Note that a node failed, before or while it answered."""
+        if error.status < 500:  # it answered, if only that the client is wrong
+            self._fleet.succeeded(spec.name)
         is_foreign = spec.kind != "ganglion"
         if isinstance(error, UpstreamUnavailable) or (is_foreign and error.status == 503):
             self._fleet.failed(spec.name)
