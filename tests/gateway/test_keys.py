@@ -61,7 +61,7 @@ async def test_an_operators_key_is_an_admin_with_the_tenant_that_a_node_gives_it
     keys = await loaded(access, "secret")
     identity = keys.identify(b"secret")
     assert identity.role == "admin"
-    assert identity.tenant == KeyRing(["secret"]).tenant_of(b"secret")
+    assert identity.tenant == KeyRing(["secret"]).holder_of(b"secret").tenant
     assert not identity.is_limited
     assert "secret" not in identity.key_id and sha256(b"secret").hexdigest() not in identity.key_id
 

@@ -58,6 +58,7 @@ class _Watch:
         self._began_s = time.perf_counter()
         self._last_s: float | None = None
         self._outcome = "cancelled"
+        self._prompt_tokens = 0
         metrics.in_flight.inc()
 
     def see(self, event: Event | TokenEvent) -> None:
@@ -65,10 +66,14 @@ class _Watch:
             case Delta() | Pieces():
                 self._delta(time.perf_counter())
             case Started(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens):
+                self._prompt_tokens = prompt_tokens
                 self._metrics.prompt_tokens.inc(prompt_tokens)
                 self._metrics.cached_tokens.inc(cached_tokens)
             case Finished(reason=reason, usage=usage):
                 self._outcome = reason
+                if not self._prompt_tokens:  # another server's answer: its prompt is counted at the end
+                    self._metrics.prompt_tokens.inc(usage.prompt_tokens)
+                    self._metrics.cached_tokens.inc(usage.cached_tokens)
                 self._metrics.completion_tokens.inc(usage.completion_tokens)
             case Failed(error=error):
                 self._outcome = error.code

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ganglion.core.engine import ModelState
 from ganglion.gateway.catalogue import Catalogue
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet import Fleet
@@ -41,6 +42,7 @@ def assembled(settings: GatewaySettings) -> Assembly:
     router = Router(fleet, settings.catalogue)
     poller = Poller(fleet, outbound, PollSettings(every_s=settings.poll_s))
     loader = FleetLoader(fleet, settings.catalogue, outbound, poke=poller.poke)
+    listed = listing_of(settings.catalogue)
     return Assembly(
         fleet,
         pools,
@@ -54,7 +56,23 @@ def assembled(settings: GatewaySettings) -> Assembly:
         ),
         loader,
         Scaler(fleet, settings.catalogue, loader),
-        FleetEngine(fleet, router, outbound, loader, poke=poller.poke),
+        FleetEngine(fleet, router, outbound, loader, catalogue=lambda: listed, poke=poller.poke),
+    )
+
+
+def listing_of(catalogue: Catalogue) -> tuple[ModelState, ...]:
+    """What the catalogue promises, for the list of models: nobody holds it yet."""
+    return tuple(
+        ModelState(
+            id=model.id,
+            engine=model.engine or "",
+            status="unloaded",
+            context_length=model.context_length or 0,
+            created_s=0,
+            aliases=model.aliases,
+            priority=model.priority,
+        )
+        for model in catalogue.models
     )
 
 
