@@ -14,8 +14,9 @@ import ssl
 import tempfile
 import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from importlib import import_module
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import uvloop
 from starlette.types import ASGIApp
@@ -26,7 +27,7 @@ from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.gateway_metrics import GatewayMetrics
 from ganglion.gateway.node import NodeSpec
 from ganglion.server.app_server import BACKLOG, AppServer, app_config, until_listening
-from ganglion.server.bind import InsecureBind, StartRefused, bind, url_of
+from ganglion.server.bind import InsecureBind, StartRefused, bind, grpc_port_of, url_of
 from ganglion.server.drain import Gate
 from ganglion.server.gateway.assembly import Assembly, assembled, prices_of
 from ganglion.server.gateway.desk import build_desk
@@ -35,13 +36,14 @@ from ganglion.server.gateway.metrics import FleetMetrics
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.metrics import Metrics
 from ganglion.server.origin import OriginRules, is_loopback
-from ganglion.server.relay.door import RelayDoor
-from ganglion.server.rpc.listener import port_of
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import Shutdown, first_of, signals
 from ganglion.server.state import State
 from ganglion.server.storage import opened
 from ganglion.store.opening import MEMORY, open_access
+
+if TYPE_CHECKING:
+    from ganglion.server.relay.door import RelayDoor
 
 logger = logging.getLogger("ganglion.gateway")
 
@@ -71,7 +73,9 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bind(settings.server))
         port = listener.getsockname()[1]
-        server = dataclasses.replace(settings.server, port=port, grpc_port=port_of(settings.server, port))
+        server = dataclasses.replace(
+            settings.server, port=port, grpc_port=grpc_port_of(settings.server, port)
+        )
         gatekeeper = await stack.enter_async_context(_gatekeeper(settings))
         _check_bind(server, gatekeeper)
         state = (
@@ -82,10 +86,11 @@ async def serve(
         stack.push_async_callback(parts.loader.close)
         gate = Gate(server.max_in_flight)
         metrics, front_metrics = Metrics(), GatewayMetrics()
-        relay = None
+        relay: RelayDoor | None = None
         if server.has_grpc:
             secret = secrets.token_bytes(32) if state.store is None else await state.store.secret("relay")
-            relay = RelayDoor(
+            # Named as text: a gateway without sessions spares itself gRPC, a fifth of its memory.
+            relay = import_module("ganglion.server.relay.door").RelayDoor(
                 server,
                 fleet=parts.fleet,
                 chooser=parts.router,
@@ -248,7 +253,7 @@ async def _outlasting(work: Coroutine[None, None, None]) -> None:
 
 
 async def _drain(
-    front: Front, relay: RelayDoor | None, gate: Gate, shutdown: Shutdown, timeout_s: float
+    front: Front, relay: "RelayDoor | None", gate: Gate, shutdown: Shutdown, timeout_s: float
 ) -> None:
     front.drain()
     gate.drain()
