@@ -7,6 +7,7 @@ upstream's cookies. An upstream's encoding is never asked for: whatever is compr
 from collections.abc import Iterable
 from http import HTTPStatus
 
+from ganglion.gateway.call import Call
 from ganglion.gateway.trusted import PREFIX
 from ganglion.gateway.upstream import Headers
 
@@ -108,6 +109,13 @@ def socket_lines(headers: Headers) -> bytes:
     """What asks for a WebSocket; the rest of its headers travel as any others do."""
     asked = [header for header in headers if header[0] in _SOCKET]
     return b"connection: upgrade\r\n" + b"".join([b"%b: %b\r\n" % header for header in asked])
+
+
+def head_without_upgrade(call: Call, url: bytes, version: str) -> bytes:
+    """A request's own head, less its wish for another protocol."""
+    lines = [b"%b %b HTTP/%b\r\n" % (call.method, url, version.encode())]
+    lines += [b"%b: %b\r\n" % header for header in call.headers if header[0] not in (b"connection", b"upgrade")]
+    return b"".join((*lines, b"\r\n" if call.is_kept else b"connection: close\r\n\r\n"))
 
 
 def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], own: bytes) -> bytes:

@@ -53,6 +53,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_head = False
         self._is_framed = False
         self._is_over = False
+        self._is_kept = False
         self._parts: list[bytes] = []
 
     @property
@@ -157,7 +158,7 @@ class UpstreamConnection(asyncio.Protocol):
         if not is_over:
             sink.body(data, is_end=False)
             return
-        is_kept = self._parser.should_keep_alive()
+        is_kept = self._is_kept
         self._sink = None
         self._reset()
         if not is_kept:
@@ -201,5 +202,6 @@ class UpstreamConnection(asyncio.Protocol):
         """For the parser."""
         if self._has_head:
             self._is_over = True
+            self._is_kept = self._parser.should_keep_alive()  # false to whoever asks after this call
         else:  # 100 Continue and its like: the response itself is still to come
             self._headers = []
