@@ -187,9 +187,11 @@ class Stage:
     port: int
     log: list[str]
     poked: list[str]
+    writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def send(self, data: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=2**24)
+        self.writers.append(writer)
         writer.write(data)
         return reader, writer
 
@@ -310,9 +312,12 @@ async def staged(
     )
     server = await asyncio.get_running_loop().create_server(front.connection, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
+    stage = Stage(front, fleet, keeper, chooser, nodes, behind, port, log, poked)
     try:
-        yield Stage(front, fleet, keeper, chooser, nodes, behind, port, log, poked)
+        yield stage
     finally:
+        for writer in stage.writers:
+            writer.transport.abort()
         server.close()
         await front.close()
         pools.close()
