@@ -214,7 +214,7 @@ class Stage:
 
     async def until(self, is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
         async with asyncio.timeout(timeout_s):
-            while not is_true():
+            while not is_true():  # noqa: ASYNC110 - a count has no event to wait for
                 await asyncio.sleep(0.005)
 
 

@@ -4,10 +4,6 @@ import asyncio
 import json
 
 import pytest
-
-from ganglion.core.errors import GanglionError, NotAllowed
-from ganglion.gateway.admission import Identity
-from ganglion.gateway.front import FrontSettings
 from tests.gateway.front_stage import (
     CHAT,
     STREAM,
@@ -22,6 +18,10 @@ from tests.gateway.front_stage import (
     post,
     staged,
 )
+
+from ganglion.core.errors import GanglionError, NotAllowed
+from ganglion.gateway.admission import Identity
+from ganglion.gateway.front import FrontSettings
 
 GOOD = b'{"ok":true}'
 KEYS = {

@@ -1,14 +1,10 @@
-"""Nodes that are gone, die, hang and lie: before the first byte another one answers, after it the wire says so."""
+"""Nodes that die, hang and lie: before the first byte another one answers, after it the wire says so."""
 
 import asyncio
 import json
 import random
 
 import pytest
-
-from ganglion.core.errors import ModelNotFound
-from ganglion.gateway.decision import Chosen, Cold, Refused
-from ganglion.gateway.front import FrontSettings
 from tests.gateway.front_stage import (
     CHAT,
     SSE_HEAD,
@@ -22,6 +18,10 @@ from tests.gateway.front_stage import (
     post,
     staged,
 )
+
+from ganglion.core.errors import ModelNotFound
+from ganglion.gateway.decision import Chosen, Cold, Refused
+from ganglion.gateway.front import FrontSettings
 
 GOOD = b'{"ok":true,"usage":{"prompt_tokens":1,"completion_tokens":1}}'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'

@@ -3,10 +3,6 @@
 import asyncio
 
 import pytest
-
-from ganglion.gateway.admission import Identity
-from ganglion.gateway.decision import Translated
-from ganglion.gateway.front import FrontSettings
 from tests.gateway.front_stage import (
     CHAT,
     SSE_HEAD,
@@ -21,6 +17,10 @@ from tests.gateway.front_stage import (
     post,
     staged,
 )
+
+from ganglion.gateway.admission import Identity
+from ganglion.gateway.decision import Translated
+from ganglion.gateway.front import FrontSettings
 
 REPLY = b'{"id":"x","choices":[{"text":"h\xc3\xa9"}],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 EVENTS = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[]}\n\ndata: [DONE]\n\n'

@@ -1,5 +1,7 @@
 """Streams at any split: whole events, the upstream's bytes, and the counts that were in them."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ ANTHROPIC = (
 
 def split(data: bytes, places: list[int]) -> list[bytes]:
     cuts = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    return [data[start:end] for start, end in zip(cuts, cuts[1:], strict=False)]
+    return [data[start:end] for start, end in pairwise(cuts)]
 
 
 def passed(stream: Passing, pieces: list[bytes]) -> bytes:

@@ -109,7 +109,9 @@ def to_foreign(headers: Headers, connection: bytes | None) -> bytes:
 def head_without_upgrade(call: Call, url: bytes, version: str) -> bytes:
     """A request's own head, less its wish for another protocol."""
     lines = [b"%b %b HTTP/%b\r\n" % (call.method, url, version.encode())]
-    lines += [b"%b: %b\r\n" % header for header in call.headers if header[0] not in (b"connection", b"upgrade")]
+    lines += [
+        b"%b: %b\r\n" % header for header in call.headers if header[0] not in (b"connection", b"upgrade")
+    ]
     return b"".join((*lines, b"\r\n" if call.is_kept else b"connection: close\r\n\r\n"))
 
 
