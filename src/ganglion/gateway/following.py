@@ -20,7 +20,8 @@ from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.gateway.node_calls import LOAD_S
 from ganglion.gateway.outbound import Answer, Outbound
 from ganglion.gateway.places import PATIENCE_S
-from ganglion.gateway.shared import MAX_SHARED_BYTES, Poked, Shared, Wanted
+from ganglion.gateway.quarantine import MAX_REMEMBERED, Quarantine
+from ganglion.gateway.shared import MAX_SHARED_BYTES, Noticed, Shared, Wanted
 from ganglion.wire.chat.refusal import refusal_of
 
 logger = logging.getLogger("ganglion.gateway")
@@ -33,22 +34,26 @@ AWAY_S: Final = 0.1
 """Between attempts to reach a leader that is not there."""
 SUCCESSION_S: Final = 15.0
 """How long somebody who needs the leader waits for another to take its place."""
-POKE_S: Final = 0.1
+NOTICE_S: Final = 0.1
 _ANSWER_S: Final = 5.0
 
 
 class Follower:
-    """Keeps a fleet as the leader says, and is its Loader; `poke` passes on who was not reached."""
+    """Keeps a fleet as the leader says, and is its Loader; `poke` passes on who was not reached,
+    and `quarantine` is shared with everybody."""
 
-    def __init__(self, fleet: Fleet, outbound: Outbound, leader: NodeSpec) -> None:
+    def __init__(self, fleet: Fleet, outbound: Outbound, leader: NodeSpec, quarantine: Quarantine) -> None:
         self._fleet = fleet
+        self._quarantine = quarantine
+        quarantine.on_add = self._found_poison
         self._outbound = outbound
         self._leader = leader
         self._version = ""
         self._news = asyncio.Event()
         self._loads: dict[str, asyncio.Task[None]] = {}
         self._unreached: set[str] = set()
-        self._poked = asyncio.Event()
+        self._poison: set[bytes] = set()
+        self._noticed = asyncio.Event()
 
     async def run(self) -> None:
         """Follow until cancelled."""
@@ -84,19 +89,24 @@ class Follower:
         """Have the leader look at a node: somebody failed to reach it."""
         if name in self._fleet.nodes:
             self._unreached.add(name)
-            self._poked.set()
+            self._noticed.set()
 
     async def pass_on(self) -> None:
-        """Tell the leader who was not reached, until cancelled."""
+        """Tell the leader what was found out here, until cancelled."""
         while True:
-            await self._poked.wait()
-            self._poked.clear()
-            names, self._unreached = self._unreached, set()
+            await self._noticed.wait()
+            self._noticed.clear()
+            noticed = Noticed(tuple(sorted(self._unreached)), tuple(self._poison)[:MAX_REMEMBERED])
+            self._unreached, self._poison = set(), set()
             try:
-                await self._call("POST", "/poke", shared.encode(Poked(tuple(sorted(names)))))
+                await self._call("POST", "/notice", shared.encode(noticed))
             except GanglionError as error:
-                logger.debug("the leading worker did not hear of %d nodes: %s", len(names), error)
-            await asyncio.sleep(POKE_S)
+                logger.debug("the leading worker did not hear what was noticed: %s", error)
+                self._poison |= (
+                    self._quarantine.held
+                )  # nodes are looked at anyhow, and this is known to nobody
+                self._noticed.set()
+            await asyncio.sleep(NOTICE_S)
 
     async def close(self) -> None:
         """Wait for no load any more; the leader goes on with it."""
@@ -123,7 +133,13 @@ class Follower:
             learned={(node, replica): model for node, replica, model in told.learned},
             loading=told.loading,
         )
+        for digest in told.poison:
+            self._quarantine.hold(digest)
         self._version = told.version
+
+    def _found_poison(self, digest: bytes) -> None:
+        self._poison.add(digest)
+        self._noticed.set()
 
     async def _load(self, model: str) -> None:
         body = shared.encode(Wanted(model))

@@ -72,6 +72,7 @@ class Front:
         metrics: GatewayMetrics,
         poke: Callable[[str], None] = lambda name: None,
         admin: NodeSpec | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.settings = settings
         self.fleet = fleet
@@ -87,7 +88,7 @@ class Front:
         """Told the name of a node that could not be reached, so that somebody looks."""
         self.log = FrontLog(settings.log, is_json=settings.is_json_log, worker=settings.worker)
         self.lines = Lines(pools)
-        self.quarantine = Quarantine()
+        self.quarantine = quarantine or Quarantine()
         self.connections: set[ClientConnection] = set()
         self.in_flight = 0
         self.is_draining = False

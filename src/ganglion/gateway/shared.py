@@ -2,7 +2,7 @@
 
 `GET /shared?since=VERSION&wait=SECONDS` answers `Shared`: at once, or, when `since` is the version that it
 would tell, once something changed or the wait is over. `POST /load` takes `Wanted` and answers `Caught` when
-some node holds the model. `POST /poke` takes `Poked`. Nodes' keys are among what is told.
+some node holds the model. `POST /notice` takes `Noticed`. Nodes' keys are among what is told.
 """
 
 from collections.abc import Mapping
@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ganglion.gateway.node import NodeView
+from ganglion.gateway.quarantine import MAX_REMEMBERED
 
 MAX_SHARED_BYTES: Final = 256 * 2**20
 MAX_WAIT_S: Final = 10.0
@@ -33,6 +34,8 @@ class Shared(Struct, frozen=True, kw_only=True):
     learned: tuple[tuple[str, str, str], ...]
     """Node, the model's name there, and its id in the catalogue."""
     loading: frozenset[str]
+    poison: frozenset[bytes]
+    """Digests of requests that took nodes down, for nobody to try them again."""
 
 
 class Wanted(Struct, frozen=True):
@@ -47,21 +50,22 @@ class Caught(Struct, frozen=True):
     version: Version
 
 
-class Poked(Struct, frozen=True):
-    """Nodes that could not be reached."""
+class Noticed(Struct, frozen=True):
+    """What a process found out by itself: who could not be reached, and which requests are poison."""
 
     nodes: Annotated[tuple[NodeName, ...], Meta(max_length=4096)]
+    poison: Annotated[tuple[bytes, ...], Meta(max_length=MAX_REMEMBERED)]
 
 
 _encode = msgspec.msgpack.Encoder().encode
 _shared = msgspec.msgpack.Decoder(Shared)
 _wanted = msgspec.msgpack.Decoder(Wanted)
 _caught = msgspec.msgpack.Decoder(Caught)
-_poked = msgspec.msgpack.Decoder(Poked)
+_noticed = msgspec.msgpack.Decoder(Noticed)
 _counts = msgspec.msgpack.Decoder(dict[str, int])
 
 
-def encode(value: Shared | Wanted | Caught | Poked | Mapping[str, int]) -> bytes:
+def encode(value: Shared | Wanted | Caught | Noticed | Mapping[str, int]) -> bytes:
     """Any of these as it goes over the socket."""
     return _encode(value)
 
@@ -81,9 +85,9 @@ def parse_caught(body: bytes) -> Caught:
     return _caught.decode(body)
 
 
-def parse_poked(body: bytes) -> Poked:
-    """Who is to be looked at."""
-    return _poked.decode(body)
+def parse_noticed(body: bytes) -> Noticed:
+    """What is to be looked at."""
+    return _noticed.decode(body)
 
 
 def parse_counts(body: bytes) -> dict[str, int]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.node import NodeView
 from ganglion.gateway.places import News
+from ganglion.gateway.quarantine import Quarantine
 from ganglion.gateway.shared import Shared
 
 
@@ -19,13 +20,15 @@ class _Mark:
 class Telling:
     """Counts versions of a fleet, as often as somebody asks."""
 
-    def __init__(self, fleet: Fleet) -> None:
+    def __init__(self, fleet: Fleet, quarantine: Quarantine) -> None:
         self._fleet = fleet
+        self._quarantine = quarantine
         self._news = News(fleet)
         self._boot = secrets.token_hex(8)
         self._number = 0
         self._marks: dict[str, _Mark] = {}
         self._besides: object = None
+        self._is_closed = False
 
     def version(self) -> str:
         """Of what would be told now."""
@@ -34,7 +37,7 @@ class Telling:
 
     async def news(self, since: str, wait_s: float) -> Shared:
         """What came since a version, as soon as something did; after the wait also nothing."""
-        if self.version() == since:
+        if self.version() == since and not self._is_closed:
             await self._news.wait(wait_s)
         return self.told(since)
 
@@ -51,11 +54,27 @@ class Telling:
             resting=fleet.resting,
             learned=tuple((*key, model) for key, model in fleet.learned.items()),
             loading=frozenset(fleet.loading),
+            poison=self._quarantine.held,
         )
+
+    def hurry(self) -> None:
+        """Tell whoever waits what there is: something changed besides the fleet."""
+        self._news.tell()
+
+    def close(self) -> None:
+        """Let nobody wait for news any more."""
+        self._is_closed = True
+        self._news.tell()
 
     def _look(self) -> None:
         fleet, marks = self._fleet, self._marks
-        besides = (frozenset(fleet.nodes), fleet.resting, fleet.learned, frozenset(fleet.loading))
+        besides = (
+            frozenset(fleet.nodes),
+            fleet.resting,
+            fleet.learned,
+            frozenset(fleet.loading),
+            self._quarantine.held,
+        )
         changed = [
             view for name, view in fleet.nodes.items() if name not in marks or marks[name].view is not view
         ]

@@ -16,6 +16,7 @@ from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.poller import Poller
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.price import PER_TOKENS, Price
+from ganglion.gateway.quarantine import Quarantine
 from ganglion.gateway.router import Router
 from ganglion.gateway.scaler import Scaler
 from ganglion.gateway.shared import Shared
@@ -42,6 +43,7 @@ class Assembly:
     router: Router
     engine: FleetEngine
     loader: FleetLoader | Follower
+    quarantine: Quarantine
     lead: Lead | None
     """None in a worker that follows another one."""
 
@@ -66,13 +68,13 @@ class Assembly:
 def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Assembly:
     """The parts over the declared nodes, or those of a worker that follows `leader`; nothing runs yet."""
     fleet = Fleet(_parts_of(settings.nodes, settings.workers))
-    pools = Pools()
+    pools, quarantine = Pools(), Quarantine()
     outbound = Outbound(pools)
     router = Router(fleet, settings.catalogue)
     if leader is not None:
-        follower = Follower(fleet, outbound, leader)
+        follower = Follower(fleet, outbound, leader, quarantine)
         engine = FleetEngine(fleet, router, outbound, follower, poke=follower.poke)
-        return Assembly(fleet, pools, outbound, router, engine, follower, None)
+        return Assembly(fleet, pools, outbound, router, engine, follower, quarantine, None)
     poller = Poller(fleet, outbound, PollSettings(every_s=settings.poll_s))
     loader = FleetLoader(fleet, settings.catalogue, outbound, poke=poller.poke)
     membership = Membership(
@@ -83,11 +85,11 @@ def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Asse
     )
     engine = FleetEngine(fleet, router, outbound, loader, poke=poller.poke)
     lead = Lead(poller, membership, loader, Scaler(fleet, settings.catalogue, loader))
-    return Assembly(fleet, pools, outbound, router, engine, loader, lead)
+    return Assembly(fleet, pools, outbound, router, engine, loader, quarantine, lead)
 
 
 def inherit(parts: Assembly, told: Shared | None) -> None:
-    """Lead on from where another process left: its views, leases and resting nodes; None where none did."""
+    """Lead on from where another process left: its views, leases, and what it refused; None for nowhere."""
     if told is None:
         return
     assert parts.lead is not None
@@ -100,6 +102,8 @@ def inherit(parts: Assembly, told: Shared | None) -> None:
         loading=frozenset(),
     )
     parts.lead.membership.adopt()
+    for digest in told.poison:
+        parts.quarantine.hold(digest)
 
 
 def _parts_of(specs: tuple[NodeSpec, ...], workers: int) -> tuple[NodeSpec, ...]:

@@ -144,8 +144,13 @@ async def serve(
             page=_page(own_page, colleagues),
         )
         if worker is not None:
-            door = WorkerDoor(parts.fleet, parts.loader, gate, poke=parts.poke, page=own_page)
+            door = WorkerDoor(
+                parts.fleet, parts.loader, gate, parts.quarantine, poke=parts.poke, page=own_page
+            )
+            if is_leading:
+                door.spread_poison()
             await stack.enter_async_context(served(door.app(), server, worker.door_path(worker.place)))
+            stack.callback(door.close)
         place = _desk_path(stack, worker)
         await stack.enter_async_context(served(app, server, place))
         front = Front(
@@ -159,6 +164,7 @@ async def serve(
             metrics=front_metrics,
             poke=parts.poke,
             admin=None if worker is None or is_leading else worker.leading_desk,
+            quarantine=parts.quarantine,
         )
         stack.push_async_callback(front.close)
         stack.enter_context(signals(shutdown) if worker is None else obeying(worker.channel, shutdown))

@@ -13,6 +13,7 @@ from ganglion.core.errors import InvalidRequest
 from ganglion.gateway import shared
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loading import Loader
+from ganglion.gateway.quarantine import Quarantine
 from ganglion.gateway.shared import MAX_WAIT_S, Caught
 from ganglion.gateway.telling import Telling
 from ganglion.server.drain import Gate
@@ -32,6 +33,7 @@ class WorkerDoor:
         fleet: Fleet,
         loader: Loader,
         gate: Gate,
+        quarantine: Quarantine,
         *,
         poke: Callable[[str], None],
         page: Callable[[], Awaitable[bytes]],
@@ -41,7 +43,12 @@ class WorkerDoor:
         self._gate = gate
         self._poke = poke
         self._page = page
-        self._telling = Telling(fleet)
+        self._quarantine = quarantine
+        self._telling = Telling(fleet, quarantine)
+
+    def spread_poison(self) -> None:
+        """Tell whoever follows of each request that is found out here, at once."""
+        self._quarantine.on_add = lambda _: self._telling.hurry()
 
     def app(self) -> ASGIApp:
         """As an ASGI app."""
@@ -50,9 +57,13 @@ class WorkerDoor:
             Route("/in_flight", self._in_flight),
             Route("/metrics", self._metrics),
             Route("/load", self._load, methods=["POST"]),
-            Route("/poke", self._pokes, methods=["POST"]),
+            Route("/notice", self._notice, methods=["POST"]),
         ]
         return Refusals(Router(routes, redirect_slashes=False))
+
+    def close(self) -> None:
+        """Answer whoever waits for news."""
+        self._telling.close()
 
     async def _shared(self, request: Request) -> Response:
         query = request.query_params
@@ -75,9 +86,14 @@ class WorkerDoor:
             await self._loader.load(wanted.model)
         return Response(shared.encode(Caught(self._telling.version())), media_type=_PACKED)
 
-    async def _pokes(self, request: Request) -> Response:
-        for name in (await _read(request, shared.parse_poked)).nodes:
+    async def _notice(self, request: Request) -> Response:
+        noticed = await _read(request, shared.parse_noticed)
+        for name in noticed.nodes:
             self._poke(name)
+        for digest in noticed.poison:
+            self._quarantine.hold(digest)
+        if noticed.poison:
+            self._telling.hurry()
         return Response(status_code=204)
 
 
