@@ -289,7 +289,10 @@ class Exchange:
         """A node was not there, or left without an answer."""
         self._note_failure(attempt)
         self._unreached |= {attempt.spec.name}
-        if attempt.is_desk:
+        if attempt.spec is not self._front.desk and attempt.is_desk:
+            leaderless = "The worker that leads this gateway is being replaced."
+            self._refuse(UpstreamUnavailable(leaderless, hint="Ask again in a moment."))
+        elif attempt.is_desk:
             self._refuse(error)
         else:
             self._again(attempt)
