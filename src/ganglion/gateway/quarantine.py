@@ -14,15 +14,29 @@ class Quarantine:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.on_add: Callable[[bytes], None] = lambda digest: None
+        """Told of each that was found out here, for other processes to know it, too."""
         self._until_s: OrderedDict[bytes, float] = OrderedDict()
 
     def add(self, tenant: str, path: bytes, body: bytes) -> None:
         """Refuse this request from now on, for a while."""
         key = _digest(tenant, path, body)
-        self._until_s[key] = self._clock() + REMEMBERED_S
-        self._until_s.move_to_end(key)
-        if len(self._until_s) > MAX_REMEMBERED:
-            self._until_s.popitem(last=False)
+        self._until_s.pop(key, None)
+        self.hold(key)
+        self.on_add(key)
+
+    def hold(self, digest: bytes) -> None:
+        """Refuse what another process found out; what is refused already is not refused for longer."""
+        if digest not in self._until_s:
+            self._until_s[digest] = self._clock() + REMEMBERED_S
+            if len(self._until_s) > MAX_REMEMBERED:
+                self._until_s.popitem(last=False)
+
+    @property
+    def held(self) -> frozenset[bytes]:
+        """All that is refused now."""
+        now_s = self._clock()
+        return frozenset(digest for digest, until_s in self._until_s.items() if now_s < until_s)
 
     def holds(self, tenant: str, path: bytes, body: bytes) -> bool:
         """Whether this request is to be refused."""
