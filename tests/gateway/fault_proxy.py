@@ -72,8 +72,6 @@ class FaultProxy:
                 await self._carry(reader, writer)
         finally:
             writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         node_reader, node_writer = await asyncio.open_connection("127.0.0.1", self.node_port)

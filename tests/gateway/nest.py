@@ -34,7 +34,10 @@ from ganglion.cli.main import _run
 
 def run(home: str, args: list[str], log: str) -> int:
     """Be that server until it ends."""
-    nothing, said = os.open(os.devnull, os.O_RDWR), os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    nothing, said = (
+        os.open(os.devnull, os.O_RDWR),
+        os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
+    )
     os.dup2(nothing, 0)
     os.dup2(said, 1)
     os.dup2(said, 2)

@@ -1,12 +1,11 @@
 """Nodes that are slow, hang, half-close and lie, through a proxy: retried, or told, and felt by nobody else."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.gateway.asking_fleets import PATHS, Said, asking, is_told_broken, is_whole, text_of
+from tests.gateway.asking_fleets import PATHS, WIRES, asking, is_told_broken, is_whole, text_of
 from tests.gateway.fault_proxy import Fault, FaultProxy, Passage, fault_proxy
 from tests.gateway.fleets import Fleet, declaration, eventually, fleet_of
 
@@ -42,7 +41,9 @@ async def drawn_to(fleet: Fleet, node: str) -> str:
 
 
 def _answers(page: bytes, node: str) -> float:
-    lines = [line for line in page.decode().splitlines() if line.startswith("ganglion_gateway_requests_total")]
+    lines = [
+        line for line in page.decode().splitlines() if line.startswith("ganglion_gateway_requests_total")
+    ]
     return sum(float(line.split()[-1]) for line in lines if f'node="{node}"' in line)
 
 
@@ -119,7 +120,9 @@ async def half_closed(passage: Passage) -> None:
 
 
 async def bad_chunk(passage: Passage) -> None:
-    await passage.say(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n")
+    await passage.say(
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n"
+    )
     await passage.until_cut()
 
 
@@ -144,7 +147,9 @@ def stream_cut(ending: str) -> Fault:
         chunks = body.split(b"\r\n")
         some = b"\r\n".join(chunks[: len(chunks) // 2 // 2 * 2])
         if ending == "unframed":
-            lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"transfer-encoding")]
+            lines = [
+                line for line in head.split(b"\r\n") if not line.lower().startswith(b"transfer-encoding")
+            ]
             payload = b"".join(chunks[1 : len(chunks) // 2 // 2 * 2 : 2])
             await passage.say(b"\r\n".join((*lines, b"connection: close", b"", payload)))
             return
@@ -160,6 +165,7 @@ def stream_cut(ending: str) -> Fault:
             case "in an event":
                 await passage.say(b'e\r\ndata: {"id":"c\r\n0\r\n\r\n')
             case "garbage":
+                await asyncio.sleep(0.02)
                 await passage.say(b"not a size\r\n")
                 await passage.until_cut()
             case "silence":
@@ -218,7 +224,7 @@ async def test_a_node_that_hangs_is_given_up_in_time_and_nobody_else_waits(tmp_p
         others = asyncio.create_task(neighbours(fleet, done))
         said = await hanging
         assert (said.status, said.code) == (504, "deadline_exceeded"), said.body
-        assert 0.9 < loop.time() - began_s < 4
+        assert 1.0 <= loop.time() - began_s < 4
         done.set()
         assert await others > 10
         await fleet.until_idle()
@@ -227,24 +233,23 @@ async def test_a_node_that_hangs_is_given_up_in_time_and_nobody_else_waits(tmp_p
 async def test_a_stream_that_breaks_ends_in_its_wires_own_error(tmp_path: Path) -> None:
     endings = ("reset", "unfinished", "unframed", "in a chunk", "in an event", "garbage", "silence")
     async with spoilt_fleet(tmp_path) as (fleet, proxy):
-        key = await drawn_to(fleet, "a")
+        drained = await fleet.ask("/fleet/drain", {"node": "b"})
+        assert drained.status == 200
         await settled(fleet)
         baseline = await counts(fleet)
-        done = asyncio.Event()
-        proxy.fault = None
         for ending in endings:
             proxy.fault, proxy.spoilt = stream_cut(ending), 0
-            for wire in ("chat", "messages"):
-                more = {"prompt_cache_key": key} if wire == "chat" else {"metadata": {"user_id": key}}
-                said = await fleet.ask(PATHS[wire], asking(wire, f"!echo delay=0.001\n{TEXT}", **more))
-                if said.status == 200 and is_whole(wire, said):
-                    assert wire == "messages" and not proxy.spoilt
-                    continue
+            asked = [asking(wire, f"!echo delay=0.005\n{TEXT}") for wire in WIRES]
+            answers = await asyncio.gather(
+                *(fleet.ask(PATHS[wire], body) for wire, body in zip(WIRES, asked, strict=True))
+            )
+            assert proxy.spoilt == len(WIRES)
+            for wire, said in zip(WIRES, answers, strict=True):
                 assert is_told_broken(wire, said), (ending, wire, said.is_ended, said.body[-300:])
-                assert TEXT.startswith(text_of(wire, said)), (ending, wire)
-            assert proxy.spoilt, ending
-        proxy.fault = None
-        done.set()
+                heard = text_of(wire, said)
+                assert heard and TEXT.startswith(heard), (ending, wire)
+            proxy.fault = None
+            await fleet.until_healthy("a")
         await back_to(fleet, baseline)
 
 
@@ -291,7 +296,3 @@ async def back_to(fleet: Fleet, baseline: tuple[float, float]) -> None:
         await eventually(is_back, 5.0, 0.1)
     except AssertionError:
         raise AssertionError(f"{baseline} before, {seen[-1]} after") from None
-
-
-def _said(said: Said) -> object:
-    return json.loads(said.body)

@@ -47,6 +47,7 @@ _MAX_TRIES = 64
 _MAX_LOADS = 2
 _HEAD_HELD_S = 1.0
 """How long a head waits for the first event, which leaves with it and until which all can be tried again."""
+_DESK_GRACE_S = 5.0
 _CLIENT_GONE = 499
 _BYTES_A_TOKEN = 4
 _SAFE = (b"GET", b"HEAD")
@@ -253,12 +254,17 @@ class Exchange:
         """For the attempt."""
         stream = attempt.stream
         assert stream is not None
-        data += stream.end()
+        rest = stream.end()
         if not stream.is_finished:
             error = UpstreamUnavailable(f"The node {attempt.spec.name!r} ended without a last event.")
             error.extras["node"] = attempt.spec.name
-            self._break_off(attempt, error, data)
+            if data or self._reply.has_begun:  # the rest of it is no whole event
+                self._note_failure(attempt)
+                self._break_off(attempt, error, data)
+            else:
+                self.lost(attempt, error)
             return
+        data += rest
         if not self._reply.has_begun and not attempt.is_desk:
             self._front.fleet.succeeded(attempt.spec.name)
         self._reply.close(attempt, data)
@@ -386,7 +392,10 @@ class Exchange:
         silent_s = now_s - attempt.heard_s
         stage = "idle" if attempt.status else "first_byte"
         limit_s = settings.idle_s if attempt.status else settings.first_byte_s
-        if silent_s > limit_s:
+        if attempt.is_desk:  # it keeps the same time over its nodes, and ends an answer in better words
+            limit_s += _DESK_GRACE_S
+        # When it was heard is as coarse as the ticks are: a deadline may pass late, never early.
+        if silent_s - self._front.tick_s > limit_s:
             self._note_failure(attempt)
             attempt.release()
             error = DeadlineExceeded(stage, limit_s)

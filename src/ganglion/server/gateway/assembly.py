@@ -15,6 +15,7 @@ from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.poller import Poller
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.price import PER_TOKENS, Price
+from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.router import Router
 from ganglion.gateway.scaler import Scaler
 from ganglion.server.gateway.settings import GatewaySettings
@@ -56,7 +57,15 @@ def assembled(settings: GatewaySettings) -> Assembly:
         ),
         loader,
         Scaler(fleet, settings.catalogue, loader),
-        FleetEngine(fleet, router, outbound, loader, catalogue=lambda: listed, poke=poller.poke),
+        FleetEngine(
+            fleet,
+            router,
+            outbound,
+            loader,
+            catalogue=lambda: listed,
+            poke=poller.poke,
+            deadlines=RemoteDeadlines(head_s=settings.first_byte_s, idle_s=settings.idle_s),
+        ),
     )
 
 
