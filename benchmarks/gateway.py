@@ -43,6 +43,8 @@ talk = Console(stderr=True, highlight=False)
 WHOLE = {"model": MODEL, "messages": [{"role": "user", "content": "Hello there, how are you?"}]}
 BURST = WHOLE | {"stream": True}
 PACED = BURST | {"user": "paced"}
+TRANSLATED = BURST | {"max_tokens": 256}
+CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,8 @@ class Figures:
     stream_c1_p50_ms: float
     burst_events_s: float
     paced_events_s: float
+    translated_events_s: float | None
+    """Chat chunks of the upstream as events of Messages; None where nobody translates."""
     pss_mib: float
     errors: int
 
@@ -215,8 +219,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _measured(name: str, port: int, pid: int | None, folder: Path, options: argparse.Namespace) -> Figures:
-    def load(body: dict[str, object], connections: int) -> Told:
-        rounds = [_wrk(port, body, connections, folder, options.seconds) for _ in range(options.rounds)]
+    def load(body: dict[str, object], connections: int, path: str = CHAT) -> Told:
+        rounds = [_wrk(port, path, body, connections, folder, options.seconds) for _ in range(options.rounds)]
         return Told(
             median(each.requests_s for each in rounds),
             median(each.p50_ms for each in rounds),
@@ -228,6 +232,7 @@ def _measured(name: str, port: int, pid: int | None, folder: Path, options: argp
     load(WHOLE, 16)
     one, many, crowd = load(WHOLE, 1), load(WHOLE, 64), load(WHOLE, 256)
     stream, burst, paced = load(BURST, 1), load(BURST, 32), load(PACED, 32)
+    translated = load(TRANSLATED, 32, MESSAGES) if name == "ours" else None
     return Figures(
         name,
         one.p50_ms,
@@ -237,12 +242,15 @@ def _measured(name: str, port: int, pid: int | None, folder: Path, options: argp
         stream.p50_ms,
         burst.requests_s * EVENTS,
         paced.requests_s * EVENTS,
+        None if translated is None else translated.requests_s * EVENTS,
         0.0 if pid is None else pss_bytes(pid)[0] / 2**20,
-        sum(each.errors for each in (one, many, crowd, stream, burst, paced)),
+        sum(each.errors for each in (one, many, crowd, stream, burst, paced, translated) if each),
     )
 
 
-def _wrk(port: int, body: dict[str, object], connections: int, folder: Path, seconds: float) -> Told:
+def _wrk(
+    port: int, path: str, body: dict[str, object], connections: int, folder: Path, seconds: float
+) -> Told:
     script = folder / "load.lua"
     script.write_text(
         'wrk.method = "POST"\n'
@@ -256,7 +264,7 @@ def _wrk(port: int, body: dict[str, object], connections: int, folder: Path, sec
         "    + summary.errors.timeout))\nend\n"
     )
     load = ("wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s", "-s", str(script))
-    command = ("taskset", "-c", LOAD_CORE, *load, f"http://127.0.0.1:{port}/v1/chat/completions")
+    command = ("taskset", "-c", LOAD_CORE, *load, f"http://127.0.0.1:{port}{path}")
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     told = re.search(r"told (\S+) (\S+) (\S+) (\d+)", output)
     assert told is not None, output
@@ -273,7 +281,7 @@ def _port() -> int:
 def _table(rows: list[Figures], options: argparse.Namespace) -> Table:
     table = Table(title=f"gateways · one core each · {options.rounds} x {options.seconds:g} s a load")
     heads = ("", "added p50, c=1", "req/s", "c=256 p50 / p99", "stream p50, c=1", "events/s, bursts")
-    for head in (*heads, "events/s, a write each", "PSS", "errors"):
+    for head in (*heads, "events/s, a write each", "events/s, translated", "PSS", "errors"):
         table.add_column(head, justify="left" if not head else "right")
     direct = rows[0]
     for row in rows:
@@ -285,6 +293,7 @@ def _table(rows: list[Figures], options: argparse.Namespace) -> Table:
             f"{row.stream_c1_p50_ms:.3f} ms",
             f"{row.burst_events_s:,.0f}",
             f"{row.paced_events_s:,.0f}",
+            "" if row.translated_events_s is None else f"{row.translated_events_s:,.0f}",
             f"{row.pss_mib:.0f} MiB" if row.pss_mib else "",
             str(row.errors),
         )

@@ -13,9 +13,8 @@ from grpc_health.v1 import health_pb2
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.engines.echo_script import Script
-from ganglion.server.bind import StartRefused
+from ganglion.server.bind import StartRefused, grpc_port_of
 from ganglion.server.rpc.health import HEALTH
-from ganglion.server.rpc.listener import port_of
 from ganglion.server.run import serve
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings
@@ -110,10 +109,10 @@ async def test_health_is_not_serving_until_the_engine_is_open(serving) -> None:
 
 
 def test_the_port_is_https_and_one_more_unless_told() -> None:
-    assert port_of(ServerSettings(port=8080), 8080) == 8081
-    assert port_of(ServerSettings(port=0), 40000) == 0
-    assert port_of(ServerSettings(port=8080, grpc_port=9000), 8080) == 9000
-    assert port_of(ServerSettings(port=8080, grpc_port=0), 8080) == 0
+    assert grpc_port_of(ServerSettings(port=8080), 8080) == 8081
+    assert grpc_port_of(ServerSettings(port=0), 40000) == 0
+    assert grpc_port_of(ServerSettings(port=8080, grpc_port=9000), 8080) == 9000
+    assert grpc_port_of(ServerSettings(port=8080, grpc_port=0), 8080) == 0
 
 
 async def test_a_port_that_is_taken_is_told_with_the_flag_that_helps_and_gives_http_back() -> None:

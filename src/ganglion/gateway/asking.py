@@ -78,4 +78,4 @@ def _ours(errand: Errand) -> bytes:
     )
     if errand.affinity:
         lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())
-    return lines + heads.socket_lines(call.headers) if call.is_socket else lines
+    return lines + heads.SOCKET if call.is_socket else lines

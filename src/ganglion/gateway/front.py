@@ -155,7 +155,8 @@ class Front:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reaper = None
         if self.connections:  # a cut connection is told so in the next round of the loop
-            await self._alone.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._alone.wait(), TICK_S)
         self.log.flush()
 
     async def _reap(self) -> None:

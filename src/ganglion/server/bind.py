@@ -56,6 +56,13 @@ def bind(settings: ServerSettings) -> socket.socket:
     return listener
 
 
+def grpc_port_of(settings: ServerSettings, http_port: int) -> int:
+    """The port that gRPC listens on; `http_port` is the one that HTTP got. 0 takes a free one."""
+    if settings.grpc_port is not None:
+        return settings.grpc_port
+    return 0 if settings.port == 0 else http_port + 1
+
+
 def url_of(listener: socket.socket, settings: ServerSettings) -> str:
     """Where a client on this machine finds the socket."""
     host, port = listener.getsockname()[:2]

@@ -18,7 +18,7 @@ from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
 from ganglion.core.machine import MachineSource
 from ganglion.server.app_server import AppServer, app_config, until_listening
-from ganglion.server.bind import StartRefused, bind, check_bind, url_of
+from ganglion.server.bind import StartRefused, bind, check_bind, grpc_port_of, url_of
 from ganglion.server.drain import Gate
 from ganglion.server.joining import ALONE, JoinSettings, check_join, joined
 from ganglion.server.keys import KeyRing
@@ -26,7 +26,6 @@ from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics
 from ganglion.server.node import build_node
 from ganglion.server.rpc.door import RpcDoor
-from ganglion.server.rpc.listener import port_of
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import Shutdown, first_of, signals
 from ganglion.server.standing import Standing
@@ -160,7 +159,7 @@ async def serve(
 def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSettings:
     """The ports as they are taken: HTTP's own, and the one that gRPC is to take."""
     port = listener.getsockname()[1]
-    return dataclasses.replace(settings, port=port, grpc_port=port_of(settings, port))
+    return dataclasses.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
 
 
 @contextlib.contextmanager

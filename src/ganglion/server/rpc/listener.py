@@ -80,13 +80,6 @@ class RpcListener:
         await self._server.stop(_GRACE_S)
 
 
-def port_of(settings: ServerSettings, http_port: int) -> int:
-    """The port to listen on; `http_port` is the one that HTTP got. 0 takes a free one."""
-    if settings.grpc_port is not None:
-        return settings.grpc_port
-    return 0 if settings.port == 0 else http_port + 1
-
-
 def _listen(server: grpc.aio.Server, settings: ServerSettings) -> Address:
     # gRPC tells little of why it cannot have a port, and resolves names in its own way.
     wanted = settings.grpc_port or 0
