@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 
-from tests.gateway.asking_fleets import PATHS, WIRES, asking, is_told_broken, is_whole, text_of
+from tests.gateway.asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, is_whole, text_of
 from tests.gateway.fault_proxy import Fault, FaultProxy, Passage, fault_proxy
 from tests.gateway.fleets import Fleet, declaration, eventually, fleet_of
 
 SETTINGS = "[gateway]\npoll_s = 0.2\nfirst_byte_s = 1.0\nidle_s = 1.0\n"
+numbers = count()
 TEXT = "as it was said so it comes back in the end"
 
 
@@ -27,24 +29,18 @@ async def spoilt_fleet(folder: Path) -> AsyncIterator[tuple[Fleet, FaultProxy]]:
             yield fleet, proxy
 
 
-async def drawn_to(fleet: Fleet, node: str) -> str:
-    """A conversation that the router sends to one node, as long as it may."""
-    for number in range(64):
-        key = f"conversation {number}"
-        await fleet.ask(PATHS["chat"], asking("chat", TEXT, is_stream=False, prompt_cache_key=key))
-        requests = await fleet.gateway.page("/metrics", None)
-        before = _answers(requests, node)
-        await fleet.ask(PATHS["chat"], asking("chat", TEXT, is_stream=False, prompt_cache_key=key))
-        if _answers(await fleet.gateway.page("/metrics", None), node) > before:
-            return key
-    raise AssertionError(f"nothing is sent to {node}")
-
-
-def _answers(page: bytes, node: str) -> float:
-    lines = [
-        line for line in page.decode().splitlines() if line.startswith("ganglion_gateway_requests_total")
-    ]
-    return sum(float(line.split()[-1]) for line in lines if f'node="{node}"' in line)
+async def met(fleet: Fleet, proxy: FaultProxy, *, is_stream: bool = False) -> Said:
+    """The answer to the first conversation of many that the router sends through the proxy."""
+    proxy.spoilt = 0
+    for _ in range(64):
+        key = f"conversation {next(numbers)}"
+        asked = asking("chat", TEXT, is_stream=is_stream, prompt_cache_key=key)
+        said = await fleet.ask(PATHS["chat"], asked, timeout_s=8)
+        if proxy.spoilt:
+            assert proxy.spoilt == 1
+            return said
+        assert text_of("chat", said, is_stream=is_stream) == TEXT
+    raise AssertionError("nothing was sent through the proxy")
 
 
 # What a node does instead of answering.
@@ -191,15 +187,12 @@ async def test_what_a_node_does_before_the_first_byte_is_made_good_elsewhere(tmp
         *(too_short, two_lengths, half_closed, bad_chunk, continued, slowly),
     ]
     async with spoilt_fleet(tmp_path) as (fleet, proxy):
-        key = await drawn_to(fleet, "a")
         await settled(fleet)
         baseline = await counts(fleet)
         for fault in faults:
             for is_stream in (False, True):
-                proxy.fault, proxy.spoilt = fault, 0
-                asked = asking("chat", TEXT, is_stream=is_stream, prompt_cache_key=key)
-                said = await fleet.ask(PATHS["chat"], asked, timeout_s=8)
-                assert proxy.spoilt == 1, fault.__name__
+                proxy.fault = fault
+                said = await met(fleet, proxy, is_stream=is_stream)
                 if fault is too_short and is_stream:
                     continue  # a stream has no length, and this is another fault then
                 assert said.status == 200, (fault.__name__, said.body)
@@ -212,13 +205,13 @@ async def test_what_a_node_does_before_the_first_byte_is_made_good_elsewhere(tmp
 
 async def test_a_node_that_hangs_is_given_up_in_time_and_nobody_else_waits(tmp_path: Path) -> None:
     async with spoilt_fleet(tmp_path) as (fleet, proxy):
-        key = await drawn_to(fleet, "a")
         proxy.fault = hang
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        asked = asking("chat", TEXT, is_stream=False, prompt_cache_key=key)
-        hanging = asyncio.create_task(fleet.ask(PATHS["chat"], asked))
-        await asyncio.sleep(0.1)
+        hanging = asyncio.create_task(met(fleet, proxy))
+        while not proxy.spoilt:
+            began_s = loop.time()
+            await asyncio.sleep(0.01)
         proxy.fault = None
         done = asyncio.Event()
         others = asyncio.create_task(neighbours(fleet, done))
@@ -243,7 +236,7 @@ async def test_a_stream_that_breaks_ends_in_its_wires_own_error(tmp_path: Path) 
             answers = await asyncio.gather(
                 *(fleet.ask(PATHS[wire], body) for wire, body in zip(WIRES, asked, strict=True))
             )
-            assert proxy.spoilt == len(WIRES)
+            assert proxy.spoilt == len(WIRES), (ending, proxy.spoilt, [said.body[-200:] for said in answers])
             for wire, said in zip(WIRES, answers, strict=True):
                 assert is_told_broken(wire, said), (ending, wire, said.is_ended, said.body[-300:])
                 heard = text_of(wire, said)
@@ -255,14 +248,12 @@ async def test_a_stream_that_breaks_ends_in_its_wires_own_error(tmp_path: Path) 
 
 async def test_an_answer_longer_than_it_says_is_not_passed_on_as_another_ones(tmp_path: Path) -> None:
     async with spoilt_fleet(tmp_path) as (fleet, proxy):
-        key = await drawn_to(fleet, "a")
         proxy.fault = too_long
-        asked = asking("chat", TEXT, is_stream=False, prompt_cache_key=key)
-        said = await fleet.ask(PATHS["chat"], asked, timeout_s=8)
-        assert proxy.spoilt == 1
+        said = await met(fleet, proxy)
         assert said.is_ended  # its bytes are the node's own; what matters is who hears the rest
         proxy.fault = None
-        for _ in range(8):
+        for number in range(16):
+            asked = asking("chat", TEXT, is_stream=False, prompt_cache_key=f"next {number}")
             next_one = await fleet.ask(PATHS["chat"], asked)
             assert text_of("chat", next_one, is_stream=False) == TEXT
 

@@ -138,7 +138,7 @@ class OurEvents(_Events):
 
     __slots__ = ("_is_desk",)
 
-    def __init__(self, words: Words, *, is_desk: bool) -> None:
+    def __init__(self, words: Words = "openai", *, is_desk: bool = False) -> None:
         super().__init__(words)
         self._is_desk = is_desk
 
@@ -231,7 +231,7 @@ class Lines:
     __slots__ = ("_held", "_is_desk", "_last", "events", "usage")
     has_events = True
 
-    def __init__(self, *, is_desk: bool) -> None:
+    def __init__(self, *, is_desk: bool = False) -> None:
         self._is_desk = is_desk
         self._held = _Whole()
         self._last = b""
