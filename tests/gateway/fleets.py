@@ -257,8 +257,19 @@ class Fleet:
         return log.read_text()
 
     async def new_key(self, name: str, *args: str) -> str:
+        """A key that the gateway knows by now; before its first one it lets everybody in."""
         printed = await self.command("keys", "create", name, *args)
-        return re.findall(r"gk-[\w-]{43}", printed)[0]
+        key: str = re.findall(r"gk-[\w-]{43}", printed)[0]
+
+        async def is_known() -> bool:
+            strangers = await ask(self.gateway.port, "/v1/models")
+            return (
+                strangers.status == 401
+                and (await ask(self.gateway.port, "/v1/models", key=key)).status == 200
+            )
+
+        await eventually(is_known, pause_s=0.02)
+        return key
 
     async def orphans(self) -> list[int]:
         """Processes below those that the nest forked."""

@@ -59,7 +59,7 @@ class HollowNode:
         await asyncio.sleep(self.load_s)
         if self.fails:
             error = {"message": "It cannot be read.", "type": "server_error", "param": None}
-            return 500, json.dumps({"error": {**error, "code": "model_load_failed"}}).encode()
+            return 422, json.dumps({"error": {**error, "code": "load_failed"}}).encode()
         self.held.append(name)
         self.version += 1
         self.news.set()
