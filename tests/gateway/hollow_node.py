@@ -15,6 +15,8 @@ from ganglion.wire.fleet import NodeState, ReplicaState, encode
 from ganglion.wire.health import Device
 
 POISON = "arsenic"
+SLOW_POISON = "strychnine"
+"""Kills after the first words."""
 
 
 @dataclass
@@ -85,10 +87,24 @@ class HollowNode:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:] if line)
                 body = await reader.readexactly(int(fields.get("content-length", 0)))
+                if SLOW_POISON.encode() in body:
+                    await die_speaking(writer)
                 status, said = await self.route(head.split(" ")[1], body)
                 kind = b"content-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(said)
                 writer.write(b"HTTP/1.1 %d X\r\n%b%b" % (status, kind, said))
         writer.close()
+
+
+async def die_speaking(writer: asyncio.StreamWriter) -> None:
+    note("poison")
+    chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "m"}
+    choice = {"index": 0, "delta": {"role": "assistant", "content": "I feel"}, "finish_reason": None}
+    event = b"data: %b\n\n" % json.dumps({**chunk, "choices": [choice]}).encode()
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    writer.write(head + b"%x\r\n%b\r\n" % (len(event), event))
+    await writer.drain()
+    await asyncio.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def note(what: str) -> None:

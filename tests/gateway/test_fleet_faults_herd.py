@@ -73,15 +73,21 @@ async def test_a_limit_of_so_many_lets_exactly_so_many_in(tmp_path: Path) -> Non
                 assert 0 < error["reset"] <= 60
 
 
-async def test_a_poison_request_meets_two_nodes_of_five_and_then_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("wire", ["chat", "responses"])
+@pytest.mark.parametrize("poison", ["a spoon of arsenic", "a grain of strychnine"])
+async def test_a_poison_request_meets_two_nodes_of_five_and_then_none(
+    tmp_path: Path, wire: str, poison: str
+) -> None:
     async with fleet_of(tmp_path, 0) as fleet:
         await hollow(fleet, "abcde", "--holds", "m")
-        poison = asking("chat", "a spoon of arsenic", is_stream=False, model="m")
-        first = await fleet.ask(PATHS["chat"], poison)
-        assert (first.status, first.code) == (502, "upstream_unavailable")
+        body = asking(wire, poison, is_stream="strychnine" in poison, model="m")
+        for _ in range(2):  # who dies before the first words costs the first one two nodes, else one each
+            said = await fleet.ask(PATHS[wire], body)
+            assert said.is_ended
         for _ in range(20):
-            again = await fleet.ask(PATHS["chat"], poison)
-            assert (again.status, again.code) == (422, "request_quarantined")
+            again = await fleet.ask(PATHS[wire], body)
+            assert b"took down two nodes" in again.body, again.body
+            assert again.status == 422 or wire == "responses", again.body
         assert sum(node.noted("poison") for node in fleet.nodes.values()) == 2
         dead = [name for name, node in fleet.nodes.items() if node.running.ended.done()]
         assert len(dead) == 2

@@ -61,7 +61,6 @@ class Exchange:
         "_answer",
         "_attempt",
         "_connection",
-        "_crashes",
         "_deaths",
         "_errand",
         "_front",
@@ -92,7 +91,7 @@ class Exchange:
         """The last refusal that sent the request on."""
         self._tried: frozenset[str] = frozenset()
         self._unreached: frozenset[str] = frozenset()
-        self._tries = self._loads = self._deaths = self._crashes = 0
+        self._tries = self._loads = self._deaths = 0
         self._usage: Usage | None = None
         self._is_over = False
 
@@ -222,7 +221,7 @@ class Exchange:
             return
         verdict = verdict_of(status, body, kind=spec.kind, words=self.words)
         if verdict is Verdict.TOLD:
-            self._front.fleet.succeeded(spec.name)
+            self._went_well(attempt)
             self._deliver(status, attempt.headers, body)
             return
         self._answer = (status, attempt.headers, body)
@@ -234,7 +233,8 @@ class Exchange:
             self._answer = self._reply.told(refused)
         if verdict in (Verdict.ONCE, Verdict.CRASHED):
             self._deaths += 1
-            self._crashes += verdict is Verdict.CRASHED
+            if verdict is Verdict.CRASHED:
+                self._blame(attempt)
         self._again(attempt)
 
     def heard(self, attempt: Attempt) -> None:
@@ -265,8 +265,8 @@ class Exchange:
                 self.lost(attempt, error)
             return
         data += rest
-        if not self._reply.has_begun and not attempt.is_desk:
-            self._front.fleet.succeeded(attempt.spec.name)
+        if not attempt.is_desk:
+            self._went_well(attempt)
         self._reply.close(attempt, data)
         self._count(attempt)
         self._finish()
@@ -283,10 +283,11 @@ class Exchange:
             self._finish()
         elif self._reply.has_begun:
             self._note_failure(attempt)
+            self._blame(attempt)
             self._break_off(attempt, error)
         else:
             self._deaths += 1
-            self._crashes += 1
+            self._blame(attempt)
             self._answer = None
             self._missed(attempt, error)
 
@@ -306,13 +307,24 @@ class Exchange:
             self._front.fleet.failed(name)
             self._front.poke(name)
 
+    def _blame(self, attempt: Attempt) -> None:
+        """Remember under which request a node was lost; the desk remembers its own."""
+        if not attempt.is_desk:
+            call = self._errand.call
+            self._front.quarantine.blame(
+                attempt.spec.name, self._errand.identity.tenant, call.target.path, call.body
+            )
+
+    def _went_well(self, attempt: Attempt) -> None:
+        self._front.fleet.succeeded(attempt.spec.name)
+        if self._front.quarantine:
+            call = self._errand.call
+            self._front.quarantine.acquit(self._errand.identity.tenant, call.target.path, call.body)
+
     def _again(self, attempt: Attempt) -> None:
         """Put the request to another node, unless it did enough harm."""
         attempt.release()
         self._tried |= {attempt.spec.name}
-        if self._crashes >= MAX_DEATHS:
-            call = self._errand.call
-            self._front.quarantine.add(self._errand.identity.tenant, call.target.path, call.body)
         try:
             if self._deaths >= MAX_DEATHS:
                 self._give_up(None)
