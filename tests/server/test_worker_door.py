@@ -163,10 +163,12 @@ async def test_a_request_that_one_worker_found_to_be_poison_is_refused_by_all(tm
     leading = Leading(tmp_path / "worker-0")
     one, other = Quarantine(), Quarantine()
     async with leading.serving(), following(leading.path, one), following(leading.path, other):
-        one.add("t", b"/p", b"first")
+        for node in ("a", "b"):
+            one.blame(node, "t", b"/p", b"first")
         await until(lambda: other.holds("t", b"/p", b"first"))
         assert leading.quarantine.holds("t", b"/p", b"first")
-        leading.quarantine.add("t", b"/p", b"second")
+        for node in ("a", "b"):
+            leading.quarantine.blame(node, "t", b"/p", b"second")
         await until(lambda: one.holds("t", b"/p", b"second") and other.holds("t", b"/p", b"second"))
         assert not one.holds("t", b"/p", b"third")
 

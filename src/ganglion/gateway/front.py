@@ -92,6 +92,7 @@ class Front:
         self.connections: set[ClientConnection] = set()
         self.in_flight = 0
         self.is_draining = False
+        self.tick_s = TICK_S
         self.now_s = time.monotonic()
         """Coarse: as of the last tick."""
         self._idle = asyncio.Event()

@@ -18,6 +18,7 @@ from ganglion.gateway.poller import Poller
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.price import PER_TOKENS, Price
 from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.router import Router
 from ganglion.gateway.scaler import Scaler
 from ganglion.gateway.shared import Shared
@@ -73,9 +74,19 @@ def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Asse
     outbound = Outbound(pools)
     router = Router(fleet, settings.catalogue)
     listed = listing_of(settings.catalogue)
+    deadlines = RemoteDeadlines(head_s=settings.first_byte_s, idle_s=settings.idle_s)
     if leader is not None:
         follower = Follower(fleet, outbound, leader, quarantine)
-        engine = FleetEngine(fleet, router, outbound, follower, catalogue=lambda: listed, poke=follower.poke)
+        engine = FleetEngine(
+            fleet,
+            router,
+            outbound,
+            follower,
+            catalogue=lambda: listed,
+            poke=follower.poke,
+            deadlines=deadlines,
+            quarantine=quarantine,
+        )
         return Assembly(fleet, pools, outbound, router, engine, follower, quarantine, None)
     poller = Poller(fleet, outbound, PollSettings(every_s=settings.poll_s))
     loader = FleetLoader(fleet, settings.catalogue, outbound, poke=poller.poke)
@@ -85,7 +96,16 @@ def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Asse
         lease_s=settings.lease_s,
         node_key=settings.node_key,
     )
-    engine = FleetEngine(fleet, router, outbound, loader, catalogue=lambda: listed, poke=poller.poke)
+    engine = FleetEngine(
+        fleet,
+        router,
+        outbound,
+        loader,
+        catalogue=lambda: listed,
+        poke=poller.poke,
+        deadlines=deadlines,
+        quarantine=quarantine,
+    )
     lead = Lead(poller, membership, loader, Scaler(fleet, settings.catalogue, loader))
     return Assembly(fleet, pools, outbound, router, engine, loader, quarantine, lead)
 
