@@ -89,7 +89,7 @@ class FleetEngine:
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The answer of whoever can give it."""
-        if self._quarantine and self._quarantine.holds(*_suspect(request)):
+        if not self._quarantine.is_empty and self._quarantine.holds(*_suspect(request)):
             yield Failed(RequestQuarantined(TOOK_DOWN))
             return
         affinity = _affinity(request)
@@ -130,7 +130,7 @@ class FleetEngine:
         """Remember under which request a node was lost, until the same one is answered."""
         if isinstance(event, Failed) and is_deadly(event.error):
             self._quarantine.blame(spec.name, *_suspect(request))
-        elif self._quarantine and isinstance(event, Finished):
+        elif not self._quarantine.is_empty and isinstance(event, Finished):
             self._quarantine.acquit(*_suspect(request))
 
     async def read(self, request: Request) -> ReadPrompt:

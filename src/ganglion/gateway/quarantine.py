@@ -31,9 +31,10 @@ class Quarantine:
         """Told of each that was found out here, for other processes to know it, too."""
         self._suspected: OrderedDict[bytes, _Suspicion] = OrderedDict()
 
-    def __bool__(self) -> bool:
-        """Whether anything is suspected at all."""
-        return bool(self._suspected)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is suspected at all."""
+        return not self._suspected
 
     def blame(self, node: str, tenant: str, path: bytes, body: bytes) -> None:
         """A node was lost under this request."""
