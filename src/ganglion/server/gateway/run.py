@@ -109,6 +109,7 @@ async def serve(
             state=state,
             metrics=metrics,
             fleet_metrics=FleetMetrics(front_metrics, parts.fleet, gatekeeper.usage_counts),
+            keys=gatekeeper.keys,
         )
         desk = await stack.enter_async_context(_desk(app, server))
         front = Front(
