@@ -38,9 +38,9 @@ def identify(errand: Errand, gatekeeper: Gatekeeper) -> None:
     if access == "public":
         return
     identity = errand.identity = gatekeeper.identify(presented_key(errand.call.named))
-    is_allowed = access == "key" or identity.role in ("admin", access)
-    if not is_allowed:
-        raise NotAllowed("This key may not do that.", hint="It takes a key of role admin.")
+    role = "user" if access == "key" else access
+    if identity.role not in ("admin", role):
+        raise NotAllowed("This key may not do that.", hint=f"It takes a key of role {role}.")
     if errand.call.is_socket and (identity.is_limited or identity.models is not None):
         # What is asked inside a socket is neither counted nor judged by name here.
         raise NotAllowed("This key has limits, and may not open sockets.", hint="POST to /v1/responses.")
