@@ -116,7 +116,7 @@ class Exchange:
             refusal = front.settings.guard(call.named.get(b"host"), call.named.get(b"origin"), is_safe)
             if refusal is not None:
                 raise refusal
-        if self._reply.is_preflight:
+        if front.settings.cors_origins and self._reply.is_preflight:
             self._reply.allow()
             self._finish()
             return
@@ -162,9 +162,11 @@ class Exchange:
             self._give_up(UpstreamUnavailable("More nodes were tried than there should be."))
             return
         asked = Asked(errand.model, errand.route.wire, errand.affinity, self._tried)
-        match front.chooser.choose(asked):
-            case Chosen(node, model):
-                self._try(node, model)
+        decision = front.chooser.choose(asked)
+        if isinstance(decision, Chosen):  # first, and not as a pattern: nearly every request comes by here
+            self._try(decision.node, decision.model)
+            return
+        match decision:
             case Translated():
                 self._try(front.desk, None)
             case Cold(model):
@@ -216,10 +218,9 @@ class Exchange:
     def whole(self, attempt: Attempt, body: bytes) -> None:
         """For the attempt."""
         spec, status = attempt.spec, attempt.status
-        if attempt.is_desk:
-            self._deliver(status, attempt.headers, body)
-            return
-        verdict = verdict_of(status, body, kind=spec.kind, words=self.words)
+        verdict = Verdict.TOLD
+        if status >= 400 and not attempt.is_desk:
+            verdict = verdict_of(status, body, kind=spec.kind, words=self.words)
         if verdict is Verdict.TOLD:
             self._front.fleet.succeeded(spec.name)
             self._deliver(status, attempt.headers, body)
@@ -414,10 +415,14 @@ class Exchange:
             return
         self._is_over = True
         front, errand, reply = self._front, self._errand, self._reply
-        if self._attempt is not None:
-            if self._attempt.stream is not None:
-                front.metrics.events += self._attempt.stream.events
-            self._attempt.release()
+        # Let go of, since each holds the other: nothing of a request should wait for the garbage collector.
+        attempt, self._attempt = self._attempt, None
+        node = ""
+        if attempt is not None:
+            node = attempt.spec.name
+            if attempt.stream is not None:
+                front.metrics.events += attempt.stream.events
+            attempt.release()
         duration_s = perf_counter() - reply.began_s
         usage = self._usage
         if self._admission is None:
@@ -426,8 +431,8 @@ class Exchange:
             self._admission.settle(usage)
             if usage is not None:
                 front.metrics.spent(errand.identity.tenant, errand.model, usage)
-        front.metrics.ended(errand.route.label, reply.status, self._node, duration_s)
-        front.log.add(errand, reply.status, duration_s, self._node, usage)
+        front.metrics.ended(errand.route.label, reply.status, node, duration_s)
+        front.log.add(errand, reply.status, duration_s, node, usage)
         front.ended()
         self._connection.finished(is_kept=reply.is_kept)
 

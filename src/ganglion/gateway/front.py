@@ -99,6 +99,7 @@ class Front:
     def connection(self) -> ClientConnection:
         """A new client's; the factory for `loop.create_server`."""
         if self._reaper is None:
+            self.now_s = time.monotonic()  # nobody kept it while nobody was there
             self._reaper = asyncio.get_running_loop().create_task(self._reap())
         return ClientConnection(self)
 

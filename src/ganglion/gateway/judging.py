@@ -1,6 +1,6 @@
 """Whether a request may come in, and what it asks for: all that is decided before anybody is waited for."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ganglion.core.errors import MissingParameter, NotAllowed, RequestQuarantined
 from ganglion.gateway.admission import Gatekeeper, Identity
@@ -14,8 +14,7 @@ NOBODY = Identity("")
 """Whoever looks at a public page."""
 
 
-@dataclass(slots=True)
-class Errand:
+class Errand(Struct):
     """A request that may come in."""
 
     call: Call

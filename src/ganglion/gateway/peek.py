@@ -4,7 +4,6 @@ Law: a body whose other fields are wrong still names its model: the node that ge
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -26,8 +25,7 @@ Part = bytes | str
 _encode = msgspec.json.encode
 
 
-@dataclass(frozen=True, slots=True)
-class Peeked:
+class Peeked(Struct, frozen=True):
     """What a body says."""
 
     model: str
