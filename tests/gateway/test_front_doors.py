@@ -167,6 +167,8 @@ async def test_slow_heads_slow_bodies_and_idle_connections_end() -> None:
         assert (await asyncio.wait_for(hear(body), 3)).status == 408
         assert await asyncio.wait_for(idle.read(), 3) == b""
         assert await asyncio.wait_for(head.read(), 3) == b""
+        for writer in stage.writers:
+            writer.close()
         await stage.until(lambda: not stage.front.connections)
 
 

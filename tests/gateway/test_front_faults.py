@@ -338,7 +338,7 @@ async def test_nothing_of_a_request_waits_for_the_garbage_collector() -> None:
             for _ in range(3):
                 writer.write(post("/v1/chat/completions", CHAT))
                 await hear(reader)
-            left = [held for held in gc.get_objects() if isinstance(held, Attempt | Exchange)]
+            left = [held for held in gc.get_objects(generation=0) if isinstance(held, Attempt | Exchange)]
         finally:
             gc.enable()
         assert not left
