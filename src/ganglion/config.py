@@ -172,6 +172,8 @@ class GatewayConfig(Struct, frozen=True):
     """How long an answer that has begun may be silent."""
     workers: Count = 1
     """Processes that share the port; one core each."""
+    tracing: bool = False
+    """Each request is a span of OpenTelemetry, where its package is installed; docs/fleet.md says how."""
 
 
 class NodeConfig(Struct, frozen=True, forbid_unknown_fields=True):

@@ -9,9 +9,9 @@ MAX_PREFIX_BYTES = 4096
 
 def affinity_of(tenant: str, model: str, *parts: bytes | str) -> str:
     """The name of what these parts begin; different tenants and models never share one."""
-    digest = blake2b(digest_size=DIGEST_BYTES)
+    pieces: list[bytes] = []
     for part in (tenant, model, *parts):
         encoded = part.encode(errors="surrogatepass") if isinstance(part, str) else part
-        digest.update(b"%d:" % min(len(encoded), MAX_PREFIX_BYTES))
-        digest.update(encoded[:MAX_PREFIX_BYTES])
-    return digest.hexdigest()
+        kept = encoded[:MAX_PREFIX_BYTES]
+        pieces += (b"%d:" % len(kept), kept)
+    return blake2b(b"".join(pieces), digest_size=DIGEST_BYTES).hexdigest()

@@ -13,7 +13,7 @@ import httptools
 from ganglion.core.errors import BodyTooLarge, GanglionError, InvalidRequest, MethodNotAllowed, Overloaded
 from ganglion.gateway.call import NOWHERE, Call, presented_key
 from ganglion.gateway.exchange import Exchange
-from ganglion.gateway.heads import CONTINUE
+from ganglion.gateway.heads import CONTINUE, head_without_upgrade
 from ganglion.gateway.routes import parse_target
 from ganglion.gateway.upstream import Headers, UpstreamConnection
 
@@ -124,14 +124,18 @@ class ClientConnection(asyncio.Protocol):
                 self._parser.feed_data(data)
                 return
             except httptools.HttpParserUpgrade as upgrade:
-                # What asks for any other protocol is answered in this one, and the rest read on.
                 data = data[upgrade.args[0] :]
                 if self._is_deaf:
                     return
+                version = self._parser.get_http_version()
                 self._parser = httptools.HttpRequestParser(self)
                 if self._queue and self._queue[-1].is_socket:
                     self._is_deaf = bool(data)  # nothing may follow before it is accepted
                     return
+                # The parser takes whatever follows for the other protocol, a body too: read it all again
+                # as what it is without the wish, which nobody has to grant.
+                call = self._queue.pop()
+                data = head_without_upgrade(call, self._url, version) + data
             except httptools.HttpParserCallbackError as error:
                 context = error.__context__
                 if not isinstance(context, GanglionError):
@@ -208,12 +212,18 @@ class ClientConnection(asyncio.Protocol):
             self._named,
             parts[0] if len(parts) == 1 else b"".join(parts),
             self._is_kept,
-            self._parser.get_http_version() == "1.0",
+            self._is_old(),
             method == b"GET" and self._named.get(b"upgrade", b"").lower() == b"websocket",
         )
         if len(self._queue) >= MAX_PIPELINED + (self.exchange is None):
             raise InvalidRequest(f"More than {MAX_PIPELINED} requests wait for the one before them.")
         self._queue.append(call)
+
+    def _is_old(self) -> bool:
+        # What is kept without a word about it can only be HTTP/1.1; asking the parser writes a string.
+        if self._is_kept and b"connection" not in self._named:
+            return False
+        return bool(self._parser.get_http_version() == "1.0")
 
     def _refuse(self, error: GanglionError) -> None:
         """Answer what will never be a whole request, in its turn, and hear nothing more."""
@@ -288,7 +298,7 @@ class ClientConnection(asyncio.Protocol):
             self.exchange = exchange = Exchange(self.front, self, self._queue.popleft())
             exchange.begin()
         self._is_advancing = False
-        if self.exchange is not None or self._is_read_paused:
+        if self._queue or self._is_in_body or self._is_read_paused:
             self._bound_early()
 
     def _bound_early(self) -> None:

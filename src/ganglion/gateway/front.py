@@ -21,6 +21,7 @@ from ganglion.gateway.loading import Loader
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.tracing import Tracing
 
 logger = logging.getLogger("ganglion.gateway")
 
@@ -52,6 +53,8 @@ class FrontSettings:
     log: Callable[[str], object] | None = None
     """Takes lines of the request log, many at a time; None for none."""
     is_json_log: bool = False
+    tracing: Tracing | None = None
+    """Makes each request a span; None for none."""
 
 
 class Front:
@@ -99,6 +102,7 @@ class Front:
     def connection(self) -> ClientConnection:
         """A new client's; the factory for `loop.create_server`."""
         if self._reaper is None:
+            self.now_s = time.monotonic()  # nobody kept it while nobody was there
             self._reaper = asyncio.get_running_loop().create_task(self._reap())
         return ClientConnection(self)
 
@@ -154,7 +158,8 @@ class Front:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reaper = None
         if self.connections:  # a cut connection is told so in the next round of the loop
-            await self._alone.wait()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._alone.wait(), TICK_S)
         self.log.flush()
 
     async def _reap(self) -> None:

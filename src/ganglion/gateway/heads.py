@@ -7,6 +7,7 @@ upstream's cookies. An upstream's encoding is never asked for: whatever is compr
 from collections.abc import Iterable
 from http import HTTPStatus
 
+from ganglion.gateway.call import Call
 from ganglion.gateway.trusted import PREFIX
 from ganglion.gateway.upstream import Headers
 
@@ -59,9 +60,11 @@ _TO_FOREIGN = frozenset(
 )
 """All that a stranger is told."""
 _DROPPED_BACK = _HOP_BY_HOP | frozenset((b"x-request-id", b"request-id", b"set-cookie", b"alt-svc"))
+_OURS_BACK = (PREFIX, b"access-control-")
 _TOKENS = (b"keep-alive", b"close", b"upgrade", b"")
-_SOCKET = (b"upgrade",)
 
+SOCKET = b"connection: upgrade\r\nupgrade: websocket\r\n"
+"""What asks for a WebSocket; the rest of its headers travel as any others do."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
 
@@ -104,34 +107,36 @@ def to_foreign(headers: Headers, connection: bytes | None) -> bytes:
     )
 
 
-def socket_lines(headers: Headers) -> bytes:
-    """What asks for a WebSocket; the rest of its headers travel as any others do."""
-    asked = [header for header in headers if header[0] in _SOCKET]
-    return b"connection: upgrade\r\n" + b"".join([b"%b: %b\r\n" % header for header in asked])
+def head_without_upgrade(call: Call, url: bytes, version: str) -> bytes:
+    """A request's own head, less its wish for another protocol."""
+    lines = [b"%b %b HTTP/%b\r\n" % (call.method, url, version.encode())]
+    lines += [
+        b"%b: %b\r\n" % header for header in call.headers if header[0] not in (b"connection", b"upgrade")
+    ]
+    return b"".join((*lines, b"\r\n" if call.is_kept else b"connection: close\r\n\r\n"))
 
 
 def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], own: bytes) -> bytes:
     """A response's head: `own` are our lines, framing among them."""
-    headers = list(headers)
-    named: frozenset[bytes] = frozenset()
-    for name, value in headers:
-        if name == b"connection":
-            named |= named_by_connection(value)
-    kept = [
-        b"%b: %b\r\n" % header
-        for header in headers
-        if header[0] not in _DROPPED_BACK
-        and header[0] not in named
-        and not header[0].startswith((PREFIX, b"access-control-"))
-    ]
     line = _LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-    return b"".join((line, *kept, own, b"\r\n"))
+    parts = [line]
+    named: frozenset[bytes] = frozenset()
+    for header in headers:
+        name = header[0]
+        if name == b"connection":
+            named |= named_by_connection(header[1])
+        elif name not in _DROPPED_BACK and not name.startswith(_OURS_BACK):
+            parts.append(b"%b: %b\r\n" % header)
+    if named:
+        parts = [part for part in parts if part.partition(b":")[0] not in named]
+    parts += (own, b"\r\n")
+    return b"".join(parts)
 
 
 def switching_head(headers: Headers, own: bytes) -> bytes:
     """The answer that turns a connection into a WebSocket."""
     kept = [b"%b: %b\r\n" % header for header in headers if header[0].startswith(b"sec-websocket-")]
-    return b"".join((_LINES[101], b"connection: upgrade\r\nupgrade: websocket\r\n", *kept, own, b"\r\n"))
+    return b"".join((_LINES[101], SOCKET, *kept, own, b"\r\n"))
 
 
 def value_of(text: str) -> bytes:

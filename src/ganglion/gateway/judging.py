@@ -1,6 +1,6 @@
 """Whether a request may come in, and what it asks for: all that is decided before anybody is waited for."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ganglion.core.errors import MissingParameter, NotAllowed, RequestQuarantined
 from ganglion.gateway.admission import Gatekeeper, Identity
@@ -9,13 +9,13 @@ from ganglion.gateway.call import Call, presented_key
 from ganglion.gateway.peek import Peeked, peek, peek_query
 from ganglion.gateway.quarantine import Quarantine
 from ganglion.gateway.routes import Route
+from ganglion.gateway.tracing import Span
 
 NOBODY = Identity("")
 """Whoever looks at a public page."""
 
 
-@dataclass(slots=True)
-class Errand:
+class Errand(Struct):
     """A request that may come in."""
 
     call: Call
@@ -25,6 +25,8 @@ class Errand:
     peeked: Peeked | None = None
     """None where no model answers."""
     affinity: str = ""
+    span: Span | None = None
+    """Where requests are traced."""
 
     @property
     def model(self) -> str:

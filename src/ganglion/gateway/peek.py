@@ -4,7 +4,6 @@ Law: a body whose other fields are wrong still names its model: the node that ge
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode
 
@@ -26,8 +25,7 @@ Part = bytes | str
 _encode = msgspec.json.encode
 
 
-@dataclass(frozen=True, slots=True)
-class Peeked:
+class Peeked(Struct, frozen=True):
     """What a body says."""
 
     model: str
@@ -38,6 +36,10 @@ class Peeked:
     """A bound on what the answer and its prompt will take."""
     parts: tuple[Part, ...] = ()
     """What names its conversation; empty for none."""
+
+
+_ABSENT = Raw()
+"""Instead of None, in whose union with it no value would be taken as it is."""
 
 
 class _Options(Struct):
@@ -74,14 +76,14 @@ class _Completions(Struct):
     max_tokens: int | None = None
     n: int | None = None
     best_of: int | None = None
-    prompt: Raw | None = None
+    prompt: Raw = _ABSENT
 
 
 class _Messages(Struct):
     model: str | None = None
     stream: bool | None = None
     max_tokens: int | None = None
-    system: Raw | None = None
+    system: Raw = _ABSENT
     messages: list[Raw] | None = None
     metadata: _Metadata | None = None
 
@@ -90,10 +92,10 @@ class _Responses(Struct):
     model: str | None = None
     stream: bool | None = None
     max_output_tokens: int | None = None
-    instructions: Raw | None = None
+    instructions: Raw = _ABSENT
     input: str | list[Raw] | None = None
     previous_response_id: str | None = None
-    conversation: Raw | None = None
+    conversation: Raw = _ABSENT
     prompt_cache_key: str | None = None
 
 
@@ -102,7 +104,7 @@ class _Ollama(Struct):
     stream: bool | None = None
     options: _Numbers | None = None
     messages: list[Raw] | None = None
-    system: Raw | None = None
+    system: Raw = _ABSENT
     prompt: str | None = None
 
 
@@ -152,7 +154,7 @@ def _completions(asked: _Completions) -> Peeked:
         bool(asked.stream),
         asked.stream_options is not None and bool(asked.stream_options.include_usage),
         _bound(asked.max_tokens) * max(_choices(asked.n), _choices(asked.best_of)),
-        () if asked.prompt is None else (bytes(asked.prompt)[:_PROMPT_PREFIX_BYTES],),
+        (bytes(asked.prompt)[:_PROMPT_PREFIX_BYTES],) if asked.prompt else (),
     )
 
 
@@ -162,7 +164,7 @@ def _messages(asked: _Messages) -> Peeked:
     if "session" in user:
         parts: tuple[Part, ...] = (user,)
     else:
-        parts = (bytes(asked.system) if asked.system is not None else b"", *_opening(asked.messages))
+        parts = (bytes(asked.system), *_opening(asked.messages))
     return Peeked(asked.model or "", bool(asked.stream), False, _bound(asked.max_tokens), parts)
 
 
@@ -179,21 +181,20 @@ def _responses(asked: _Responses) -> Peeked:
 def _responses_parts(asked: _Responses) -> tuple[Part, ...]:
     if asked.prompt_cache_key:
         return (asked.prompt_cache_key,)
-    if asked.conversation is not None:
+    if asked.conversation:
         return (bytes(asked.conversation),)
     # Each turn continues another response: only the desk knows where they all began.
     if asked.previous_response_id is not None:
         return ()
-    instructions = b"" if asked.instructions is None else bytes(asked.instructions)
     opening = (asked.input,) if isinstance(asked.input, str) else _opening(asked.input)
-    return (instructions, *opening)
+    return (bytes(asked.instructions), *opening)
 
 
 def _ollama(asked: _Ollama) -> Peeked:
     most = None if asked.options is None else asked.options.num_predict
     parts: tuple[Part, ...] = _opening(asked.messages)
     if asked.prompt is not None:
-        parts = (bytes(asked.system or b""), asked.prompt[:_PROMPT_PREFIX_BYTES])
+        parts = (bytes(asked.system), asked.prompt[:_PROMPT_PREFIX_BYTES])
     return Peeked(asked.model or "", asked.stream is not False, False, _bound(most), parts)
 
 

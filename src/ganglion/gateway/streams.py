@@ -96,6 +96,8 @@ class _Events:
         self.events = 0
 
     def feed(self, data: bytes) -> bytes:
+        if not data:
+            return b""
         held = self._held
         if held:
             if not _end_of_events(held.tail + data):

@@ -26,6 +26,7 @@ from ganglion.gateway.front import Front, FrontSettings
 from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.gateway_metrics import GatewayMetrics
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.tracing import tracing_of
 from ganglion.server.app_server import BACKLOG, AppServer, app_config, until_listening
 from ganglion.server.bind import InsecureBind, StartRefused, bind, grpc_port_of, url_of
 from ganglion.server.drain import Gate
@@ -198,6 +199,7 @@ def _front_settings(settings: GatewaySettings, server: ServerSettings) -> FrontS
         cors_origins=rules.cors_origins,
         log=settings.request_log,
         is_json_log=settings.is_json_log,
+        tracing=tracing_of(is_asked=settings.has_tracing),
     )
 
 

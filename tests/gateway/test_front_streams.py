@@ -1,0 +1,138 @@
+"""Streams at any split: whole events, the upstream's bytes, and the counts that were in them."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ganglion.core.errors import UpstreamUnavailable
+from ganglion.core.events import Usage
+from ganglion.gateway.spending import usage_of_body
+from ganglion.gateway.streams import MAX_EVENT_BYTES, ForeignEvents, Lines, OurEvents, Passing, Plain
+
+OURS = (
+    b'data: {"a":"x\\n\\n: x-ganglion-usage {\\"prompt_tokens\\":1}"}\n\n: keep-alive\n\n'
+    b"event: message_stop\ndata: {}\n\ndata: [DONE]\n\n"
+)
+COMMENT = b': x-ganglion-usage {"prompt_tokens":5,"completion_tokens":2,"cached_tokens":3}\n\n'
+CONTENT = b'data: {"choices":[{"delta":{"content":"\\"usage\\":{"}}],"usage":null}\n\n'
+COUNTS = (
+    b'data: {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 9, "total_tokens": 16}}\n\n'
+)
+DONE = b"data: [DONE]\n\n"
+ANTHROPIC = (
+    b'event: message_start\ndata: {"message":{"usage":{"input_tokens":4,"cache_read_input_tokens":6}}}\n\n'
+    b'event: message_delta\ndata: {"usage":{"output_tokens":8}}\n\n'
+    b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
+)
+
+
+def split(data: bytes, places: list[int]) -> list[bytes]:
+    cuts = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(cuts)]
+
+
+def passed(stream: Passing, pieces: list[bytes]) -> bytes:
+    out = []
+    for piece in pieces:
+        told = stream.feed(piece)
+        assert not told or told.endswith((b"\n\n", b"\n\r\n"))
+        out.append(told)
+    return b"".join(out) + stream.end()
+
+
+PLACES = st.lists(st.integers(0, 10_000), max_size=12)
+
+
+@given(PLACES)
+def test_our_count_is_taken_out_at_any_split(places: list[int]) -> None:
+    stream = OurEvents()
+    assert passed(stream, split(OURS + COMMENT, places)) == OURS
+    assert stream.usage == Usage(5, 2, 3)
+    assert stream.events == 4
+
+
+@given(PLACES, st.booleans(), st.booleans())
+def test_a_strangers_count_is_taken_out_only_where_nobody_asked(
+    places: list[int], takes_usage: bool, is_windows: bool
+) -> None:
+    data = CONTENT + COUNTS + DONE
+    kept = CONTENT + DONE if takes_usage else data
+    if is_windows:
+        data, kept = data.replace(b"\n", b"\r\n"), kept.replace(b"\n", b"\r\n")
+    stream = ForeignEvents("openai", takes_usage=takes_usage)
+    assert passed(stream, split(data, places)) == kept
+    assert stream.usage == Usage(7, 9)
+    assert stream.is_finished
+
+
+@given(PLACES)
+def test_a_strangers_messages_are_counted_at_any_split(places: list[int]) -> None:
+    stream = ForeignEvents("messages", takes_usage=False)
+    assert passed(stream, split(ANTHROPIC, places)) == ANTHROPIC
+    assert stream.usage == Usage(10, 8, 6) and stream.is_finished
+
+
+@given(PLACES)
+def test_lines_are_counted_at_any_split(places: list[int]) -> None:
+    data = b'{"done":false}\n{"done":true,"prompt_eval_count":3,"eval_count":4}\n'
+    stream = Lines()
+    out = [stream.feed(piece) for piece in split(data, places)]
+    assert all(not told or told.endswith(b"\n") for told in out)
+    assert b"".join(out) == data and stream.usage == Usage(3, 4) and stream.events == 2
+
+
+@given(PLACES)
+def test_the_last_part_of_a_large_body_has_its_count(places: list[int]) -> None:
+    data = b'{"data":[' + b"1," * 3000 + b'1],"usage":{"prompt_tokens":3,"total_tokens":3}}'
+    stream = Plain()
+    assert b"".join(stream.feed(piece) for piece in split(data, places)) + stream.end() == data
+    assert stream.usage == Usage(3, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "is_finished"),
+    [
+        (CONTENT, False),
+        (CONTENT + DONE, True),
+        (b"data: [DONE]", True),
+        (CONTENT + b'data: {"error":{"message":"x"}}\n\n', True),
+        (b'data: {"text":"data: [DONE]"}\n\n', False),
+        (CONTENT + DONE + b": bye\n\n", True),
+    ],
+)
+def test_only_a_last_event_finishes_a_strangers_stream(data: bytes, is_finished: bool) -> None:
+    stream = ForeignEvents("openai", takes_usage=True)
+    stream.feed(data)
+    stream.end()
+    assert stream.is_finished is is_finished
+
+
+def test_an_event_without_an_end_is_not_held_for_ever() -> None:
+    stream = OurEvents()
+    with pytest.raises(UpstreamUnavailable):
+        for _ in range(MAX_EVENT_BYTES // 2**20 + 1):
+            stream.feed(b"x" * 2**20)
+
+
+@pytest.mark.parametrize(
+    ("body", "usage"),
+    [
+        (b'{"usage":{"prompt_tokens":3,"completion_tokens":4},"z":1}', Usage(3, 4)),
+        (b'{"z":1,"usage":{"prompt_tokens":3,"completion_tokens_details":null}}', Usage(3, 0)),
+        (b'{"usage":{"input_tokens":3,"output_tokens":4,"cache_creation_input_tokens":2}}', Usage(5, 4)),
+        (
+            b'{"usage":{"input_tokens":3,"input_tokens_details":{"cached_tokens":2},"output_tokens":4}}',
+            Usage(3, 4, 2),
+        ),
+        (b'{"message":{"content":"a"},"prompt_eval_count":3,"eval_count":4}', Usage(3, 4)),
+        (b'{"a":{"usage":{"prompt_tokens":3}}}', None),
+        (b'{"usage":{"prompt_tokens":-3}}', None),
+        (b'{"usage":null}', None),
+        (b"not json", None),
+        (b"", None),
+    ],
+)
+def test_whole_bodies_are_counted_in_every_wires_words(body: bytes, usage: Usage | None) -> None:
+    assert usage_of_body(body) == usage
