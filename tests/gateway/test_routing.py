@@ -133,7 +133,7 @@ CASES = [
         [node("a", "m", is_draining=True), node("b", "m", digest=("x",)), node("c", "m")],
         "chosen c m",
         affinity="x",
-        loads=StillLoads({"b": 5, "c": 1}),
+        loads=StillLoads({"b": 9, "c": 1}),
     ),
     Case(
         "a foreign wire is kept where it is spoken",

@@ -9,7 +9,7 @@ from made_nodes import StillLoads, held, node, nodes
 from ganglion.gateway.catalogue import EMPTY
 from ganglion.gateway.decision import Asked, Chosen, Translated
 from ganglion.gateway.node import NodeView
-from ganglion.gateway.routing import LIGHT, route, share
+from ganglion.gateway.routing import LIGHT, LOYALTY, route, share
 from ganglion.gateway.routing_table import RoutingTable
 
 NAMES = [f"n{number}" for number in range(6)]
@@ -111,7 +111,7 @@ def test_no_node_gets_more_than_its_share_in_any_order(count, arrivals, random) 
             bound = share(sum(loads.in_flight.values()), count)
             home = chosen(table, affinity, loads)
             loads.in_flight[home] += 1
-            assert loads.in_flight[home] <= bound
+            assert loads.in_flight[home] <= bound + (LOYALTY if affinity in fleet[home].digest else 0)
         elif any(loads.in_flight.values()):
             loads.in_flight[random.choice([name for name, load in loads.in_flight.items() if load])] -= 1
 
@@ -121,8 +121,8 @@ def test_one_popular_conversation_fills_every_node_evenly() -> None:
     table, loads = RoutingTable(fleet, EMPTY), StillLoads(dict.fromkeys(NAMES[:4], 0))
     for _ in range(400):
         loads.in_flight[chosen(table, "x", loads)] += 1
-    assert max(loads.in_flight.values()) <= 126
-    assert min(loads.in_flight.values()) >= 25
+    assert max(loads.in_flight.values()) <= 126 + LOYALTY
+    assert min(loads.in_flight.values()) >= 20
 
 
 def test_conversations_spread_over_the_nodes() -> None:
@@ -134,5 +134,13 @@ def test_conversations_spread_over_the_nodes() -> None:
 
 def test_two_at_once_leave_a_conversation_where_it_is() -> None:
     table = RoutingTable(nodes(node("a", "m", digest=("x",)), node("b", "m"), node("c", "m")), EMPTY)
-    assert chosen(table, "x", StillLoads({"a": LIGHT - 1})) == "a"
-    assert chosen(table, "x", StillLoads({"a": LIGHT})) != "a"
+    assert chosen(table, "x", StillLoads({"a": LIGHT + LOYALTY - 1})) == "a"
+    assert chosen(table, "x", StillLoads({"a": LIGHT + LOYALTY + 1})) != "a"
+
+
+def test_a_conversation_goes_on_where_it_was_before_any_digest_tells() -> None:
+    table = RoutingTable(nodes(node("a", "m"), node("b", "m"), node("c", "m")), EMPTY)
+    for last in ("a", "b", "c"):
+        decision = route(table, Asked("m", "chat", "x"), StillLoads(), last=last)
+        assert isinstance(decision, Chosen)
+        assert decision.node.name == last

@@ -1,10 +1,15 @@
 """The Chooser of a gateway: routing over the fleet as it is now."""
 
+from typing import Final
+
 from ganglion.gateway.catalogue import EMPTY, Catalogue
-from ganglion.gateway.decision import Asked, Decision
+from ganglion.gateway.decision import Asked, Chosen, Decision, Translated
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.routing import route
 from ganglion.gateway.routing_table import RoutingTable
+
+REMEMBERED: Final = 16_384
+"""Conversations whose last node is remembered, the latest ones."""
 
 
 class Router:
@@ -16,6 +21,7 @@ class Router:
         self._table = self._made(None)
         self._is_stale = False
         self._turn = 0
+        self._last: dict[str, str] = {}
         fleet.listen(self._changed)
 
     def choose(self, asked: Asked) -> Decision:
@@ -24,7 +30,19 @@ class Router:
             self._table = self._made(self._table)
             self._is_stale = False
         self._turn += 1
-        return route(self._table, asked, self._fleet, self._turn)
+        affinity = asked.affinity
+        if not affinity:
+            return route(self._table, asked, self._fleet, self._turn)
+        decision = route(self._table, asked, self._fleet, self._turn, self._last.get(affinity, ""))
+        if isinstance(decision, Chosen | Translated):
+            self._remember(affinity, decision.node.name)
+        return decision
+
+    def _remember(self, affinity: str, node: str) -> None:
+        self._last.pop(affinity, None)
+        self._last[affinity] = node
+        if len(self._last) > REMEMBERED:
+            del self._last[next(iter(self._last))]
 
     def replace(self, catalogue: Catalogue) -> None:
         """Another catalogue from now on."""

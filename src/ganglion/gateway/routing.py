@@ -31,6 +31,8 @@ CARRIED: Final[frozenset[Wire]] = frozenset(("responses", "messages", "ollama"))
 """Wires whose calls chat completions can carry."""
 LIGHT: Final = 2
 """So many requests are no load: a conversation does not leave its cache for one neighbour."""
+LOYALTY: Final = 2
+"""So many requests above its share a node may carry of conversations that it knows."""
 _MASK: Final = 2**64 - 1
 _KNOWN: Final = 2**64
 
@@ -53,12 +55,15 @@ class Loads(Protocol):
         ...
 
 
-def route(table: RoutingTable, asked: Asked, loads: Loads, turn: int = 0) -> Decision:
-    """Where a request goes; `turn` decides between nodes that are equal otherwise."""
+def route(table: RoutingTable, asked: Asked, loads: Loads, turn: int = 0, last: str = "") -> Decision:
+    """Where a request goes; `turn` decides between nodes that are equal otherwise.
+
+    `last` is where the conversation went before, which a node's digest tells only a moment later.
+    """
     entry = table.entry(asked.model)
     if entry is None:
         return Refused(_unknown(asked))
-    place = _pick(entry.ready(asked.wire), asked, loads, turn)
+    place = _pick(entry.ready(asked.wire), asked, loads, turn, last)
     if place is not None:
         return place.chosen
     return _otherwise(table, entry, asked, loads, turn)
@@ -69,7 +74,7 @@ def share(total: int, nodes: int) -> int:
     return max(LIGHT, -(-5 * (total + 1) // (4 * nodes)))
 
 
-def _pick(places: tuple[Place, ...], asked: Asked, loads: Loads, turn: int) -> Place | None:
+def _pick(places: tuple[Place, ...], asked: Asked, loads: Loads, turn: int, last: str = "") -> Place | None:
     tried, in_flight = asked.tried, loads.in_flight
     free: list[tuple[int, Place]] = []
     total = 0
@@ -87,7 +92,7 @@ def _pick(places: tuple[Place, ...], asked: Asked, loads: Loads, turn: int) -> P
     if len(free) < 2:
         return free[0][1] if free else None
     if asked.affinity:
-        return _preferred(free, share(total, len(free)), asked.affinity)
+        return _preferred(free, share(total, len(free)), asked.affinity, last)
     turn %= len(free)
     return min(free[turn:] + free[:turn], key=_load)[1]
 
@@ -96,17 +101,18 @@ def _load(candidate: tuple[int, Place]) -> int:
     return candidate[0]
 
 
-def _preferred(free: list[tuple[int, Place]], bound: int, affinity: str) -> Place:
+def _preferred(free: list[tuple[int, Place]], bound: int, affinity: str, last: str) -> Place:
     key = zlib.crc32(affinity.encode(errors="surrogatepass"))
     best, best_score = free[0][1], -1
     for load, place in free:
-        if load >= bound:
+        is_known = place.name == last or affinity in place.digest
+        if load >= (bound + LOYALTY if is_known else bound):
             continue
         score = ((key ^ place.seed) * 0x9E3779B97F4A7C15) & _MASK
         score = ((score ^ (score >> 29)) * 0xBF58476D1CE4E5B9) & _MASK
         score ^= score >> 32
-        if affinity in place.digest:
-            score += _KNOWN
+        if is_known:
+            score += _KNOWN if place.name != last else 2 * _KNOWN
         if score > best_score:
             best, best_score = place, score
     return best

@@ -22,6 +22,7 @@ import uvloop
 from starlette.types import ASGIApp
 
 from ganglion.core.errors import GanglionError
+from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.front import Front, FrontSettings
 from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.gateway_metrics import GatewayMetrics
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ganglion.gateway")
 
+FIRST_WORDS_S: Final = 2.0
+"""How long a start waits for nodes that do not answer."""
 LAST_WORDS_S: Final = 2.0
 """For streams to send why they end, and for connections to close."""
 HASTY_WORDS_S: Final = 0.5
@@ -129,6 +132,7 @@ async def serve(
         await stack.enter_async_context(
             _running(parts.poller.run(), parts.membership.keep_expiring(), parts.scaler.run())
         )
+        await _first_words(parts.fleet)
         if relay is not None:
             await relay.open()
         doorway = await asyncio.get_running_loop().create_server(
@@ -139,6 +143,20 @@ async def serve(
             on_listening(url_of(listener, server), None if relay is None else str(relay.address))
         await shutdown.drain.wait()
         await _drain(front, relay, gate, shutdown, server.drain_timeout_s)
+
+
+async def _first_words(fleet: Fleet) -> None:
+    """Wait a moment until each declared node was asked once, so that no model is unknown for want of it."""
+    news = asyncio.Event()
+    deafen = fleet.listen(news.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_WORDS_S):
+                while any(view.heard_s is None and not view.failures for view in fleet.nodes.values()):
+                    news.clear()
+                    await news.wait()
+    finally:
+        deafen()
 
 
 @contextlib.asynccontextmanager
