@@ -320,11 +320,9 @@ def _placed(key: str, value: object, folder: Path) -> object:
 
 
 def _with_key_file(node: object, folder: Path) -> object:
-    match node:
-        case {"key_file": str(path)}:
-            return {**node, "key_file": str(folder / Path(path).expanduser())}
-        case _:
-            return node
+    if not isinstance(node, dict) or not isinstance(path := node.get("key_file"), str):
+        return node
+    return {**node, "key_file": str(folder / Path(path).expanduser())}
 
 
 def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:

@@ -20,7 +20,9 @@ def test_every_key_of_the_reference_can_be_set_as_it_says() -> None:
     lines = DOCUMENT.read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if "| `GANGLION_" in line]
     rows = [row for row in rows if len(row) == 6]
-    assert sorted(row[0].strip("`") for row in rows) == sorted(key.path for key in keys() if not key.is_listed)
+    assert sorted(row[0].strip("`") for row in rows) == sorted(
+        key.path for key in keys() if not key.is_listed
+    )
     for _, _, variable, _, default, _ in rows:
         value = default.strip("`")
         if value not in ("-", "none"):

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from gates import key, secret_of
 from gateways import Running, fleet
 from starlette.routing import Route, WebSocketRoute
 
@@ -21,7 +22,6 @@ from ganglion.server.storage import Storage
 from ganglion.server.visit import Visit
 from ganglion.store.opening import open_access
 from ganglion.wire import openapi
-from gates import key, secret_of
 
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
 ADMIN = "sk-operator"
@@ -81,7 +81,9 @@ def test_the_document_describes_every_route_and_no_other() -> None:
     described = {(operation.method, operation.path) for operation in openapi.GATEWAY.operations}
     assert served | {("get", "/metrics")} == described
     assert [route.path for route in built if isinstance(route, WebSocketRoute)] == ["/v1/responses"]
-    public = {(operation.method, operation.path) for operation in openapi.GATEWAY.operations if operation.is_public}
+    public = {
+        (operation.method, operation.path) for operation in openapi.GATEWAY.operations if operation.is_public
+    }
     assert public == {(method.lower(), path) for method, path in PUBLIC if method == "GET"}
     for method, path in described:
         route = route_of(method.upper().encode(), path.encode())

@@ -64,7 +64,7 @@ async def through(*engines: ManagedEngine, **spec: Any) -> AsyncIterator[Running
         nodes = [NodeSpec(f"n{number}", url, **spec) for number, url in enumerate(urls)]
         running = await stack.enter_async_context(gateway(nodes, storage=MEMORY))
         async with asyncio.timeout(5):
-            while len((await running.http.get("/fleet")).json()["nodes"][-1]["models"]) == 0:
+            while len((await running.http.get("/fleet")).json()["nodes"][-1]["models"]) == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         yield running
 
@@ -102,7 +102,9 @@ async def test_messages_are_translated_for_a_node_that_only_chats() -> None:
     asked = {"model": "echo", "max_tokens": 99, "tools": [TOOL]}
     async with (
         through(engine, kind="openai", wires=FOREIGN) as running,
-        anthropic.AsyncAnthropic(base_url=running.url, api_key="none", _strict_response_validation=True) as sdk,
+        anthropic.AsyncAnthropic(
+            base_url=running.url, api_key="none", _strict_response_validation=True
+        ) as sdk,
     ):
         async with sdk.messages.stream(**asked, messages=ASKED) as stream:
             first = await stream.get_final_message()
@@ -152,23 +154,26 @@ async def test_a_socket_goes_through() -> None:
 
 @pytest.mark.parametrize("path", CALLS)
 async def test_an_answer_through_the_gateway_is_the_nodes_byte_for_byte(path: str) -> None:
-    async with listening(echo(), is_strict=False) as url, gateway([NodeSpec("a", url)]) as running:
-        async with httpx.AsyncClient(base_url=url) as direct:
-            bodies = [CALLS[path]]
-            if path.startswith("/api/"):
-                bodies.append(CALLS[path] | {"stream": False})
-            elif path in ("/v1/chat/completions", "/v1/completions", "/v1/messages"):
-                bodies.append(CALLS[path] | {"stream": True})
-            for body in bodies:
-                ours = await running.http.post(path, json=body)
-                theirs = await direct.post(path, json=body)
-                assert ours.status_code == theirs.status_code == 200, ours.text
-                assert ours.headers["content-type"] == theirs.headers["content-type"]
-                assert TOLD_ANEW.sub(b"", ours.content) == TOLD_ANEW.sub(b"", theirs.content)
-            field = next(name for name in CALLS[path] if name != "model")
-            wrong = CALLS[path] | {field: {"of": "no use"}}
-            headers = {"x-request-id": "the-same"}
-            ours = await running.http.post(path, json=wrong, headers=headers)
-            theirs = await direct.post(path, json=wrong, headers=headers)
-            assert (ours.status_code, ours.content) == (theirs.status_code, theirs.content)
-            assert ours.status_code == 400
+    async with (
+        listening(echo(), is_strict=False) as url,
+        gateway([NodeSpec("a", url)]) as running,
+        httpx.AsyncClient(base_url=url) as direct,
+    ):
+        bodies = [CALLS[path]]
+        if path.startswith("/api/"):
+            bodies.append(CALLS[path] | {"stream": False})
+        elif path in ("/v1/chat/completions", "/v1/completions", "/v1/messages"):
+            bodies.append(CALLS[path] | {"stream": True})
+        for body in bodies:
+            ours = await running.http.post(path, json=body)
+            theirs = await direct.post(path, json=body)
+            assert ours.status_code == theirs.status_code == 200, ours.text
+            assert ours.headers["content-type"] == theirs.headers["content-type"]
+            assert TOLD_ANEW.sub(b"", ours.content) == TOLD_ANEW.sub(b"", theirs.content)
+        field = next(name for name in CALLS[path] if name != "model")
+        wrong = CALLS[path] | {field: {"of": "no use"}}
+        headers = {"x-request-id": "the-same"}
+        ours = await running.http.post(path, json=wrong, headers=headers)
+        theirs = await direct.post(path, json=wrong, headers=headers)
+        assert (ours.status_code, ours.content) == (theirs.status_code, theirs.content)
+        assert ours.status_code == 400

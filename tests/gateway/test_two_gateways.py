@@ -53,7 +53,7 @@ async def eventually(running: Running, status: int, key: str, within_s: float) -
     """How long it takes until a key is answered with this status."""
     began_s = time.monotonic()
     async with asyncio.timeout(within_s):
-        while (await running.http.get("/v1/models", headers=running.as_(key))).status_code != status:
+        while (await running.http.get("/v1/models", headers=running.as_(key))).status_code != status:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return time.monotonic() - began_s
 
@@ -118,7 +118,7 @@ async def test_keys_limits_and_usage_are_one(postgres: str, tmp_path: Path) -> N
         )
         assert abs(waits[0] - waits[1]) < 1.0, revoking
         async with asyncio.timeout(5):  # usage is written twice a second
-            while (line := await used(postgres, tmp_path))["requests"] < cap:
+            while (line := await used(postgres, tmp_path))["requests"] < cap:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     assert (line["key"], line["requests"]) == ("shop", cap)
     assert (line["prompt_tokens"], line["completion_tokens"]) == (2 * cap, 2 * cap)
