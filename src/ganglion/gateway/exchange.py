@@ -104,7 +104,6 @@ class Exchange:
         try:
             self._come_in()
         except GanglionError as error:
-            self._front.metrics.refused(error.code)
             self._refuse(error)
         except Exception as error:  # noqa: BLE001  the outermost door of this request
             self._fail(error)
@@ -140,11 +139,7 @@ class Exchange:
             self._place()
 
     async def _wait_admitted(self, wanted: Wanted) -> None:
-        try:
-            admission = await self._front.gatekeeper.admit(self._errand.identity, wanted)
-        except GanglionError as error:
-            self._front.metrics.refused(error.code)
-            raise
+        admission = await self._front.gatekeeper.admit(self._errand.identity, wanted)
         if self._is_over:
             admission.settle(None)
             return
@@ -344,6 +339,7 @@ class Exchange:
 
     def _refuse(self, error: GanglionError) -> None:
         if not self._is_over:
+            self._front.metrics.refused(error.code)
             self._reply.refuse(error)
             self._finish()
 
