@@ -24,6 +24,7 @@ from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loader import FleetLoader
 from ganglion.gateway.node import DeviceRoom, NodeSpec, NodeView, Replica
 from ganglion.gateway.outbound import Outbound
+from ganglion.gateway.places import GRACE_S
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.router import Router
 from ganglion.registry.candidate import Candidate, made_by
@@ -328,7 +329,7 @@ async def test_a_node_of_ours_loads_lets_go_and_refuses_as_the_loader_expects() 
             hear("one")
             await asyncio.wait_for(loading, 2)
             loading = asyncio.create_task(stage.loader.load("two"))
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(GRACE_S + 0.2)
             hear("two")
             await asyncio.wait_for(loading, 2)
             with pytest.raises(GanglionError) as caught:

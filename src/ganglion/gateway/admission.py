@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from msgspec import Struct
+
 from ganglion.core.events import Usage
 
 Role = Literal["user", "node", "admin"]
@@ -29,9 +31,8 @@ EVERYBODY = Identity("", role="admin")
 """Where there are no keys at all."""
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a request will take at most."""
+class Wanted(Struct, frozen=True, gc=False):
+    """What a request will take at most; a struct, since one is made for each."""
 
     model: str
     tokens: int

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
+
 from ganglion.core.errors import GanglionError
 from ganglion.gateway.node import NodeSpec, Wire
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What routing needs to know of a request."""
+class Asked(Struct, frozen=True, gc=False):
+    """What routing needs to know of a request; a struct, since one is made for each."""
 
     model: str
     wire: Wire

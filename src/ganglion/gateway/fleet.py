@@ -5,10 +5,12 @@ Law: `nodes` is replaced as a whole and never changed in place, so whoever holds
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
-from ganglion.gateway.node import NodeSpec, NodeView
+from ganglion.core.engine import Status
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 
 Listener = Callable[[], None]
 
@@ -25,6 +27,7 @@ class Fleet:
         self.in_flight: defaultdict[str, int] = defaultdict(int)
         """Requests of this gateway that run on each node, also on one that has left meanwhile."""
         self._resting: frozenset[str] = frozenset()
+        self._leaving: frozenset[tuple[str, str]] = frozenset()
         self.learned: dict[tuple[str, str], str] = {}
         """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
         self.loading: set[str] = set()
@@ -41,6 +44,8 @@ class Fleet:
         """A node's last word, in place of the one before; the same word said later is no change."""
         if view.name in self._resting and not view.is_draining:
             view = replace(view, is_draining=True)
+        if self._leaving:
+            view = replace(view, replicas=tuple(self._seen(view.name, replica) for replica in view.replicas))
         known = self.nodes.get(view.name)
         if known == view:
             return
@@ -78,6 +83,35 @@ class Fleet:
         if view is not None:
             self.put(replace(view, is_draining=is_resting))
 
+    @contextmanager
+    def leaving(self, name: str, replicas: tuple[str, ...]) -> Iterator[None]:
+        """While inside, no request is sent to these models of a node: they may be let go."""
+        marked = frozenset((name, replica) for replica in replicas)
+        self._leaving |= marked
+        self._tell_again(name)
+        try:
+            yield
+        finally:
+            self._leaving -= marked
+            view = self.nodes.get(name)
+            if view is not None:
+                self.put(_with_status(view, replicas, "draining", "loaded"))  # whoever stayed after all
+
+    def let_go(self, name: str, replica: str) -> None:
+        """A node has let a model go; it says so itself a moment later."""
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(_with_status(view, (replica,), "draining", "unloaded"))
+
+    def _tell_again(self, name: str) -> None:
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(view)
+
+    def _seen(self, name: str, replica: Replica) -> Replica:
+        is_leaving = replica.is_servable and (name, replica.id) in self._leaving
+        return replace(replica, status="draining") if is_leaving else replica
+
     def failed(self, name: str) -> None:
         """A request could not be put to a node: after some of these in a row it is left alone for a while."""
         view = self.nodes.get(name)
@@ -106,3 +140,15 @@ class Fleet:
     def _tell(self) -> None:
         for listener in tuple(self._listeners):
             listener()
+
+
+def _with_status(view: NodeView, replicas: tuple[str, ...], before: Status, status: Status) -> NodeView:
+    return replace(
+        view,
+        replicas=tuple(
+            replace(replica, status=status)
+            if replica.id in replicas and replica.status == before
+            else replica
+            for replica in view.replicas
+        ),
+    )

@@ -192,6 +192,8 @@ class FleetLoader:
         while True:
             claim = await self._places.claim(model, self.catalogue, only=allowed, tried=tried)
             if isinstance(claim, Infeasible):
+                if self._is_held_by(model, allowed):
+                    return  # somebody else had it loaded meanwhile
                 raise error or nowhere(model.id, claim)
             try:
                 await self._bring(model, claim.placement)
@@ -218,6 +220,11 @@ class FleetLoader:
             if self._clock() >= until_s:
                 raise ModelLoading(f"The node {node} says that it loaded {model.id!r}, and does not list it.")
             await self._news.wait(LOOK_AGAIN_S)
+
+    def _is_held_by(self, model: CatalogueModel, nodes: tuple[str, ...]) -> bool:
+        views = (self._fleet.nodes.get(node) for node in nodes)
+        held = (held_by(view, model, self._fleet.learned) for view in views if view is not None)
+        return any(replica is not None and replica.is_servable for replica in held)
 
     def _is_seen(self, node: str, replica: str) -> bool:
         view = self._fleet.nodes.get(node)

@@ -25,8 +25,8 @@ Part = bytes | str
 _encode = msgspec.json.encode
 
 
-class Peeked(Struct, frozen=True):
-    """What a body says."""
+class Peeked(Struct, gc=False):
+    """What a body says; a struct, since one is made for each."""
 
     model: str
     is_stream: bool = False
@@ -230,8 +230,8 @@ def peek(wire: Wire, body: bytes, *, generates: bool) -> Peeked:
         peeked = Peeked(_model_of(body), tokens=DEFAULT_ANSWER_TOKENS)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidJson(f"The body is not JSON: {error}.") from None
-    tokens = (peeked.tokens if generates else 0) + len(body) // _BYTES_A_TOKEN
-    return Peeked(peeked.model, peeked.is_stream, peeked.asks_usage, tokens, peeked.parts)
+    peeked.tokens = (peeked.tokens if generates else 0) + len(body) // _BYTES_A_TOKEN
+    return peeked
 
 
 def peek_query(query: bytes) -> Peeked:

@@ -1,7 +1,7 @@
 """Gives each load its place, in the order they come, and makes room where somebody idle must leave for it.
 
 Law: a place that was given is counted against its node until the load is over; whoever would have to
-leave is asked for at its node once more before it does.
+leave gets no new request, and is asked for at its node once more before it does.
 """
 
 import asyncio
@@ -23,6 +23,8 @@ logger = logging.getLogger("ganglion.gateway")
 
 PATIENCE_S: Final = 30.0
 """How long a model waits for somebody to become idle."""
+GRACE_S: Final = 0.25
+"""How long a model that was just loaded stays: those who asked for it are on their way."""
 LOOK_AGAIN_S: Final = 0.5
 """Without news from the fleet."""
 
@@ -78,6 +80,7 @@ class Places:
         self._patience_s = patience_s
         self._turn = asyncio.Lock()
         self._claimed: dict[Claim, int] = {}
+        self._fresh: dict[tuple[str, str], float] = {}
 
     async def claim(
         self, model: CatalogueModel, catalogue: Catalogue, *, only: tuple[str, ...], tried: set[str]
@@ -97,6 +100,7 @@ class Places:
     def release(self, claim: Claim) -> None:
         """The load is over, one way or the other."""
         self._claimed.pop(claim, None)
+        self._fresh[claim.placement.node, claim.model] = self._clock() + GRACE_S
 
     async def _given(
         self, model: CatalogueModel, catalogue: Catalogue, only: tuple[str, ...], tried: set[str]
@@ -104,14 +108,16 @@ class Places:
         until_s = self._clock() + self._patience_s
         busy: frozenset[tuple[str, str]] = frozenset()
         while True:
-            at = Circumstances(catalogue, self._fleet.learned, self._reserved_mb(catalogue), busy)
+            kept = busy | self._just_loaded(catalogue)
+            at = Circumstances(catalogue, self._fleet.learned, self._reserved_mb(catalogue), kept)
             placement = place(model, self._fleet.nodes, at, only=only, excluded=tried)
             if isinstance(placement, Placement):
                 try:
-                    met = await self._busy_among(placement)
-                    if not met:
-                        await self._evict(placement)
-                        return placement
+                    with self._fleet.leaving(placement.node, placement.evictions):
+                        met = await self._busy_among(placement)
+                        if not met:
+                            await self._evict(placement)
+                            return placement
                     busy |= met
                 except GanglionError as error:
                     logger.warning(
@@ -122,8 +128,22 @@ class Places:
             left_s = until_s - self._clock()
             if not placement.is_passing or left_s <= 0:
                 return placement
-            await self._news.wait(min(left_s, LOOK_AGAIN_S))
+            await self._news.wait(min(left_s, GRACE_S if self._fresh else LOOK_AGAIN_S))
             busy = frozenset()
+
+    def _just_loaded(self, catalogue: Catalogue) -> frozenset[tuple[str, str]]:
+        """Replicas whose askers have only now been told that they are there, or are about to be."""
+        now_s = self._clock()
+        self._fresh = {place: until_s for place, until_s in self._fresh.items() if until_s > now_s}
+        found = set()
+        coming = ((claim.placement.node, claim.model) for claim in self._claimed)
+        for node, name in (*self._fresh, *coming):
+            view = self._fleet.nodes.get(node)
+            model = catalogue.by_id.get(name) or CatalogueModel(id=name)
+            held = None if view is None else held_by(view, model, self._fleet.learned)
+            if held is not None:
+                found.add((node, held.id))
+        return frozenset(found)
 
     def _reserved_mb(self, catalogue: Catalogue) -> dict[str, int]:
         """What was claimed and does not show at its node yet."""
@@ -152,5 +172,6 @@ class Places:
                 raise UpstreamUnavailable(f"The node {placement.node} left the fleet.")
             logger.info("node %s lets %s go to make room", placement.node, replica)
             await node_calls.unload(self._outbound, view.spec, replica)
+            self._fleet.let_go(placement.node, replica)
         if placement.evictions:
             self._poke(placement.node)

@@ -7,6 +7,7 @@ leaves. The first signal drains; the second does not wait.
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import logging
 import secrets
 import socket
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ganglion.gateway")
 
+COLLECTING: Final = (20_000, 20, 50)
 FIRST_WORDS_S: Final = 2.0
 """How long a start waits for nodes that do not answer."""
 LAST_WORDS_S: Final = 2.0
@@ -62,6 +64,11 @@ OnListening = Callable[[str, str | None], None]
 
 def run(settings: GatewaySettings, on_listening: OnListening | None = None) -> None:
     """Serve until a signal ends it; raises StartRefused."""
+    # A request leaves no cycles, and most of what is alive lives as long as the process: walking all of it
+    # every 700 objects, as is the default, cost a twentieth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTING)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve(settings, on_listening=on_listening))
 
