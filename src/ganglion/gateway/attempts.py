@@ -7,8 +7,9 @@ nodes meets two at most.
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Final, assert_never
+
+from msgspec.structs import replace
 
 from ganglion.core.errors import (
     EngineFailed,
