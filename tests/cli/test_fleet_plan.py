@@ -97,7 +97,7 @@ def test_a_gateway_tells_of_its_nodes(tmp_path: Path, catalogue: Path) -> None:
     environment = fresh_environment(tmp_path)
     catalogue.write_text(CATALOGUE.replace("2000000000", "5500"))
     with told(FLEET) as url:
-        steps = data(environment, "fleet", "plan", "--catalogue", str(catalogue), "--gateway", url)
+        steps = data(environment | {"GANGLION_GATEWAY": url}, "fleet", "plan", "--catalogue", str(catalogue))
     assert [(step["model"], step["node"], step["action"]) for step in steps] == [
         ("parrot", "alpha", "stays"),
         ("small", "alpha", "goes"),
@@ -109,7 +109,8 @@ def test_a_gateway_tells_of_its_nodes(tmp_path: Path, catalogue: Path) -> None:
 def test_what_cannot_be_planned_says_why(tmp_path: Path, catalogue: Path) -> None:
     environment = fresh_environment(tmp_path)
     plan = "fleet", "plan", "--catalogue"
-    refusal(environment, *plan, str(catalogue), status=2)
+    both = "--gateway", "http://127.0.0.1:9", "--node", "http://127.0.0.1:9"
+    assert "exclude each other" in refusal(environment, *plan, str(catalogue), *both, status=2)[0]
     error = run(environment, *plan, str(tmp_path / "none.toml"), "--node", "http://127.0.0.1:9")
     assert (error.returncode, "none.toml could not be read" in error.stderr) == (2, True)
     with told({"error": {}}, 401) as url:
