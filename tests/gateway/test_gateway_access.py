@@ -134,6 +134,8 @@ async def test_a_key_may_do_what_its_role_says(tmp_path: Path) -> None:
             assert (await gateway.http.get(path, headers=shown("root"))).status_code == 200
         for path in ("/fleet/shared", "/fleet/state", "/models", "/models/load", "/discovery"):
             assert (await gateway.http.get(path, headers=shown("root"))).status_code in (404, 405), path
+    joins = [line for line in "".join(gateway.lines).splitlines() if "path=/fleet/join" in line]
+    assert [line.partition("status=")[2][:3] for line in joins if "method=POST" in line] == ["403", "403"]
 
 
 async def test_nobody_acts_as_another_tenant(tmp_path: Path) -> None:
