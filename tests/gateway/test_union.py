@@ -28,5 +28,7 @@ def test_what_a_node_holds_of_the_catalogue_is_listed_once_by_all_names() -> Non
 
 
 def test_a_node_that_calls_it_by_an_alias_is_understood() -> None:
-    (first, _) = union([node("a", held("small-135m", aliases=("SMALL",)))], listing_of(CATALOGUE))[::-1]
-    assert (first.id, "gpt" in first.aliases) == ("small-135m", True)
+    (first, _) = union(
+        [node("a", held("small-135m", aliases=("SMALL", "small-135m")))], listing_of(CATALOGUE)
+    )[::-1]
+    assert (first.id, first.aliases) == ("small-135m", ("SMALL", "small", "gpt", "org/small:Q4"))

@@ -63,7 +63,9 @@ def _state(model: str, held: list[tuple[NodeView, Replica]]) -> ModelState:
         # A prompt may go to any of them.
         context_length=min(contexts, default=0),
         created_s=max(replica.created_s for _, replica in held),
-        aliases=tuple(dict.fromkeys(alias for _, replica in held for alias in replica.aliases)),
+        aliases=tuple(
+            dict.fromkeys(alias for _, replica in held for alias in replica.aliases if alias != model)
+        ),
         capabilities=tuple(dict.fromkeys(each for _, replica in best for each in replica.capabilities)),
         memory_mb=sum(replica.memory_mb for _, replica in held),
         in_flight=sum(replica.in_flight for _, replica in held),
