@@ -63,13 +63,17 @@ def shown(name: str) -> dict[str, str]:
 
 
 def test_the_document_describes_every_route_and_no_other() -> None:
-    from ganglion.server.gateway.doors import FleetDoors
+    from ganglion.server.gateway.doors import FleetDoors, HealthDoors
 
     settings, gate, ports = ServerSettings(), Gate(1), ports_of(EchoEngine())
-    doors = FleetDoors(*(None,) * len(FleetDoors.__dataclass_fields__))  # type: ignore[arg-type]
+    doors = [
+        route
+        for kind in (FleetDoors, HealthDoors)
+        for route in kind(*(None,) * len(kind.__dataclass_fields__)).routes()  # type: ignore[arg-type]
+    ]
     built = [
         *Views(ports.engine, settings, gate, openapi.GATEWAY).routes(),
-        *doors.routes(),
+        *doors,
         *wire_routes(ports, settings, gate),
     ]
     served = {
