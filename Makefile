@@ -8,9 +8,10 @@ OLDER_OPENAI := 2.54.0
 OLDER_ANTHROPIC := 1.17.0
 PYTHON_CLIENTS := agents llama_index lm_eval
 CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
+SOAK ?= 25
 ARGS ?=
 
-.PHONY: help serve setup test clients test-clients check unit bench fmt reference proto lock clean
+.PHONY: help serve setup test clients test-clients check unit soak bench fmt reference proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -81,6 +82,11 @@ else
 endif
 
 test: check unit ## everything that must pass before a change lands
+
+# The counts that the suite scales down: 500 kills before the first byte, 500 after it on each wire, and as
+# many more restarts, partitions, drains and clients that leave. It stops by itself, after about half an hour.
+soak: $(VENV)/dev.stamp ## the fleet's faults at full count (SOAK=25 times the suite's)
+	@GANGLION_SOAK=$(SOAK) $(BIN)/pytest tests/gateway -k fleet_faults --durations=0 $(ARGS)
 
 bench: $(VENV)/dev.stamp ## measure against llama.cpp's own server (ARGS="--only W1,W5 --rounds 1")
 	@$(BIN)/python -m benchmarks.run $(ARGS)

@@ -128,9 +128,9 @@ class Attempt:
         kind = kind.partition(b";")[0].strip().lower()
         if kind == b"text/event-stream":
             if self.is_desk or self.spec.kind == "ganglion":
-                return OurEvents()
+                return OurEvents(self._hearer.words, is_desk=self.is_desk)
             return ForeignEvents(self._hearer.words, takes_usage=self._hearer.takes_usage)
-        return Lines() if kind == b"application/x-ndjson" else None
+        return Lines(is_desk=self.is_desk) if kind == b"application/x-ndjson" else None
 
     def body(self, data: bytes, *, is_end: bool) -> None:
         """For the connection."""

@@ -83,7 +83,7 @@ class Attempts:
         """Note a failure; returns what the client is told, or None where somebody else may be asked."""
         self.broke(spec, error)
         match error:
-            case EngineFailed() | UpstreamUnavailable() if not isinstance(error, Unreached | UpstreamRefused):
+            case _ if is_deadly(error):
                 self._lives -= 1
                 may_go_on = self._lives > 0
             case UpstreamUnavailable() | ModelNotFound():
@@ -106,6 +106,13 @@ class Attempts:
             self._fleet.failed(spec.name)
         if self._poke is not None and error.status >= 500:
             self._poke(spec.name)
+
+
+def is_deadly(error: GanglionError) -> bool:
+    """Whether a node may have begun, and died or failed over it."""
+    return isinstance(error, EngineFailed | UpstreamUnavailable) and not isinstance(
+        error, Unreached | UpstreamRefused
+    )
 
 
 def _told(spec: NodeSpec, error: GanglionError) -> GanglionError:

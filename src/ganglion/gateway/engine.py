@@ -17,21 +17,23 @@ from ganglion.core.engine import (
     ReadPrompt,
     TokenizerInfo,
 )
-from ganglion.core.errors import EngineUnavailable, GanglionError
+from ganglion.core.errors import EngineUnavailable, GanglionError, RequestQuarantined
 from ganglion.core.events import Delta, Event, Failed, Finished, Opened
 from ganglion.core.request import ChatPrompt, Request, TextPrompt
 from ganglion.gateway.affinity import affinity_of
-from ganglion.gateway.attempts import Attempts, Poke
+from ganglion.gateway.attempts import Attempts, Poke, is_deadly
 from ganglion.gateway.decision import Asked, Chooser, Translated
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loading import Loader
 from ganglion.gateway.node import NodeSpec, NodeView, Wire
 from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.prompts import CALL_S, Prompts
+from ganglion.gateway.quarantine import TOOK_DOWN, Quarantine
 from ganglion.gateway.remote import RemoteChat, RemoteDeadlines
 from ganglion.gateway.signing import trusted_headers
 from ganglion.gateway.union import union
 from ganglion.wire import measuring
+from ganglion.wire.chat.asking import asking
 from ganglion.wire.chat.refusal import refusal_of
 
 T = TypeVar("T")
@@ -57,6 +59,7 @@ class FleetEngine:
         catalogue: Callable[[], tuple[ModelState, ...]] = tuple,
         poke: Poke | None = None,
         deadlines: RemoteDeadlines | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._fleet = fleet
         self._chooser = chooser
@@ -66,6 +69,7 @@ class FleetEngine:
         self._poke = poke
         self._remote = RemoteChat(outbound, deadlines)
         self._prompts = Prompts(outbound)
+        self._quarantine = Quarantine() if quarantine is None else quarantine
         self._seen: tuple[dict[str, NodeView] | None, tuple[ModelState, ...]] = (None, ())
         self._models: tuple[ModelState, ...] = ()
 
@@ -85,6 +89,9 @@ class FleetEngine:
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The answer of whoever can give it."""
+        if not self._quarantine.is_empty and self._quarantine.holds(*_suspect(request)):
+            yield Failed(RequestQuarantined(TOOK_DOWN))
+            return
         affinity = _affinity(request)
         attempts = self._attempts(request.model, "chat", affinity)
         while True:
@@ -98,6 +105,7 @@ class FleetEngine:
             with attempts.running(spec):
                 async with aclosing(answer) as events:
                     async for event in events:
+                        self._judge(spec, request, event)
                         if has_begun:
                             if isinstance(event, Failed):
                                 attempts.broke(spec, event.error)
@@ -117,6 +125,13 @@ class FleetEngine:
             if told is not None:
                 yield Failed(told)
                 return
+
+    def _judge(self, spec: NodeSpec, request: Request, event: Event) -> None:
+        """Remember under which request a node was lost, until the same one is answered."""
+        if isinstance(event, Failed) and is_deadly(event.error):
+            self._quarantine.blame(spec.name, *_suspect(request))
+        elif not self._quarantine.is_empty and isinstance(event, Finished):
+            self._quarantine.acquit(*_suspect(request))
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the model's own server reads it."""
@@ -208,6 +223,15 @@ def _beginning(prompt: ChatPrompt) -> list[str]:
         if message.role == "user":
             break
     return begun
+
+
+def _suspect(request: Request) -> tuple[str, bytes, bytes]:
+    """What a request is known by once a node was lost under it."""
+    try:
+        body = asking(request, request.model, is_ours=True)
+    except GanglionError:  # and so is it refused before any node hears of it
+        body = b""
+    return request.tenant, b"", body
 
 
 def _affinity(request: Request) -> str:

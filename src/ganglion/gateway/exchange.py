@@ -48,6 +48,7 @@ _MAX_TRIES = 64
 _MAX_LOADS = 2
 _HEAD_HELD_S = 1.0
 """How long a head waits for the first event, which leaves with it and until which all can be tried again."""
+_DESK_GRACE_S = 5.0
 _CLIENT_GONE = 499
 _BYTES_A_TOKEN = 4
 _SAFE = (b"GET", b"HEAD")
@@ -61,7 +62,6 @@ class Exchange:
         "_answer",
         "_attempt",
         "_connection",
-        "_crashes",
         "_deaths",
         "_errand",
         "_front",
@@ -94,7 +94,7 @@ class Exchange:
         """The last refusal that sent the request on."""
         self._tried: frozenset[str] = frozenset()
         self._unreached: frozenset[str] = frozenset()
-        self._tries = self._loads = self._deaths = self._crashes = 0
+        self._tries = self._loads = self._deaths = 0
         self._usage: Usage | None = None
         self._is_over = False
 
@@ -126,7 +126,7 @@ class Exchange:
         if front.is_draining and (call.method not in _SAFE or route.wire is not None or call.is_socket):
             raise ShuttingDown("The gateway is shutting down.")
         if route.wire is None:
-            self._try(front.desk, None)
+            self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
             return
         peeked = understand(errand, front.quarantine)
         self._admit(Wanted(peeked.model, peeked.tokens))
@@ -187,7 +187,8 @@ class Exchange:
     def _try(self, spec: NodeSpec, model: str | None) -> None:
         front = self._front
         line = front.lines.to(spec)
-        attempt = self._attempt = Attempt(self, spec, front.fleet, is_desk=spec is front.desk)
+        is_desk = spec is front.desk or spec is front.admin
+        attempt = self._attempt = Attempt(self, spec, front.fleet, is_desk=is_desk)
         connection = line.pool.take()
         if connection is None:
             self._later(self._connect(attempt, line, model))
@@ -220,7 +221,7 @@ class Exchange:
         if status >= 400 and not attempt.is_desk:
             verdict = verdict_of(status, body, kind=spec.kind, words=self.words)
         if verdict is Verdict.TOLD:
-            self._front.fleet.succeeded(spec.name)
+            self._went_well(attempt)
             self._deliver(status, attempt.headers, body)
             return
         self._answer = (status, attempt.headers, body)
@@ -232,7 +233,8 @@ class Exchange:
             self._answer = self._reply.told(refused)
         if verdict in (Verdict.ONCE, Verdict.CRASHED):
             self._deaths += 1
-            self._crashes += verdict is Verdict.CRASHED
+            if verdict is Verdict.CRASHED:
+                self._blame(attempt)
         self._again(attempt)
 
     def heard(self, attempt: Attempt) -> None:
@@ -252,14 +254,19 @@ class Exchange:
         """For the attempt."""
         stream = attempt.stream
         assert stream is not None
-        data += stream.end()
+        rest = stream.end()
         if not stream.is_finished:
             error = UpstreamUnavailable(f"The node {attempt.spec.name!r} ended without a last event.")
             error.extras["node"] = attempt.spec.name
-            self._break_off(attempt, error, data)
+            if data or self._reply.has_begun:  # the rest of it is no whole event
+                self._note_failure(attempt)
+                self._break_off(attempt, error, data)
+            else:
+                self.lost(attempt, error)
             return
-        if not self._reply.has_begun and not attempt.is_desk:
-            self._front.fleet.succeeded(attempt.spec.name)
+        data += rest
+        if not attempt.is_desk:
+            self._went_well(attempt)
         self._reply.close(attempt, data)
         self._count(attempt)
         self._finish()
@@ -276,10 +283,11 @@ class Exchange:
             self._finish()
         elif self._reply.has_begun:
             self._note_failure(attempt)
+            self._blame(attempt)
             self._break_off(attempt, error)
         else:
             self._deaths += 1
-            self._crashes += 1
+            self._blame(attempt)
             self._answer = None
             self._missed(attempt, error)
 
@@ -287,7 +295,10 @@ class Exchange:
         """A node was not there, or left without an answer."""
         self._note_failure(attempt)
         self._unreached |= {attempt.spec.name}
-        if attempt.is_desk:
+        if attempt.spec is not self._front.desk and attempt.is_desk:
+            leaderless = "The worker that leads this gateway is being replaced."
+            self._refuse(UpstreamUnavailable(leaderless, hint="Ask again in a moment."))
+        elif attempt.is_desk:
             self._refuse(error)
         else:
             self._again(attempt)
@@ -299,13 +310,24 @@ class Exchange:
             self._front.fleet.failed(name)
             self._front.poke(name)
 
+    def _blame(self, attempt: Attempt) -> None:
+        """Remember under which request a node was lost; the desk remembers its own."""
+        if not attempt.is_desk:
+            call = self._errand.call
+            self._front.quarantine.blame(
+                attempt.spec.name, self._errand.identity.tenant, call.target.path, call.body
+            )
+
+    def _went_well(self, attempt: Attempt) -> None:
+        self._front.fleet.succeeded(attempt.spec.name)
+        if self._front.quarantine:
+            call = self._errand.call
+            self._front.quarantine.acquit(self._errand.identity.tenant, call.target.path, call.body)
+
     def _again(self, attempt: Attempt) -> None:
         """Put the request to another node, unless it did enough harm."""
         attempt.release()
         self._tried |= {attempt.spec.name}
-        if self._crashes >= MAX_DEATHS:
-            call = self._errand.call
-            self._front.quarantine.add(self._errand.identity.tenant, call.target.path, call.body)
         try:
             if self._deaths >= MAX_DEATHS:
                 self._give_up(None)
@@ -386,7 +408,10 @@ class Exchange:
         silent_s = now_s - attempt.heard_s
         stage = "idle" if attempt.status else "first_byte"
         limit_s = settings.idle_s if attempt.status else settings.first_byte_s
-        if silent_s > limit_s:
+        if attempt.is_desk:  # it keeps the same time over its nodes, and ends an answer in better words
+            limit_s += _DESK_GRACE_S
+        # When it was heard is as coarse as the ticks are: a deadline may pass late, never early.
+        if silent_s - self._front.tick_s > limit_s:
             self._note_failure(attempt)
             attempt.release()
             error = DeadlineExceeded(stage, limit_s)

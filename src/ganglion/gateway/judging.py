@@ -7,7 +7,7 @@ from ganglion.gateway.admission import Gatekeeper, Identity
 from ganglion.gateway.affinity import affinity_of
 from ganglion.gateway.call import Call, presented_key
 from ganglion.gateway.peek import Peeked, peek, peek_query
-from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.quarantine import TOOK_DOWN, Quarantine
 from ganglion.gateway.routes import Route
 from ganglion.gateway.tracing import Span
 
@@ -67,5 +67,5 @@ def understand(errand: Errand, quarantine: Quarantine) -> Peeked:
     if peeked.parts:
         errand.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
     if quarantine.holds(identity.tenant, call.target.path, call.body):
-        raise RequestQuarantined("This request took down two nodes, and is not tried again for a while.")
+        raise RequestQuarantined(TOOK_DOWN)
     return peeked

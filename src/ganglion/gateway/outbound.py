@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
 from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.pool import Pools
+from ganglion.gateway.pool import Pools, Unreached
 from ganglion.gateway.upstream import Headers, UpstreamConnection
 
 MAX_ANSWER_BYTES = 64 * 2**20
@@ -162,11 +162,14 @@ class Outbound:
             incoming.connection.request(data, incoming)
             try:
                 await incoming.begun()
-            except UpstreamUnavailable:
+            except UpstreamUnavailable as lost:
                 if kept is None:
                     raise
                 # A kept connection may have been closed over there while the request was on its way.
-                incoming = Incoming(await pool.connect())
+                try:
+                    incoming = Incoming(await pool.connect())
+                except Unreached:
+                    raise lost from None  # it was sent, and perhaps it is what ended the node
                 incoming.connection.request(data, incoming)
                 await incoming.begun()
             yield incoming

@@ -17,6 +17,7 @@ _COMMENT = b": " + USAGE + b" "
 _TAIL_BYTES = 512
 _MARKS = (b'"usage":{', b'"usage": {')
 _OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
+_LINES_ENDS = (b'"done":true', b'"done": true', b'"error":')
 _MESSAGES_ENDS = (b"event: message_stop", b"event:message_stop")
 
 
@@ -87,11 +88,13 @@ def _end_of_events(data: bytes) -> int:
 class _Events:
     """Whole server-sent events; what is done with them is for those below."""
 
-    __slots__ = ("_held", "events", "usage")
+    __slots__ = ("_ends", "_held", "_tail", "events", "usage")
     has_events = True
 
-    def __init__(self) -> None:
+    def __init__(self, words: Words) -> None:
+        self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
         self._held = _Whole()
+        self._tail = b""
         self.usage: Usage | None = None
         self.events = 0
 
@@ -119,13 +122,28 @@ class _Events:
     def _read(self, data: bytes) -> bytes:
         raise NotImplementedError
 
+    @property
+    def is_finished(self) -> bool:
+        tail = self._tail
+        is_told = tail.startswith(self._ends) or any(b"\n" + end in tail for end in self._ends)
+        return is_told or _is_error(tail)
+
 
 class OurEvents(_Events):
-    """Of a node of ours or the desk: usage is the very last event, a comment."""
+    """Of a node of ours or the desk: usage is the very last event, a comment.
 
-    __slots__ = ()
+    The desk is this very process, and its end the end. A node's is looked for: whoever stands between may
+    take the death of a node for the end of its answer.
+    """
+
+    __slots__ = ("_is_desk",)
+
+    def __init__(self, words: Words = "openai", *, is_desk: bool = False) -> None:
+        super().__init__(words)
+        self._is_desk = is_desk
 
     def _read(self, data: bytes) -> bytes:
+        self._tail = data[-_TAIL_BYTES:]
         if not data.endswith(b"}\n\n"):
             return data
         last = data.rfind(b"\n\n", 0, len(data) - 2)
@@ -141,18 +159,16 @@ class OurEvents(_Events):
 
     @property
     def is_finished(self) -> bool:
-        # A node of ours ends what failed with the wire's own error event.
-        return True
+        return self._is_desk or self.usage is not None or super().is_finished
 
 
 class ForeignEvents(_Events):
     """Of somebody else's server: usage is in a chunk of its own, and its end is not taken on trust."""
 
-    __slots__ = ("_ends", "_is_finished", "_takes_usage")
+    __slots__ = ("_is_finished", "_takes_usage")
 
     def __init__(self, words: Words, *, takes_usage: bool) -> None:
-        super().__init__()
-        self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
+        super().__init__(words)
         self._takes_usage = takes_usage
         self._is_finished = False
 
@@ -165,13 +181,9 @@ class ForeignEvents(_Events):
                     data = data[:start] + data[end:]
                     end = start
                 at = data.find(mark, end)
-        if not self._is_finished:
-            tail = data[-_TAIL_BYTES:]
-            self._is_finished = (
-                data.startswith(self._ends)
-                or any(b"\n" + end in tail for end in self._ends)
-                or _is_error(tail)
-            )
+        if data and not self._is_finished:
+            self._tail = data[-_TAIL_BYTES:]
+            self._is_finished = super().is_finished
         return data
 
     def end(self) -> bytes:
@@ -216,11 +228,13 @@ def _is_error(tail: bytes) -> bool:
 class Lines:
     """JSON, a line each, as Ollama streams it: the last one has the counts."""
 
-    __slots__ = ("_held", "events", "usage")
+    __slots__ = ("_held", "_is_desk", "_last", "events", "usage")
     has_events = True
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_desk: bool = False) -> None:
+        self._is_desk = is_desk
         self._held = _Whole()
+        self._last = b""
         self.usage: Usage | None = None
         self.events = 0
 
@@ -232,8 +246,9 @@ class Lines:
         whole = self._held.joined(data[:end]) if self._held else data[:end]
         self._held.hold(data[end:])
         self.events += whole.count(b"\n")
+        self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
         if b'"eval_count"' in whole:
-            told = read_told(whole[whole.rfind(b"\n", 0, -1) + 1 :])
+            told = read_told(self._last)
             self.usage = self.usage if told is None else usage_told(told, self.usage)
         return whole
 
@@ -242,7 +257,7 @@ class Lines:
 
     @property
     def is_finished(self) -> bool:
-        return True
+        return self._is_desk or any(mark in self._last for mark in _LINES_ENDS)
 
 
 class Plain:

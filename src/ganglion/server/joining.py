@@ -185,6 +185,8 @@ class Joiner:
         self._clock = clock
         self._is_member = False
         self._complaint: str | None = None
+        self._call_s = CALL_S
+        self._longest_pause_s = LONGEST_PAUSE_S
 
     async def run(self) -> None:
         """Hold a lease for as long as it runs."""
@@ -196,11 +198,12 @@ class Joiner:
             except GanglionError as error:
                 self._failed(error)
                 await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
-                pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+                pause_s = min(2 * pause_s, self._longest_pause_s)
             else:
                 self._leases.hold(self._gateway, lease.epoch, sent_s + lease.lease_s)
+                self._keep_pace(lease.lease_s)
                 self._joined(lease)
-                pause_s = FIRST_PAUSE_S
+                pause_s = min(FIRST_PAUSE_S, self._longest_pause_s)
                 await asyncio.sleep(lease.lease_s / 3 * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
 
     async def leave(self) -> None:
@@ -219,7 +222,7 @@ class Joiner:
     async def _ask(self) -> fleet.Lease:
         said = msgspec.structs.replace(self._said, epoch=self._leases.epoch_of(self._gateway))
         answer = await self._outbound.call(
-            self._spec, "POST", "/fleet/join", headers=_JSON, body=fleet.encode(said), timeout_s=CALL_S
+            self._spec, "POST", "/fleet/join", headers=_JSON, body=fleet.encode(said), timeout_s=self._call_s
         )
         if answer.status != HTTPStatus.OK:
             raise _refusal(answer)
@@ -227,6 +230,11 @@ class Joiner:
         if not 0 < lease.lease_s <= MAX_LEASE_S:
             raise InvalidValue(f"It granted a lease of {lease.lease_s:g} s.")
         return lease
+
+    def _keep_pace(self, lease_s: float) -> None:
+        """Wait no longer than lets a node that was cut off be back within one lease: a call and a pause."""
+        self._call_s = min(CALL_S, lease_s / 2)
+        self._longest_pause_s = min(LONGEST_PAUSE_S, lease_s / 3)
 
     def _joined(self, lease: fleet.Lease) -> None:
         if not self._is_member:
