@@ -36,7 +36,17 @@ WIRES: dict[str, dict[str, object]] = {
     "/v1/messages": {"model": "echo", "messages": ASKED, "max_tokens": 9},
     "/api/chat": {"model": "echo", "messages": ASKED, "stream": False},
 }
-STRANGE = ("/nowhere", "/health/live/", "/docs/../metrics", "/%66leet", "/fleet/shared", "/fleet/state", "/")
+STRANGE = (
+    "/nowhere",
+    "/shared",
+    "/notice",
+    "/health/live/",
+    "/docs/../metrics",
+    "/%66leet",
+    "/fleet/shared",
+    "/fleet/state",
+    "/",
+)
 
 
 def paths() -> list[str]:
@@ -54,8 +64,8 @@ async def keyed(folder: Path, **keys: dict[str, Any]) -> Storage:
     """A database with a key for each name; what a client sends is `gk-NAME`."""
     place = folder / "gateway.db"
     access = await open_access(place)
-    for name, fields in keys.items():
-        await access.add_key(key(name, **fields))
+    for name, limits in keys.items():
+        await access.add_key(key(name, **limits))
     await access.close()
     return Storage(place)
 
