@@ -22,24 +22,28 @@ CHAT = {"model": "parrot", "messages": [{"role": "user", "content": "one two"}]}
 
 
 @contextmanager
-def running(environment: Environment, *words: str) -> Iterator[str]:
-    """A server that listens: its URL. It leaves when told to, and says nothing that it should not."""
+def started(environment: Environment, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A server that leaves when it is told to, and complains of nothing."""
     with subprocess.Popen([*GANGLION, *words], env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         try:
-            said = ""
-            for line in process.stderr:
-                said += line
-                if line.startswith("ganglion ") and "listens on" in line:
-                    break
-            else:
-                raise AssertionError(said)
-            yield line.split()[-1]
+            yield process
         finally:
             process.send_signal(signal.SIGTERM)
             said = process.stderr.read()
             status = process.wait(20)
         assert (status, "Traceback" in said) == (0, False), said
+
+
+def url_of(process: subprocess.Popen[str]) -> str:
+    """Where it listens, once it does."""
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if line.startswith("ganglion ") and "listens on" in line:
+            return line.split()[-1]
+    raise AssertionError(said)
 
 
 def ask(url: str, path: str, body: object = None, key: str = "") -> tuple[int, Any]:
@@ -66,10 +70,12 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Environmen
     node = environment | {"GANGLION_SERVER__GATEWAY_KEYS": "between-us"}
     echo = ("serve", "parrot", "--engine", "echo", "--port", "0", "--no-grpc")
     with ExitStack() as stack:
-        url = stack.enter_context(running(environment, "gateway", "--config", str(folder / "fleet.toml")))
+        url = url_of(
+            stack.enter_context(started(environment, "gateway", "--config", str(folder / "fleet.toml")))
+        )
         environment |= {"GANGLION_GATEWAY": url, "CATALOGUE": str(folder / "models.toml")}
         for name in "ab":
-            stack.enter_context(running(node, *echo, "--join", url, "--node-name", name))
+            stack.enter_context(started(node, *echo, "--join", url, "--node-name", name))
         eventually(lambda: len(_healthy(environment)) == 2)
         yield environment, url
 

@@ -23,7 +23,7 @@ GATEWAY: dict[str, set[str]] = {
     "ganglion_gateway_request_seconds_bucket": {"wire"},
     "ganglion_gateway_first_byte_seconds_bucket": {"wire"},
     "ganglion_gateway_in_flight": {"node"},
-    "ganglion_gateway_retries_total": set(),
+    "ganglion_gateway_retries_total": {"node"},
     "ganglion_gateway_upstream_failures_total": {"node"},
     "ganglion_gateway_refusals_total": {"code"},
     "ganglion_gateway_tokens_total": {"tenant", "model", "kind"},

@@ -12,8 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gates import key as stored_key
-from gates import secret_of
 from gateways import Running, echoes, gateway
 
 from ganglion.server.storage import Storage
@@ -49,13 +47,11 @@ async def ganglion(url: str, home: Path, *words: str) -> str:
     return output.decode().strip()
 
 
-async def eventually(running: Running, status: int, key: str, within_s: float) -> float:
-    """How long it takes until a key is answered with this status."""
-    began_s = time.monotonic()
+async def eventually(running: Running, status: int, key: str, within_s: float) -> None:
+    """Wait until a key is answered with this status."""
     async with asyncio.timeout(within_s):
         while (await running.http.get("/v1/models", headers=running.as_(key))).status_code != status:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    return time.monotonic() - began_s
 
 
 async def test_what_one_stores_the_other_reads_continues_and_cancels(postgres: str) -> None:
@@ -111,13 +107,13 @@ async def test_keys_limits_and_usage_are_one(postgres: str, tmp_path: Path) -> N
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         assert int(refused.headers["retry-after"]) <= 60
 
-        (revoking, *waits) = await asyncio.gather(
-            ganglion(postgres, tmp_path, "keys", "revoke", "shop"),
-            eventually(one, 401, key, 10),
-            eventually(other, 401, key, 10),
-        )
-        assert abs(waits[0] - waits[1]) < 1.0, revoking
-        async with asyncio.timeout(5):  # usage is written twice a second
+        access = await open_access(postgres)
+        (stored,) = await access.keys()
+        assert await access.revoke(stored.id)
+        await asyncio.gather(*(eventually(running, 401, key, 1.0) for running in (one, other)))
+        await access.close()
+        await asyncio.sleep(0.6)  # usage is written twice a second
+        async with asyncio.timeout(5):
             while (line := await used(postgres, tmp_path))["requests"] < cap:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     assert (line["key"], line["requests"]) == ("shop", cap)
@@ -128,17 +124,3 @@ async def used(url: str, home: Path) -> dict[str, Any]:
     (line,) = json.loads(await ganglion(url, home, "usage", "--json"))
     found: dict[str, Any] = line
     return found
-
-
-async def test_a_key_and_its_end_are_known_to_both_within_a_second(postgres: str) -> None:
-    access = await open_access(postgres)
-    async with two(postgres) as (one, other):
-        await access.add_key(stored_key())
-        secret = secret_of("app").decode()
-        for running in (one, other):
-            assert await eventually(running, 401, "none", 1.0) < 1.0
-            assert (await running.http.get("/v1/models", headers=running.as_(secret))).status_code == 200
-        assert await access.revoke("key_app")
-        for running in (one, other):
-            await eventually(running, 401, secret, 1.0)
-    await access.close()
