@@ -169,8 +169,9 @@ class GatewayConfig(Struct, frozen=True):
     """How long a node may take to begin an answer."""
     idle_s: Seconds = 300.0
     """How long an answer that has begun may be silent."""
-    workers: Count = 1
-    """Processes that share the port; one core each."""
+    workers: Annotated[int, Meta(ge=1, le=256)] = 1
+    """Processes that share the port, the fleet and the limits, one core each; they need a database that is
+    not `:memory:`. Each takes an equal part of a node's `max_in_flight`."""
 
 
 class NodeConfig(Struct, frozen=True, forbid_unknown_fields=True):

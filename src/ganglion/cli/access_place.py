@@ -28,7 +28,7 @@ StoreFlag = Annotated[
 def place_of(store: str | None, config_file: Path | None) -> str | Path:
     """The database that a command means; raises InvalidValue where nothing is kept."""
     from ganglion import config as configuration
-    from ganglion.cli.compose import load_config
+    from ganglion.cli.configured import load_config
     from ganglion.core.errors import InvalidValue
     from ganglion.store.opening import FILE_NAME, MEMORY
 

@@ -43,7 +43,8 @@ def chat(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> None:
     """Talk to a model in this terminal."""
-    from ganglion.cli.compose import compose, load_config
+    from ganglion.cli.compose import compose
+    from ganglion.cli.configured import load_config
     from ganglion.cli.logs import set_up
     from ganglion.cli.progress import download_bar
 

@@ -42,7 +42,8 @@ def complete(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> None:
     """Continue a text and print it."""
-    from ganglion.cli.compose import compose, load_config
+    from ganglion.cli.compose import compose
+    from ganglion.cli.configured import load_config
     from ganglion.cli.logs import set_up
     from ganglion.cli.progress import download_bar
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from ganglion import config as configuration
 from ganglion.cli.concept_packs import find_packs, refuse_if_one_fits_none
-from ganglion.cli.options import OutputFlags
 from ganglion.cli.recipes import Bar, Workshop, candidate_of, chat_template, echo_of
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
@@ -26,17 +25,6 @@ from ganglion.registry.resolver import HeldSource, Resolution, explain, resolve
 
 if TYPE_CHECKING:
     from ganglion.registry.hub import Hub
-
-
-def load_config(
-    output: OutputFlags, flags: Mapping[str, object], defaults: Mapping[str, object] | None = None
-) -> Config:
-    """The config of this invocation; `defaults` are this command's own."""
-    file = output.config
-    if file is None:
-        default = configuration.home(os.environ) / "config.toml"
-        file = default if default.is_file() else None
-    return configuration.load(file, os.environ, {**flags, **output.settings()}, defaults)
 
 
 def hub_of(config: Config, home: Path) -> "Hub":

@@ -111,7 +111,7 @@ def gateway(
     # gRPC reads these when it is imported, and would write a line of every process that is started.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from ganglion.cli.compose import load_config
+    from ganglion.cli.configured import load_config
     from ganglion.cli.logs import set_up
     from ganglion.server.bind import InsecureBind, StartRefused
     from ganglion.server.gateway.run import run

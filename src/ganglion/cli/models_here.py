@@ -37,7 +37,7 @@ class Here:
     def read(cls, config_file: Path | None) -> "Here":
         """With the config of this invocation; raises what is wrong with it."""
         from ganglion import config as configuration
-        from ganglion.cli.compose import load_config
+        from ganglion.cli.configured import load_config
 
         config = load_config(OutputFlags(config=config_file), {})
         return cls(config, configuration.home(os.environ))

@@ -163,7 +163,8 @@ def _on_node(url: str, api_key: str | None, model: str | None, question: _Questi
 
 
 def _here(engine: EngineFlags, output: OutputFlags, model: str | None, question: _Question) -> "Scores":
-    from ganglion.cli.compose import compose, load_config
+    from ganglion.cli.compose import compose
+    from ganglion.cli.configured import load_config
     from ganglion.cli.logs import set_up
     from ganglion.cli.progress import download_bar
 

@@ -155,7 +155,7 @@ def serve(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
     """Run a node: models behind HTTP."""
-    from ganglion.cli.compose import load_config
+    from ganglion.cli.configured import load_config
     from ganglion.cli.logs import set_up
 
     groups = (server, security, engine, residency, join)

@@ -59,6 +59,7 @@ class FleetEngine:
         catalogue: Callable[[], tuple[ModelState, ...]] = tuple,
         poke: Poke | None = None,
         deadlines: RemoteDeadlines | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self._fleet = fleet
         self._chooser = chooser
@@ -68,7 +69,7 @@ class FleetEngine:
         self._poke = poke
         self._remote = RemoteChat(outbound, deadlines)
         self._prompts = Prompts(outbound)
-        self._quarantine = Quarantine()
+        self._quarantine = Quarantine() if quarantine is None else quarantine
         self._seen: tuple[dict[str, NodeView] | None, tuple[ModelState, ...]] = (None, ())
         self._models: tuple[ModelState, ...] = ()
 
@@ -88,7 +89,7 @@ class FleetEngine:
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The answer of whoever can give it."""
-        if self._quarantine and self._quarantine.holds(*_suspect(request)):
+        if not self._quarantine.is_empty and self._quarantine.holds(*_suspect(request)):
             yield Failed(RequestQuarantined(TOOK_DOWN))
             return
         affinity = _affinity(request)
@@ -129,7 +130,7 @@ class FleetEngine:
         """Remember under which request a node was lost, until the same one is answered."""
         if isinstance(event, Failed) and is_deadly(event.error):
             self._quarantine.blame(spec.name, *_suspect(request))
-        elif self._quarantine and isinstance(event, Finished):
+        elif not self._quarantine.is_empty and isinstance(event, Finished):
             self._quarantine.acquit(*_suspect(request))
 
     async def read(self, request: Request) -> ReadPrompt:

@@ -124,7 +124,7 @@ class Exchange:
         if front.is_draining and (call.method not in _SAFE or route.wire is not None or call.is_socket):
             raise ShuttingDown("The gateway is shutting down.")
         if route.wire is None:
-            self._try(front.desk, None)
+            self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
             return
         peeked = understand(errand, front.quarantine)
         self._admit(Wanted(peeked.model, peeked.tokens))
@@ -187,7 +187,8 @@ class Exchange:
     def _try(self, spec: NodeSpec, model: str | None) -> None:
         front = self._front
         line = front.lines.to(spec)
-        attempt = self._attempt = Attempt(self, spec, front.fleet, is_desk=spec is front.desk)
+        is_desk = spec is front.desk or spec is front.admin
+        attempt = self._attempt = Attempt(self, spec, front.fleet, is_desk=is_desk)
         connection = line.pool.take()
         if connection is None:
             self._later(self._connect(attempt, line, model))
@@ -295,7 +296,10 @@ class Exchange:
         """A node was not there, or left without an answer."""
         self._note_failure(attempt)
         self._unreached |= {attempt.spec.name}
-        if attempt.is_desk:
+        if attempt.spec is not self._front.desk and attempt.is_desk:
+            leaderless = "The worker that leads this gateway is being replaced."
+            self._refuse(UpstreamUnavailable(leaderless, hint="Ask again in a moment."))
+        elif attempt.is_desk:
             self._refuse(error)
         else:
             self._again(attempt)

@@ -62,10 +62,7 @@ class Fleet:
         """A node that left; what still runs on it goes on."""
         if name in self.nodes:
             self.nodes = {other: view for other, view in self.nodes.items() if other != name}
-            self._refused.pop(name, None)
-            self._cool_until_s.pop(name, None)
-            if not self.in_flight.get(name):
-                self.in_flight.pop(name, None)
+            self._forget(name)
             self.learned = {key: model for key, model in self.learned.items() if key[0] != name}
             self._tell()
 
@@ -74,6 +71,28 @@ class Fleet:
         if self.learned.get((node, replica)) != model:
             self.learned = {**self.learned, (node, replica): model}
             self._tell()
+
+    @property
+    def resting(self) -> frozenset[str]:
+        """Nodes that take no new work whatever they say themselves."""
+        return self._resting
+
+    def follow(
+        self,
+        nodes: dict[str, NodeView],
+        *,
+        resting: frozenset[str],
+        learned: dict[tuple[str, str], str],
+        loading: frozenset[str],
+    ) -> None:
+        """Be as another process's fleet, which keeps the watch; what runs here stays this one's own."""
+        gone = self.nodes.keys() - nodes.keys()
+        self.nodes, self._resting, self.learned = nodes, resting, learned
+        self.loading.clear()
+        self.loading.update(loading)
+        for name in gone:
+            self._forget(name)
+        self._tell()
 
     def rest(self, name: str, *, is_resting: bool) -> None:
         """Let a node take no new work, whatever it says itself, or let it again."""
@@ -136,6 +155,12 @@ class Fleet:
         """Whether the gateway may put one more request to a node."""
         cap = view.spec.max_in_flight
         return cap is None or self.in_flight.get(view.name, 0) < cap
+
+    def _forget(self, name: str) -> None:
+        self._refused.pop(name, None)
+        self._cool_until_s.pop(name, None)
+        if not self.in_flight.get(name):
+            self.in_flight.pop(name, None)
 
     def _tell(self) -> None:
         for listener in tuple(self._listeners):

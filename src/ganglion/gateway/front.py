@@ -52,6 +52,8 @@ class FrontSettings:
     log: Callable[[str], object] | None = None
     """Takes lines of the request log, many at a time; None for none."""
     is_json_log: bool = False
+    worker: int | None = None
+    """Which of several processes this is, for the log."""
 
 
 class Front:
@@ -69,6 +71,8 @@ class Front:
         desk: NodeSpec,
         metrics: GatewayMetrics,
         poke: Callable[[str], None] = lambda name: None,
+        admin: NodeSpec | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.settings = settings
         self.fleet = fleet
@@ -77,12 +81,14 @@ class Front:
         self.loader = loader
         self.pools = pools
         self.desk = desk
+        self.admin = admin or desk
+        """The desk that operators and joining nodes are led to: another process's where that one leads."""
         self.metrics = metrics
         self.poke = poke
         """Told the name of a node that could not be reached, so that somebody looks."""
-        self.log = FrontLog(settings.log, is_json=settings.is_json_log)
+        self.log = FrontLog(settings.log, is_json=settings.is_json_log, worker=settings.worker)
         self.lines = Lines(pools)
-        self.quarantine = Quarantine()
+        self.quarantine = quarantine or Quarantine()
         self.connections: set[ClientConnection] = set()
         self.in_flight = 0
         self.is_draining = False

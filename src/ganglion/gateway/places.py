@@ -34,7 +34,7 @@ class News:
 
     def __init__(self, fleet: Fleet) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
-        fleet.listen(self._tell)
+        fleet.listen(self.tell)
 
     async def wait(self, timeout_s: float) -> None:
         """Return at the next change, or after so long."""
@@ -45,7 +45,8 @@ class News:
         finally:
             self._waiting.discard(coming)
 
-    def _tell(self) -> None:
+    def tell(self) -> None:
+        """Wake them now."""
         for coming in self._waiting:
             if not coming.done():
                 coming.set_result(None)

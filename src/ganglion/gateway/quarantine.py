@@ -27,11 +27,14 @@ class Quarantine:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.on_add: Callable[[bytes], None] = lambda digest: None
+        """Told of each that was found out here, for other processes to know it, too."""
         self._suspected: OrderedDict[bytes, _Suspicion] = OrderedDict()
 
-    def __bool__(self) -> bool:
-        """Whether anything is suspected at all."""
-        return bool(self._suspected)
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is suspected at all."""
+        return not self._suspected
 
     def blame(self, node: str, tenant: str, path: bytes, body: bytes) -> None:
         """A node was lost under this request."""
@@ -39,15 +42,35 @@ class Quarantine:
         known = self._suspected.get(key)
         now_s = self._clock()
         before = known.nodes if known is not None and now_s < known.until_s else frozenset()
-        self._suspected[key] = _Suspicion(before | {node}, now_s + REMEMBERED_S)
-        self._suspected.move_to_end(key)
-        if len(self._suspected) > MAX_REMEMBERED:
-            self._suspected.popitem(last=False)
+        self._put(key, _Suspicion(before | {node}, now_s + REMEMBERED_S))
+        if len(before) < MAX_NODES <= len(before | {node}):
+            self.on_add(key)
 
     def acquit(self, tenant: str, path: bytes, body: bytes) -> None:
         """It was answered, and nothing broke."""
         if self._suspected:
             self._suspected.pop(_digest(tenant, path, body), None)
+
+    def hold(self, digest: bytes) -> None:
+        """Refuse what another process found out; what is refused already is not refused for longer."""
+        if digest not in self.held:
+            self._put(digest, _Suspicion(frozenset(("", "elsewhere")), self._clock() + REMEMBERED_S))
+
+    @property
+    def held(self) -> frozenset[bytes]:
+        """All that is refused now."""
+        now_s = self._clock()
+        return frozenset(
+            digest
+            for digest, known in self._suspected.items()
+            if now_s < known.until_s and len(known.nodes) >= MAX_NODES
+        )
+
+    def _put(self, key: bytes, suspicion: _Suspicion) -> None:
+        self._suspected[key] = suspicion
+        self._suspected.move_to_end(key)
+        if len(self._suspected) > MAX_REMEMBERED:
+            self._suspected.popitem(last=False)
 
     def holds(self, tenant: str, path: bytes, body: bytes) -> bool:
         """Whether this request is to be refused."""

@@ -1,24 +1,38 @@
 """The parts of a gateway, put together: who is there, who answers, who may ask."""
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, replace
 
 from ganglion.core.engine import ModelState
 from ganglion.gateway.catalogue import Catalogue
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.following import Follower
 from ganglion.gateway.inquiry import PollSettings
 from ganglion.gateway.loader import FleetLoader
 from ganglion.gateway.membership import Membership, first_epoch
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.poller import Poller
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.price import PER_TOKENS, Price
+from ganglion.gateway.quarantine import Quarantine
 from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.router import Router
 from ganglion.gateway.scaler import Scaler
+from ganglion.gateway.shared import Shared
 from ganglion.server.gateway.settings import GatewaySettings
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """What only one process of a gateway does."""
+
+    poller: Poller
+    membership: Membership
+    loader: FleetLoader
+    scaler: Scaler
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,46 +41,73 @@ class Assembly:
 
     fleet: Fleet
     pools: Pools
+    outbound: Outbound
     router: Router
-    poller: Poller
-    membership: Membership
-    loader: FleetLoader
-    scaler: Scaler
     engine: FleetEngine
+    loader: FleetLoader | Follower
+    quarantine: Quarantine
+    lead: Lead | None
+    """None in a worker that follows another one."""
+
+    @property
+    def poke(self) -> Callable[[str], None]:
+        """Is told the name of a node that could not be reached."""
+        return self.loader.poke if isinstance(self.loader, Follower) else self._lead.poller.poke
+
+    def works(self) -> tuple[Coroutine[None, None, None], ...]:
+        """What goes on for as long as it runs."""
+        if isinstance(self.loader, Follower):
+            return self.loader.run(), self.loader.pass_on()
+        lead = self._lead
+        return lead.poller.run(), lead.membership.keep_expiring(), lead.scaler.run()
+
+    @property
+    def _lead(self) -> Lead:
+        assert self.lead is not None
+        return self.lead
 
 
-def assembled(settings: GatewaySettings) -> Assembly:
-    """The parts over the declared nodes; nothing runs yet."""
-    fleet = Fleet(settings.nodes)
-    pools = Pools()
+def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Assembly:
+    """The parts over the declared nodes, or those of a worker that follows `leader`; nothing runs yet."""
+    fleet = Fleet(_parts_of(settings.nodes, settings.workers))
+    pools, quarantine = Pools(), Quarantine()
     outbound = Outbound(pools)
     router = Router(fleet, settings.catalogue)
-    poller = Poller(fleet, outbound, PollSettings(every_s=settings.poll_s))
-    loader = FleetLoader(fleet, settings.catalogue, outbound, poke=poller.poke)
     listed = listing_of(settings.catalogue)
-    return Assembly(
-        fleet,
-        pools,
-        router,
-        poller,
-        Membership(
-            fleet,
-            first_epoch=first_epoch(time.time()),
-            lease_s=settings.lease_s,
-            node_key=settings.node_key,
-        ),
-        loader,
-        Scaler(fleet, settings.catalogue, loader),
-        FleetEngine(
+    deadlines = RemoteDeadlines(head_s=settings.first_byte_s, idle_s=settings.idle_s)
+    if leader is not None:
+        follower = Follower(fleet, outbound, leader, quarantine)
+        engine = FleetEngine(
             fleet,
             router,
             outbound,
-            loader,
+            follower,
             catalogue=lambda: listed,
-            poke=poller.poke,
-            deadlines=RemoteDeadlines(head_s=settings.first_byte_s, idle_s=settings.idle_s),
-        ),
+            poke=follower.poke,
+            deadlines=deadlines,
+            quarantine=quarantine,
+        )
+        return Assembly(fleet, pools, outbound, router, engine, follower, quarantine, None)
+    poller = Poller(fleet, outbound, PollSettings(every_s=settings.poll_s))
+    loader = FleetLoader(fleet, settings.catalogue, outbound, poke=poller.poke)
+    membership = Membership(
+        fleet,
+        first_epoch=first_epoch(time.time()),
+        lease_s=settings.lease_s,
+        node_key=settings.node_key,
     )
+    engine = FleetEngine(
+        fleet,
+        router,
+        outbound,
+        loader,
+        catalogue=lambda: listed,
+        poke=poller.poke,
+        deadlines=deadlines,
+        quarantine=quarantine,
+    )
+    lead = Lead(poller, membership, loader, Scaler(fleet, settings.catalogue, loader))
+    return Assembly(fleet, pools, outbound, router, engine, loader, quarantine, lead)
 
 
 def listing_of(catalogue: Catalogue) -> tuple[ModelState, ...]:
@@ -82,6 +123,34 @@ def listing_of(catalogue: Catalogue) -> tuple[ModelState, ...]:
             priority=model.priority,
         )
         for model in catalogue.models
+    )
+
+
+def inherit(parts: Assembly, told: Shared | None) -> None:
+    """Lead on from where another process left: its views, leases, and what it refused; None for nowhere."""
+    if told is None:
+        return
+    assert parts.lead is not None
+    known = {view.name: view for view in told.views}
+    declared = {name: known.get(name, view) for name, view in parts.fleet.nodes.items()}
+    parts.fleet.follow(
+        known | declared,
+        resting=told.resting,
+        learned={(node, replica): model for node, replica, model in told.learned},
+        loading=frozenset(),
+    )
+    parts.lead.membership.adopt()
+    for digest in told.poison:
+        parts.quarantine.hold(digest)
+
+
+def _parts_of(specs: tuple[NodeSpec, ...], workers: int) -> tuple[NodeSpec, ...]:
+    """Each worker's equal part of every cap, since none knows what the others have running."""
+    return tuple(
+        spec
+        if spec.max_in_flight is None
+        else replace(spec, max_in_flight=max(1, spec.max_in_flight // workers))
+        for spec in specs
     )
 
 

@@ -1,16 +1,16 @@
 """The gateway's desk: admin routes, stored state and translated wires, behind the front's own socket."""
 
+from collections.abc import Awaitable, Callable, Sequence
+
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from ganglion.core.engine import Engine
 from ganglion.server.auth import TrustedIdentity
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
-from ganglion.server.gateway.doors import FleetDoors
-from ganglion.server.gateway.metrics import FleetMetrics
 from ganglion.server.metrics import CONTENT_TYPE, Metrics
 from ganglion.server.observe import Observed
 from ganglion.server.ports import ports_of
@@ -20,28 +20,30 @@ from ganglion.server.state import State
 from ganglion.server.wrapped import wrapped
 from ganglion.wire import openapi
 
+Page = Callable[[], Awaitable[bytes]]
+"""Writes what `/metrics` answers."""
+
 
 def build_desk(
     engine: Engine,
     settings: ServerSettings,
     gate: Gate,
     *,
-    doors: FleetDoors,
+    doors: Sequence[BaseRoute],
     state: State,
     metrics: Metrics,
-    fleet_metrics: FleetMetrics,
+    page: Page,
 ) -> ASGIApp:
-    """The ASGI app to which the front hands what it does not proxy to a node."""
+    """The ASGI app to which the front hands what it does not proxy to a node; `doors` tell of the fleet."""
     ports = ports_of(engine, Observed(Deadlined(engine, settings.deadlines), metrics))
 
-    async def page(_: Request) -> Response:
-        text = await fleet_metrics.page() + await metrics.page(())
-        return Response(text, headers={"content-type": CONTENT_TYPE})
+    async def told(_: Request) -> Response:
+        return Response(await page(), headers={"content-type": CONTENT_TYPE})
 
     routes = [
         *Views(engine, settings, gate, openapi.GATEWAY).routes(),
-        *doors.routes(),
-        Route("/metrics", page),
+        *doors,
+        Route("/metrics", told),
         *wire_routes(ports, settings, gate, None, state),
     ]
     return wrapped(routes, gate, identity=TrustedIdentity)

@@ -1,7 +1,10 @@
-"""The routes about the fleet itself: how it is, who joins and leaves, and what operators move."""
+"""The routes about the fleet itself: how it is, who joins and leaves, and what operators move.
+
+Only the process that leads has all of them; how it is every worker can say.
+"""
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -24,39 +27,22 @@ from ganglion.wire import overview as overview_wire
 
 
 @dataclass(frozen=True, slots=True)
-class FleetDoors:
-    """What answers about the fleet; `promised` are the models that the catalogue names."""
+class HealthDoors:
+    """What answers how the gateway is; `promised` are the models that the catalogue names."""
 
     fleet: Fleet
     chooser: Chooser
-    membership: Membership
-    loader: FleetLoader
-    poke: Callable[[str], None]
-    settings: ServerSettings
     gate: Gate
-    promised: Callable[[], frozenset[str]]
+    promised: frozenset[str]
     began_s: float
 
     def routes(self) -> list[BaseRoute]:
         """Where they stand."""
-        return [
-            Route("/fleet", self.every),
-            Route("/health", self.health),
-            Route("/health/ready", self.ready),
-            Route("/fleet/join", self.join, methods=["POST"]),
-            Route("/fleet/leave", self.leave, methods=["POST"]),
-            Route("/fleet/drain", self.drain, methods=["POST"]),
-            Route("/fleet/move", self.move, methods=["POST"]),
-            Route("/fleet/load", self.load, methods=["POST"]),
-        ]
-
-    async def every(self, _: Request) -> Response:
-        """`GET /fleet`."""
-        return json_response(overview_wire.encode(self._overview()))
+        return [Route("/health", self.health), Route("/health/ready", self.ready)]
 
     async def health(self, _: Request) -> Response:
         """`GET /health`."""
-        overview = self._overview()
+        overview = overview_of(self.fleet, self.chooser, self.promised)
         return json_response(
             overview_wire.encode(
                 overview_wire.GatewayHealth(
@@ -77,6 +63,43 @@ class FleetDoors:
             return json_response(health.probe("ok"))
         status: health.NodeStatus = "draining" if self.gate.is_draining else "loading"
         return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
+
+
+async def nothing_elsewhere() -> Mapping[str, int]:
+    """Of a gateway that is one process."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class FleetDoors:
+    """What operators and nodes ask; `elsewhere` counts what other workers have running, by node."""
+
+    fleet: Fleet
+    chooser: Chooser
+    membership: Membership
+    loader: FleetLoader
+    poke: Callable[[str], None]
+    settings: ServerSettings
+    promised: frozenset[str]
+    elsewhere: Callable[[], Awaitable[Mapping[str, int]]] = nothing_elsewhere
+
+    def routes(self) -> list[BaseRoute]:
+        """Where they stand."""
+        return [
+            Route("/fleet", self.every),
+            Route("/fleet/join", self.join, methods=["POST"]),
+            Route("/fleet/leave", self.leave, methods=["POST"]),
+            Route("/fleet/drain", self.drain, methods=["POST"]),
+            Route("/fleet/move", self.move, methods=["POST"]),
+            Route("/fleet/load", self.load, methods=["POST"]),
+        ]
+
+    async def every(self, _: Request) -> Response:
+        """`GET /fleet`."""
+        elsewhere = await self.elsewhere()
+        return json_response(
+            overview_wire.encode(overview_of(self.fleet, self.chooser, self.promised, elsewhere))
+        )
 
     async def join(self, request: Request) -> Response:
         """`POST /fleet/join`."""
@@ -110,9 +133,6 @@ class FleetDoors:
         asked = overview_wire.parse_load(await self._body(request))
         await self.loader.load(asked.model)
         return _done(f"{asked.model} is loaded")
-
-    def _overview(self) -> overview_wire.FleetOverview:
-        return overview_of(self.fleet, self.chooser, self.promised())
 
     async def _body(self, request: Request) -> bytes:
         return await read_json(request.scope, request.receive, self.settings)

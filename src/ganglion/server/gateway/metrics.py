@@ -14,9 +14,11 @@ from ganglion.gateway.tally import KeyCount
 
 
 class FleetMetrics:
-    """Adds nodes, replicas and keys to the front's registry."""
+    """Adds keys to the front's registry, and nodes and replicas unless `fleet` is for another to tell of."""
 
-    def __init__(self, front: GatewayMetrics, fleet: Fleet, keys: Callable[[], tuple[KeyCount, ...]]) -> None:
+    def __init__(
+        self, front: GatewayMetrics, fleet: Fleet | None, keys: Callable[[], tuple[KeyCount, ...]]
+    ) -> None:
         self._registry = front.registry
         self._fleet = fleet
         self._keys = keys
@@ -26,7 +28,7 @@ class FleetMetrics:
 
     async def page(self) -> bytes:
         """In Prometheus' text format; written off the event loop."""
-        self._nodes = tuple(self._fleet.nodes.values())
+        self._nodes = () if self._fleet is None else tuple(self._fleet.nodes.values())
         self._counts = self._keys()
         return await asyncio.to_thread(generate_latest, self._registry)
 
@@ -36,21 +38,24 @@ class FleetMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """The fleet at this moment."""
-        healthy = GaugeMetricFamily(
-            "ganglion_gateway_node_healthy", "Whether a node answers.", labels=("node",)
-        )
-        replicas = GaugeMetricFamily(
-            "ganglion_gateway_replicas", "Models on nodes, by their status.", labels=("model", "status")
-        )
-        held: Counter[tuple[str, str]] = Counter()
-        for view in self._nodes:
-            healthy.add_metric((view.name,), float(view.is_healthy))
-            held.update((replica.id, replica.status) for replica in view.replicas if view.is_healthy)
-        for labels, count in sorted(held.items()):
-            replicas.add_metric(labels, count)
-        yield healthy
-        yield replicas
+        if self._fleet is not None:
+            yield from _of_nodes(self._nodes)
         yield from _of_keys(self._counts)
+
+
+def _of_nodes(nodes: Sequence[NodeView]) -> Iterator[Metric]:
+    healthy = GaugeMetricFamily("ganglion_gateway_node_healthy", "Whether a node answers.", labels=("node",))
+    replicas = GaugeMetricFamily(
+        "ganglion_gateway_replicas", "Models on nodes, by their status.", labels=("model", "status")
+    )
+    held: Counter[tuple[str, str]] = Counter()
+    for view in nodes:
+        healthy.add_metric((view.name,), float(view.is_healthy))
+        held.update((replica.id, replica.status) for replica in view.replicas if view.is_healthy)
+    for labels, count in sorted(held.items()):
+        replicas.add_metric(labels, count)
+    yield healthy
+    yield replicas
 
 
 def _of_keys(counts: tuple[KeyCount, ...]) -> Iterator[Metric]:

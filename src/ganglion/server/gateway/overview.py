@@ -1,6 +1,8 @@
 """The fleet in the words of its wire: every node as last heard of, and what nobody can serve."""
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from ganglion.gateway.decision import Asked, Chooser, Refused
 from ganglion.gateway.fleet import Fleet
@@ -8,10 +10,15 @@ from ganglion.gateway.node import NodeView, Replica
 from ganglion.wire.fleet import ReplicaState
 from ganglion.wire.overview import FleetOverview, NodeDevice, NodeOverview, Unservable, status_of
 
+_NOTHING: Mapping[str, int] = MappingProxyType({})
 
-def overview_of(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> FleetOverview:
-    """The whole fleet now; `known` are models that the catalogue promises."""
-    nodes = tuple(_node(view, fleet) for _, view in sorted(fleet.nodes.items()))
+
+def overview_of(
+    fleet: Fleet, chooser: Chooser, known: frozenset[str], elsewhere: Mapping[str, int] = _NOTHING
+) -> FleetOverview:
+    """The whole fleet now; `known` are models that the catalogue promises, `elsewhere` counts requests of
+    this gateway's other processes by node."""
+    nodes = tuple(_node(view, fleet, elsewhere.get(view.name, 0)) for _, view in sorted(fleet.nodes.items()))
     unservable = _unservable(fleet, chooser, known)
     return FleetOverview(status=status_of(nodes, unservable), nodes=nodes, unservable=unservable)
 
@@ -32,7 +39,7 @@ def _unservable(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> tuple[
     return tuple(found)
 
 
-def _node(view: NodeView, fleet: Fleet) -> NodeOverview:
+def _node(view: NodeView, fleet: Fleet, elsewhere: int) -> NodeOverview:
     spec = view.spec
     return NodeOverview(
         name=view.name,
@@ -41,7 +48,7 @@ def _node(view: NodeView, fleet: Fleet) -> NodeOverview:
         healthy=view.is_healthy,
         draining=view.is_draining,
         cooling=fleet.is_cooling(view.name),
-        in_flight=fleet.in_flight.get(view.name, 0),
+        in_flight=fleet.in_flight.get(view.name, 0) + elsewhere,
         heard_s_ago=None if view.heard_s is None else round(max(0.0, time.monotonic() - view.heard_s), 3),
         error=view.error,
         version=view.version,

@@ -10,7 +10,6 @@ import dataclasses
 import gc
 import logging
 import secrets
-import socket
 import ssl
 import tempfile
 import time
@@ -20,22 +19,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
-from starlette.types import ASGIApp
+from starlette.routing import BaseRoute
 
 from ganglion.core.errors import GanglionError
 from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.following import Follower
 from ganglion.gateway.front import Front, FrontSettings
 from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.gateway_metrics import GatewayMetrics
 from ganglion.gateway.node import NodeSpec
-from ganglion.server.app_server import BACKLOG, AppServer, app_config, until_listening
+from ganglion.server.app_server import BACKLOG
 from ganglion.server.bind import InsecureBind, StartRefused, bind, grpc_port_of, url_of
 from ganglion.server.drain import Gate
-from ganglion.server.gateway.assembly import Assembly, assembled, prices_of
-from ganglion.server.gateway.desk import build_desk
-from ganglion.server.gateway.doors import FleetDoors
+from ganglion.server.gateway.assembly import Assembly, assembled, inherit, prices_of
+from ganglion.server.gateway.desk import Page, build_desk
+from ganglion.server.gateway.doors import FleetDoors, HealthDoors, nothing_elsewhere
 from ganglion.server.gateway.metrics import FleetMetrics
 from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.supervisor import supervise
+from ganglion.server.gateway.unix_socket import served
+from ganglion.server.gateway.worker import LEADER, Colleagues, Worker
+from ganglion.server.gateway.worker_channel import Ready, obeying, say
+from ganglion.server.gateway.worker_door import WorkerDoor
+from ganglion.server.gateway.worker_pages import merged
 from ganglion.server.metrics import Metrics
 from ganglion.server.origin import OriginRules, is_loopback
 from ganglion.server.settings import ServerSettings
@@ -62,14 +68,32 @@ OnListening = Callable[[str, str | None], None]
 
 
 def run(settings: GatewaySettings, on_listening: OnListening | None = None) -> None:
-    """Serve until a signal ends it; raises StartRefused."""
+    """Serve until a signal ends it, with as many processes as there shall be; raises StartRefused."""
+    if settings.workers > 1:
+        supervise(settings, _work, on_listening)
+    else:
+        _run(serve(settings, on_listening=on_listening))
+
+
+def _work(settings: GatewaySettings, worker: Worker) -> None:
+    """Be one of several workers."""
+    _run(
+        serve(
+            settings,
+            on_listening=lambda url, rpc: say(worker.channel, Ready(url, rpc)),
+            worker=worker,
+        )
+    )
+
+
+def _run(serving: Coroutine[None, None, None]) -> None:
     # A request leaves no cycles, and most of what is alive lives as long as the process: walking all of it
     # every 700 objects, as is the default, cost a twentieth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTING)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serve(settings, on_listening=on_listening))
+        runner.run(serving)
 
 
 async def serve(
@@ -77,69 +101,89 @@ async def serve(
     *,
     shutdown: Shutdown | None = None,
     on_listening: OnListening | None = None,
+    worker: Worker | None = None,
 ) -> None:
-    """Serve until `shutdown` is asked for, by us or by a signal."""
+    """Serve until `shutdown` is asked for, by us or by a signal; as one of several where `worker` says so."""
     shutdown = shutdown or Shutdown()
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(bind(settings.server))
-        port = listener.getsockname()[1]
-        server = dataclasses.replace(
-            settings.server, port=port, grpc_port=grpc_port_of(settings.server, port)
-        )
+        listener = stack.enter_context(bind(settings.server)) if worker is None else worker.listener
+        server = dataclasses.replace(settings.server, port=listener.getsockname()[1])
         gatekeeper = await stack.enter_async_context(_gatekeeper(settings))
         _check_bind(server, gatekeeper)
         state = (
             State() if settings.storage is None else await stack.enter_async_context(opened(settings.storage))
         )
-        parts = assembled(settings)
+        is_leading = worker is None or worker.is_leader
+        parts = assembled(settings, None if worker is None or is_leading else worker.door(LEADER))
         stack.callback(parts.pools.close)
         stack.push_async_callback(parts.loader.close)
+        colleagues = None if worker is None else Colleagues(worker, parts.outbound)
+        if colleagues is not None and is_leading:
+            inherit(parts, await colleagues.legacy())
         gate = Gate(server.max_in_flight)
         metrics, front_metrics = Metrics(), GatewayMetrics()
         relay: RelayDoor | None = None
-        if server.has_grpc:
-            secret = secrets.token_bytes(32) if state.store is None else await state.store.secret("relay")
-            # Named as text: a gateway without sessions spares itself gRPC, a fifth of its memory.
+        if server.has_grpc and is_leading:
+            # Named as text: no fork may hold gRPC, and who serves no sessions spares a fifth of the memory.
             relay = import_module("ganglion.server.relay.door").RelayDoor(
-                server,
+                dataclasses.replace(server, grpc_port=grpc_port_of(settings.server, server.port)),
                 fleet=parts.fleet,
                 chooser=parts.router,
                 gatekeeper=gatekeeper,
                 loader=parts.loader,
-                secret=secret,
+                secret=await _relay_secret(state),
                 metrics=metrics,
             )
             stack.push_async_callback(relay.close, HASTY_WORDS_S)
             server = dataclasses.replace(server, grpc_port=relay.address.port)
+        fleet_metrics = FleetMetrics(
+            front_metrics, parts.fleet if is_leading else None, gatekeeper.usage_counts
+        )
+
+        async def own_page() -> bytes:
+            return await fleet_metrics.page() + await metrics.page(())
+
         app = build_desk(
             parts.engine,
             server,
             gate,
-            doors=_doors(parts, server, gate, settings),
+            doors=_doors(parts, server, gate, settings, colleagues),
             state=state,
             metrics=metrics,
-            fleet_metrics=FleetMetrics(front_metrics, parts.fleet, gatekeeper.usage_counts),
+            page=_page(own_page, colleagues),
         )
-        desk = await stack.enter_async_context(_desk(app, server))
+        if worker is not None:
+            door = WorkerDoor(
+                parts.fleet, parts.loader, gate, parts.quarantine, poke=parts.poke, page=own_page
+            )
+            if is_leading:
+                door.spread_poison()
+            await stack.enter_async_context(served(door.app(), server, worker.door_path(worker.place)))
+            stack.callback(door.close)
+        place = _desk_path(stack, worker)
+        await stack.enter_async_context(served(app, server, place))
         front = Front(
-            _front_settings(settings, server),
+            _front_settings(settings, server, worker),
             fleet=parts.fleet,
             chooser=parts.router,
             gatekeeper=gatekeeper,
             loader=parts.loader,
             pools=parts.pools,
-            desk=desk,
+            desk=NodeSpec("desk", f"unix://{place}"),
             metrics=front_metrics,
-            poke=parts.poller.poke,
+            poke=parts.poke,
+            admin=None if worker is None or is_leading else worker.leading_desk,
+            quarantine=parts.quarantine,
         )
         stack.push_async_callback(front.close)
-        stack.enter_context(signals(shutdown))
-        await stack.enter_async_context(
-            _running(parts.poller.run(), parts.membership.keep_expiring(), parts.scaler.run())
-        )
-        await _first_words(parts.fleet)
+        stack.enter_context(signals(shutdown) if worker is None else obeying(worker.channel, shutdown))
+        await stack.enter_async_context(_running(*parts.works()))
+        if is_leading:
+            await _first_words(parts.fleet)
         if relay is not None:
             await relay.open()
+        if isinstance(parts.loader, Follower):
+            await _first_word(parts.loader, shutdown)
         doorway = await asyncio.get_running_loop().create_server(
             front.connection, sock=listener, ssl=_tls(server), backlog=BACKLOG
         )
@@ -164,6 +208,38 @@ async def _first_words(fleet: Fleet) -> None:
         deafen()
 
 
+async def _relay_secret(state: State) -> bytes:
+    return secrets.token_bytes(32) if state.store is None else await state.store.secret("relay")
+
+
+def _desk_path(stack: contextlib.AsyncExitStack, worker: Worker | None) -> Path:
+    """Where only this user gets in."""
+    if worker is not None:
+        return worker.desk_path(worker.place)
+    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ganglion-"))) / "desk"
+
+
+async def _first_word(follower: Follower, shutdown: Shutdown) -> None:
+    """Wait until the leader has said who is there, or nobody needs to know any more."""
+    heard = asyncio.create_task(follower.heard())
+    leaving = asyncio.create_task(shutdown.drain.wait())
+    await first_of(heard, leaving)
+    for task in (heard, leaving):
+        task.cancel()
+    await asyncio.gather(heard, leaving, return_exceptions=True)
+
+
+def _page(own: Page, colleagues: Colleagues | None) -> Page:
+    """What `/metrics` answers: of every worker, where there are several."""
+    if colleagues is None:
+        return own
+
+    async def every() -> bytes:
+        return merged({LEADER: await own(), **await colleagues.pages()})
+
+    return every
+
+
 @contextlib.asynccontextmanager
 async def _gatekeeper(settings: GatewaySettings) -> AsyncGenerator[KeyGatekeeper, None]:
     access = await open_access(MEMORY if settings.storage is None else settings.storage.place)
@@ -186,22 +262,33 @@ def _check_bind(server: ServerSettings, gatekeeper: KeyGatekeeper) -> None:
         )
 
 
-def _doors(parts: Assembly, server: ServerSettings, gate: Gate, settings: GatewaySettings) -> FleetDoors:
+def _doors(
+    parts: Assembly,
+    server: ServerSettings,
+    gate: Gate,
+    settings: GatewaySettings,
+    colleagues: Colleagues | None,
+) -> list[BaseRoute]:
     promised = frozenset(model.id for model in settings.catalogue.models)
-    return FleetDoors(
-        fleet=parts.fleet,
-        chooser=parts.router,
-        membership=parts.membership,
-        loader=parts.loader,
-        poke=parts.poller.poke,
-        settings=server,
-        gate=gate,
-        promised=lambda: promised,
-        began_s=time.monotonic(),
-    )
+    doors = HealthDoors(parts.fleet, parts.router, gate, promised, time.monotonic()).routes()
+    if parts.lead is not None:
+        fleet_doors = FleetDoors(
+            fleet=parts.fleet,
+            chooser=parts.router,
+            membership=parts.lead.membership,
+            loader=parts.lead.loader,
+            poke=parts.poke,
+            settings=server,
+            promised=promised,
+            elsewhere=nothing_elsewhere if colleagues is None else colleagues.in_flight,
+        )
+        doors += fleet_doors.routes()
+    return doors
 
 
-def _front_settings(settings: GatewaySettings, server: ServerSettings) -> FrontSettings:
+def _front_settings(
+    settings: GatewaySettings, server: ServerSettings, worker: Worker | None
+) -> FrontSettings:
     rules = OriginRules(
         is_loopback_bind=is_loopback(server.host),
         allowed_hosts=server.allowed_hosts,
@@ -222,6 +309,7 @@ def _front_settings(settings: GatewaySettings, server: ServerSettings) -> FrontS
         cors_origins=rules.cors_origins,
         log=settings.request_log,
         is_json_log=settings.is_json_log,
+        worker=None if worker is None else worker.place,
     )
 
 
@@ -236,25 +324,6 @@ def _tls(server: ServerSettings) -> ssl.SSLContext | None:
             f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
         ) from None
     return context
-
-
-@contextlib.asynccontextmanager
-async def _desk(app: ASGIApp, server: ServerSettings) -> AsyncGenerator[NodeSpec, None]:
-    """The desk on a socket that only this user reaches."""
-    with tempfile.TemporaryDirectory(prefix="ganglion-") as folder:
-        place = Path(folder) / "desk"
-        with socket.socket(socket.AF_UNIX) as listener:
-            listener.bind(str(place))
-            plain = dataclasses.replace(server, tls_cert=None, tls_key=None)
-            app_server = AppServer(app_config(app, plain))
-            serving = asyncio.create_task(app_server.serve(sockets=[listener]))
-            try:
-                await until_listening(app_server, serving)
-                yield NodeSpec("desk", f"unix://{place}")
-            finally:
-                app_server.should_exit = True
-                app_server.force_exit = True
-                await asyncio.gather(serving, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
