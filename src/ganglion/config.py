@@ -156,7 +156,8 @@ class GatewayConfig(Struct, frozen=True):
     """A gateway: how it knows its nodes, and how long it waits for them."""
 
     catalogue: str | None = None
-    """A `models.toml`: which models may be loaded, where they fit, who may stand in for them."""
+    """A `models.toml`: which models may be loaded, where they fit, who may stand in for them. In a config
+    file, relative to that file."""
     node_key: str | None = None
     """What it shows to nodes of ours: one of their `server.gateway_keys`."""
     lease_s: Annotated[float, Meta(ge=0.5, le=300)] = 5.0
@@ -172,6 +173,8 @@ class GatewayConfig(Struct, frozen=True):
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
     """Processes that share the port, the fleet and the limits, one core each; they need a database that is
     not `:memory:`. Each takes an equal part of a node's `max_in_flight`."""
+    tracing: bool = False
+    """Each request is a span of OpenTelemetry, where its package is installed; docs/fleet.md says how."""
 
 
 class NodeConfig(Struct, frozen=True, forbid_unknown_fields=True):
@@ -186,7 +189,7 @@ class NodeConfig(Struct, frozen=True, forbid_unknown_fields=True):
     key_env: str | None = None
     """The environment variable that holds its key."""
     key_file: str | None = None
-    """The file that holds its key."""
+    """The file that holds its key; in a config file, relative to that file."""
     wires: (
         tuple[Literal["chat", "completions", "embeddings", "messages", "responses", "rerank"], ...] | None
     ) = None
@@ -247,8 +250,6 @@ class Config(Struct, frozen=True):
     sessions: SessionsConfig = SessionsConfig()
     gateway: GatewayConfig = GatewayConfig()
     nodes: tuple[NodeConfig, ...] = ()
-    """Of a gateway's fleet, each a table `[[nodes]]`: `url`, and where wanted `name`, `kind`, `key_env`,
-    `key_file`, `wires`, `models`, `max_in_flight`, `cool_down_after`, `cool_down_s`."""
     join: JoinConfig = JoinConfig()
     models: tuple[str, ...] = ()
     """Loaded at the start: GGUF files, names from `models.yaml`, files that are here, hub ids
@@ -305,7 +306,24 @@ def _from_file(file: Path) -> Iterator[Setting]:
     except OSError as error:
         raise InvalidValue(f"The config file {file} could not be read: {error.strerror}.") from error
     for key, value in _flatten(table, ""):
-        yield Setting(key, value, str(file))
+        yield Setting(key, _placed(key, value, file.parent), str(file))
+
+
+def _placed(key: str, value: object, folder: Path) -> object:
+    """What a config file says of the files of a fleet, which may stand beside it."""
+    match key, value:
+        case "gateway.catalogue", str(path):
+            return str(folder / Path(path).expanduser())
+        case "nodes", list(nodes):
+            return [_with_key_file(node, folder) for node in nodes]
+        case _:
+            return value
+
+
+def _with_key_file(node: object, folder: Path) -> object:
+    if not isinstance(node, dict) or not isinstance(path := node.get("key_file"), str):
+        return node
+    return {**node, "key_file": str(folder / Path(path).expanduser())}
 
 
 def _flatten(table: Mapping[str, object], prefix: str) -> Iterator[tuple[str, object]]:

@@ -1,6 +1,5 @@
 """`ganglion fleet plan` against a real node, and against what a gateway tells."""
 
-import json
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -8,8 +7,13 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import msgspec
 import pytest
 from commands import GANGLION, data, fresh_environment, refusal, run
+from played_gateway import fleet, node
+
+from ganglion.wire.fleet import ReplicaState
+from ganglion.wire.overview import NodeDevice
 
 CATALOGUE = """
 [[models]]
@@ -23,28 +27,11 @@ memory_mb = 10
 id = "vast"
 memory_mb = 2000000000
 """
-DEVICE = {
-    "index": 0,
-    "name": "card",
-    "memory_used_mb": 1000,
-    "memory_free_mb": 5000,
-    "utilization_pct": None,
-    "temperature_c": None,
-}
-FLEET = {
-    "nodes": [
-        {
-            "name": "alpha",
-            "url": "http://alpha:8080",
-            "kind": "ganglion",
-            "healthy": True,
-            "draining": False,
-            "models": [{"id": "parrot", "status": "loaded", "memory_mb": 900, "last_used": 5.0}],
-            "devices": [DEVICE],
-        },
-        {"name": "beta", "url": "http://beta:8080", "healthy": False, "error": "it does not answer"},
-    ]
-}
+PARROT = ReplicaState(id="parrot", status="loaded", memory_mb=900, last_used=5.0)
+FLEET = fleet(
+    node("alpha", PARROT, devices=(NodeDevice(0, "card", 6000, 5000),)),
+    node("beta", healthy=False, error="it does not answer", devices=()),
+)
 
 
 @contextmanager
@@ -53,7 +40,7 @@ def told(answer: object, status: int = 200) -> Iterator[str]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            body = json.dumps(answer).encode()
+            body = msgspec.json.encode(answer)
             self.send_response(status if self.path == "/fleet" else 404)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -110,7 +97,7 @@ def test_a_gateway_tells_of_its_nodes(tmp_path: Path, catalogue: Path) -> None:
     environment = fresh_environment(tmp_path)
     catalogue.write_text(CATALOGUE.replace("2000000000", "5500"))
     with told(FLEET) as url:
-        steps = data(environment, "fleet", "plan", "--catalogue", str(catalogue), "--gateway", url)
+        steps = data(environment | {"GANGLION_GATEWAY": url}, "fleet", "plan", "--catalogue", str(catalogue))
     assert [(step["model"], step["node"], step["action"]) for step in steps] == [
         ("parrot", "alpha", "stays"),
         ("small", "alpha", "goes"),
@@ -122,7 +109,8 @@ def test_a_gateway_tells_of_its_nodes(tmp_path: Path, catalogue: Path) -> None:
 def test_what_cannot_be_planned_says_why(tmp_path: Path, catalogue: Path) -> None:
     environment = fresh_environment(tmp_path)
     plan = "fleet", "plan", "--catalogue"
-    refusal(environment, *plan, str(catalogue), status=2)
+    both = "--gateway", "http://127.0.0.1:9", "--node", "http://127.0.0.1:9"
+    assert "exclude each other" in refusal(environment, *plan, str(catalogue), *both, status=2)[0]
     error = run(environment, *plan, str(tmp_path / "none.toml"), "--node", "http://127.0.0.1:9")
     assert (error.returncode, "none.toml could not be read" in error.stderr) == (2, True)
     with told({"error": {}}, 401) as url:

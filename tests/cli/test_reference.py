@@ -20,18 +20,31 @@ def test_every_key_of_the_reference_can_be_set_as_it_says() -> None:
     lines = DOCUMENT.read_text().splitlines()
     rows = [line.strip("| ").split(" | ") for line in lines if "| `GANGLION_" in line]
     rows = [row for row in rows if len(row) == 6]
-    assert sorted(row[0].strip("`") for row in rows) == sorted(key.path for key in keys())
+    assert sorted(row[0].strip("`") for row in rows) == sorted(
+        key.path for key in keys() if not key.is_listed
+    )
     for _, _, variable, _, default, _ in rows:
         value = default.strip("`")
         if value not in ("-", "none"):
             load(None, {variable.strip("`"): value}, {})
 
 
-def test_every_flag_of_the_reference_is_one_of_serve() -> None:
+def test_what_only_a_file_can_hold_stands_there_too() -> None:
+    rows = [line for line in DOCUMENT.read_text().splitlines() if line.startswith("| `nodes.")]
+    assert len(rows) == len([key for key in keys() if key.is_listed])
+    assert "| `nodes.url` | - | - | text | required |" in "".join(rows)
+
+
+def test_every_flag_of_the_reference_is_one_of_serve_or_gateway() -> None:
     text = DOCUMENT.read_text()
     rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
     flags = {row[1].strip("`") for row in rows if len(row) == 6 and row[1].startswith("`--")}
-    known = {name for argument in app["serve"].assemble_argument_collection() for name in argument.names}
+    known = {
+        name
+        for command in ("serve", "gateway")
+        for argument in app[command].assemble_argument_collection()
+        for name in argument.names
+    }
     assert len(flags) > 15
     assert flags <= known
 

@@ -1,6 +1,5 @@
 """The files that run a fleet: units, image, compose file, and that they and the guide name what there is."""
 
-import importlib.util
 import re
 import shlex
 import shutil
@@ -17,6 +16,8 @@ import yaml
 
 from ganglion.cli.main import app
 from ganglion.cli.reference import keys
+from ganglion.config import load
+from ganglion.gateway.catalogue import parse_catalogue
 from ganglion.server.auth import PUBLIC
 
 ROOT = Path(__file__).parents[2]
@@ -27,8 +28,6 @@ CONTAINERFILE = (DEPLOY / "Containerfile").read_text()
 WRITTEN = sorted(
     path for path in [*DEPLOY.rglob("*"), GUIDE, *(ROOT / "examples").glob("*.toml")] if path.is_file()
 )
-HAS_GATEWAY = importlib.util.find_spec("ganglion.cli.gateway") is not None
-"""Until it is there, what the files say of a gateway and of joining one has nothing to be compared with."""
 OTHER_VARIABLES = {
     "GANGLION_HOME",
     "GANGLION_GATEWAY",
@@ -98,8 +97,6 @@ def test_every_flag_that_a_file_uses_exists(where: str, words: tuple[str, ...]) 
     known = flags_of(words)
     used = {word.partition("=")[0] for word in words if word.startswith("--")}
     missing = used - (known or set()) - {"--help"}
-    if (known is None or missing) and not HAS_GATEWAY:
-        pytest.skip(f"until there is a gateway, nothing knows `ganglion {words[0]}` {sorted(missing)}")
     assert known is not None, f"{where}: there is no `ganglion {words[0]}`"
     assert not missing, where
 
@@ -112,18 +109,12 @@ def test_the_files_and_the_guide_name_enough_commands_to_matter() -> None:
 
 def test_every_variable_of_ours_is_a_setting() -> None:
     known = {key.path for key in keys()}
-    known |= {
-        f"gateway.{name}" for name in tomllib.loads((ROOT / "examples/fleet.toml").read_text())["gateway"]
-    }
-    known |= {"gateway.node_key"}
     unknown = set()
     for path in WRITTEN:
         for name in set(re.findall(r"GANGLION_[A-Z_]+[A-Z]", path.read_text())) - OTHER_VARIABLES:
             key = name.removeprefix("GANGLION_").lower().replace("__", ".")
             if key not in known:
                 unknown.add(name)
-    if not HAS_GATEWAY:
-        unknown -= {name for name in unknown if "JOIN__" in name or name.endswith("GATEWAY_KEYS")}
     assert not unknown
 
 
@@ -223,10 +214,8 @@ def test_the_examples_are_toml_and_name_nodes_and_models() -> None:
     assert {place for model in models for place in model.get("pinned_on", ())} <= {"a", "b"}
 
 
-def test_the_catalogue_of_the_examples_is_read() -> None:
-    if importlib.util.find_spec("ganglion.gateway.catalogue") is None:
-        pytest.skip("nothing reads catalogues yet")
-    from ganglion.gateway.catalogue import CatalogueModel  # type: ignore[import-not-found,unused-ignore]
-
-    for model in tomllib.loads((ROOT / "examples/models.toml").read_text())["models"]:
-        assert set(model) <= set(CatalogueModel.__struct_fields__)
+def test_the_examples_are_read_as_the_gateway_reads_them() -> None:
+    fleet = load(ROOT / "examples/fleet.toml", {}, {})
+    assert fleet.gateway.catalogue == str(ROOT / "examples/models.toml")
+    catalogue = parse_catalogue((ROOT / "examples/models.toml").read_text())
+    assert [model.id for model in catalogue.models] == ["smollm2", "qwen3-4b", "big-model"]

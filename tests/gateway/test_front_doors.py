@@ -65,9 +65,9 @@ async def test_without_a_key_only_the_public_pages_answer() -> None:
         ("GET", "http://here/models", {"admin"}),
         ("GET", "/metrics", {"admin"}),
         ("GET", "/discovery", {"admin"}),
-        ("GET", "/health", {"admin", "node", "user", "narrow"}),
-        ("GET", "/v1/models", {"admin", "node", "user", "narrow"}),
-        ("GET", "/version", {"admin", "node", "user", "narrow"}),
+        ("GET", "/health", {"admin", "user", "narrow"}),
+        ("GET", "/v1/models", {"admin", "user", "narrow"}),
+        ("GET", "/version", {"admin", "user", "narrow"}),
     ],
 )
 async def test_each_role_reaches_what_is_its_own(method: str, path: str, allowed: set[str]) -> None:
@@ -167,6 +167,8 @@ async def test_slow_heads_slow_bodies_and_idle_connections_end() -> None:
         assert (await asyncio.wait_for(hear(body), 3)).status == 408
         assert await asyncio.wait_for(idle.read(), 3) == b""
         assert await asyncio.wait_for(head.read(), 3) == b""
+        for writer in stage.writers:
+            writer.close()
         await stage.until(lambda: not stage.front.connections)
 
 
@@ -251,7 +253,7 @@ async def test_metrics_tell_what_went_through() -> None:
         await stage.ask(post("/v1/chat/completions", STREAM))
         page = generate_latest(stage.front.metrics.registry).decode()
         assert 'ganglion_gateway_requests_total{node="n0",status="200",wire="chat"} 1.0' in page
-        assert 'ganglion_gateway_prompt_tokens_total{model="m",tenant="everybody"} 3.0' in page
+        assert 'ganglion_gateway_tokens_total{kind="prompt",model="m",tenant="everybody"} 3.0' in page
         assert 'ganglion_gateway_cached_tokens_total{model="m",tenant="everybody"} 2.0' in page
         assert 'ganglion_gateway_in_flight{node="n0"} 0.0' in page
         assert 'ganglion_gateway_first_byte_seconds_count{wire="chat"} 1.0' in page

@@ -1,6 +1,7 @@
 """Nodes that die, hang and lie: before the first byte another one answers, after it the wire says so."""
 
 import asyncio
+import gc
 import json
 import random
 
@@ -20,7 +21,9 @@ from tests.gateway.front_stage import (
 )
 
 from ganglion.core.errors import ModelNotFound
+from ganglion.gateway.attempt import Attempt
 from ganglion.gateway.decision import Chosen, Cold, Refused
+from ganglion.gateway.exchange import Exchange
 from ganglion.gateway.front import FrontSettings
 
 GOOD = b'{"ok":true,"usage":{"prompt_tokens":1,"completion_tokens":1}}'
@@ -313,3 +316,30 @@ async def test_a_chosen_node_counts_while_it_is_connected_to() -> None:
         await stage.until(lambda: stage.fleet.in_flight["n0"] == 1)
         writer.close()
         await stage.until(lambda: stage.fleet.in_flight["n0"] == 0)
+
+
+async def test_a_front_that_nobody_called_for_an_hour_does_not_take_that_for_silence() -> None:
+    async def thinks(_: Asking, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.sleep(0.05)
+        writer.write(answer(GOOD))
+
+    async with staged(thinks) as stage:
+        stage.front.now_s -= 3600
+        assert (await stage.ask(post("/v1/chat/completions", CHAT))).status == 200
+
+
+async def test_nothing_of_a_request_waits_for_the_garbage_collector() -> None:
+    async with staged(always(answer(GOOD))) as stage:
+        reader, writer = await stage.send(post("/v1/chat/completions", CHAT))
+        await hear(reader)
+        gc.collect()
+        gc.disable()
+        try:
+            for _ in range(3):
+                writer.write(post("/v1/chat/completions", CHAT))
+                await hear(reader)
+            left = [held for held in gc.get_objects(generation=0) if isinstance(held, Attempt | Exchange)]
+        finally:
+            gc.enable()
+        assert not left
+        writer.close()

@@ -340,3 +340,19 @@ async def test_a_node_of_ours_loads_lets_go_and_refuses_as_the_loader_expects() 
             assert b'"id":"two","engine":"echo","status":"loaded"' in answer.body
         finally:
             await stage.close()
+
+
+async def test_a_model_goes_by_any_of_its_names() -> None:
+    fleet = Fleet()
+    here, there = LoadingNode("a", fleet), LoadingNode("b", fleet)
+    async with staged(here, there, models=(model("small", source="org/small", aliases=("gpt",)),)) as stage:
+        for node in (here, there):
+            own = Replica("own", "unloaded", aliases=("Nick",), memory_mb=1)
+            fleet.put(replace(fleet.nodes[node.name], replicas=(own,)))
+        await stage.loader.load_on("nick", "a")
+        assert dict(here.loads) == {"own": 1}
+        assert stage.loader.holders("NICK") == ("a",)
+        await stage.loader.load_on("GPT", "b")
+        assert stage.loader.holders("gpt") == stage.loader.holders("small") == ("b",)
+        with pytest.raises(ModelNotFound):
+            stage.loader.holders("nobody")

@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from gateways import fleet
 
 from ganglion.gateway import tracing
-from ganglion.gateway.tracing import Tracing, tracing_of
+from ganglion.gateway.call import Call
+from ganglion.gateway.routes import parse_target
+from ganglion.gateway.tracing import Tracing, traced, tracing_of
+from ganglion.server.gateway import run
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = (b"traceparent", f"00-{TRACE_ID}-00f067aa0ba902b7-01".encode())
@@ -105,3 +109,26 @@ def test_where_nobody_records_the_clients_headers_pass_as_they_came(
     span = spans.span_of("POST", "/v1/messages", headers)
     assert sorted(span.headers) == sorted(headers)
     span.end(500, {})
+
+
+def test_a_node_hears_of_the_span_in_place_of_the_clients() -> None:
+    pytest.importorskip("opentelemetry.trace")
+    tracer = PlayedTracer()
+    call = Call(b"POST", parse_target(b"/v1/messages"), [PARENT, (b"accept", b"*/*")])
+    traced(Tracing(tracer), call)
+    assert call.headers[0] == (b"accept", b"*/*")
+    assert call.headers[1:] == [(b"traceparent", f"00-{TRACE_ID}-{1:016x}-01".encode())]
+
+
+async def test_each_request_of_a_gateway_is_a_span_that_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opentelemetry.trace")
+    tracer = PlayedTracer()
+    monkeypatch.setattr(run, "tracing_of", lambda is_asked: Tracing(tracer))
+    ask = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
+    async with fleet() as gateway:
+        tracer.spans.clear()
+        for body in (ask, ask | {"stream": True}, ask | {"model": "nobody"}):
+            await gateway.http.post("/v1/chat/completions", json=body)
+    told = [(span.ends, span.attributes["http.response.status_code"]) for span in tracer.spans]
+    assert told == [(1, 200), (1, 200), (1, 404)]
+    assert [span.attributes["ganglion.node"] for span in tracer.spans] == ["a", "a", ""]

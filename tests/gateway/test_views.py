@@ -12,13 +12,22 @@ from ganglion.gateway.views import (
     MAX_MODELS,
     grpc_of,
     listed_view,
+    overview_view,
     parse_grpc,
     polled_view,
     state_view,
 )
-from ganglion.wire.fleet import parse_state
+from ganglion.wire.fleet import ReplicaState, parse_state
 from ganglion.wire.health import Device
-from ganglion.wire.polled import PolledGrpc, parse_discovery, parse_health, parse_list, parse_models
+from ganglion.wire.overview import NodeDevice, NodeOverview
+from ganglion.wire.polled import (
+    ListedModel,
+    PolledGrpc,
+    parse_discovery,
+    parse_health,
+    parse_list,
+    parse_models,
+)
 
 SPEC = NodeSpec("a", "http://10.0.0.7:8080")
 
@@ -200,3 +209,33 @@ def test_no_sessions_and_impossible_ports_are_none() -> None:
     for text in ("", "x", "x:", ":5", "x:0", "x:70000", "x:-1", "x:\u0665", "x:5 5"):
         with pytest.raises(InvalidRequest):
             parse_grpc(text)
+
+
+def test_of_a_strangers_models_only_the_declared_ones_are_listed() -> None:
+    listed = (ListedModel("big"), ListedModel("small"))
+    spec = NodeSpec("cloud", "https://api.c", "openai", models=frozenset({"big", "gone"}))
+    assert [replica.id for replica in listed_view(spec, listed, 1.0).replicas] == ["big"]
+
+
+def test_a_node_is_read_as_a_gateway_tells_of_it() -> None:
+    told = NodeOverview(
+        name="a",
+        url="http://a:1",
+        kind="ganglion",
+        healthy=True,
+        draining=True,
+        cooling=False,
+        in_flight=1,
+        heard_s_ago=0.1,
+        error="x" * 5000,
+        version="1",
+        grpc=None,
+        epoch=None,
+        devices=(NodeDevice(0, "card", 6000, 5000),) * 1000,
+        models=(ReplicaState(id="m", status="loaded", in_flight=-1),),
+    )
+    view = overview_view(told)
+    assert (view.name, view.is_healthy, view.is_draining) == ("a", True, True)
+    assert (view.devices[0].total_mb, view.devices[0].free_mb, len(view.devices)) == (6000, 5000, 256)
+    assert (view.replicas[0].id, view.replicas[0].in_flight) == ("m", 0)
+    assert len(view.error or "") == 1000

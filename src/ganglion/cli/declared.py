@@ -55,6 +55,12 @@ def _configured(node: NodeConfig, node_key: str | None, environment: Mapping[str
             f"{name!r} cannot be a node's name.", param="nodes", hint="Use letters, digits, _ . and -."
         )
     is_ours = node.kind == "ganglion"
+    if is_ours and node.models is not None:
+        raise InvalidValue(
+            f"The node {name} is one of ours and has a list of models.",
+            param="models",
+            hint='That is for kind = "openai"; the catalogue says what goes where among ours.',
+        )
     wires: frozenset[Wire] = OURS if is_ours else FOREIGN
     key = _key(node, name, environment)
     return NodeSpec(
@@ -77,7 +83,9 @@ def _key(node: NodeConfig, name: str, environment: Mapping[str, str]) -> str | N
         key = environment.get(node.key_env, "").strip()
         if not key:
             raise InvalidValue(
-                f"The environment variable {node.key_env} of the node {name} is not set.", param="key_env"
+                f"The environment variable {node.key_env} of the node {name} is not set.",
+                param="key_env",
+                hint="Set it, or leave key_env out of a node that needs no key.",
             )
         return key
     if node.key_file is not None:
@@ -85,6 +93,8 @@ def _key(node: NodeConfig, name: str, environment: Mapping[str, str]) -> str | N
             return Path(node.key_file).expanduser().read_text().strip()
         except (OSError, UnicodeDecodeError):
             raise InvalidValue(
-                f"The key file of the node {name} could not be read.", param="key_file"
+                f"The key file {node.key_file} of the node {name} could not be read.",
+                param="key_file",
+                hint="It holds the key and nothing else, and has to be readable here.",
             ) from None
     return None

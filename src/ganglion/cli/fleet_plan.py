@@ -1,11 +1,13 @@
 """`ganglion fleet plan`: which model would go on which node, and why."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, assert_never
 
 import msgspec
 from cyclopts import Parameter
 
+from ganglion.cli.fleet_gateway import DEFAULT_URL, VARIABLE
 from ganglion.cli.models_here import Json
 from ganglion.core.errors import InvalidValue
 
@@ -34,7 +36,10 @@ def plan(
     *,
     catalogue: Annotated[Path, Parameter(help="The models, as docs/catalogue.md describes them.")],
     gateway: Annotated[
-        str | None, Parameter(help="Address of a gateway, whose nodes are meant.", show_default=False)
+        str | None,
+        Parameter(
+            help=f"Address of a gateway, whose nodes are meant (default {DEFAULT_URL}).", show_default=False
+        ),
     ] = None,
     node: Annotated[
         tuple[str, ...],
@@ -51,8 +56,12 @@ def plan(
     from ganglion.gateway.catalogue import parse_catalogue
     from ganglion.gateway.planning import plan as planned_for
 
-    if (gateway is None) == (not node):
-        raise InvalidValue("Whose nodes are meant is not said.", hint="Give --gateway URL, or --node URL.")
+    if gateway is not None and node:
+        raise InvalidValue(
+            "--gateway and --node exclude each other.", hint="A gateway is asked for its own nodes."
+        )
+    if not node:
+        gateway = gateway or os.environ.get(VARIABLE) or DEFAULT_URL
     meant = parse_catalogue(_read(catalogue), str(catalogue))
     nodes = _nodes(gateway, node, api_key)
     planned = planned_for(meant, nodes)

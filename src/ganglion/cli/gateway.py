@@ -149,6 +149,7 @@ def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
         workers=gateway.workers,
         request_log=sys.stderr.write if config.log.level in ("debug", "info") else None,
         is_json_log=config.log.format == "json",
+        has_tracing=gateway.tracing,
     )
 
 

@@ -1,7 +1,8 @@
 """The tables of docs/configuration.md, written from the code: `python -m ganglion.cli.reference FILE`.
 
 A table stands between `<!-- keys: SECTION -->` and `<!-- end of keys -->`; `top` is the section of the keys
-that stand above all tables of the TOML file.
+that stand above all tables of the TOML file. A list of tables has a section of its own, whose keys stand in
+the file alone.
 """
 
 import ast
@@ -16,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as kinds
 
+from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
 from ganglion.cli.join import JoinFlags
 from ganglion.cli.options import EngineFlags, OutputFlags
 from ganglion.cli.serve import ResidencyFlags, SecurityFlags, ServerFlags
@@ -28,11 +30,14 @@ FLAGS: Final[tuple[type[Any], ...]] = (
     EngineFlags,
     ResidencyFlags,
     JoinFlags,
+    GatewayServerFlags,
+    FleetFlags,
     OutputFlags,
 )
 TOP: Final = "top"
 BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
 ABSENT: Final = "-"
+REQUIRED: Final = object()
 WORDS: Final = {kinds.BoolType: "`true`, `false`", kinds.StrType: "text", kinds.DictType: "table"}
 HEAD: Final = "| key | flag | environment | value | default | meaning |\n|---|---|---|---|---|---|\n"
 
@@ -46,6 +51,8 @@ class Key:
     type: kinds.Type
     default: object
     meaning: str
+    is_listed: bool = False
+    """Of one of several tables, which only a file can hold."""
 
     @property
     def path(self) -> str:
@@ -82,21 +89,27 @@ def keys() -> Iterator[Key]:
     yield from _keys(Config, TOP)
 
 
-def _keys(struct: type[msgspec.Struct], section: str) -> Iterator[Key]:
+def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[Key]:
     described = _described(struct)
     info = kinds.type_info(struct)
     assert isinstance(info, kinds.StructType)
-    below: list[tuple[type[msgspec.Struct], str]] = []
+    below: list[tuple[type[msgspec.Struct], str, bool]] = []
     for field in info.fields:
-        if isinstance(field.type, kinds.StructType):
-            below.append((field.type.cls, field.name if section == TOP else f"{section}.{field.name}"))
-            continue
+        name = field.name if section == TOP else f"{section}.{field.name}"
+        match field.type:
+            case kinds.StructType(cls=each):
+                below.append((each, name, False))
+                continue
+            case kinds.VarTupleType(item_type=kinds.StructType(cls=each)):
+                below.append((each, name, True))
+                continue
         meaning = described.get(field.name)
         if not meaning:
             raise ValueError(f"{struct.__name__}.{field.name} has no description under it.")
-        yield Key(section, field.name, field.type, field.default, meaning)
-    for each, name in below:
-        yield from _keys(each, name)
+        default = REQUIRED if field.required else field.default
+        yield Key(section, field.name, field.type, default, meaning, is_listed)
+    for each, name, is_list in below:
+        yield from _keys(each, name, is_listed=is_list)
 
 
 def _described(struct: type[msgspec.Struct]) -> dict[str, str]:
@@ -124,7 +137,7 @@ def _row(key: Key, flag: str | None) -> str:
     cells = (
         f"`{key.path}`",
         f"`{flag}`" if flag else ABSENT,
-        f"`{variable}`",
+        ABSENT if key.is_listed else f"`{variable}`",
         _value(key.type),
         _default(key.default),
         key.meaning,
@@ -167,6 +180,8 @@ def _default(value: object) -> str:
     match value:
         case None:
             return ABSENT
+        case _ if value is REQUIRED:
+            return "required"
         case () | []:
             return "none"
         case bool():

@@ -1,6 +1,6 @@
 """A request as it is put to one node: its words, our names for it, and never the client's key."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ganglion.gateway import heads
 from ganglion.gateway.judging import Errand
@@ -11,8 +11,7 @@ from ganglion.gateway.trusted import AFFINITY, KEY, PRIORITY, REQUEST_ID, TENANT
 _BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True, gc=False):
     """What goes to a node, and whether it asks for a usage chunk that the client does not want."""
 
     data: bytes

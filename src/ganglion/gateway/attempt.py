@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.heads import header_of
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.streams import ForeignEvents, Lines, OurEvents, Passing, Plain
 from ganglion.gateway.upstream import Headers, UpstreamConnection
@@ -114,15 +113,19 @@ class Attempt:
             self.is_tunnel = True
             self._hearer.switched(self)
             return
+        named = dict(headers)
         if status == 200:
-            self.stream = self._stream_of(headers)
-        if self.stream is None and int(header_of(headers, b"content-length") or 0) > MAX_HELD_BYTES:
+            self.stream = self._stream_of(named)
+        if self.stream is None and int(named.get(b"content-length", 0)) > MAX_HELD_BYTES:
             self.stream = Plain()
 
-    def _stream_of(self, headers: Headers) -> Passing | None:
-        if header_of(headers, b"content-encoding") not in (None, b"identity"):
+    def _stream_of(self, named: dict[bytes, bytes]) -> Passing | None:
+        if named.get(b"content-encoding", b"identity") != b"identity":
             return Plain()
-        kind = (header_of(headers, b"content-type") or b"").partition(b";")[0].strip().lower()
+        kind = named.get(b"content-type", b"")
+        if kind == b"application/json":
+            return None
+        kind = kind.partition(b";")[0].strip().lower()
         if kind == b"text/event-stream":
             if self.is_desk or self.spec.kind == "ganglion":
                 return OurEvents(self._hearer.words, is_desk=self.is_desk)

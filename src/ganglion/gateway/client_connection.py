@@ -212,12 +212,18 @@ class ClientConnection(asyncio.Protocol):
             self._named,
             parts[0] if len(parts) == 1 else b"".join(parts),
             self._is_kept,
-            self._parser.get_http_version() == "1.0",
+            self._is_old(),
             method == b"GET" and self._named.get(b"upgrade", b"").lower() == b"websocket",
         )
         if len(self._queue) >= MAX_PIPELINED + (self.exchange is None):
             raise InvalidRequest(f"More than {MAX_PIPELINED} requests wait for the one before them.")
         self._queue.append(call)
+
+    def _is_old(self) -> bool:
+        # What is kept without a word about it can only be HTTP/1.1; asking the parser writes a string.
+        if self._is_kept and b"connection" not in self._named:
+            return False
+        return bool(self._parser.get_http_version() == "1.0")
 
     def _refuse(self, error: GanglionError) -> None:
         """Answer what will never be a whole request, in its turn, and hear nothing more."""

@@ -31,6 +31,7 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.reply import Reply
 from ganglion.gateway.routes import Words, route_of
 from ganglion.gateway.spending import usage_of_body
+from ganglion.gateway.tracing import traced
 from ganglion.gateway.trusted import REQUEST_ID
 from ganglion.gateway.upstream import Headers, UpstreamConnection
 from ganglion.gateway.verdict import Verdict, verdict_of
@@ -81,8 +82,10 @@ class Exchange:
         name = front.new_id() if given is None or not is_sane_id(given) else given.decode()
         self._front = front
         self._connection = connection
-        self._errand = Errand(call, route, name)
-        self._reply = Reply(front, connection, self._errand)
+        self._errand = errand = Errand(call, route, name)
+        if front.settings.tracing is not None:
+            errand.span = traced(front.settings.tracing, call)
+        self._reply = Reply(front, connection, errand)
         self.words: Words = route.words
         self.takes_usage = False
         self._admission: Admission | None = None
@@ -101,7 +104,6 @@ class Exchange:
         try:
             self._come_in()
         except GanglionError as error:
-            self._front.metrics.refused(error.code)
             self._refuse(error)
         except Exception as error:  # noqa: BLE001  the outermost door of this request
             self._fail(error)
@@ -116,7 +118,7 @@ class Exchange:
             refusal = front.settings.guard(call.named.get(b"host"), call.named.get(b"origin"), is_safe)
             if refusal is not None:
                 raise refusal
-        if self._reply.is_preflight:
+        if front.settings.cors_origins and self._reply.is_preflight:
             self._reply.allow()
             self._finish()
             return
@@ -137,11 +139,7 @@ class Exchange:
             self._place()
 
     async def _wait_admitted(self, wanted: Wanted) -> None:
-        try:
-            admission = await self._front.gatekeeper.admit(self._errand.identity, wanted)
-        except GanglionError as error:
-            self._front.metrics.refused(error.code)
-            raise
+        admission = await self._front.gatekeeper.admit(self._errand.identity, wanted)
         if self._is_over:
             admission.settle(None)
             return
@@ -162,9 +160,11 @@ class Exchange:
             self._give_up(UpstreamUnavailable("More nodes were tried than there should be."))
             return
         asked = Asked(errand.model, errand.route.wire, errand.affinity, self._tried)
-        match front.chooser.choose(asked):
-            case Chosen(node, model):
-                self._try(node, model)
+        decision = front.chooser.choose(asked)
+        if isinstance(decision, Chosen):  # first, and not as a pattern: nearly every request comes by here
+            self._try(decision.node, decision.model)
+            return
+        match decision:
             case Translated():
                 self._try(front.desk, None)
             case Cold(model):
@@ -217,10 +217,9 @@ class Exchange:
     def whole(self, attempt: Attempt, body: bytes) -> None:
         """For the attempt."""
         spec, status = attempt.spec, attempt.status
-        if attempt.is_desk:
-            self._deliver(status, attempt.headers, body)
-            return
-        verdict = verdict_of(status, body, kind=spec.kind, words=self.words)
+        verdict = Verdict.TOLD
+        if status >= 400 and not attempt.is_desk:
+            verdict = verdict_of(status, body, kind=spec.kind, words=self.words)
         if verdict is Verdict.TOLD:
             self._went_well(attempt)
             self._deliver(status, attempt.headers, body)
@@ -362,6 +361,7 @@ class Exchange:
 
     def _refuse(self, error: GanglionError) -> None:
         if not self._is_over:
+            self._front.metrics.refused(error.code)
             self._reply.refuse(error)
             self._finish()
 
@@ -439,10 +439,14 @@ class Exchange:
             return
         self._is_over = True
         front, errand, reply = self._front, self._errand, self._reply
-        if self._attempt is not None:
-            if self._attempt.stream is not None:
-                front.metrics.events += self._attempt.stream.events
-            self._attempt.release()
+        # Let go of, since each holds the other: nothing of a request should wait for the garbage collector.
+        attempt, self._attempt = self._attempt, None
+        node = ""
+        if attempt is not None:
+            node = attempt.spec.name
+            if attempt.stream is not None:
+                front.metrics.events += attempt.stream.events
+            attempt.release()
         duration_s = perf_counter() - reply.began_s
         usage = self._usage
         if self._admission is None:
@@ -451,8 +455,10 @@ class Exchange:
             self._admission.settle(usage)
             if usage is not None:
                 front.metrics.spent(errand.identity.tenant, errand.model, usage)
-        front.metrics.ended(errand.route.label, reply.status, self._node, duration_s)
-        front.log.add(errand, reply.status, duration_s, self._node, usage)
+        front.metrics.ended(errand.route.label, reply.status, node, duration_s)
+        front.log.add(errand, reply.status, duration_s, node, usage)
+        if errand.span is not None:
+            errand.span.end(reply.status, {"ganglion.node": node, "gen_ai.request.model": errand.model})
         front.ended()
         self._connection.finished(is_kept=reply.is_kept)
 

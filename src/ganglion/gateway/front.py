@@ -21,6 +21,7 @@ from ganglion.gateway.loading import Loader
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.pool import Pools
 from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.tracing import Tracing
 
 logger = logging.getLogger("ganglion.gateway")
 
@@ -54,6 +55,8 @@ class FrontSettings:
     is_json_log: bool = False
     worker: int | None = None
     """Which of several processes this is, for the log."""
+    tracing: Tracing | None = None
+    """Makes each request a span; None for none."""
 
 
 class Front:
@@ -106,6 +109,7 @@ class Front:
     def connection(self) -> ClientConnection:
         """A new client's; the factory for `loop.create_server`."""
         if self._reaper is None:
+            self.now_s = time.monotonic()  # nobody kept it while nobody was there
             self._reaper = asyncio.get_running_loop().create_task(self._reap())
         return ClientConnection(self)
 

@@ -11,6 +11,9 @@ from ganglion.gateway.judging import Errand
 MAX_WAITING = 512
 """Lines that wait for the next write."""
 _PATH_SHOWN = 200
+_RENEWED = b"/fleet/join"
+"""What every node that joined asks all the time; that it came and went is said once, elsewhere."""
+_REFUSED = 400
 
 Write = Callable[[str], object]
 
@@ -37,9 +40,9 @@ class FrontLog:
 
     def add(self, errand: Errand, status: int, duration_s: float, node: str, usage: Usage | None) -> None:
         """A request that ended."""
-        if self._write is None:
-            return
         call = errand.call
+        if self._write is None or (call.target.path == _RENEWED and status < _REFUSED):
+            return
         spent = "" if usage is None else f" tokens={usage.prompt_tokens}+{usage.completion_tokens}"
         message = (
             f"method={call.method.decode()} path={call.target.encoded[:_PATH_SHOWN].decode('latin-1')} "

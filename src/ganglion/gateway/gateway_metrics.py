@@ -87,9 +87,9 @@ class GatewayMetrics:
         counts[1] += usage.completion_tokens
         counts[2] += usage.cached_tokens
 
-    def refused(self, reason: str) -> None:
-        """A request was not let in; `reason` is the code of an error."""
-        self._refused[reason] = self._refused.get(reason, 0) + 1
+    def refused(self, code: str) -> None:
+        """The gateway itself answered with an error."""
+        self._refused[code] = self._refused.get(code, 0) + 1
 
     def retried(self, node: str) -> None:
         """A request leaves a node for another."""
@@ -119,7 +119,7 @@ class GatewayMetrics:
         yield from self._gauges()
         for name, words, spreads in (
             ("first_byte", "From the request to the first byte of its answer.", self._first_byte_s),
-            ("duration", "From the request to the end of its answer.", self._duration_s),
+            ("request", "From the request to the end of its answer.", self._duration_s),
         ):
             family = HistogramMetricFamily(f"ganglion_gateway_{name}_seconds", words, labels=("wire",))
             for wire, spread in spreads.copy().items():
@@ -128,7 +128,7 @@ class GatewayMetrics:
 
     def _counters(self) -> Iterator[Metric]:
         for name, words, label, counts in (
-            ("refused", "Requests that were not let in.", "reason", self._refused),
+            ("refusals", "Requests that the gateway itself refused.", "code", self._refused),
             ("retries", "Requests that left a node for another.", "node", self._retries),
             ("upstream_failures", "Times a node was not there, or broke off.", "node", self._failures),
             ("broken_streams", "Answers that broke off after their first byte.", "wire", self._broken),
@@ -137,13 +137,18 @@ class GatewayMetrics:
             for value, count in counts.copy().items():
                 counter.add_metric((value,), count)
             yield counter
-        for place, kind in enumerate(("prompt", "completion", "cached")):
-            family = CounterMetricFamily(
-                f"ganglion_gateway_{kind}_tokens", f"Tokens, {kind}.", labels=("tenant", "model")
-            )
-            for labels, spent in self._spent.copy().items():
-                family.add_metric(labels, spent[place])
-            yield family
+        tokens = CounterMetricFamily(
+            "ganglion_gateway_tokens", "Tokens of prompts and answers.", labels=("tenant", "model", "kind")
+        )
+        cached = CounterMetricFamily(
+            "ganglion_gateway_cached_tokens", "Of prompts, those that were known.", labels=("tenant", "model")
+        )
+        for labels, (prompt, completion, known) in self._spent.copy().items():
+            tokens.add_metric((*labels, "prompt"), prompt)
+            tokens.add_metric((*labels, "completion"), completion)
+            cached.add_metric(labels, known)
+        yield tokens
+        yield cached
         yield CounterMetricFamily("ganglion_gateway_events", "Events passed on.", value=self.events)
 
     def _gauges(self) -> Iterator[Metric]:

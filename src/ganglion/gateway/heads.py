@@ -60,6 +60,7 @@ _TO_FOREIGN = frozenset(
 )
 """All that a stranger is told."""
 _DROPPED_BACK = _HOP_BY_HOP | frozenset((b"x-request-id", b"request-id", b"set-cookie", b"alt-svc"))
+_OURS_BACK = (PREFIX, b"access-control-")
 _TOKENS = (b"keep-alive", b"close", b"upgrade", b"")
 
 SOCKET = b"connection: upgrade\r\nupgrade: websocket\r\n"
@@ -117,20 +118,19 @@ def head_without_upgrade(call: Call, url: bytes, version: str) -> bytes:
 
 def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], own: bytes) -> bytes:
     """A response's head: `own` are our lines, framing among them."""
-    headers = list(headers)
-    named: frozenset[bytes] = frozenset()
-    for name, value in headers:
-        if name == b"connection":
-            named |= named_by_connection(value)
-    kept = [
-        b"%b: %b\r\n" % header
-        for header in headers
-        if header[0] not in _DROPPED_BACK
-        and header[0] not in named
-        and not header[0].startswith((PREFIX, b"access-control-"))
-    ]
     line = _LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-    return b"".join((line, *kept, own, b"\r\n"))
+    parts = [line]
+    named: frozenset[bytes] = frozenset()
+    for header in headers:
+        name = header[0]
+        if name == b"connection":
+            named |= named_by_connection(header[1])
+        elif name not in _DROPPED_BACK and not name.startswith(_OURS_BACK):
+            parts.append(b"%b: %b\r\n" % header)
+    if named:
+        parts = [part for part in parts if part.partition(b":")[0] not in named]
+    parts += (own, b"\r\n")
+    return b"".join(parts)
 
 
 def switching_head(headers: Headers, own: bytes) -> bytes:

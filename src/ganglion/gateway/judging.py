@@ -1,6 +1,6 @@
 """Whether a request may come in, and what it asks for: all that is decided before anybody is waited for."""
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from ganglion.core.errors import MissingParameter, NotAllowed, RequestQuarantined
 from ganglion.gateway.admission import Gatekeeper, Identity
@@ -9,13 +9,13 @@ from ganglion.gateway.call import Call, presented_key
 from ganglion.gateway.peek import Peeked, peek, peek_query
 from ganglion.gateway.quarantine import TOOK_DOWN, Quarantine
 from ganglion.gateway.routes import Route
+from ganglion.gateway.tracing import Span
 
 NOBODY = Identity("")
 """Whoever looks at a public page."""
 
 
-@dataclass(slots=True)
-class Errand:
+class Errand(Struct):
     """A request that may come in."""
 
     call: Call
@@ -25,6 +25,8 @@ class Errand:
     peeked: Peeked | None = None
     """None where no model answers."""
     affinity: str = ""
+    span: Span | None = None
+    """Where requests are traced."""
 
     @property
     def model(self) -> str:
@@ -38,9 +40,9 @@ def identify(errand: Errand, gatekeeper: Gatekeeper) -> None:
     if access == "public":
         return
     identity = errand.identity = gatekeeper.identify(presented_key(errand.call.named))
-    is_allowed = access == "key" or identity.role in ("admin", access)
-    if not is_allowed:
-        raise NotAllowed("This key may not do that.", hint="It takes a key of role admin.")
+    role = "user" if access == "key" else access
+    if identity.role not in ("admin", role):
+        raise NotAllowed("This key may not do that.", hint=f"It takes a key of role {role}.")
     if errand.call.is_socket and (identity.is_limited or identity.models is not None):
         # What is asked inside a socket is neither counted nor judged by name here.
         raise NotAllowed("This key has limits, and may not open sockets.", hint="POST to /v1/responses.")

@@ -77,6 +77,11 @@ class Keys:
         known = self._view.by_id.get(key_id)
         return key_id if known is None else known.name
 
+    def models_of(self, key_id: str) -> frozenset[str] | None:
+        """The names that a key may ask for; None for all."""
+        known = self._view.by_id.get(key_id)
+        return None if known is None else known.identity.models
+
     def identify(self, key: bytes | None) -> Identity:
         """Whose key it is; raises InvalidApiKey."""
         view = self._view

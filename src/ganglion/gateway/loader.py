@@ -29,6 +29,7 @@ from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.placement import Infeasible, Placement
 from ganglion.gateway.places import LOOK_AGAIN_S, PATIENCE_S, News, Places
 from ganglion.gateway.routing import nowhere
+from ganglion.registry.names import fold
 
 logger = logging.getLogger("ganglion.gateway")
 
@@ -135,6 +136,14 @@ class FleetLoader:
             moved.append(wanted.id)
         return tuple(moved)
 
+    def holders(self, model: str) -> tuple[str, ...]:
+        """The nodes on which a model can be asked now; raises ModelNotFound."""
+        wanted = self._wanted(model)
+        held = (
+            (view.name, held_by(view, wanted, self._fleet.learned)) for view in self._fleet.nodes.values()
+        )
+        return tuple(name for name, replica in held if replica is not None and replica.is_servable)
+
     def is_loading(self, model: str) -> bool:
         """Whether a load of it is under way."""
         return any(name == model for name, _ in self._loads)
@@ -222,15 +231,15 @@ class FleetLoader:
         return view is not None and any(each.id == replica and each.is_servable for each in view.replicas)
 
     def _wanted(self, name: str) -> CatalogueModel:
-        """The catalogue's word, else what nodes that list it say."""
-        known = self.catalogue.by_id.get(name)
+        """The catalogue's word, else what nodes that list it say, by any of its names."""
+        known = self.catalogue.by_id.get(name) or self.catalogue.by_alias.get(fold(name))
         if known is not None:
             return known
-        listed = [replica for _, replica in self._listing(name)]
+        listed = [replica for _, replica in self._listing(name) or self._listing(self._meant(name))]
         if not listed:
             raise ModelNotFound(name[:200])
         return CatalogueModel(
-            id=name,
+            id=listed[0].id,
             memory_mb=max(replica.memory_mb for replica in listed),
             priority=min(replica.priority for replica in listed),
         )
@@ -244,6 +253,12 @@ class FleetLoader:
     def _listing(self, name: str) -> list[tuple[str, Replica]]:
         views = self._fleet.nodes.values()
         return [(view.name, each) for view in views for each in view.replicas if each.id == name]
+
+    def _meant(self, alias: str) -> str:
+        """The id of a model that a node lists under another name; empty where none does."""
+        replicas = (replica for view in self._fleet.nodes.values() for replica in view.replicas)
+        folded = fold(alias)
+        return next((each.id for each in replicas if folded in map(fold, each.aliases)), "")
 
     def _is_held(self, model: CatalogueModel, *, besides: str | None = None) -> bool:
         views = (view for view in self._fleet.nodes.values() if view.takes_work and view.name != besides)

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
+from msgspec import Struct
+
 from ganglion.core.errors import InvalidRequest
 from ganglion.gateway.node import Wire
 
@@ -30,8 +32,7 @@ class Route:
     """Whether an answer is as long as the client lets it be."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(Struct, frozen=True, gc=False):
     """What a request line asks for."""
 
     path: bytes

@@ -6,7 +6,10 @@ Law: without both there is nothing here to pay for, and a client's own trace hea
 import logging
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from ganglion.gateway.call import Call
 
 logger = logging.getLogger("ganglion.gateway")
 
@@ -15,6 +18,7 @@ SCOPE: Final = "ganglion.gateway"
 HEADERS: Final = frozenset((b"traceparent", b"tracestate", b"baggage"))
 """What carries a trace; all of it is passed on."""
 SERVER_ERROR: Final = 500
+MAX_PATH_CHARS: Final = 200
 
 Headers = tuple[tuple[bytes, bytes], ...]
 Attribute = str | int
@@ -62,6 +66,14 @@ class Tracing:
         # Where nobody records spans and no client sent one, there is no trace to name.
         passed = tuple((name.encode(), value.encode("latin-1")) for name, value in told.items()) or came
         return Span(span, passed, self._trace.StatusCode.ERROR)
+
+
+def traced(tracing: Tracing, call: "Call") -> Span:
+    """A span of this request; whoever it is put to hears of the span instead of the client's."""
+    path = call.target.path.decode("latin-1")[:MAX_PATH_CHARS]
+    span = tracing.span_of(call.method.decode(), path, call.headers)
+    call.headers = [*(header for header in call.headers if header[0] not in HEADERS), *span.headers]
+    return span
 
 
 def tracing_of(*, is_asked: bool) -> Tracing | None:

@@ -1,10 +1,12 @@
 """The models of a fleet as one list: every name once, as the nodes that hold it say together."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final
 
 from ganglion.core.engine import ModelState, Status
 from ganglion.gateway.node import NodeView, Replica
+from ganglion.registry.names import fold
 
 _BEST_FIRST: Final[tuple[Status, ...]] = (
     "loaded",
@@ -20,15 +22,29 @@ _BEST_FIRST: Final[tuple[Status, ...]] = (
 def union(nodes: Iterable[NodeView], catalogue: Iterable[ModelState] = ()) -> tuple[ModelState, ...]:
     """One state a model over all nodes that take work, in the order of their ids.
 
-    Of the catalogue only what no node reports is added.
+    Of the catalogue only what no node reports is added; what one does is listed by the catalogue's names too.
     """
     found: dict[str, list[tuple[NodeView, Replica]]] = {}
     for view in nodes:
         if view.takes_work:
             for replica in view.replicas:
                 found.setdefault(replica.id, []).append((view, replica))
-    held = [_state(model, replicas) for model, replicas in found.items()]
-    return tuple(sorted([*held, *(model for model in catalogue if model.id not in found)], key=_id))
+    listed = {model: _state(model, replicas) for model, replicas in found.items()}
+    by_name = {fold(name): each.id for each in listed.values() for name in (*each.aliases, each.id)}
+    for model in catalogue:
+        names = (model.id, *model.aliases)
+        known = next((by_name[fold(name)] for name in names if fold(name) in by_name), None)
+        if known is None:
+            listed[model.id] = model
+        else:
+            listed[known] = _also_called(listed[known], names)
+    return tuple(sorted(listed.values(), key=_id))
+
+
+def _also_called(model: ModelState, names: Iterable[str]) -> ModelState:
+    aliases = dict.fromkeys((*model.aliases, *names))
+    aliases.pop(model.id, None)
+    return replace(model, aliases=tuple(aliases))
 
 
 def _id(model: ModelState) -> str:
@@ -47,7 +63,9 @@ def _state(model: str, held: list[tuple[NodeView, Replica]]) -> ModelState:
         # A prompt may go to any of them.
         context_length=min(contexts, default=0),
         created_s=max(replica.created_s for _, replica in held),
-        aliases=tuple(dict.fromkeys(alias for _, replica in held for alias in replica.aliases)),
+        aliases=tuple(
+            dict.fromkeys(alias for _, replica in held for alias in replica.aliases if alias != model)
+        ),
         capabilities=tuple(dict.fromkeys(each for _, replica in best for each in replica.capabilities)),
         memory_mb=sum(replica.memory_mb for _, replica in held),
         in_flight=sum(replica.in_flight for _, replica in held),

@@ -14,6 +14,7 @@ from ganglion.gateway.address import parse_address
 from ganglion.gateway.node import DeviceRoom, NodeSpec, NodeView, Replica
 from ganglion.wire.fleet import NodeState, ReplicaState
 from ganglion.wire.health import Device
+from ganglion.wire.overview import NodeOverview
 from ganglion.wire.polled import ListedModel, PolledDiscovery, PolledGrpc, PolledHealth
 
 MAX_MODELS: Final = 4096
@@ -58,7 +59,7 @@ def polled_view(
 
 
 def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], heard_s: float) -> NodeView:
-    """A server that is not ours: whatever it lists can be asked for."""
+    """A server that is not ours: whatever it lists can be asked for, or what its declaration says of it."""
     _check(models)
     replicas = {
         model.id: Replica(
@@ -69,8 +70,29 @@ def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], heard_s: float)
             created_s=model.created_s,
         )
         for model in models
+        if spec.models is None or model.id in spec.models
     }
     return NodeView(spec, is_healthy=True, replicas=tuple(replicas.values()), heard_s=heard_s)
+
+
+def overview_view(node: NodeOverview) -> NodeView:
+    """A node as another gateway tells of it; raises InvalidValue."""
+    return NodeView(
+        NodeSpec(_name(node.name), node.url, node.kind),
+        is_healthy=node.healthy,
+        is_draining=node.draining,
+        replicas=_replicas(node.models, {}),
+        devices=tuple(
+            DeviceRoom(
+                device.index,
+                device.name[:MAX_NAME_CHARS],
+                _count(device.memory_total_mb),
+                _count(device.memory_free_mb),
+            )
+            for device in node.devices[:MAX_DEVICES]
+        ),
+        error=None if node.error is None else node.error[:MAX_TEXT_CHARS],
+    )
 
 
 def version_of(discovery: PolledDiscovery) -> str:

@@ -6,6 +6,7 @@ is believed of a gateway's key, and of anybody where only a gateway gets in; bel
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -60,13 +61,22 @@ class Auth:
 
 
 class TrustedIdentity:
-    """Stands where only a gateway gets in, as behind its own socket: there is no key, and all is believed."""
+    """Stands where only a gateway gets in, as behind its own socket: there is no key, and all is believed.
 
-    def __init__(self, app: ASGIApp) -> None:
+    `models_of` says which names a key may ask for, by its id; None for all.
+    """
+
+    def __init__(self, app: ASGIApp, models_of: Callable[[str], frozenset[str] | None] | None = None) -> None:
         self._app = app
+        self._models_of = models_of
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _enter(self._app, _vouched, scope, receive, send)
+        await _enter(self._app, self._judged, scope, receive, send)
+
+    def _judged(self, scope: Scope) -> Visit:
+        visit = _vouched(scope)
+        models = None if self._models_of is None else self._models_of(visit.key_id)
+        return visit if models is None else replace(visit, models=models)
 
 
 def presented_key(scope: Scope) -> bytes | None:

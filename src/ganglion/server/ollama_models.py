@@ -12,6 +12,7 @@ from ganglion.core.errors import EngineUnavailable, GanglionError, ModelNotFound
 from ganglion.server.http import Framing, json_response, read_json, stream_headers, while_connected
 from ganglion.server.management import worth_telling
 from ganglion.server.ports import Ports
+from ganglion.server.scope import visible
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.frame import Frame
 from ganglion.wire.ollama import models, ndjson, pull
@@ -27,13 +28,13 @@ class ModelsDoor:
         self._reader = ports.reader
         self._settings = settings
 
-    async def tags(self, _: Request) -> Response:
+    async def tags(self, request: Request) -> Response:
         """`GET /api/tags`."""
-        return json_response(models.tags(self._engine.models()))
+        return json_response(models.tags(visible(request.scope, self._engine.models())))
 
-    async def processes(self, _: Request) -> Response:
+    async def processes(self, request: Request) -> Response:
         """`GET /api/ps`."""
-        return json_response(models.processes(self._engine.models()))
+        return json_response(models.processes(visible(request.scope, self._engine.models())))
 
     async def version(self, _: Request) -> Response:
         """`GET /api/version`."""
@@ -42,7 +43,7 @@ class ModelsDoor:
     async def show(self, request: Request) -> Response:
         """`POST /api/show`."""
         body = await read_json(request.scope, request.receive, self._settings)
-        model = _known(models.parse_show(body), self._engine)
+        model = _known(models.parse_show(body), visible(request.scope, self._engine.models()))
         return json_response(models.shown(model, await self._tokenizer(model)))
 
     async def _tokenizer(self, model: ModelState) -> TokenizerInfo | None:
@@ -71,7 +72,7 @@ class PullDoor:
 
     def _steps(self, name: str) -> AsyncGenerator[LoadProgress, None]:
         if self._holder is None:
-            return _here(_known(name, self._engine))
+            return _here(_known(name, self._engine.models()))
         return self._holder.load(name, LoadOptions())
 
     async def _answer(
@@ -115,8 +116,8 @@ async def _here(model: ModelState) -> AsyncGenerator[LoadProgress, None]:
     yield LoadProgress(model.id, model.status)
 
 
-def _known(name: str, engine: Engine) -> ModelState:
-    found = models.known(name, engine.models())
+def _known(name: str, there: tuple[ModelState, ...]) -> ModelState:
+    found = models.known(name, there)
     if found is None:
         raise ModelNotFound(name[:200])
     return found

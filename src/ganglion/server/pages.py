@@ -35,7 +35,7 @@ _HEADERS = {
 }
 
 
-def start_page(models: Sequence[ModelState], url: str, *, needs_key: bool) -> Response:
+def start_page(greeting: str, models: Sequence[ModelState], url: str, *, needs_key: bool) -> Response:
     """What this is and what to try; names models only where everybody may ask for them."""
     shown = () if needs_key else models
     name = next((model.id for model in shown), "MODEL")
@@ -49,7 +49,7 @@ def start_page(models: Sequence[ModelState], url: str, *, needs_key: bool) -> Re
     )
     return _page(
         "Ganglion",
-        f"<p>A node that answers with language models on this machine, in the words of the OpenAI API.</p>"
+        f"<p>{escape(greeting)}</p>"
         f"{f'<h2>Models</h2><ul>{rows}</ul>' if rows else ''}"
         f"<h2>Try it</h2><pre>{escape(curl)}</pre>"
         '<p><a href="/docs">All routes</a></p>',

@@ -18,6 +18,8 @@ logger = logging.getLogger("ganglion.request")
 _SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _PATH_SHOWN = 200
 _CLIENT_GONE = 499
+_POLLED = "/fleet/state"
+"""What every gateway asks all the time."""
 
 
 class RequestLog:
@@ -27,11 +29,17 @@ class RequestLog:
     """
 
     def __init__(
-        self, app: ASGIApp, gate: Gate, may_name: Callable[[Scope], bool] = lambda scope: True
+        self,
+        app: ASGIApp,
+        gate: Gate,
+        may_name: Callable[[Scope], bool] = lambda scope: True,
+        *,
+        is_logged: bool = True,
     ) -> None:
         self._app = app
         self._gate = gate
         self._may_name = may_name
+        self._is_logged = is_logged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -58,8 +66,10 @@ class RequestLog:
         try:
             await self._app(scope, receive, named)
         finally:
-            if logger.isEnabledFor(logging.INFO):
-                logger.info(
+            level = logging.DEBUG if scope["path"] == _POLLED and status < 400 else logging.INFO
+            if self._is_logged and logger.isEnabledFor(level):
+                logger.log(
+                    level,
                     "method=%s path=%s status=%d duration_ms=%.1f request_id=%s",
                     scope["method"],
                     quote(scope["path"][:_PATH_SHOWN]),

@@ -1,6 +1,7 @@
 """Every route of a node, those of the wires apart, and the small ones' handlers."""
 
 import platform
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -24,6 +25,7 @@ from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
 from ganglion.server.readout import ReadoutDoor
 from ganglion.server.responses.routes import responses_routes
+from ganglion.server.scope import visible
 from ganglion.server.score import score_door
 from ganglion.server.settings import ServerSettings
 from ganglion.server.standing import Standing
@@ -112,10 +114,14 @@ class Views:
         settings: ServerSettings,
         gate: Gate,
         surface: openapi.Surface = openapi.NODE,
+        needs_key: Callable[[], bool] | None = None,
     ) -> None:
+        """`needs_key` where others than the settings' keys are known."""
         self._engine = engine
         self._settings = settings
         self._gate = gate
+        self._needs_key = needs_key or (lambda: settings.has_keys)
+        self._greeting = surface.greeting
         document = openapi.document(settings.build.version, surface)
         self._openapi = openapi.encode(document)
         self._docs = docs_page(document, surface.operations)
@@ -140,7 +146,7 @@ class Views:
     async def start(self, _: Request) -> Response:
         scheme = "https" if self._settings.tls_cert else "http"
         url = f"{scheme}://{self._settings.host}:{self._settings.port}"
-        return start_page(self._engine.models(), url, needs_key=self._settings.has_keys)
+        return start_page(self._greeting, self._engine.models(), url, needs_key=self._needs_key())
 
     async def docs(self, _: Request) -> Response:
         return self._docs
@@ -162,11 +168,11 @@ class Views:
 
     async def models(self, request: Request) -> Response:
         wire = anthropic_models if _is_anthropic(request) else models
-        return json_response(wire.every(self._engine.models()))
+        return json_response(wire.every(visible(request.scope, self._engine.models())))
 
     async def model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
-        for model in self._engine.models():
+        for model in visible(request.scope, self._engine.models()):
             if name == model.id or name in model.aliases:
                 return json_response((anthropic_models if _is_anthropic(request) else models).one(model))
         raise ModelNotFound(name[:200])

@@ -1,7 +1,10 @@
 """What our layers read from an ASGI scope and write into it for the layers below."""
 
+from collections.abc import Iterable
+
 from starlette.types import Scope
 
+from ganglion.core.engine import ModelState
 from ganglion.gateway.trusted import PREFIX
 from ganglion.server.visit import NOBODY, Visit
 
@@ -55,6 +58,11 @@ def visit(scope: Scope) -> Visit:
 def tenant(scope: Scope) -> str:
     """Whose request this is; empty when the server has no keys."""
     return visit(scope).tenant
+
+
+def visible(scope: Scope, models: Iterable[ModelState]) -> tuple[ModelState, ...]:
+    """Those of the models that whoever asks may use."""
+    return visit(scope).visible(models)
 
 
 def visited(scope: Scope, value: Visit) -> Scope:

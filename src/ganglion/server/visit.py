@@ -4,10 +4,11 @@ Law: these headers are read here and by nobody else; below the layer that judges
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from ganglion.core.engine import ModelState
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Request
 from ganglion.gateway import trusted
@@ -32,6 +33,19 @@ class Visit:
     affinity: str = ""
     wants_usage: bool = False
     """End streams with the counts of what they took."""
+    models: frozenset[str] | None = None
+    """The names that its key may ask for; None for all."""
+
+    def visible(self, models: Iterable[ModelState]) -> tuple[ModelState, ...]:
+        """Those of the models that it may ask for, under the names by which it may."""
+        if self.models is None:
+            return tuple(models)
+        found = []
+        for model in models:
+            names = [name for name in (model.id, *model.aliases) if name in self.models]
+            if names:
+                found.append(replace(model, id=names[0], aliases=tuple(names[1:])))
+        return tuple(found)
 
     def urgency(self, asked: int) -> int:
         """The priority that it gets, whatever it asks for."""

@@ -16,8 +16,10 @@ def wrapped(
     *,
     identity: Callable[[ASGIApp], ASGIApp],
     may_name: Callable[[Scope], bool] = lambda scope: True,
+    is_logged: bool = True,
 ) -> ASGIApp:
     """From the outside: each request is named and logged, refused in its wire's words, and `identity` says
-    whose it is; `may_name` says whose own name for a request is taken over."""
+    whose it is; `may_name` says whose own name for a request is taken over. Not logged is what somebody
+    before the app logs already."""
     router = Router(list(routes), redirect_slashes=False)
-    return RequestLog(Refusals(identity(router)), gate, may_name)
+    return RequestLog(Refusals(identity(router)), gate, may_name, is_logged=is_logged)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
 
 from ganglion.core.engine import ModelState
-from ganglion.gateway.catalogue import Catalogue
+from ganglion.gateway.catalogue import Catalogue, CatalogueModel
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.following import Follower
@@ -22,6 +22,7 @@ from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.router import Router
 from ganglion.gateway.scaler import Scaler
 from ganglion.gateway.shared import Shared
+from ganglion.registry.names import fold
 from ganglion.server.gateway.settings import GatewaySettings
 
 
@@ -119,7 +120,7 @@ def listing_of(catalogue: Catalogue) -> tuple[ModelState, ...]:
             status="unloaded",
             context_length=model.context_length or 0,
             created_s=0,
-            aliases=model.aliases,
+            aliases=(*model.aliases, *_source_of(model, catalogue)),
             priority=model.priority,
         )
         for model in catalogue.models
@@ -154,11 +155,19 @@ def _parts_of(specs: tuple[NodeSpec, ...], workers: int) -> tuple[NodeSpec, ...]
     )
 
 
+def _source_of(model: CatalogueModel, catalogue: Catalogue) -> tuple[str, ...]:
+    """What nodes call it, where it may be asked for by that name."""
+    source = model.source
+    return (
+        (source,) if source and source != model.id and catalogue.by_alias.get(fold(source)) is model else ()
+    )
+
+
 def prices_of(catalogue: Catalogue) -> Callable[[str], Price | None]:
     """What a model's tokens cost, by any of its names; None where nobody said."""
 
     def price(name: str) -> Price | None:
-        model = catalogue.by_id.get(name) or catalogue.by_alias.get(name.casefold())
+        model = catalogue.by_id.get(name) or catalogue.by_alias.get(fold(name))
         if model is None or model.cost is None:
             return None
         return Price(round(model.cost.prompt * PER_TOKENS), round(model.cost.completion * PER_TOKENS))

@@ -8,6 +8,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from ganglion.core.engine import Engine
+from ganglion.gateway.keys import Keys
 from ganglion.server.auth import TrustedIdentity
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
@@ -33,6 +34,7 @@ def build_desk(
     state: State,
     metrics: Metrics,
     page: Page,
+    keys: Keys,
 ) -> ASGIApp:
     """The ASGI app to which the front hands what it does not proxy to a node; `doors` tell of the fleet."""
     ports = ports_of(engine, Observed(Deadlined(engine, settings.deadlines), metrics))
@@ -41,9 +43,10 @@ def build_desk(
         return Response(await page(), headers={"content-type": CONTENT_TYPE})
 
     routes = [
-        *Views(engine, settings, gate, openapi.GATEWAY).routes(),
+        *Views(engine, settings, gate, openapi.GATEWAY, lambda: not keys.is_open).routes(),
         *doors,
         Route("/metrics", told),
         *wire_routes(ports, settings, gate, None, state),
     ]
-    return wrapped(routes, gate, identity=TrustedIdentity)
+    # The front logs each request, with who asked and which node answered.
+    return wrapped(routes, gate, identity=lambda app: TrustedIdentity(app, keys.models_of), is_logged=False)

@@ -32,24 +32,13 @@ async def drain(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked: Drai
 async def move(fleet: Fleet, loader: FleetLoader, asked: Move) -> list[str]:
     """Load a model on a node, and then let the others go of it, unless they shall keep it."""
     target = _node(fleet, asked.node)
-    others = [view for view in _holders(fleet, asked.model) if view.name != target.name]
+    others = [name for name in loader.holders(asked.model) if name != target.name]
     await loader.load_on(asked.model, target.name)
     steps = [f"{asked.model} is loaded on {target.name}"]
-    for view in () if asked.keep else others:
-        await loader.unload_from(asked.model, view.name)
-        steps.append(f"{view.name} has let it go")
+    for name in () if asked.keep else others:
+        await loader.unload_from(asked.model, name)
+        steps.append(f"{name} has let it go")
     return steps
-
-
-def _holders(fleet: Fleet, model: str) -> list[NodeView]:
-    return [
-        view
-        for view in fleet.nodes.values()
-        if any(
-            replica.is_servable and (replica.id == model or model in replica.aliases)
-            for replica in view.replicas
-        )
-    ]
 
 
 def _node(fleet: Fleet, name: str) -> NodeView:

@@ -28,6 +28,7 @@ from ganglion.gateway.front import Front, FrontSettings
 from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.gateway_metrics import GatewayMetrics
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.tracing import tracing_of
 from ganglion.server.app_server import BACKLOG
 from ganglion.server.bind import InsecureBind, StartRefused, bind, grpc_port_of, url_of
 from ganglion.server.drain import Gate
@@ -151,6 +152,7 @@ async def serve(
             state=state,
             metrics=metrics,
             page=_page(own_page, colleagues),
+            keys=gatekeeper.keys,
         )
         if worker is not None:
             door = WorkerDoor(
@@ -310,6 +312,7 @@ def _front_settings(
         log=settings.request_log,
         is_json_log=settings.is_json_log,
         worker=None if worker is None else worker.place,
+        tracing=tracing_of(is_asked=settings.has_tracing),
     )
 
 

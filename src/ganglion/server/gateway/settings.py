@@ -28,3 +28,5 @@ class GatewaySettings:
     request_log: Callable[[str], object] | None = None
     """Takes lines of the request log, many at a time; None for none."""
     is_json_log: bool = False
+    has_tracing: bool = False
+    """Whether each request is a span of OpenTelemetry, where its package is installed."""

@@ -17,17 +17,21 @@ class Surface:
     """Every route of one kind of server, and the shapes that they take and give."""
 
     description: str
+    greeting: str
+    """For people who open it in a browser."""
     operations: tuple[Operation, ...]
     shapes: tuple[type[msgspec.Struct], ...]
 
 
 NODE = Surface(
     "An inference node. Each route tells errors in the words of its wire.",
+    "A node that answers with language models on this machine, in the words of the OpenAI API.",
     tuple(operation for part in (*_WIRES, node) for operation in part.OPERATIONS),
     (ErrorEnvelope, *(shape for part in (*_WIRES, node) for shape in part.SHAPES)),
 )
 GATEWAY = Surface(
     "Many inference nodes as one. Each route tells errors in the words of its wire.",
+    "A gateway that answers with the language models of its nodes, in the words of the OpenAI API.",
     tuple(operation for part in (*_WIRES, gateway) for operation in part.OPERATIONS),
     (ErrorEnvelope, *(shape for part in (*_WIRES, gateway) for shape in part.SHAPES)),
 )
