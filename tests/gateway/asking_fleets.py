@@ -103,7 +103,7 @@ async def _hear(reader: asyncio.StreamReader, said: Said, on_bytes: Callable[[Sa
         return
     while size := int(await reader.readuntil(b"\r\n"), 16):
         said.body += (await reader.readexactly(size + 2))[:-2]
-        if heard_text(said.body):
+        if not said.began.is_set() and heard_text(said.body):
             said.began.set()
         if on_bytes is not None and on_bytes(said):
             return

@@ -1,17 +1,20 @@
-"""A fleet of real processes on loopback: nodes that echo, a gateway on top, and any of them killed at will."""
+"""A fleet of real processes on loopback: nodes that echo, a gateway on top, each killed at will."""
 
 import asyncio
+import atexit
 import json
 import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -47,30 +50,44 @@ async def eventually(
         await asyncio.sleep(pause_s)
 
 
+@cache
+def nest_process() -> subprocess.Popen[bytes]:
+    """One for as long as this process lives: its imports are what takes time."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GANGLION_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.gateway.nest"],
+        cwd=ROOT,
+        env={**kept, "NO_COLOR": "1", "GRPC_VERBOSITY": "ERROR"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+    )
+    atexit.register(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.close()
+    process.wait(10)
+    process.stdout.close()
+
+
 class Nest:
-    """Forks processes through a process that has imported everything; see nest.py."""
+    """Forks processes for one test through one that has imported everything; see nest.py."""
 
     def __init__(self) -> None:
-        self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
+        process = nest_process()
+        assert process.stdin is not None and process.stdout is not None
+        self._asks, self._tells = process.stdin.fileno(), process.stdout.fileno()
+        self._heard = b""
         self._awaited: deque[asyncio.Future[int]] = deque()
         self._ends: dict[int, asyncio.Future[int]] = {}
+        asyncio.get_running_loop().add_reader(self._tells, self._read)
 
-    async def start(self) -> None:
-        hidden = ("GANGLION_",)
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-        self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.gateway.nest"),
-            cwd=ROOT,
-            env={**kept, "NO_COLOR": "1", "GRPC_VERBOSITY": "ERROR"},
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-        )
-        self._reading = asyncio.create_task(self._read())
-
-    async def _read(self) -> None:
-        assert self._process is not None and self._process.stdout is not None
-        async for line in self._process.stdout:
+    def _read(self) -> None:
+        *lines, self._heard = (self._heard + os.read(self._tells, 65536)).split(b"\n")
+        for line in lines:
             said = json.loads(line)
             if "pid" in said:
                 self._ends[said["pid"]] = asyncio.get_running_loop().create_future()
@@ -79,22 +96,23 @@ class Nest:
                 self._ends.pop(said["gone"]).set_result(said["status"])
 
     async def fork(self, home: Path, args: Sequence[str], log: Path) -> "Process":
-        assert self._process is not None and self._process.stdin is not None
-        home.mkdir(parents=True, exist_ok=True)
+        home.mkdir(parents=True, exist_ok=True)  # noqa: ASYNC240 - a local folder
         asked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._awaited.append(asked)
         line = {"home": str(home), "args": list(args), "log": str(log)}
-        self._process.stdin.write(json.dumps(line).encode() + b"\n")
+        os.write(self._asks, json.dumps(line).encode() + b"\n")
         pid = await asyncio.wait_for(asked, 30)
         return Process(pid, self._ends[pid])
 
     async def close(self) -> None:
         """All that it forked ends with it."""
-        assert self._process is not None and self._reading is not None
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        await asyncio.wait_for(self._process.wait(), 10)
-        await self._reading
+        ends = dict(self._ends)
+        for pid in ends:
+            os.kill(pid, signal.SIGKILL)
+        if ends:
+            await asyncio.wait(ends.values(), timeout=10)
+        assert not self._ends
+        asyncio.get_running_loop().remove_reader(self._tells)
 
 
 @dataclass(frozen=True)
@@ -144,7 +162,6 @@ class Server:
         return self.process
 
     async def start(self) -> None:
-        self.home.mkdir(parents=True, exist_ok=True)
         self.process = await self.nest.fork(self.home, self.args, self.log)
         await self.until_listening()
 
@@ -287,7 +304,6 @@ async def fleet_of(
 ) -> AsyncIterator[Fleet]:
     """A gateway over so many echoes, all of them up; `settings` are lines of its fleet.toml."""
     nest = Nest()
-    await nest.start()
     port = free_port()
     config = folder / "fleet.toml"
     args = ["gateway", "--no-grpc", "--port", str(port), "--node-key", NODE_KEY, "--config", str(config)]

@@ -1,8 +1,8 @@
-"""A process that forks servers on request, as many at once as are asked for, without waiting for their imports.
+"""A process that forks servers on request, as many at once as are asked for, without waiting for imports.
 
-Reads lines of JSON `{"home", "args", "log"}`; for each, forks, runs the command line (or, with `hollow` as the
-first argument, a node that is only its wire) and prints `{"pid"}`. Prints `{"gone", "status"}` when one ended.
-When nobody reads or writes any more, all of them end.
+Reads lines of JSON `{"home", "args", "log"}`; for each, forks, runs the command line (or, with `hollow` as
+the first argument, a node that is only its wire) and prints `{"pid"}`. Prints `{"gone", "status"}` when one
+ended. When nobody asks any more, all of them end.
 """
 
 import json

@@ -67,7 +67,7 @@ async def test_a_gateway_that_is_killed_loses_no_response_that_it_acknowledged(t
             await fleet.gateway.start()
             began_s = time.monotonic()
             await fleet.until_healthy()
-            assert time.monotonic() - began_s < LEASE_S + 0.5
+            assert time.monotonic() - began_s < LEASE_S + 1.0  # and what a busy machine takes
         done.set()
         await asyncio.gather(*workers)
         for name, text in acknowledged.items():
@@ -126,7 +126,7 @@ async def leave_early(fleet: Fleet, wire: str, phase: str) -> None:
     )
     if phase == "sending":
         whole = request_bytes(PATHS[wire], body)
-        reader, writer = await asyncio.open_connection("127.0.0.1", fleet.gateway.port)
+        _, writer = await asyncio.open_connection("127.0.0.1", fleet.gateway.port)
         writer.write(whole[: random.randrange(1, len(whole))])
         await writer.drain()
         await asyncio.sleep(0.01)

@@ -90,13 +90,14 @@ async def test_a_node_killed_after_the_first_byte_is_told_on_every_wire_behind_a
     tmp_path: Path,
 ) -> None:
     rng = random.Random(6)
-    text = " ".join(f"word{number}" for number in range(36))
+    words = " ".join(f"word{number}" for number in range(36))
     broken = dict.fromkeys(WIRES, 0)
     kills = 0
     async with fleet_of(tmp_path) as fleet:
         while kills < KILLS or min(broken.values()) < KILLS:
             assert kills < 4 * KILLS, broken
             wires = WIRES * 3
+            text = f"round {kills} {words}"  # under the same request two nodes in a row are no accident
             answers = [Said() for _ in wires]
             working = [
                 asyncio.create_task(

@@ -91,8 +91,11 @@ async def test_work_that_comes_after_the_lease_is_refused_and_done_elsewhere(tmp
 
         async def late(passage: Passage) -> None:
             """What was sent under the lease arrives when it is over."""
-            while (await state_of(fleet, "a"))["epoch"] is not None:
-                await asyncio.sleep(0.05)
+
+            async def is_over() -> bool:
+                return (await state_of(fleet, "a"))["epoch"] is None
+
+            await eventually(is_over)
             await passage.say(await passage.answer())
 
         before = await fleet.nodes["a"].gauge("ganglion_requests_total")
@@ -134,5 +137,5 @@ async def test_a_partitioned_node_works_for_nobody_and_is_back_within_a_lease(tm
             to_gateway.is_cut_off = to_node.is_cut_off = False
             healed_s = time.monotonic()
             await fleet.until_healthy("a", timeout_s=20)
-            assert time.monotonic() - healed_s < LEASE_S + 0.5
+            assert time.monotonic() - healed_s < LEASE_S + 1.0  # and what a busy machine takes
             assert (await state_of(fleet, "a"))["epoch"] != epoch

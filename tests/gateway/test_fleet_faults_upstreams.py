@@ -1,4 +1,4 @@
-"""Nodes that are slow, hang, half-close and lie, through a proxy: retried, or told, and felt by nobody else."""
+"""Nodes that are slow, hang, half-close and lie, behind a proxy: made good, or told."""
 
 import asyncio
 from collections.abc import AsyncIterator

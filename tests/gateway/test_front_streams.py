@@ -136,3 +136,29 @@ def test_an_event_without_an_end_is_not_held_for_ever() -> None:
 )
 def test_whole_bodies_are_counted_in_every_wires_words(body: bytes, usage: Usage | None) -> None:
     assert usage_of_body(body) == usage
+
+
+@pytest.mark.parametrize(
+    ("stream", "data", "is_finished"),
+    [
+        (OurEvents(), CONTENT + DONE, True),
+        (OurEvents(), CONTENT + DONE + COMMENT, True),
+        (OurEvents(), CONTENT + COMMENT, True),
+        (OurEvents(), CONTENT, False),
+        (OurEvents(), b"", False),
+        (OurEvents(), CONTENT + b'data: {"error":{"message":"%b"}}\n\n' % (b"x" * 2000), True),
+        (OurEvents(is_desk=True), CONTENT, True),
+        (OurEvents("messages"), ANTHROPIC, True),
+        (OurEvents("messages"), ANTHROPIC.rpartition(b"event:")[0], False),
+        (OurEvents("messages"), b'event: error\ndata: {"type":"error","error":{}}\n\n', True),
+        (Lines(), b'{"message":{"content":"a"},"done":false}\n', False),
+        (Lines(), b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n', True),
+        (Lines(), b'{"message":{"content":"a"},"done":false}\n{"error":"It broke."}\n', True),
+        (Lines(is_desk=True), b'{"status":"pulling"}\n', True),
+    ],
+)
+def test_our_own_stream_is_over_when_its_last_event_was_there(
+    stream: Passing, data: bytes, is_finished: bool
+) -> None:
+    stream.feed(data)
+    assert stream.is_finished is is_finished

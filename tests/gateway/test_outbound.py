@@ -10,7 +10,7 @@ from tests.gateway.byte_server import Handle, Line, answer, byte_server
 from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.pool import Pools
+from ganglion.gateway.pool import Pools, Unreached
 
 
 @asynccontextmanager
@@ -161,3 +161,25 @@ async def test_nobody_listening_is_unavailable_and_a_key_is_in_no_message() -> N
     with pytest.raises(UpstreamUnavailable) as refused:
         await out.call(spec, "GET", "/", timeout_s=5)
     assert "very-secret" not in str(refused.value)
+
+
+async def test_a_node_that_died_of_what_it_was_asked_was_reached() -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer(b"ok"))
+        await reader.readuntil(b"\r\n\r\n")
+        server.close()
+        writer.close()
+
+    pools = Pools()
+    server = await asyncio.start_server(handle, "127.0.0.1", 0)
+    out, spec = Outbound(pools), NodeSpec("node", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    try:
+        await out.call(spec, "POST", "/", timeout_s=5)
+        with pytest.raises(UpstreamUnavailable, match="broke its answer off") as caught:
+            await out.call(spec, "POST", "/", timeout_s=5)
+        assert not isinstance(caught.value, Unreached)
+    finally:
+        pools.close()
+        server.close()
+        await server.wait_closed()

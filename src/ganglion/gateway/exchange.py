@@ -320,7 +320,7 @@ class Exchange:
 
     def _went_well(self, attempt: Attempt) -> None:
         self._front.fleet.succeeded(attempt.spec.name)
-        if self._front.quarantine:
+        if not self._front.quarantine.is_empty:
             call = self._errand.call
             self._front.quarantine.acquit(self._errand.identity.tenant, call.target.path, call.body)
 

@@ -15,6 +15,8 @@ from ganglion.wire.fleet import parse_usage
 MAX_EVENT_BYTES = 8 * 2**20
 _COMMENT = b": " + USAGE + b" "
 _TAIL_BYTES = 512
+_LAST_EVENT_BYTES = 4096
+"""More than any event that ends a stream, an error's message included."""
 _MARKS = (b'"usage":{', b'"usage": {')
 _OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
 _LINES_ENDS = (b'"done":true', b'"done": true', b'"error":')
@@ -143,7 +145,7 @@ class OurEvents(_Events):
         self._is_desk = is_desk
 
     def _read(self, data: bytes) -> bytes:
-        self._tail = data[-_TAIL_BYTES:]
+        self._tail = data[-_LAST_EVENT_BYTES:]
         if not data.endswith(b"}\n\n"):
             return data
         last = data.rfind(b"\n\n", 0, len(data) - 2)
@@ -182,7 +184,7 @@ class ForeignEvents(_Events):
                     end = start
                 at = data.find(mark, end)
         if data and not self._is_finished:
-            self._tail = data[-_TAIL_BYTES:]
+            self._tail = data[-_LAST_EVENT_BYTES:]
             self._is_finished = super().is_finished
         return data
 
