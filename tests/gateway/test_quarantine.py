@@ -1,6 +1,6 @@
 """Which requests are refused for what happened to nodes under them."""
 
-from ganglion.gateway.quarantine import MAX_REMEMBERED, REMEMBERED_S, Quarantine
+from ganglion.gateway.quarantine import MAX_REMEMBERED, REMEMBERED_S, SUSPECTED_S, Quarantine
 
 PATH, BODY = b"/v1/chat/completions", b'{"model": "m"}'
 
@@ -29,8 +29,11 @@ def test_it_is_over_after_a_while() -> None:
     now_s = [0.0]
     quarantine = Quarantine(clock=lambda: now_s[0])
     quarantine.blame("a", "ann", PATH, BODY)
-    now_s[0] = REMEMBERED_S - 1
+    now_s[0] = SUSPECTED_S + 1
     quarantine.blame("b", "ann", PATH, BODY)
+    assert not quarantine.holds("ann", PATH, BODY)  # the first one is long ago
+    now_s[0] += SUSPECTED_S - 1
+    quarantine.blame("a", "ann", PATH, BODY)
     now_s[0] += REMEMBERED_S - 1
     assert quarantine.holds("ann", PATH, BODY)
     now_s[0] += 2

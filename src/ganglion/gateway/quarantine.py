@@ -1,7 +1,7 @@
 """Requests that took down two nodes: remembered for a while, so that there is no third.
 
 Law: a request is blamed for each node that was lost under it, whether or not it had begun to answer; two
-different nodes, and no answer in between that went well, are enough.
+different nodes within a minute, and no answer in between that went well, are enough.
 """
 
 import time
@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 MAX_REMEMBERED = 1024
+SUSPECTED_S = 60.0
+"""Within which a second node must be lost: what everybody asks all day runs on a dying one now and then."""
 REMEMBERED_S = 600.0
 MAX_NODES = 2
 TOOK_DOWN = "This request took down two nodes, and is not tried again for a while."
@@ -42,8 +44,10 @@ class Quarantine:
         known = self._suspected.get(key)
         now_s = self._clock()
         before = known.nodes if known is not None and now_s < known.until_s else frozenset()
-        self._put(key, _Suspicion(before | {node}, now_s + REMEMBERED_S))
-        if len(before) < MAX_NODES <= len(before | {node}):
+        nodes = before | {node}
+        is_found_out = len(nodes) >= MAX_NODES
+        self._put(key, _Suspicion(nodes, now_s + (REMEMBERED_S if is_found_out else SUSPECTED_S)))
+        if is_found_out and len(before) < MAX_NODES:
             self.on_add(key)
 
     def acquit(self, tenant: str, path: bytes, body: bytes) -> None:
