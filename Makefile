@@ -91,6 +91,17 @@ soak: $(VENV)/dev.stamp ## the fleet's faults at full count (SOAK=25 times the s
 bench: $(VENV)/dev.stamp ## measure against llama.cpp's own server (ARGS="--only W1,W5 --rounds 1")
 	@$(BIN)/python -m benchmarks.run $(ARGS)
 
+# Each in an environment of its own; nginx and wrk come with the system's packages.
+.bench/gateways.stamp:
+	@echo "installing LiteLLM and vllm-router (about 1 GB, once)" >&2
+	@for name in litellm vllm-router; do $(PYTHON) -m venv .bench/$$name; done
+	@.bench/litellm/bin/python -m pip --quiet install --progress-bar on 'litellm[proxy]'
+	@.bench/vllm-router/bin/python -m pip --quiet install --progress-bar on vllm-router
+	@touch $@
+
+bench-gateway: $(VENV)/dev.stamp .bench/gateways.stamp ## the gateway beside nginx, vllm-router and LiteLLM
+	@$(BIN)/python -m benchmarks.gateway $(ARGS)
+
 fmt: $(VENV)/dev.stamp ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .

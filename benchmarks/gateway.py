@@ -6,7 +6,7 @@
 Law: each gateway has one core to itself; wrk and the upstream share the other. Ours runs with a key check,
 routing, metrics, request ids and usage counting on, and its figures are beside those of the same run.
 Needs `wrk` and `nginx` from the system's packages; LiteLLM and vllm-router are looked for in
-`.bench/litellm` and `.bench/vllm-router` (`make .bench/gateways.stamp`), and left out where they are not.
+`.bench/litellm` and `.bench/vllm-router` (`make bench-gateway` puts them there), and left out where they are not.
 """
 
 from __future__ import annotations
@@ -94,7 +94,9 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="nginx,vllm-router,litellm,ours", help="which, in this order")
+    parser.add_argument(
+        "--only", default="nginx,vllm-router,litellm,ours,ours-foreign", help="which, in this order"
+    )
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--json", help="also write the figures to a file")
@@ -153,13 +155,28 @@ def _litellm(port: int, upstream: int, folder: Path) -> Launch | None:
 
 
 def _ours(port: int, upstream: int, folder: Path) -> Launch | None:
+    return _gateway(port, f"up=http://127.0.0.1:{upstream}", folder)
+
+
+def _ours_foreign(port: int, upstream: int, folder: Path) -> Launch | None:
+    """The same before a foreign server: usage is asked for and taken out, Messages are translated."""
+    return _gateway(port, f"up=openai+http://127.0.0.1:{upstream}", folder)
+
+
+def _gateway(port: int, node: str, folder: Path) -> Launch:
     program = str(Path(sys.prefix) / "bin" / "ganglion")
-    fleet = ("--node", f"up=openai+http://127.0.0.1:{upstream}", "--api-key", KEY)
+    fleet = ("--node", node, "--api-key", KEY)
     flags = ("gateway", "--port", str(port), "--no-grpc", *fleet, "--log-level", "warning")
     return Launch(port, (program, *flags), (("GANGLION_HOME", str(folder / "home")),))
 
 
-LAUNCHES = {"nginx": _nginx, "vllm-router": _vllm_router, "litellm": _litellm, "ours": _ours}
+LAUNCHES = {
+    "nginx": _nginx,
+    "vllm-router": _vllm_router,
+    "litellm": _litellm,
+    "ours": _ours,
+    "ours-foreign": _ours_foreign,
+}
 
 
 @contextmanager
@@ -232,7 +249,7 @@ def _measured(name: str, port: int, pid: int | None, folder: Path, options: argp
     load(WHOLE, 16)
     one, many, crowd = load(WHOLE, 1), load(WHOLE, 64), load(WHOLE, 256)
     stream, burst, paced = load(BURST, 1), load(BURST, 32), load(PACED, 32)
-    translated = load(TRANSLATED, 32, MESSAGES) if name == "ours" else None
+    translated = load(TRANSLATED, 32, MESSAGES) if name == "ours-foreign" else None
     return Figures(
         name,
         one.p50_ms,

@@ -50,8 +50,18 @@ _MODELS = _framed(
     json.dumps({"object": "list", "data": [{"id": MODEL, "object": "model", "created": 1}]}).encode(),
     "application/json",
 )
+_STATE = _framed(
+    json.dumps(
+        {"boot": "1", "version": 1, "status": "ok", "models": [{"id": MODEL, "status": "loaded"}]}
+    ).encode(),
+    "application/json",
+)
+"""As a node of ours says how it is."""
 _MISSING = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 _HEALTHY = _framed(b'{"status":"ok"}', "application/json")
+
+
+_TOLD = {b"/v1/models": _MODELS, b"/health": _HEALTHY, b"/fleet/state": _STATE}
 
 
 class Instant(asyncio.Protocol):
@@ -76,7 +86,7 @@ class Instant(asyncio.Protocol):
     def _answer(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"GET "):
             path = head.split(b" ", 2)[1].partition(b"?")[0]
-            return {b"/v1/models": _MODELS, b"/health": _HEALTHY}.get(path, _MISSING)
+            return _TOLD.get(path, _MISSING)
         if b'"stream":true' not in body and b'"stream": true' not in body:
             return _WHOLE
         if b"paced" not in body:

@@ -9,9 +9,9 @@ MAX_PREFIX_BYTES = 4096
 
 def affinity_of(tenant: str, model: str, *parts: bytes | str) -> str:
     """The name of what these parts begin; different tenants and models never share one."""
-    pieces: list[bytes] = []
-    for part in (tenant, model, *parts):
+    named = f"{len(tenant)}:{tenant}{len(model)}:{model}".encode(errors="surrogatepass")
+    for part in parts:
         encoded = part.encode(errors="surrogatepass") if isinstance(part, str) else part
         kept = encoded[:MAX_PREFIX_BYTES]
-        pieces += (b"%d:" % len(kept), kept)
-    return blake2b(b"".join(pieces), digest_size=DIGEST_BYTES).hexdigest()
+        named += b"%d:%b" % (len(kept), kept)
+    return blake2b(named, digest_size=DIGEST_BYTES).hexdigest()

@@ -10,9 +10,12 @@ from ganglion.core.events import Usage
 Count = Annotated[int, Meta(ge=0, le=2**40)]
 
 
-class _Details(Struct):
+class _Details(Struct, frozen=True):
     cached_tokens: Count | None = None
     reasoning_tokens: Count | None = None
+
+
+_UNSAID = _Details()
 
 
 class _Counts(Struct):
@@ -68,15 +71,15 @@ def usage_told(told: Told, before: Usage | None = None) -> Usage | None:
 
 def _usage(counts: _Counts, before: Usage) -> Usage:
     if counts.prompt_tokens is not None:
-        details = counts.prompt_tokens_details or _Details()
-        spent = counts.completion_tokens_details or _Details()
+        details = counts.prompt_tokens_details or _UNSAID
+        spent = counts.completion_tokens_details or _UNSAID
         return Usage(
             counts.prompt_tokens,
             counts.completion_tokens or 0,
             details.cached_tokens or 0,
             spent.reasoning_tokens or 0,
         )
-    cached = (counts.input_tokens_details or _Details()).cached_tokens or counts.cache_read_input_tokens or 0
+    cached = (counts.input_tokens_details or _UNSAID).cached_tokens or counts.cache_read_input_tokens or 0
     prompt = counts.input_tokens
     if prompt is not None and counts.input_tokens_details is None:
         # Anthropic counts what was cached beside the input, everybody else within it.
@@ -85,7 +88,7 @@ def _usage(counts: _Counts, before: Usage) -> Usage:
         max(prompt or 0, before.prompt_tokens),
         max(counts.output_tokens or 0, before.completion_tokens),
         max(cached, before.cached_tokens),
-        (counts.output_tokens_details or _Details()).reasoning_tokens or before.reasoning_tokens,
+        (counts.output_tokens_details or _UNSAID).reasoning_tokens or before.reasoning_tokens,
     )
 
 

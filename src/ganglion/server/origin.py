@@ -18,8 +18,6 @@ from ganglion.server.scope import header, header_values
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _EXPOSED = b"x-request-id, request-id, retry-after"
 _PREFLIGHT_MAX_AGE_S = "600"
-_REMEMBERED_HOSTS = 256
-"""Clients call a server by a few names, and parsing one costs more than all else about a request's head."""
 
 
 def is_loopback(host: str) -> bool:
@@ -47,8 +45,6 @@ class OriginRules:
         self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
         self.cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
 
-        self._known: dict[bytes, bool] = {}
-
     def refusal(self, hosts: list[bytes], origins: list[bytes], *, is_safe: bool) -> NotAllowed | None:
         """Why a request may not come in; `is_safe` says that it changes nothing."""
         if self._is_loopback_bind and not (len(hosts) == 1 and self._is_known_host(hosts[0])):
@@ -66,13 +62,8 @@ class OriginRules:
         return "*" in self.cors_origins or origin.decode("latin-1").lower() in self.cors_origins
 
     def _is_known_host(self, value: bytes) -> bool:
-        is_known = self._known.get(value)
-        if is_known is None:
-            host = _host_of(f"//{value.decode('latin-1')}")
-            is_known = host is not None and (is_loopback(host) or host in self._allowed_hosts)
-            if len(self._known) < _REMEMBERED_HOSTS:
-                self._known[value] = is_known
-        return is_known
+        host = _host_of(f"//{value.decode('latin-1')}")
+        return host is not None and (is_loopback(host) or host in self._allowed_hosts)
 
 
 class OriginGuard:

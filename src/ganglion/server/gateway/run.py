@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ganglion.gateway")
 
 COLLECTING: Final = (20_000, 20, 50)
+_KNOWN_HOSTS: Final = 256
+"""Names by which clients call a gateway: a few, and parsing one costs more than all else about a head."""
 FIRST_WORDS_S: Final = 2.0
 """How long a start waits for nodes that do not answer."""
 LAST_WORDS_S: Final = 2.0
@@ -297,10 +299,17 @@ def _front_settings(
         cors_origins=server.cors_origins,
     )
 
+    known: set[bytes | None] = set()
+
     def guard(host: bytes | None, origin: bytes | None, is_safe: bool) -> GanglionError | None:
-        return rules.refusal(
+        if origin is None and host in known:
+            return None
+        refusal = rules.refusal(
             [] if host is None else [host], [] if origin is None else [origin], is_safe=is_safe
         )
+        if refusal is None and host is not None and len(known) < _KNOWN_HOSTS:
+            known.add(host)
+        return refusal
 
     return FrontSettings(
         max_body_bytes=server.max_body_bytes,
