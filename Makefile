@@ -11,7 +11,7 @@ CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 SOAK ?= 25
 ARGS ?=
 
-.PHONY: help serve setup test clients test-clients check unit soak bench fmt reference proto lock clean
+.PHONY: help serve setup test clients test-clients check unit soak bench bench-gateway fmt reference proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'

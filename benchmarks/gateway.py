@@ -5,8 +5,8 @@
 
 Law: each gateway has one core to itself; wrk and the upstream share the other. Ours runs with a key check,
 routing, metrics, request ids and usage counting on, and its figures are beside those of the same run.
-Needs `wrk` and `nginx` from the system's packages; LiteLLM and vllm-router are looked for in
-`.bench/litellm` and `.bench/vllm-router` (`make bench-gateway` puts them there), and left out where they are not.
+Needs `wrk` and `nginx` from the system's packages; LiteLLM and vllm-router are looked for in `.bench/litellm`
+and `.bench/vllm-router`, where `make bench-gateway` puts them, and left out where they are not.
 """
 
 from __future__ import annotations
