@@ -37,7 +37,7 @@ from benchmarks.instant import EVENTS, MODEL
 ROOT = Path(__file__).parent.parent
 GATEWAY_CORE, LOAD_CORE = "0", "1"
 START_S = 60.0
-KEY = "bench-key"
+KEY = "sk-bench-0123456789abcdef0123456789abcdef"
 talk = Console(stderr=True, highlight=False)
 
 WHOLE = {"model": MODEL, "messages": [{"role": "user", "content": "Hello there, how are you?"}]}
@@ -151,7 +151,7 @@ def _litellm(port: int, upstream: int, folder: Path) -> Launch | None:
         f"      api_base: http://127.0.0.1:{upstream}/v1\n      api_key: none\n"
     )
     flags = ("--config", str(config), "--host", "127.0.0.1", "--port", str(port), "--num_workers", "1")
-    return Launch(port, (str(program), *flags), (("LITELLM_LOG", "ERROR"),))
+    return Launch(port, (str(program), *flags), (("LITELLM_LOG", "ERROR"), ("LITELLM_MASTER_KEY", KEY)))
 
 
 def _ours(port: int, upstream: int, folder: Path) -> Launch | None:
