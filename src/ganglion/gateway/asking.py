@@ -1,5 +1,7 @@
 """A request as it is put to one node: its words, our names for it, and never the client's key."""
 
+from functools import lru_cache
+
 from msgspec import Struct
 
 from ganglion.gateway import heads
@@ -62,18 +64,20 @@ def _foreign(errand: Errand) -> bytes:
     return b"%b%b: %b\r\n" % (forwarded, REQUEST_ID, errand.request_id.encode())
 
 
+@lru_cache(maxsize=1024)
+def _vouching(tenant: str, key_id: str, priority: int) -> bytes:
+    """What a node of ours is told of whose request it is."""
+    told = (TENANT, heads.value_of(tenant), KEY, heads.value_of(key_id), PRIORITY, priority)
+    return b"%b: %b\r\n%b: %b\r\n%b: %d\r\n" % told
+
+
 def _ours(errand: Errand) -> bytes:
     call, identity = errand.call, errand.identity
-    lines = b"%b%b: %b\r\n%b: %b\r\n%b: %b\r\n%b: %d\r\n" % (
+    lines = b"%b%b%b: %b\r\n" % (
         heads.to_ours(call.headers, call.named.get(b"connection")),
+        _vouching(identity.tenant, identity.key_id, identity.priority),
         REQUEST_ID,
         errand.request_id.encode(),
-        TENANT,
-        heads.value_of(identity.tenant),
-        KEY,
-        heads.value_of(identity.key_id),
-        PRIORITY,
-        identity.priority,
     )
     if errand.affinity:
         lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())

@@ -4,7 +4,7 @@ Law: a client's identity, its hop-by-hop headers and everything named x-ganglion
 upstream's cookies. An upstream's encoding is never asked for: whatever is compressed cannot be counted.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
 from ganglion.gateway.call import Call
@@ -61,6 +61,7 @@ _TO_FOREIGN = frozenset(
 """All that a stranger is told."""
 _DROPPED_BACK = _HOP_BY_HOP | frozenset((b"x-request-id", b"request-id", b"set-cookie", b"alt-svc"))
 _OURS_BACK = (PREFIX, b"access-control-")
+_MAX_NAMES = 1024
 _TOKENS = (b"keep-alive", b"close", b"upgrade", b"")
 
 SOCKET = b"connection: upgrade\r\nupgrade: websocket\r\n"
@@ -87,24 +88,47 @@ def named_by_connection(value: bytes | None) -> frozenset[bytes]:
     return frozenset(name for name in names if name not in _TOKENS)
 
 
+class _Names:
+    """Which headers pass, judged once for each of the names that clients and nodes really use."""
+
+    __slots__ = ("_is_passed", "_known")
+
+    def __init__(self, is_passed: Callable[[bytes], bool]) -> None:
+        self._is_passed = is_passed
+        self._known: dict[bytes, bool] = {}
+
+    def passed(self, headers: Iterable[tuple[bytes, bytes]], connection: bytes | None) -> list[bytes]:
+        """Those that pass, as lines; `connection` may name more that do not."""
+        known = self._known
+        if connection is not None:
+            named = named_by_connection(connection)
+            if named:
+                headers = [header for header in headers if header[0] not in named]
+        lines = []
+        for header in headers:
+            is_passed = known.get(header[0])
+            if is_passed is None:
+                is_passed = self._is_passed(header[0])
+                if len(known) < _MAX_NAMES:
+                    known[header[0]] = is_passed
+            if is_passed:
+                lines.append(b"%b: %b\r\n" % header)
+        return lines
+
+
+_ours = _Names(lambda name: name not in _DROPPED and not name.startswith(PREFIX))
+_foreign = _Names(_TO_FOREIGN.__contains__)
+_back = _Names(lambda name: name not in _DROPPED_BACK and not name.startswith(_OURS_BACK))
+
+
 def to_ours(headers: Headers, connection: bytes | None) -> bytes:
     """A client's headers as our nodes get them."""
-    named = named_by_connection(connection)
-    return b"".join(
-        [
-            b"%b: %b\r\n" % header
-            for header in headers
-            if header[0] not in _DROPPED and header[0] not in named and not header[0].startswith(PREFIX)
-        ]
-    )
+    return b"".join(_ours.passed(headers, connection))
 
 
 def to_foreign(headers: Headers, connection: bytes | None) -> bytes:
     """A client's headers as strangers get them."""
-    named = named_by_connection(connection)
-    return b"".join(
-        [b"%b: %b\r\n" % header for header in headers if header[0] in _TO_FOREIGN and header[0] not in named]
-    )
+    return b"".join(_foreign.passed(headers, connection))
 
 
 def head_without_upgrade(call: Call, url: bytes, version: str) -> bytes:
@@ -119,18 +143,8 @@ def head_without_upgrade(call: Call, url: bytes, version: str) -> bytes:
 def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], own: bytes) -> bytes:
     """A response's head: `own` are our lines, framing among them."""
     line = _LINES.get(status) or b"HTTP/1.1 %d Unknown\r\n" % status
-    parts = [line]
-    named: frozenset[bytes] = frozenset()
-    for header in headers:
-        name = header[0]
-        if name == b"connection":
-            named |= named_by_connection(header[1])
-        elif name not in _DROPPED_BACK and not name.startswith(_OURS_BACK):
-            parts.append(b"%b: %b\r\n" % header)
-    if named:
-        parts = [part for part in parts if part.partition(b":")[0] not in named]
-    parts += (own, b"\r\n")
-    return b"".join(parts)
+    named = b",".join([value for name, value in headers if name == b"connection"])
+    return b"".join((line, *_back.passed(headers, named or None), own, b"\r\n"))
 
 
 def switching_head(headers: Headers, own: bytes) -> bytes:
