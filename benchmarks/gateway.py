@@ -6,7 +6,8 @@
 Law: each gateway has one core to itself; wrk and the upstream share the other. Ours runs with a key check,
 routing, metrics, request ids and usage counting on, and its figures are beside those of the same run.
 Needs `wrk` and `nginx` from the system's packages; LiteLLM and vllm-router are looked for in `.bench/litellm`
-and `.bench/vllm-router`, where `make bench-gateway` puts them, and left out where they are not.
+and `.bench/vllm-router`, where `make bench-gateway` puts them, and left out where they are not. BENCH_PYTHON
+names another interpreter of the same version for ours: how Python was compiled is a sixth of the result.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 import urllib.request
@@ -164,10 +166,22 @@ def _ours_foreign(port: int, upstream: int, folder: Path) -> Launch | None:
 
 
 def _gateway(port: int, node: str, folder: Path) -> Launch:
-    program = str(Path(sys.prefix) / "bin" / "ganglion")
+    python = os.environ.get("BENCH_PYTHON", sys.executable)
     fleet = ("--node", node, "--api-key", KEY)
-    flags = ("gateway", "--port", str(port), "--no-grpc", *fleet, "--log-level", "warning")
-    return Launch(port, (program, *flags), (("GANGLION_HOME", str(folder / "home")),))
+    flags = (
+        "-m",
+        "ganglion.cli.main",
+        "gateway",
+        "--port",
+        str(port),
+        "--no-grpc",
+        *fleet,
+        "--log-level",
+        "warning",
+    )
+    packages = ":".join((str(ROOT / "src"), sysconfig.get_paths()["purelib"]))
+    settings = (("GANGLION_HOME", str(folder / "home")), ("PYTHONPATH", packages))
+    return Launch(port, (python, *flags), settings)
 
 
 LAUNCHES = {

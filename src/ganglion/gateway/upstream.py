@@ -38,6 +38,9 @@ class UpstreamConnection(asyncio.Protocol):
     def __init__(self, on_idle: Callable[["UpstreamConnection"], None]) -> None:
         self._on_idle = on_idle
         self._transport: asyncio.Transport | None = None
+        self._parts: list[bytes] = []
+        # What the parser calls for each chunk: the list itself, since a burst has a hundred of them.
+        self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
         self._sink: Sink | None = None
         self._reset()
@@ -57,7 +60,9 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_kept = False
         self._is_bodiless = False
         self._has_excess = False
-        self._parts: list[bytes] = []
+        self._whole = 0
+        """How many of the parts belong to a response that is over."""
+        self._parts.clear()
 
     @property
     def is_usable(self) -> bool:
@@ -154,12 +159,13 @@ class UpstreamConnection(asyncio.Protocol):
         self._hand_over()
 
     def _hand_over(self) -> None:
-        parts, is_over = self._parts, self._is_over
+        is_over = self._is_over
+        parts = self._parts[: self._whole] if is_over else self._parts
         if self._sink is None or (not parts and not is_over):
             return
         sink = self._sink
-        self._parts = []
         data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._parts.clear()
         if not is_over:
             sink.body(data, is_end=False)
             return
@@ -205,16 +211,13 @@ class UpstreamConnection(asyncio.Protocol):
         # The parser cannot know that the length tells of a body that stays away.
         self._is_over = self._is_bodiless
 
-    def on_body(self, body: bytes) -> None:
-        """For the parser."""
-        if not self._is_over:
-            self._parts.append(body)
-
     def on_message_complete(self) -> None:
         """For the parser."""
         if self._has_head and not self._is_over:
             self._is_over = True
+            self._whole = len(self._parts)
             self._is_kept = self._parser.should_keep_alive()  # which it forgets when this returns
         elif not self._has_head:  # 100 Continue and its like: the response itself is still to come
             self._headers = []
             self._is_framed = False
+            self._parts.clear()
