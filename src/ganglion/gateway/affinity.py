@@ -1,15 +1,25 @@
 """One name for a conversation, the same at each turn, so that its turns meet the same prefix cache."""
 
+from functools import lru_cache
 from hashlib import blake2b
 
 DIGEST_BYTES = 8
+MAX_NAME = 256
+"""A longer one is no model's, and not worth remembering."""
 MAX_PREFIX_BYTES = 4096
 """Of each part: enough to tell conversations apart, whatever follows."""
 
 
+def _owner(tenant: str, model: str) -> bytes:
+    return f"{len(tenant)}:{tenant}{len(model)}:{model}".encode(errors="surrogatepass")
+
+
+_owned = lru_cache(maxsize=1024)(_owner)
+
+
 def affinity_of(tenant: str, model: str, *parts: bytes | str) -> str:
     """The name of what these parts begin; different tenants and models never share one."""
-    named = f"{len(tenant)}:{tenant}{len(model)}:{model}".encode(errors="surrogatepass")
+    named = _owned(tenant, model) if len(model) <= MAX_NAME else _owner(tenant, model)
     for part in parts:
         encoded = part.encode(errors="surrogatepass") if isinstance(part, str) else part
         kept = encoded[:MAX_PREFIX_BYTES]

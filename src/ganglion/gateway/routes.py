@@ -1,6 +1,7 @@
 """Which call is which: who may make it, in which words it is refused, and whether a node answers it."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -13,6 +14,7 @@ Words = Literal["openai", "responses", "messages", "ollama"]
 """How a wire tells errors."""
 Access = Literal["public", "key", "node", "admin"]
 
+_SHORT_BYTES = 128
 _SAFE_IN_PATH = "/:@!$&'()*+,;=~-._"
 
 
@@ -45,6 +47,10 @@ class Target(Struct, frozen=True, gc=False):
 
 def parse_target(url: bytes) -> Target:
     """The path and query of a request line; raises InvalidRequest."""
+    return _parsed(url) if len(url) <= _SHORT_BYTES else _parse(url)
+
+
+def _parse(url: bytes) -> Target:
     if not url.startswith(b"/"):
         scheme, _, rest = url.partition(b"://")
         if scheme.lower() not in (b"http", b"https"):
@@ -57,6 +63,10 @@ def parse_target(url: bytes) -> Target:
         return Target(path, query, path)
     path = unquote_to_bytes(path)
     return Target(path, query, quote_from_bytes(path, _SAFE_IN_PATH).encode())
+
+
+_parsed = lru_cache(maxsize=512)(_parse)
+"""Nearly every request line is one of a few."""
 
 
 def _model(wire: Wire, words: Words = "openai", *, generates: bool = False) -> Route:
