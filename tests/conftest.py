@@ -52,7 +52,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _is_long(item: pytest.Item) -> bool:
-    return item.path.parent.name == "clients" or "fuzz" in item.path.name
+    name = item.path.name
+    return item.path.parent.name == "clients" or "fuzz" in name or "faults" in name or "gateway" in name
 
 
 @pytest.fixture(scope="session")

@@ -34,7 +34,7 @@ CHECKS = (
     content_type_conformance,
     response_schema_conformance,
 )
-FEW, MANY, PUBLIC = 15, 40, 120
+FEW, MANY, PUBLIC = 12, 30, 120
 
 
 @pytest.fixture
