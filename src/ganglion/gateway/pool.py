@@ -25,8 +25,15 @@ class Unreached(UpstreamUnavailable):
 class Pool:
     """Connections to one address."""
 
-    def __init__(self, address: Address, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        address: Address,
+        *,
+        connect_s: float = CONNECT_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.address = address
+        self._connect_s = connect_s
         self._clock = clock
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
@@ -47,12 +54,12 @@ class Pool:
             return connection
         return None
 
-    async def connect(self, timeout_s: float = CONNECT_S) -> UpstreamConnection:
+    async def connect(self, timeout_s: float | None = None) -> UpstreamConnection:
         """A new connection; raises Unreached."""
         loop = asyncio.get_running_loop()
         address = self.address
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(self._connect_s if timeout_s is None else timeout_s):
                 if address.unix is not None:
                     _, connection = await loop.create_unix_connection(self._made, address.unix)
                 else:
@@ -95,14 +102,15 @@ class Pool:
 class Pools:
     """One pool for each address that a node has."""
 
-    def __init__(self) -> None:
+    def __init__(self, connect_s: float = CONNECT_S) -> None:
+        self._connect_s = connect_s
         self._pools: dict[str, Pool] = {}
 
     def of(self, spec: NodeSpec) -> Pool:
         """The pool of a node; raises InvalidValue where its URL is none."""
         pool = self._pools.get(spec.url)
         if pool is None:
-            pool = self._pools[spec.url] = Pool(parse_address(spec.url))
+            pool = self._pools[spec.url] = Pool(parse_address(spec.url), connect_s=self._connect_s)
         return pool
 
     def close(self) -> None:

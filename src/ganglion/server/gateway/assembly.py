@@ -71,7 +71,7 @@ class Assembly:
 def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Assembly:
     """The parts over the declared nodes, or those of a worker that follows `leader`; nothing runs yet."""
     fleet = Fleet(_parts_of(settings.nodes, settings.workers))
-    pools, quarantine = Pools(), Quarantine()
+    pools, quarantine = Pools(settings.connect_s), Quarantine()
     outbound = Outbound(pools)
     router = Router(fleet, settings.catalogue)
     listed = listing_of(settings.catalogue)
