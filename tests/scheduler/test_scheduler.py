@@ -432,3 +432,16 @@ def test_in_deterministic_mode_a_prompt_is_cut_alone_and_at_fixed_places(length,
             (chunk,) = step.chunks
             cuts += [chunk.count] if chunk.sequence == len(neighbours) else []
     assert cuts == [32] * (length // 32) + ([length % 32] if length % 32 else [])
+
+
+def test_a_sequence_that_comes_back_does_not_decode_before_the_background_has_computed_the_rest_of_it():
+    subject, pool = scheduler()
+    device = Device(SHAPE)
+    returning = sequence(0, list(range(120)), max_tokens=20)
+    for _ in range(9):  # 129 in chunks of 32: the last step in the background leaves one token
+        returning.append(1)
+    sequences = {0: returning}
+    subject.add(returning)
+    run_until(subject, pool, device, sequences, lambda: device.aside is not None and pool.held(0) == 128)
+    assert subject.plan(10_000.0) is None, "its lane is in use"
+    run_until(subject, pool, device, sequences, lambda: not sequences)

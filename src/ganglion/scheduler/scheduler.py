@@ -208,7 +208,8 @@ class Scheduler:
         return self._pool.place(sequence.id).lane, sequence.steering
 
     def _decodes(self, sequence: Sequence) -> bool:
-        return sequence.generated_tokens > 0 and len(sequence.tokens) - self._pool.held(sequence.id) == 1
+        is_next = sequence.generated_tokens > 0 and self._missing(sequence) == 1
+        return is_next and not self._is_aside(sequence)
 
     def _decode_step(self, group: Group) -> Step | None:
         chunks = []

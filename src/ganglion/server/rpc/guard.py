@@ -110,13 +110,14 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _run(
         self, handler: Handler | None, details: grpc.HandlerCallDetails, context: Context, work: Work
     ) -> Any:
-        """Run one call to its end, and account for it."""
+        """Run one call to its end, and account for it before the caller hears of it."""
         began_s = time.monotonic()
         method, metadata = details.method, details.invocation_metadata or ()
         request_id = self._judge.name(metadata)
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
+        error: GanglionError | None = None
         outcome = "CANCELLED"
         try:
             # With the status, since whatever is sent before costs a call as much as a token does.
@@ -143,13 +144,14 @@ class Guard(grpc.aio.ServerInterceptor):
                     raise asyncio.CancelledError from None
                 logger.exception("a call failed, request_id=%s", request_id)
                 error = ServerError("Something failed inside the server.")
-            outcome = error.grpc
+            finally:
+                outcome = outcome if error is None else error.grpc
+                label = _UNKNOWN_METHOD if handler is None else method
+                self._metrics.rpcs.labels(label, outcome).inc()
+                _log(method, outcome, time.monotonic() - began_s, request_id)
             await _abort(context, error, request_id)
         finally:
             self._running.discard(task)
-            label = _UNKNOWN_METHOD if handler is None else method
-            self._metrics.rpcs.labels(label, outcome).inc()
-            _log(method, outcome, time.monotonic() - began_s, request_id)
 
     async def _message(self, handler: Handler, context: Context) -> Any:
         """The one message of a call."""
