@@ -10,7 +10,7 @@ import pytest
 from gateways import fleet
 
 from ganglion.gateway import tracing
-from ganglion.gateway.call import Call
+from ganglion.gateway.call import Call, head_of
 from ganglion.gateway.routes import parse_target
 from ganglion.gateway.tracing import Tracing, traced, tracing_of
 from ganglion.server.gateway import run
@@ -114,10 +114,10 @@ def test_where_nobody_records_the_clients_headers_pass_as_they_came(
 def test_a_node_hears_of_the_span_in_place_of_the_clients() -> None:
     pytest.importorskip("opentelemetry.trace")
     tracer = PlayedTracer()
-    call = Call(b"POST", parse_target(b"/v1/messages"), [PARENT, (b"accept", b"*/*")])
+    call = Call(head_of(b"POST", parse_target(b"/v1/messages"), [PARENT, (b"accept", b"*/*")]))
     traced(Tracing(tracer), call)
-    assert call.headers[0] == (b"accept", b"*/*")
-    assert call.headers[1:] == [(b"traceparent", f"00-{TRACE_ID}-{1:016x}-01".encode())]
+    assert call.head.headers[0] == (b"accept", b"*/*")
+    assert call.head.headers[1:] == [(b"traceparent", f"00-{TRACE_ID}-{1:016x}-01".encode())]
 
 
 async def test_each_request_of_a_gateway_is_a_span_that_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:

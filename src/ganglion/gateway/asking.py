@@ -22,25 +22,25 @@ class Question(Struct, frozen=True, gc=False):
 
 def question(errand: Errand, line: Line, model: str | None) -> Question:
     """The bytes for a node that names the model so; None leaves everything as the client wrote it."""
-    call, peeked = errand.call, errand.peeked
-    body, query = call.body, call.target.query
+    peeked, head = errand.peeked, errand.call.head
+    body, query = errand.call.body, head.target.query
     is_ours = line.spec.kind == "ganglion"
     takes_usage = False
     if peeked is not None and model is not None:
         renamed = None if model == peeked.model else model
         takes_usage = not is_ours and _is_counted_by_chunk(errand)
-        if call.method == b"GET":
+        if head.method == b"GET":
             query = query if renamed is None else with_model_query(query, renamed)
         elif renamed is not None or takes_usage:
             body = with_fields(body, model=renamed, asks_usage=takes_usage)
-    has_length = body or call.method not in _BODYLESS
+    has_length = body or head.method not in _BODYLESS
     data = b"".join(
         (
             # The parser of answers cannot know that one to HEAD has no body; the front leaves it out.
-            b"GET" if call.method == b"HEAD" else call.method,
+            b"GET" if head.method == b"HEAD" else head.method,
             b" ",
             line.prefix,
-            call.target.encoded,
+            head.target.encoded,
             b"?" + query if query else b"",
             line.head,
             _ours(errand) if is_ours else _foreign(errand),
@@ -59,8 +59,7 @@ def _is_counted_by_chunk(errand: Errand) -> bool:
 
 
 def _foreign(errand: Errand) -> bytes:
-    call = errand.call
-    forwarded = heads.to_foreign(call.headers, call.named.get(b"connection"))
+    forwarded = heads.to_foreign(errand.call.head)
     return b"%b%b: %b\r\n" % (forwarded, REQUEST_ID, errand.request_id.encode())
 
 
@@ -72,13 +71,13 @@ def _vouching(tenant: str, key_id: str, priority: int) -> bytes:
 
 
 def _ours(errand: Errand) -> bytes:
-    call, identity = errand.call, errand.identity
+    head, identity = errand.call.head, errand.identity
     lines = b"%b%b%b: %b\r\n" % (
-        heads.to_ours(call.headers, call.named.get(b"connection")),
+        heads.to_ours(head),
         _vouching(identity.tenant, identity.key_id, identity.priority),
         REQUEST_ID,
         errand.request_id.encode(),
     )
     if errand.affinity:
         lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())
-    return lines + heads.SOCKET if call.is_socket else lines
+    return lines + heads.SOCKET if head.is_socket else lines

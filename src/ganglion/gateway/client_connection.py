@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from ganglion.core.errors import BodyTooLarge, GanglionError, InvalidRequest, MethodNotAllowed, Overloaded
-from ganglion.gateway.call import NOWHERE, Call, presented_key
+from ganglion.gateway.call import NOWHERE, Call, head_of, presented_key
 from ganglion.gateway.exchange import Exchange
 from ganglion.gateway.heads import CONTINUE, head_without_upgrade
+from ganglion.gateway.repeated import Repeated, learn
 from ganglion.gateway.routes import parse_target
 from ganglion.gateway.upstream import Headers, UpstreamConnection
 
@@ -56,6 +57,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
         self._queue: deque[Call] = deque()
+        self._known: Repeated | None = None
         self._tunnel: UpstreamConnection | None = None
         self._is_advancing = False
         self._is_deaf = False
@@ -111,12 +113,30 @@ class ClientConnection(asyncio.Protocol):
             return
         if self._is_deaf:
             return
+        is_first = self.exchange is None and not (self._is_in_head or self._is_in_body or self._queue)
+        if is_first and self._begin_again(data):
+            return
         if not self._is_in_body:
             self._head_bytes += len(data)
         self._feed(data)
         if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
             self._refuse(HeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+        if is_first:
+            call = self._queue[0] if self._queue else None
+            self._known = None if call is None or len(self._queue) > 1 else learn(data, call.head)
         self._advance()
+
+    def _begin_again(self, data: bytes) -> bool:
+        """Begin with a request whose head was read before, if this is one."""
+        known, front = self._known, self.front
+        if known is None or front.is_draining:
+            return False
+        body = known.body_in(data, min(_LARGE_BYTES, front.settings.max_body_bytes))
+        if body is None:
+            return False
+        self._queue.append(Call(known.head, body))
+        self._advance()
+        return True
 
     def _feed(self, data: bytes) -> None:
         while data:
@@ -129,13 +149,13 @@ class ClientConnection(asyncio.Protocol):
                     return
                 version = self._parser.get_http_version()
                 self._parser = httptools.HttpRequestParser(self)
-                if self._queue and self._queue[-1].is_socket:
+                if self._queue and self._queue[-1].head.is_socket:
                     self._is_deaf = bool(data)  # nothing may follow before it is accepted
                     return
                 # The parser takes whatever follows for the other protocol, a body too: read it all again
                 # as what it is without the wish, which nobody has to grant.
                 call = self._queue.pop()
-                data = head_without_upgrade(call, self._url, version) + data
+                data = head_without_upgrade(call.head, self._url, version) + data
             except httptools.HttpParserCallbackError as error:
                 context = error.__context__
                 if not isinstance(context, GanglionError):
@@ -205,16 +225,15 @@ class ClientConnection(asyncio.Protocol):
         method = self._parser.get_method()
         if method == b"CONNECT":
             raise MethodNotAllowed("This is no proxy for other servers.")
-        call = Call(
+        head = head_of(
             method,
             parse_target(self._url),
             self._headers,
-            self._named,
-            parts[0] if len(parts) == 1 else b"".join(parts),
-            self._is_kept,
-            self._is_old(),
-            method == b"GET" and self._named.get(b"upgrade", b"").lower() == b"websocket",
+            is_kept=self._is_kept,
+            is_old=self._is_old(),
+            is_socket=method == b"GET" and self._named.get(b"upgrade", b"").lower() == b"websocket",
         )
+        call = Call(head, parts[0] if len(parts) == 1 else b"".join(parts))
         if len(self._queue) >= MAX_PIPELINED + (self.exchange is None):
             raise InvalidRequest(f"More than {MAX_PIPELINED} requests wait for the one before them.")
         self._queue.append(call)
@@ -237,7 +256,7 @@ class ClientConnection(asyncio.Protocol):
             target = NOWHERE
         self._parts = []
         method = self._parser.get_method() if self._url else b"-"
-        self._queue.append(Call(method, target, self._headers, dict(self._headers), refusal=error))
+        self._queue.append(Call(head_of(method, target, self._headers), refusal=error))
 
     # The exchange's side.
 

@@ -29,7 +29,7 @@ from ganglion.gateway.judging import Errand, identify, understand
 from ganglion.gateway.lines import Line
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.reply import Reply
-from ganglion.gateway.routes import Words, route_of
+from ganglion.gateway.routes import Words
 from ganglion.gateway.spending import usage_of_body
 from ganglion.gateway.tracing import traced
 from ganglion.gateway.trusted import REQUEST_ID
@@ -77,16 +77,15 @@ class Exchange:
     )
 
     def __init__(self, front: "Front", connection: "ClientConnection", call: Call) -> None:
-        route = route_of(call.method, call.target.path)
-        given = call.named.get(REQUEST_ID)
+        given = call.head.named.get(REQUEST_ID)
         name = front.new_id() if given is None or not is_sane_id(given) else given.decode()
         self._front = front
         self._connection = connection
-        self._errand = errand = Errand(call, route, name)
+        self._errand = errand = Errand(call, call.head.route, name)
         if front.settings.tracing is not None:
             errand.span = traced(front.settings.tracing, call)
         self._reply = Reply(front, connection, errand)
-        self.words: Words = route.words
+        self.words: Words = call.head.route.words
         self.takes_usage = False
         self._admission: Admission | None = None
         self._attempt: Attempt | None = None
@@ -110,20 +109,21 @@ class Exchange:
 
     def _come_in(self) -> None:
         front, errand = self._front, self._errand
-        call, route = errand.call, errand.route
-        if call.refusal is not None:
-            raise call.refusal
-        if front.settings.guard is not None:
-            is_safe = call.method in _SAFE and not call.is_socket
-            refusal = front.settings.guard(call.named.get(b"host"), call.named.get(b"origin"), is_safe)
+        route, head = errand.route, errand.call.head
+        if errand.call.refusal is not None:
+            raise errand.call.refusal
+        if front.settings.guard is not None and not head.is_from_here:
+            is_safe = head.method in _SAFE and not head.is_socket
+            refusal = front.settings.guard(head.named.get(b"host"), head.named.get(b"origin"), is_safe)
             if refusal is not None:
                 raise refusal
+            head.is_from_here = True
         if front.settings.cors_origins and self._reply.is_preflight:
             self._reply.allow()
             self._finish()
             return
         identify(errand, front.gatekeeper)
-        if front.is_draining and (call.method not in _SAFE or route.wire is not None or call.is_socket):
+        if front.is_draining and (head.method not in _SAFE or route.wire is not None or head.is_socket):
             raise ShuttingDown("The gateway is shutting down.")
         if route.wire is None:
             self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
@@ -315,14 +315,14 @@ class Exchange:
         if not attempt.is_desk:
             call = self._errand.call
             self._front.quarantine.blame(
-                attempt.spec.name, self._errand.identity.tenant, call.target.path, call.body
+                attempt.spec.name, self._errand.identity.tenant, call.head.target.path, call.body
             )
 
     def _went_well(self, attempt: Attempt) -> None:
         self._front.fleet.succeeded(attempt.spec.name)
         if not self._front.quarantine.is_empty:
             call = self._errand.call
-            self._front.quarantine.acquit(self._errand.identity.tenant, call.target.path, call.body)
+            self._front.quarantine.acquit(self._errand.identity.tenant, call.head.target.path, call.body)
 
     def _again(self, attempt: Attempt) -> None:
         """Put the request to another node, unless it did enough harm."""

@@ -40,12 +40,12 @@ class FrontLog:
 
     def add(self, errand: Errand, status: int, duration_s: float, node: str, usage: Usage | None) -> None:
         """A request that ended."""
-        call = errand.call
-        if self._write is None or (call.target.path == _RENEWED and status < _REFUSED):
+        head = errand.call.head
+        if self._write is None or (head.target.path == _RENEWED and status < _REFUSED):
             return
         spent = "" if usage is None else f" tokens={usage.prompt_tokens}+{usage.completion_tokens}"
         message = (
-            f"method={call.method.decode()} path={call.target.encoded[:_PATH_SHOWN].decode('latin-1')} "
+            f"method={head.method.decode()} path={head.target.encoded[:_PATH_SHOWN].decode('latin-1')} "
             f"status={status} duration_ms={duration_s * 1000:.1f} request_id={errand.request_id} "
             f"tenant={_word(errand.identity.tenant)} model={_word(errand.model)} node={node or '-'}{spent}"
             f"{self._worker}"

@@ -7,7 +7,7 @@ upstream's cookies. An upstream's encoding is never asked for: whatever is compr
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from ganglion.gateway.call import Call
+from ganglion.gateway.call import Head
 from ganglion.gateway.trusted import PREFIX
 from ganglion.gateway.upstream import Headers
 
@@ -121,23 +121,27 @@ _foreign = _Names(_TO_FOREIGN.__contains__)
 _back = _Names(lambda name: name not in _DROPPED_BACK and not name.startswith(_OURS_BACK))
 
 
-def to_ours(headers: Headers, connection: bytes | None) -> bytes:
+def to_ours(head: Head) -> bytes:
     """A client's headers as our nodes get them."""
-    return b"".join(_ours.passed(headers, connection))
+    if head.to_ours is None:
+        head.to_ours = b"".join(_ours.passed(head.headers, head.named.get(b"connection")))
+    return head.to_ours
 
 
-def to_foreign(headers: Headers, connection: bytes | None) -> bytes:
+def to_foreign(head: Head) -> bytes:
     """A client's headers as strangers get them."""
-    return b"".join(_foreign.passed(headers, connection))
+    if head.to_foreign is None:
+        head.to_foreign = b"".join(_foreign.passed(head.headers, head.named.get(b"connection")))
+    return head.to_foreign
 
 
-def head_without_upgrade(call: Call, url: bytes, version: str) -> bytes:
+def head_without_upgrade(head: Head, url: bytes, version: str) -> bytes:
     """A request's own head, less its wish for another protocol."""
-    lines = [b"%b %b HTTP/%b\r\n" % (call.method, url, version.encode())]
+    lines = [b"%b %b HTTP/%b\r\n" % (head.method, url, version.encode())]
     lines += [
-        b"%b: %b\r\n" % header for header in call.headers if header[0] not in (b"connection", b"upgrade")
+        b"%b: %b\r\n" % header for header in head.headers if header[0] not in (b"connection", b"upgrade")
     ]
-    return b"".join((*lines, b"\r\n" if call.is_kept else b"connection: close\r\n\r\n"))
+    return b"".join((*lines, b"\r\n" if head.is_kept else b"connection: close\r\n\r\n"))
 
 
 def response_head(status: int, headers: Iterable[tuple[bytes, bytes]], own: bytes) -> bytes:

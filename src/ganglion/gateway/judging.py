@@ -39,11 +39,11 @@ def identify(errand: Errand, gatekeeper: Gatekeeper) -> None:
     access = errand.route.access
     if access == "public":
         return
-    identity = errand.identity = gatekeeper.identify(presented_key(errand.call.named))
+    identity = errand.identity = gatekeeper.identify(presented_key(errand.call.head.named))
     role = "user" if access == "key" else access
     if identity.role not in ("admin", role):
         raise NotAllowed("This key may not do that.", hint=f"It takes a key of role {role}.")
-    if errand.call.is_socket and (identity.is_limited or identity.models is not None):
+    if errand.call.head.is_socket and (identity.is_limited or identity.models is not None):
         # What is asked inside a socket is neither counted nor judged by name here.
         raise NotAllowed("This key has limits, and may not open sockets.", hint="POST to /v1/responses.")
 
@@ -51,9 +51,10 @@ def identify(errand: Errand, gatekeeper: Gatekeeper) -> None:
 def understand(errand: Errand, quarantine: Quarantine) -> Peeked:
     """Read what is asked; raises InvalidJson, MissingParameter, NotAllowed, RequestQuarantined."""
     call, route, identity = errand.call, errand.route, errand.identity
+    head = call.head
     assert route.wire is not None
-    if call.method == b"GET":
-        peeked = peek_query(call.target.query)
+    if head.method == b"GET":
+        peeked = peek_query(head.target.query)
     else:
         peeked = peek(route.wire, call.body, generates=route.generates)
     errand.peeked = peeked
@@ -66,6 +67,6 @@ def understand(errand: Errand, quarantine: Quarantine) -> Peeked:
         raise NotAllowed(f"This key may not ask for the model {peeked.model[:200]!r}.", param="model")
     if peeked.parts:
         errand.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
-    if quarantine.holds(identity.tenant, call.target.path, call.body):
+    if quarantine.holds(identity.tenant, head.target.path, call.body):
         raise RequestQuarantined(TOOK_DOWN)
     return peeked

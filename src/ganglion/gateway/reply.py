@@ -36,11 +36,11 @@ class Reply:
         self._front = front
         self._connection = connection
         self._errand = errand
-        self._is_bare = errand.call.method == b"HEAD"
+        self._is_bare = errand.call.head.method == b"HEAD"
         self._is_chunked = False
         self.began_s = perf_counter()
         self.has_begun = False
-        self.is_kept = errand.call.is_kept
+        self.is_kept = errand.call.head.is_kept
         """Whether the connection may carry another request after this one."""
         self.status = 0
 
@@ -103,7 +103,7 @@ class Reply:
 
     def allow(self) -> None:
         """Tell a browser that its page may ask."""
-        asked = self._errand.call.named.get(b"access-control-request-headers", b"")
+        asked = self._errand.call.head.named.get(b"access-control-request-headers", b"")
         lines = (
             b"access-control-allow-methods: GET, HEAD, POST, DELETE\r\n"
             b"access-control-allow-headers: %b\r\naccess-control-max-age: 600\r\n" % asked
@@ -114,10 +114,10 @@ class Reply:
     @property
     def is_preflight(self) -> bool:
         """Whether a page of a configured origin asks whether it may ask."""
-        call = self._errand.call
+        head = self._errand.call.head
         return (
-            call.method == b"OPTIONS"
-            and b"access-control-request-method" in call.named
+            head.method == b"OPTIONS"
+            and b"access-control-request-method" in head.named
             and bool(self._cors())
         )
 
@@ -133,7 +133,7 @@ class Reply:
         length = heads.header_of(attempt.headers, b"content-length")
         if length is not None and attempt.stream is not None and not attempt.stream.has_events:
             framing = b"content-length: %b\r\n" % length
-        elif self._errand.call.is_old:
+        elif self._errand.call.head.is_old:
             framing, self.is_kept = b"", False
         else:
             framing, self._is_chunked = b"transfer-encoding: chunked\r\n", True
@@ -149,7 +149,7 @@ class Reply:
         lines = self._names() + framing
         if not self.is_kept:
             return lines + b"connection: close\r\n"
-        return lines + b"connection: keep-alive\r\n" if self._errand.call.is_old else lines
+        return lines + b"connection: keep-alive\r\n" if self._errand.call.head.is_old else lines
 
     def _names(self) -> bytes:
         # Anthropic's SDKs look for the id under the second name.
@@ -159,7 +159,7 @@ class Reply:
 
     def _cors(self) -> bytes:
         """What lets a configured page read the answer; empty for any other."""
-        origin = self._errand.call.named.get(b"origin")
+        origin = self._errand.call.head.named.get(b"origin")
         known = self._front.settings.cors_origins
         if origin is None or not ("*" in known or origin.decode("latin-1").lower().rstrip("/") in known):
             return b""

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec.structs import replace
+
 if TYPE_CHECKING:
     from ganglion.gateway.call import Call
 
@@ -70,9 +72,11 @@ class Tracing:
 
 def traced(tracing: Tracing, call: "Call") -> Span:
     """A span of this request; whoever it is put to hears of the span instead of the client's."""
-    path = call.target.path.decode("latin-1")[:MAX_PATH_CHARS]
-    span = tracing.span_of(call.method.decode(), path, call.headers)
-    call.headers = [*(header for header in call.headers if header[0] not in HEADERS), *span.headers]
+    head = call.head
+    path = head.target.path.decode("latin-1")[:MAX_PATH_CHARS]
+    span = tracing.span_of(head.method.decode(), path, head.headers)
+    headers = [*(header for header in head.headers if header[0] not in HEADERS), *span.headers]
+    call.head = replace(head, headers=headers, to_ours=None, to_foreign=None)
     return span
 
 
