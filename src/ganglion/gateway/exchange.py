@@ -129,7 +129,10 @@ class Exchange:
             self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
             return
         peeked = understand(errand, front.quarantine)
-        self._admit(Wanted(peeked.model, peeked.tokens))
+        if peeked.is_background:
+            self._place()
+        else:
+            self._admit(Wanted(peeked.model, peeked.tokens))
 
     def _admit(self, wanted: Wanted) -> None:
         self._admission = self._front.gatekeeper.admit_now(self._errand.identity, wanted)

@@ -43,9 +43,6 @@ def identify(errand: Errand, gatekeeper: Gatekeeper) -> None:
     role = "user" if access == "key" else access
     if identity.role not in ("admin", role):
         raise NotAllowed("This key may not do that.", hint=f"It takes a key of role {role}.")
-    if errand.call.head.is_socket and (identity.is_limited or identity.models is not None):
-        # What is asked inside a socket is neither counted nor judged by name here.
-        raise NotAllowed("This key has limits, and may not open sockets.", hint="POST to /v1/responses.")
 
 
 def understand(errand: Errand, quarantine: Quarantine) -> Peeked:

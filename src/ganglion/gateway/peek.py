@@ -36,6 +36,8 @@ class Peeked(Struct, gc=False):
     """A bound on what the answer and its prompt will take."""
     parts: tuple[Part, ...] = ()
     """What names its conversation; empty for none."""
+    is_background: bool = False
+    """Whether it runs on after the client has its answer, and is counted where it runs."""
 
 
 _ABSENT = Raw()
@@ -97,6 +99,7 @@ class _Responses(Struct):
     previous_response_id: str | None = None
     conversation: Raw = _ABSENT
     prompt_cache_key: str | None = None
+    background: bool | None = None
 
 
 class _Ollama(Struct):
@@ -175,6 +178,7 @@ def _responses(asked: _Responses) -> Peeked:
         False,
         _bound(asked.max_output_tokens),
         _responses_parts(asked),
+        bool(asked.background),
     )
 
 

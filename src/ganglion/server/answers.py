@@ -13,7 +13,7 @@ from typing import Self
 
 from ganglion.core.engine import Engine
 from ganglion.core.errors import EngineFailed
-from ganglion.core.events import Event, Failed, Finished
+from ganglion.core.events import Event, Failed, Finished, Usage
 from ganglion.core.fold import Answer, fold
 from ganglion.core.request import Request
 from ganglion.gateway.trusted import USAGE
@@ -83,9 +83,13 @@ class Answers:
                 waiting -= isinstance(event, Finished)
         return [fold(of_choice) for of_choice in events]
 
+    def usage(self) -> Usage | None:
+        """What it came to so far, for a gateway that asked for it; None where nothing ran."""
+        return None if self._spent is None else self._spent.total()
+
     def farewell(self) -> list[Comment]:
         """What follows a stream's last frame: the counts, for a gateway that asked for them."""
-        usage = None if self._spent is None else self._spent.total()
+        usage = self.usage()
         return [] if usage is None else [Comment(f"{USAGE.decode()} {encode_usage(usage).decode()}")]
 
     async def _pump(self, choice: int, request: Request) -> None:

@@ -35,6 +35,7 @@ from ganglion.server.drain import Gate
 from ganglion.server.gateway.assembly import Assembly, assembled, inherit, prices_of
 from ganglion.server.gateway.desk import Page, build_desk
 from ganglion.server.gateway.doors import FleetDoors, HealthDoors, nothing_elsewhere
+from ganglion.server.gateway.metering import KeyMeter
 from ganglion.server.gateway.metrics import FleetMetrics
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.gateway.supervisor import supervise
@@ -151,7 +152,7 @@ async def serve(
             server,
             gate,
             doors=_doors(parts, server, gate, settings, colleagues),
-            state=state,
+            state=dataclasses.replace(state, meter=KeyMeter(gatekeeper, front_metrics)),
             metrics=metrics,
             page=_page(own_page, colleagues),
             keys=gatekeeper.keys,

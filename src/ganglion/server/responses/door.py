@@ -36,7 +36,7 @@ class ResponsesDoor:
             if not exchange.call.is_background:
                 await self._answer(exchange, scope, receive, send)
                 return
-            run = await self._runs.start(exchange, place)
+            run = await self._runs.start(exchange, body, place)
         await self._follow(run, scope, receive, send)
 
     async def _answer(self, exchange: Exchange, scope: Scope, receive: Receive, send: Send) -> None:

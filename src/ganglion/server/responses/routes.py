@@ -37,7 +37,7 @@ def responses_routes(ports: Ports, settings: ServerSettings, gate: Gate, state: 
     talks = ConversationDoors(state.store, settings)
     return [
         Route("/v1/responses", ResponsesDoor(ports, settings, gate, desk, runs), methods=["POST"]),
-        WebSocketRoute("/v1/responses", SocketDoor(ports, settings, gate, desk)),
+        WebSocketRoute("/v1/responses", SocketDoor(ports, settings, gate, desk, state.meter)),
         Route("/v1/responses/input_tokens", InputTokensDoor(ports, settings, gate, desk), methods=["POST"]),
         Route("/v1/responses/compact", CompactDoor(ports, settings, gate, desk, state), methods=["POST"]),
         Route("/v1/responses/{id}", _Raw(kept.get), methods=["GET"]),

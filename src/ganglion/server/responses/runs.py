@@ -13,6 +13,7 @@ from ganglion.core.engine import Engine
 from ganglion.core.errors import GanglionError, ServerError, ShuttingDown
 from ganglion.core.events import Failed, Progress
 from ganglion.server.alarm import Alarm
+from ganglion.server.metering import Tab
 from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.truncating import answers_to
 from ganglion.server.settings import ServerSettings
@@ -38,8 +39,9 @@ class Run:
     memory.
     """
 
-    def __init__(self, exchange: Exchange, store: Store) -> None:
+    def __init__(self, exchange: Exchange, store: Store, tab: Tab) -> None:
         self.exchange = exchange
+        self.tab = tab
         self.cancelled = asyncio.Event()
         self.over = asyncio.Event()
         self._store = store
@@ -131,10 +133,11 @@ class Runs:
         """The run of that id, while it runs."""
         return self._runs.get((tenant, response_id))
 
-    async def start(self, exchange: Exchange, place: ExitStack) -> Run:
-        """Keep the response as queued and let it run in its request's place; raises why it cannot be kept."""
+    async def start(self, exchange: Exchange, body: bytes, place: ExitStack) -> Run:
+        """Keep the response as queued and let it run in its request's place; raises why it may not run."""
         assert self._state.store is not None
-        run = Run(exchange, self._state.store)
+        settle = await self._state.meter.admit(exchange.visit, exchange.call.request.model, body)
+        run = Run(exchange, self._state.store, place.enter_context(Tab(settle)))
         run.tell(exchange.projection.feed(Progress("queued", 0, 1)))
         await self._desk.begin(exchange, run.unkept())
         self._runs[exchange.tenant, exchange.id] = run
@@ -184,6 +187,7 @@ class Runs:
         """Tell everything but the end, which is returned."""
         projection = run.exchange.projection
         async with answers_to(run.exchange, self._engine) as answers:
+            run.tab.answers = answers
             with closing(Alarm()) as alarm:
                 while True:
                     frames: list[Frame] = []

@@ -19,6 +19,7 @@ from ganglion.core.events import Failed, Finished, Usage
 from ganglion.server.alarm import Alarm
 from ganglion.server.drain import Gate
 from ganglion.server.http import ReaderStalled, cut, tell
+from ganglion.server.metering import Meter, Tab
 from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import NOTHING_RECENT, Desk, Exchange, remembered
 from ganglion.server.responses.door import is_codex
@@ -37,11 +38,12 @@ _SAID_NOTHING = Finished("stop", Usage(0, 0))
 class SocketDoor:
     """Answers the messages of one connection in turn."""
 
-    def __init__(self, ports: Ports, settings: ServerSettings, gate: Gate, desk: Desk) -> None:
+    def __init__(self, ports: Ports, settings: ServerSettings, gate: Gate, desk: Desk, meter: Meter) -> None:
         self._engine = ports.engine
         self._settings = settings
         self._gate = gate
         self._desk = desk
+        self._meter = meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = WebSocket(scope, receive, send)
@@ -69,14 +71,16 @@ class SocketDoor:
     async def _answer(self, message: bytes, line: "Line", recent: Recent) -> Recent:
         with self._gate.admit():
             create = read_message(message)
-            exchange = await self._desk.open(
-                create.body, visit(line.scope), recent=recent, transport="socket"
-            )
-            async with Keeping(self._desk, exchange) as keeping:
-                await line.while_heard(self._stream(create, exchange, keeping, line))
+            asker = visit(line.scope)
+            exchange = await self._desk.open(create.body, asker, recent=recent, transport="socket")
+            with Tab(await self._meter.admit(asker, exchange.call.request.model, create.body)) as tab:
+                async with Keeping(self._desk, exchange) as keeping:
+                    await line.while_heard(self._stream(create, exchange, keeping, line, tab))
         return {exchange.id: remembered(exchange)}
 
-    async def _stream(self, create: Create, exchange: Exchange, keeping: Keeping, line: "Line") -> None:
+    async def _stream(
+        self, create: Create, exchange: Exchange, keeping: Keeping, line: "Line", tab: Tab
+    ) -> None:
         projection = exchange.projection
         if not create.is_generated:
             await keeping.begun()
@@ -85,6 +89,7 @@ class SocketDoor:
         try:
             with closing(Alarm()) as alarm:
                 async with answers_to(exchange, self._engine) as answers:
+                    tab.answers = answers
                     await tell(answers, projection, line, self._settings, alarm=alarm, keeping=keeping)
         except ContextLengthExceeded as error:
             if not is_codex(line.scope):
