@@ -1,6 +1,7 @@
 """Tools, formats and state on the embedded model: what a grammar promises, a small model keeps."""
 
 import json
+from collections.abc import Iterator
 
 import anthropic
 import jsonschema_rs
@@ -31,8 +32,9 @@ def functions() -> list:
 
 
 @pytest.fixture
-def client(node: Node) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{node.url}/v1", api_key="none", max_retries=0, timeout=90)
+def client(node: Node) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{node.url}/v1", api_key="none", max_retries=0, timeout=90) as client:
+        yield client
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -47,6 +47,20 @@ async def heard(connection: Any) -> Any:
     raise AssertionError("it ended without a word")
 
 
+async def leave_one_running(gateway: Running) -> None:
+    """Ask for an endless answer in the background, and cancel it when something was said."""
+    async with sdk(gateway, "free") as client:
+        words = "!echo unbounded delay=0.01\nx"
+        endless = await client.responses.create(**MODEL, input=words, background=True, stream=True)
+        async for event in endless:
+            if event.type == "response.created":
+                named = event.response.id
+            if event.type == "response.output_text.delta":
+                break
+        await endless.close()
+        assert (await client.responses.cancel(named)).status == "cancelled"
+
+
 @pytest.mark.timeout(120)
 async def test_a_response_in_the_background_takes_of_its_keys_limits(tmp_path: Path) -> None:
     storage = await keyed(tmp_path, few={"requests_per_minute": 2}, free={})
@@ -66,17 +80,7 @@ async def test_a_response_in_the_background_takes_of_its_keys_limits(tmp_path: P
             await client.responses.create(**MODEL, input="seven")
         bad = {"model": "echo", "input": "x", "background": True, "temperature": "hot"}
         assert (await gateway.http.post("/v1/responses", json=bad, headers=shown("free"))).status_code == 400
-        endless = await sdk(gateway, "free").responses.create(
-            **MODEL, input="!echo unbounded delay=0.01\nx", background=True, stream=True
-        )
-        async for event in endless:
-            if event.type == "response.created":
-                named = event.response.id
-            if event.type == "response.output_text.delta":
-                break
-        await endless.close()
-        cancelled = await gateway.http.post(f"/v1/responses/{named}/cancel", headers=shown("free"))
-        assert cancelled.json()["status"] == "cancelled"
+        await leave_one_running(gateway)
         await until_taken(gateway, "tenant-free", 1)
 
 
