@@ -134,9 +134,10 @@ class Attempt:
 
     def body(self, data: bytes, *, is_end: bool) -> None:
         """For the connection."""
-        self._hearer.heard(self)
         if is_end:
             self.connection = None  # it is free, and may be another's by now
+        else:
+            self._hearer.heard(self)
         if self.stream is None:
             self._hold(data, is_end=is_end)
             return

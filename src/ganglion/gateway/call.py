@@ -23,6 +23,8 @@ class Head(Struct):
     """Names in lower case."""
     named: dict[bytes, bytes]
     """The same by name, the last of each."""
+    key: bytes | None
+    """What the client shows."""
     is_kept: bool = False
     """Whether another request may follow on the connection."""
     is_old: bool = False
@@ -55,8 +57,8 @@ def head_of(
     is_socket: bool = False,
 ) -> Head:
     """A head of these words."""
-    route = route_of(method, target.path)
-    return Head(method, target, route, headers, dict(headers), is_kept, is_old, is_socket)
+    route, named = route_of(method, target.path), dict(headers)
+    return Head(method, target, route, headers, named, presented_key(named), is_kept, is_old, is_socket)
 
 
 def presented_key(named: dict[bytes, bytes]) -> bytes | None:

@@ -208,8 +208,8 @@ class ClientConnection(asyncio.Protocol):
         if is_chunked or length > _LARGE_BYTES:
             front.gatekeeper.identify(presented_key(self._named))
         is_asked = self._named.get(b"expect", b"").lower() == b"100-continue"
-        if is_asked and self.exchange is None and not self._queue and self._transport is not None:
-            self._transport.write(CONTINUE)
+        if is_asked and self.exchange is None and not self._queue:
+            self.write(CONTINUE)
 
     def on_body(self, body: bytes) -> None:
         """For the parser."""
@@ -263,7 +263,7 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send to the client."""
         if self._transport is not None:
-            self._transport.write(data)
+            self.front.outbox.send(self._transport, data)
 
     def finished(self, *, is_kept: bool) -> None:
         """The exchange is over, and all it had to say is written."""
@@ -274,7 +274,7 @@ class ClientConnection(asyncio.Protocol):
         if not is_kept or self._tunnel is not None:
             self._queue.clear()
             self.close()
-        elif not self._is_advancing:
+        elif not self._is_advancing and (self._queue or self._is_in_body or self._is_read_paused):
             self._advance()
 
     def tunnel(self, upstream: UpstreamConnection) -> None:
@@ -294,6 +294,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None or self._closing_since_s is not None:
             return
         self._closing_since_s = self.front.now_s
+        self.front.outbox.flush()
         if self._is_deaf and self._tunnel is None and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -308,6 +309,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut it."""
         if self._transport is not None:
+            self.front.outbox.flush()
             self._transport.abort()
 
     def _advance(self) -> None:

@@ -83,6 +83,7 @@ class Front:
         self.gatekeeper = gatekeeper
         self.loader = loader
         self.pools = pools
+        self.outbox = pools.outbox
         self.desk = desk
         self.admin = admin or desk
         """The desk that operators and joining nodes are led to: another process's where that one leads."""

@@ -5,7 +5,7 @@ from msgspec import Struct
 from ganglion.core.errors import MissingParameter, NotAllowed, RequestQuarantined
 from ganglion.gateway.admission import Gatekeeper, Identity
 from ganglion.gateway.affinity import affinity_of
-from ganglion.gateway.call import Call, presented_key
+from ganglion.gateway.call import Call
 from ganglion.gateway.peek import Peeked, peek, peek_query
 from ganglion.gateway.quarantine import TOOK_DOWN, Quarantine
 from ganglion.gateway.routes import Route
@@ -39,7 +39,7 @@ def identify(errand: Errand, gatekeeper: Gatekeeper) -> None:
     access = errand.route.access
     if access == "public":
         return
-    identity = errand.identity = gatekeeper.identify(presented_key(errand.call.head.named))
+    identity = errand.identity = gatekeeper.identify(errand.call.head.key)
     role = "user" if access == "key" else access
     if identity.role not in ("admin", role):
         raise NotAllowed("This key may not do that.", hint=f"It takes a key of role {role}.")

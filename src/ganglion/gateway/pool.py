@@ -9,6 +9,7 @@ from contextlib import suppress
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.address import Address, parse_address
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.outbox import Outbox
 from ganglion.gateway.upstream import UpstreamConnection
 
 CONNECT_S = 3.0
@@ -29,10 +30,12 @@ class Pool:
         self,
         address: Address,
         *,
+        outbox: Outbox | None = None,
         connect_s: float = CONNECT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = address
+        self._outbox = outbox or Outbox()
         self._connect_s = connect_s
         self._clock = clock
         self._idle: list[UpstreamConnection] = []
@@ -84,7 +87,7 @@ class Pool:
         self._idle.clear()
 
     def _made(self) -> UpstreamConnection:
-        return UpstreamConnection(self._freed)
+        return UpstreamConnection(self._freed, self._outbox)
 
     def _freed(self, connection: UpstreamConnection) -> None:
         if not connection.is_usable:
@@ -105,12 +108,16 @@ class Pools:
     def __init__(self, connect_s: float = CONNECT_S) -> None:
         self._connect_s = connect_s
         self._pools: dict[str, Pool] = {}
+        self.outbox = Outbox()
+        """Of all that is sent by whoever uses these connections."""
 
     def of(self, spec: NodeSpec) -> Pool:
         """The pool of a node; raises InvalidValue where its URL is none."""
         pool = self._pools.get(spec.url)
         if pool is None:
-            pool = self._pools[spec.url] = Pool(parse_address(spec.url), connect_s=self._connect_s)
+            pool = self._pools[spec.url] = Pool(
+                parse_address(spec.url), outbox=self.outbox, connect_s=self._connect_s
+            )
         return pool
 
     def close(self) -> None:

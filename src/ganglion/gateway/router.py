@@ -10,6 +10,7 @@ from ganglion.gateway.routing_table import RoutingTable
 
 REMEMBERED: Final = 16_384
 """Conversations whose last node is remembered, the latest ones."""
+_PLACED: Final = (Chosen, Translated)
 
 
 class Router:
@@ -34,7 +35,7 @@ class Router:
         if not affinity:
             return route(self._table, asked, self._fleet, self._turn)
         decision = route(self._table, asked, self._fleet, self._turn, self._last.get(affinity, ""))
-        if isinstance(decision, Chosen | Translated):
+        if isinstance(decision, _PLACED):
             self._remember(affinity, decision.node.name)
         return decision
 

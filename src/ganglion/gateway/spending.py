@@ -16,6 +16,7 @@ class _Details(Struct, frozen=True):
 
 
 _UNSAID = _Details()
+_NOTHING = Usage(0, 0)
 
 
 class _Counts(Struct):
@@ -66,7 +67,7 @@ def usage_told(told: Told, before: Usage | None = None) -> Usage | None:
     counts = told.usage
     if counts is None and isinstance(told.message, _Message):
         counts = told.message.usage
-    return before if counts is None else _usage(counts, before or Usage(0, 0))
+    return before if counts is None else _usage(counts, before or _NOTHING)
 
 
 def _usage(counts: _Counts, before: Usage) -> Usage:

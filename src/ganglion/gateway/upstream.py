@@ -11,6 +11,8 @@ from typing import Protocol, cast
 
 import httptools
 
+from ganglion.gateway.outbox import Outbox
+
 MAX_HEAD_BYTES = 64 * 2**10
 
 Headers = list[tuple[bytes, bytes]]
@@ -35,8 +37,9 @@ class Sink(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """A connection that is kept open between requests; `on_idle` hears when it is free, or gone."""
 
-    def __init__(self, on_idle: Callable[["UpstreamConnection"], None]) -> None:
+    def __init__(self, on_idle: Callable[["UpstreamConnection"], None], outbox: Outbox) -> None:
         self._on_idle = on_idle
+        self._outbox = outbox
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         # What the parser calls for each chunk: the list itself, since a burst has a hundred of them.
@@ -55,7 +58,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._headers: Headers = []
         self._head_bytes = 0
         self._has_head = False
-        self._is_framed = False
         self._is_over = False
         self._is_kept = False
         self._is_bodiless = False
@@ -80,12 +82,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self._is_bodiless = data.startswith(b"HEAD ")
         self.requests += 1
-        self._transport.write(data)
+        self._outbox.send(self._transport, data)
 
     def write(self, data: bytes) -> None:
         """More bytes of what was upgraded to another protocol."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
+        if self._transport is not None:
+            self._outbox.send(self._transport, data)
 
     def pause(self) -> None:
         """Read no more until `resume`: whoever the response is for does not keep up."""
@@ -124,11 +126,17 @@ class UpstreamConnection(asyncio.Protocol):
         self._transport = None
         if sink is not None:
             # A body without a length ends with its connection; any other was cut.
-            if exc is None and self._has_head and not self._is_framed and not self._is_tunnel:
+            if exc is None and self._has_head and not self._is_framed() and not self._is_tunnel:
                 sink.body(b"", is_end=True)
             else:
                 sink.lost(exc)
         self._on_idle(self)
+
+    def _is_framed(self) -> bool:
+        """Whether the response says itself where it ends."""
+        if self._parser.get_status_code() in (204, 304):
+            return True
+        return any(name in (b"content-length", b"transfer-encoding") for name, _ in self._headers)
 
     def data_received(self, data: bytes) -> None:
         if self._is_tunnel:
@@ -193,10 +201,7 @@ class UpstreamConnection(asyncio.Protocol):
         """For the parser."""
         if self._has_head:  # a trailer, whose time is over
             return
-        name = name.lower()
-        if name in (b"content-length", b"transfer-encoding"):
-            self._is_framed = True
-        self._headers.append((name, value))
+        self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
         """For the parser."""
@@ -204,8 +209,6 @@ class UpstreamConnection(asyncio.Protocol):
         if self._has_head or (100 <= status < 200 and status != 101):
             return
         self._has_head = True
-        if status in (204, 304):
-            self._is_framed = True
         if self._sink is not None:
             self._sink.head(status, self._headers)
         # The parser cannot know that the length tells of a body that stays away.
@@ -219,5 +222,4 @@ class UpstreamConnection(asyncio.Protocol):
             self._is_kept = self._parser.should_keep_alive()  # which it forgets when this returns
         elif not self._has_head:  # 100 Continue and its like: the response itself is still to come
             self._headers = []
-            self._is_framed = False
             self._parts.clear()

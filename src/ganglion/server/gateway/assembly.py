@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from ganglion.core.engine import ModelState
 from ganglion.gateway.catalogue import Catalogue, CatalogueModel
@@ -24,6 +25,9 @@ from ganglion.gateway.scaler import Scaler
 from ganglion.gateway.shared import Shared
 from ganglion.registry.names import fold
 from ganglion.server.gateway.settings import GatewaySettings
+
+PRICES = 1024
+"""Names whose price is remembered: each answer asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +170,7 @@ def _source_of(model: CatalogueModel, catalogue: Catalogue) -> tuple[str, ...]:
 def prices_of(catalogue: Catalogue) -> Callable[[str], Price | None]:
     """What a model's tokens cost, by any of its names; None where nobody said."""
 
+    @lru_cache(maxsize=PRICES)
     def price(name: str) -> Price | None:
         model = catalogue.by_id.get(name) or catalogue.by_alias.get(fold(name))
         if model is None or model.cost is None:
