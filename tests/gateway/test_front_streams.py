@@ -13,7 +13,7 @@ from ganglion.gateway.streams import MAX_EVENT_BYTES, ForeignEvents, Lines, OurE
 
 OURS = (
     b'data: {"a":"x\\n\\n: x-ganglion-usage {\\"prompt_tokens\\":1}"}\n\n: keep-alive\n\n'
-    b"event: message_stop\ndata: {}\n\ndata: [DONE]\n\n"
+    b'data: {"b":1}\n\ndata: [DONE]\n\n'
 )
 COMMENT = b': x-ganglion-usage {"prompt_tokens":5,"completion_tokens":2,"cached_tokens":3}\n\n'
 CONTENT = b'data: {"choices":[{"delta":{"content":"\\"usage\\":{"}}],"usage":null}\n\n'
@@ -71,7 +71,7 @@ def test_a_strangers_count_is_taken_out_only_where_nobody_asked(
 def test_a_strangers_messages_are_counted_at_any_split(places: list[int]) -> None:
     stream = ForeignEvents("messages", takes_usage=False)
     assert passed(stream, split(ANTHROPIC, places)) == ANTHROPIC
-    assert stream.usage == Usage(10, 8, 6) and stream.is_finished
+    assert stream.usage == Usage(10, 8, 6) and stream.is_finished and stream.events == 3
 
 
 @given(PLACES)

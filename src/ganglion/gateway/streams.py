@@ -28,7 +28,6 @@ class Passing(Protocol):
 
     usage: Usage | None
     """As far as it was told."""
-    events: int
     has_events: bool
     """Whether an error can be told in its middle."""
 
@@ -38,6 +37,11 @@ class Passing(Protocol):
 
     def end(self) -> bytes:
         """What is left at the end."""
+        ...
+
+    @property
+    def events(self) -> int:
+        """How many passed so far."""
         ...
 
     @property
@@ -90,15 +94,22 @@ def _end_of_events(data: bytes) -> int:
 class _Events:
     """Whole server-sent events; what is done with them is for those below."""
 
-    __slots__ = ("_ends", "_held", "_tail", "events", "usage")
+    __slots__ = ("_ends", "_held", "_lines", "_lines_each", "_tail", "usage")
     has_events = True
 
     def __init__(self, words: Words) -> None:
         self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
+        # Whether events have names or not, a blank line is behind each. Lines are counted, since looking for
+        # the blank ones took a third of the time of a burst.
+        self._lines_each = 2 if words == "openai" else 3
+        self._lines = 0
         self._held = _Whole()
         self._tail = b""
         self.usage: Usage | None = None
-        self.events = 0
+
+    @property
+    def events(self) -> int:
+        return -(-self._lines // self._lines_each)
 
     def feed(self, data: bytes) -> bytes:
         if not data:
@@ -115,7 +126,7 @@ class _Events:
             if not end:
                 return b""
             data = data[:end]
-        self.events += data.count(b"\n\n") or 1
+        self._lines += data.count(b"\n")
         return self._read(data)
 
     def end(self) -> bytes:
@@ -156,7 +167,7 @@ class OurEvents(_Events):
             self.usage = parse_usage(data[start + len(_COMMENT) : -2])
         except InvalidRequest:
             return data
-        self.events -= 1
+        self._lines -= 2
         return data[:start]
 
     @property
