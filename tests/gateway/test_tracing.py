@@ -13,7 +13,7 @@ from ganglion.gateway import tracing
 from ganglion.gateway.call import Call, head_of
 from ganglion.gateway.routes import parse_target
 from ganglion.gateway.tracing import Tracing, traced, tracing_of
-from ganglion.server.gateway import run
+from ganglion.server.gateway import house
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = (b"traceparent", f"00-{TRACE_ID}-00f067aa0ba902b7-01".encode())
@@ -123,7 +123,7 @@ def test_a_node_hears_of_the_span_in_place_of_the_clients() -> None:
 async def test_each_request_of_a_gateway_is_a_span_that_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opentelemetry.trace")
     tracer = PlayedTracer()
-    monkeypatch.setattr(run, "tracing_of", lambda is_asked: Tracing(tracer))
+    monkeypatch.setattr(house, "tracing_of", lambda is_asked: Tracing(tracer))
     ask = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     async with fleet() as gateway:
         tracer.spans.clear()

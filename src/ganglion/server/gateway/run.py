@@ -9,48 +9,25 @@ import contextlib
 import dataclasses
 import gc
 import logging
-import secrets
 import ssl
-import tempfile
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
-from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import uvloop
-from starlette.routing import BaseRoute
 
-from ganglion.core.errors import GanglionError
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.following import Follower
-from ganglion.gateway.front import Front, FrontSettings
-from ganglion.gateway.gatekeeper import KeyGatekeeper
-from ganglion.gateway.gateway_metrics import GatewayMetrics
-from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.tracing import tracing_of
+from ganglion.gateway.front import Front
 from ganglion.server.app_server import BACKLOG
-from ganglion.server.bind import InsecureBind, StartRefused, bind, grpc_port_of, url_of
+from ganglion.server.bind import StartRefused, bind, url_of
 from ganglion.server.drain import Gate
-from ganglion.server.gateway.assembly import Assembly, assembled, inherit, prices_of
-from ganglion.server.gateway.desk import Page, build_desk
-from ganglion.server.gateway.doors import FleetDoors, HealthDoors, nothing_elsewhere
-from ganglion.server.gateway.metering import KeyMeter
-from ganglion.server.gateway.metrics import FleetMetrics
+from ganglion.server.gateway.house import built
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.gateway.supervisor import supervise
-from ganglion.server.gateway.unix_socket import served
-from ganglion.server.gateway.worker import LEADER, Colleagues, Worker
+from ganglion.server.gateway.worker import Worker
 from ganglion.server.gateway.worker_channel import Ready, obeying, say
-from ganglion.server.gateway.worker_door import WorkerDoor
-from ganglion.server.gateway.worker_pages import merged
-from ganglion.server.metrics import Metrics
-from ganglion.server.origin import OriginRules, is_loopback
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import Shutdown, first_of, signals
-from ganglion.server.state import State
-from ganglion.server.storage import opened
-from ganglion.store.opening import MEMORY, open_access
 
 if TYPE_CHECKING:
     from ganglion.server.relay.door import RelayDoor
@@ -58,14 +35,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger("ganglion.gateway")
 
 COLLECTING: Final = (20_000, 20, 50)
-_KNOWN_HOSTS: Final = 256
-"""Names by which clients call a gateway: a few, and parsing one costs more than all else about a head."""
 FIRST_WORDS_S: Final = 2.0
 """How long a start waits for nodes that do not answer."""
-LAST_WORDS_S: Final = 2.0
-"""For streams to send why they end, and for connections to close."""
 HASTY_WORDS_S: Final = 0.5
-"""The same after a second signal."""
+"""For sessions that still run when everything else has ended."""
 
 OnListening = Callable[[str, str | None], None]
 """Is told the URL, and the address of gRPC where there is one."""
@@ -112,83 +85,23 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bind(settings.server)) if worker is None else worker.listener
         server = dataclasses.replace(settings.server, port=listener.getsockname()[1])
-        gatekeeper = await stack.enter_async_context(_gatekeeper(settings))
-        _check_bind(server, gatekeeper)
-        state = (
-            State() if settings.storage is None else await stack.enter_async_context(opened(settings.storage))
-        )
-        is_leading = worker is None or worker.is_leader
-        parts = assembled(settings, None if worker is None or is_leading else worker.door(LEADER))
-        stack.callback(parts.pools.close)
-        stack.push_async_callback(parts.loader.close)
-        colleagues = None if worker is None else Colleagues(worker, parts.outbound)
-        if colleagues is not None and is_leading:
-            inherit(parts, await colleagues.legacy())
-        gate = Gate(server.max_in_flight)
-        metrics, front_metrics = Metrics(), GatewayMetrics()
-        relay: RelayDoor | None = None
-        if server.has_grpc and is_leading:
-            # Named as text: no fork may hold gRPC, and who serves no sessions spares a fifth of the memory.
-            relay = import_module("ganglion.server.relay.door").RelayDoor(
-                dataclasses.replace(server, grpc_port=grpc_port_of(settings.server, server.port)),
-                fleet=parts.fleet,
-                chooser=parts.router,
-                gatekeeper=gatekeeper,
-                loader=parts.loader,
-                secret=await _relay_secret(state),
-                metrics=metrics,
-            )
+        house = await built(settings, server, worker, stack)
+        relay = await house.relay()
+        if relay is not None:
             stack.push_async_callback(relay.close, HASTY_WORDS_S)
-            server = dataclasses.replace(server, grpc_port=relay.address.port)
-        fleet_metrics = FleetMetrics(
-            front_metrics, parts.fleet if is_leading else None, gatekeeper.usage_counts
-        )
-
-        async def own_page() -> bytes:
-            return await fleet_metrics.page() + await metrics.page(())
-
-        app = build_desk(
-            parts.engine,
-            server,
-            gate,
-            doors=_doors(parts, server, gate, settings, colleagues),
-            state=dataclasses.replace(state, meter=KeyMeter(gatekeeper, front_metrics)),
-            metrics=metrics,
-            page=_page(own_page, colleagues),
-            keys=gatekeeper.keys,
-        )
-        if worker is not None:
-            door = WorkerDoor(
-                parts.fleet, parts.loader, gate, parts.quarantine, poke=parts.poke, page=own_page
+            house = dataclasses.replace(
+                house, server=dataclasses.replace(server, grpc_port=relay.address.port)
             )
-            if is_leading:
-                door.spread_poison()
-            await stack.enter_async_context(served(door.app(), server, worker.door_path(worker.place)))
-            stack.callback(door.close)
-        place = _desk_path(stack, worker)
-        await stack.enter_async_context(served(app, server, place))
-        front = Front(
-            _front_settings(settings, server, worker),
-            fleet=parts.fleet,
-            chooser=parts.router,
-            gatekeeper=gatekeeper,
-            loader=parts.loader,
-            pools=parts.pools,
-            desk=NodeSpec("desk", f"unix://{place}"),
-            metrics=front_metrics,
-            poke=parts.poke,
-            admin=None if worker is None or is_leading else worker.leading_desk,
-            quarantine=parts.quarantine,
-        )
+        front = house.front(await house.open_desk(stack))
         stack.push_async_callback(front.close)
         stack.enter_context(signals(shutdown) if worker is None else obeying(worker.channel, shutdown))
-        await stack.enter_async_context(_running(*parts.works()))
-        if is_leading:
-            await _first_words(parts.fleet)
+        await stack.enter_async_context(_running(*house.parts.works()))
+        if isinstance(house.parts.loader, Follower):
+            await _first_word(house.parts.loader, shutdown)
+        else:
+            await _first_words(house.parts.fleet)
         if relay is not None:
             await relay.open()
-        if isinstance(parts.loader, Follower):
-            await _first_word(parts.loader, shutdown)
         doorway = await asyncio.get_running_loop().create_server(
             front.connection, sock=listener, ssl=_tls(server), backlog=BACKLOG
         )
@@ -196,7 +109,7 @@ async def serve(
         if on_listening is not None:
             on_listening(url_of(listener, server), None if relay is None else str(relay.address))
         await shutdown.drain.wait()
-        await _drain(front, relay, gate, shutdown, server.drain_timeout_s)
+        await _drain(front, relay, house.gate, shutdown, server.drain_timeout_s)
 
 
 async def _first_words(fleet: Fleet) -> None:
@@ -213,17 +126,6 @@ async def _first_words(fleet: Fleet) -> None:
         deafen()
 
 
-async def _relay_secret(state: State) -> bytes:
-    return secrets.token_bytes(32) if state.store is None else await state.store.secret("relay")
-
-
-def _desk_path(stack: contextlib.AsyncExitStack, worker: Worker | None) -> Path:
-    """Where only this user gets in."""
-    if worker is not None:
-        return worker.desk_path(worker.place)
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ganglion-"))) / "desk"
-
-
 async def _first_word(follower: Follower, shutdown: Shutdown) -> None:
     """Wait until the leader has said who is there, or nobody needs to know any more."""
     heard = asyncio.create_task(follower.heard())
@@ -232,98 +134,6 @@ async def _first_word(follower: Follower, shutdown: Shutdown) -> None:
     for task in (heard, leaving):
         task.cancel()
     await asyncio.gather(heard, leaving, return_exceptions=True)
-
-
-def _page(own: Page, colleagues: Colleagues | None) -> Page:
-    """What `/metrics` answers: of every worker, where there are several."""
-    if colleagues is None:
-        return own
-
-    async def every() -> bytes:
-        return merged({LEADER: await own(), **await colleagues.pages()})
-
-    return every
-
-
-@contextlib.asynccontextmanager
-async def _gatekeeper(settings: GatewaySettings) -> AsyncGenerator[KeyGatekeeper, None]:
-    access = await open_access(MEMORY if settings.storage is None else settings.storage.place)
-    try:
-        gatekeeper = KeyGatekeeper(access, settings.server.api_keys, prices_of(settings.catalogue))
-        await gatekeeper.start()
-        try:
-            yield gatekeeper
-        finally:
-            await gatekeeper.close()
-    finally:
-        await access.close()
-
-
-def _check_bind(server: ServerSettings, gatekeeper: KeyGatekeeper) -> None:
-    if gatekeeper.keys.is_open and not is_loopback(server.host):
-        raise InsecureBind(
-            f"{server.host} can be reached from other machines and there is no key.",
-            hint="Make one with ganglion keys create, set one with --api-key, or bind 127.0.0.1.",
-        )
-
-
-def _doors(
-    parts: Assembly,
-    server: ServerSettings,
-    gate: Gate,
-    settings: GatewaySettings,
-    colleagues: Colleagues | None,
-) -> list[BaseRoute]:
-    promised = frozenset(model.id for model in settings.catalogue.models)
-    doors = HealthDoors(parts.fleet, parts.router, gate, promised, time.monotonic()).routes()
-    if parts.lead is not None:
-        fleet_doors = FleetDoors(
-            fleet=parts.fleet,
-            chooser=parts.router,
-            membership=parts.lead.membership,
-            loader=parts.lead.loader,
-            poke=parts.poke,
-            settings=server,
-            promised=promised,
-            elsewhere=nothing_elsewhere if colleagues is None else colleagues.in_flight,
-        )
-        doors += fleet_doors.routes()
-    return doors
-
-
-def _front_settings(
-    settings: GatewaySettings, server: ServerSettings, worker: Worker | None
-) -> FrontSettings:
-    rules = OriginRules(
-        is_loopback_bind=is_loopback(server.host),
-        allowed_hosts=server.allowed_hosts,
-        cors_origins=server.cors_origins,
-    )
-
-    known: set[bytes | None] = set()
-
-    def guard(host: bytes | None, origin: bytes | None, is_safe: bool) -> GanglionError | None:
-        if origin is None and host in known:
-            return None
-        refusal = rules.refusal(
-            [] if host is None else [host], [] if origin is None else [origin], is_safe=is_safe
-        )
-        if refusal is None and host is not None and len(known) < _KNOWN_HOSTS:
-            known.add(host)
-        return refusal
-
-    return FrontSettings(
-        max_body_bytes=server.max_body_bytes,
-        first_byte_s=settings.first_byte_s,
-        idle_s=settings.idle_s,
-        stall_s=server.stalled_reader_s,
-        guard=guard,
-        cors_origins=rules.cors_origins,
-        log=settings.request_log,
-        is_json_log=settings.is_json_log,
-        worker=None if worker is None else worker.place,
-        tracing=tracing_of(is_asked=settings.has_tracing),
-    )
 
 
 def _tls(server: ServerSettings) -> ssl.SSLContext | None:
