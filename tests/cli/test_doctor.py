@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.ports import two_ports
 
 GANGLION = (sys.executable, "-m", "ganglion.cli.main")
 OK, FAILED = 0, 1
@@ -21,12 +22,10 @@ def environment(tmp_path: Path) -> dict[str, str]:
     """A home of its own and a free port, so that what else runs here is no finding."""
     hidden = ("GANGLION_", "HF_", "HUGGING")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
     return {
         **kept,
         "GANGLION_HOME": str(tmp_path / "home"),
-        "GANGLION_SERVER__PORT": str(port),
+        "GANGLION_SERVER__PORT": str(two_ports()),
         "HF_HOME": str(tmp_path / "hub"),
         "COLUMNS": "100",
         "NO_COLOR": "1",

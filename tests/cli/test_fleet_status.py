@@ -4,7 +4,6 @@ import json
 import os
 import pty
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 from commands import GANGLION, data, eventually, fresh_environment, refusal, run
 from played_gateway import KEY, PlayedGateway, fleet, node, playing
+from tests.ports import free_port
 
 from ganglion.cli.fleet_view import MODELS_SHOWN, view
 from ganglion.wire.fleet import ReplicaState
@@ -196,8 +196,7 @@ def test_errors_say_what_to_do(gateway: tuple[PlayedGateway, str], tmp_path: Pat
     error, hint = refusal(environment, "fleet", "status", "--api-key", "wrong")
     assert "key" in error
     assert "GANGLION_API_KEY" in hint
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        nobody = f"http://127.0.0.1:{free.getsockname()[1]}"
+    nobody = f"http://127.0.0.1:{free_port()}"
     error, hint = refusal(environment, "fleet", "status", "--gateway", nobody)
     assert error == f"error: No gateway at {nobody}: Connection refused."
     assert "ganglion gateway" in hint

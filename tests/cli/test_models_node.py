@@ -4,7 +4,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import GANGLION, data, fresh_environment, in_terminal, refusal, run
+from tests.ports import free_port
 
 from ganglion.registry.embedded import SMOLLM2, find
 from hub_server import Fault, HubServer
@@ -76,8 +76,7 @@ def test_models_come_and_go(tmp_path: Path) -> None:
 
 def test_a_node_that_is_not_there_is_a_clear_error(tmp_path: Path) -> None:
     environment = fresh_environment(tmp_path)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     for command in (("ps",), ("load", "smollm2"), ("unload", "smollm2")):
         error, hint = refusal(environment, "models", *command, "--url", url)
         assert error == f"error: No node at {url}: Connection refused."

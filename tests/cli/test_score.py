@@ -5,7 +5,6 @@ import math
 import os
 import pty
 import re
-import socket
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from commands import GANGLION, data, fresh_environment, refusal, run
+from tests.ports import free_port
 
 from ganglion.cli.shades import legend, shade_of, visible
 
@@ -137,8 +137,7 @@ def test_what_is_wrong_is_said(environment: Environment, tmp_path: Path) -> None
         assert done.returncode == 2
         assert words in done.stderr
         assert "Traceback" not in done.stderr
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    url = f"http://127.0.0.1:{free_port()}"
     assert f"No node at {url}" in refusal(environment, "score", "x", "--node", url)[0]
 
 

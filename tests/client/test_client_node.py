@@ -1,6 +1,5 @@
 """The client against real nodes: the echo for the protocol, the embedded model for what is true of it."""
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 from both import KINDS, AnyClient, Kind, done, every, some
 from tests.door.node import MODEL, Node, running_node
+from tests.ports import free_port
 
 from ganglion.client import (
     AsyncClient,
@@ -36,10 +36,7 @@ def client_of(grpc_address: str, kind: Kind, **options: str | float) -> AnyClien
 @contextmanager
 def serving(home: Path, *flags: str, port: int = 0) -> Iterator[tuple[Node, str]]:
     """A node, and where its gRPC door is."""
-    if not port:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+    port = port or free_port()
     with running_node(home, "--grpc-port", str(port), *flags) as node:
         yield node, f"127.0.0.1:{port}"
 

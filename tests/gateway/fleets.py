@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import psutil
 from tests.gateway.asking_fleets import Said, ask
+from tests.ports import free_port
 
 SOAK = max(1, int(os.environ.get("GANGLION_SOAK", "1")))
 """How many times as much as in the suite; 25 makes 500 kills of 20."""
@@ -27,17 +27,6 @@ NODE_KEY = "between-us"
 QUICK = "[gateway]\npoll_s = 0.1\n"
 """So that a node that is back is known to be."""
 ROOT = Path(__file__).parents[2]
-
-
-def free_port() -> int:
-    """A port that nothing listens on, below those that the system gives to clients."""
-    for _ in range(200):
-        port = 10_000 + int.from_bytes(os.urandom(2)) % 20_000
-        with socket.socket() as tried, suppress(OSError):
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("no port is free")
 
 
 async def eventually(

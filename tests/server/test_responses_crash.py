@@ -5,7 +5,6 @@ import json
 import os
 import random
 import signal
-import socket
 import sqlite3
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 from responding import Asking, ask, text_of
+from tests.ports import free_port
 
 from disks import mounted, why_no_mounts
 from ganglion.server.storage import Storage
@@ -33,8 +33,7 @@ class Nursery:
     def __init__(self, process: asyncio.subprocess.Process, home: Path) -> None:
         self._process = process
         self._home = home
-        with closing(socket.create_server(("127.0.0.1", 0))) as found:
-            self._port = found.getsockname()[1]
+        self._port = free_port()
         self.url = f"http://127.0.0.1:{self._port}"
 
     async def start(self) -> int:
