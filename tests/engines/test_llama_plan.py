@@ -80,7 +80,7 @@ def test_deterministic_lanes_give_every_sequence_a_whole_context_of_its_own(cont
 @pytest.mark.parametrize(("context", "kv_tokens"), [(512, 512), (512, 1024), (700, 5000), (4096, 4096)])
 def test_a_pool_too_small_to_divide_is_shared_by_all(context, kv_tokens):
     (lane,) = planned(context=context, kv_tokens=kv_tokens, parallel=8).lanes
-    assert (lane.is_shared, lane.slots) == (True, 8)
+    assert (lane.is_shared, lane.slots) == (True, 16), "as many idle ones beside those that run"
     assert 0 <= lane.cells - kv_tokens < CELL_STEP
 
 

@@ -1,5 +1,6 @@
 """The count of shared cells, against lists of cells that are really there."""
 
+from collections import Counter
 from itertools import count
 
 from hypothesis import given
@@ -38,6 +39,9 @@ def test_used_is_the_number_of_distinct_cells_whatever_the_order(operations):
                 slots[slot] = slots[slot][:length]
         assert subject.used == len({cell for cells in slots.values() for cell in cells})
         assert all(subject.length(slot) == len(cells) for slot, cells in slots.items())
+        seen = Counter(cell for cells in slots.values() for cell in cells)
+        for slot, cells in slots.items():
+            assert subject.alone(slot) == sum(seen[cell] == 1 for cell in cells)
 
 
 def test_a_cell_is_free_only_when_the_last_who_sees_it_lets_go():

@@ -66,3 +66,16 @@ def test_a_tiny_step_teaches_nothing():
     before = pace.budget(is_shared_with_decode=False)
     pace.saw_prefill(SMALLEST_CHUNK - 1.0, 10.0)
     assert pace.budget(is_shared_with_decode=False) == before
+
+
+def test_small_steps_do_not_make_the_next_ones_smaller():
+    pace = measured(0.004)
+    before = pace.budget(is_shared_with_decode=False)
+    for _ in range(20):
+        pace.saw_prefill(TILE - 1.0, 0.3)  # most of it the fixed cost of a step
+    assert pace.budget(is_shared_with_decode=False) == before
+    pace.saw_prefill(TILE - 1.0, 0.001)
+    assert pace.budget(is_shared_with_decode=False) > before, "a quick one says that tokens are cheap"
+    for _ in range(20):
+        pace.saw_prefill(2.0 * TILE, 2.0 * TILE * 0.008)
+    assert pace.budget(is_shared_with_decode=False) == pytest.approx(before / 2, rel=0.01)

@@ -445,3 +445,24 @@ def test_a_sequence_that_comes_back_does_not_decode_before_the_background_has_co
     run_until(subject, pool, device, sequences, lambda: device.aside is not None and pool.held(0) == 128)
     assert subject.plan(10_000.0) is None, "its lane is in use"
     run_until(subject, pool, device, sequences, lambda: not sequences)
+
+
+def test_what_ended_stays_beside_those_who_run_while_it_shares_most_of_its_cells():
+    shape = PoolShape(lanes=(LaneShape(8, 1000, True),), parked_tokens=500)
+    subject, pool = scheduler(shape)
+    device = Device(shape)
+    prefix = list(range(96))
+    short = sequence(0, [*prefix, 500], max_tokens=2)
+    alone = sequence(1, [7] * 60, max_tokens=2)
+    running = sequence(2, [*prefix, 600], max_tokens=30)
+    sequences = {each.id: each for each in (short, alone, running)}
+    for each in tuple(sequences.values()):
+        subject.add(each)
+    run_until(subject, pool, device, sequences, lambda: sequences.keys() == {2})
+    run_until(subject, pool, device, sequences, lambda: running.generated_tokens > 20)
+    assert list(device.blobs.values()) == [alone.tokens[:61]], "only what has its cells for itself was parked"
+    following = sequence(3, [*short.tokens, 700], max_tokens=2)
+    sequences[3] = following
+    subject.add(following)
+    run_until(subject, pool, device, sequences, lambda: 3 not in sequences)
+    assert following.cached_tokens == 98

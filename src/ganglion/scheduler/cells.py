@@ -29,6 +29,14 @@ class SharedCells:
             segment = segment.parent
         return total
 
+    def alone(self, slot: int) -> int:
+        """How many of these no other slot sees."""
+        total, segment = 0, self._leaves.get(slot)
+        while segment is not None and segment.references == 1:
+            total += segment.length
+            segment = segment.parent
+        return total
+
     def extend(self, slot: int, count: int) -> None:
         """Give a slot `count` new cells of its own."""
         if count == 0:

@@ -42,10 +42,17 @@ class Pace:
         self._decode_s = 0.0
 
     def saw_prefill(self, work: float, elapsed_s: float) -> None:
-        """Learn from a prefill step."""
-        if work >= SMALLEST_CHUNK:
-            each = elapsed_s / work
-            self._unit_s = each if self._unit_s is None else self._unit_s + MEMORY * (each - self._unit_s)
+        """Learn from a prefill step.
+
+        Much of a small one is its fixed cost: taken for its tokens' price, it would keep the next ones small.
+        """
+        if work < SMALLEST_CHUNK:
+            return
+        each = elapsed_s / work
+        if self._unit_s is None:
+            self._unit_s = each
+        elif work >= TILE or each < self._unit_s:
+            self._unit_s += MEMORY * (each - self._unit_s)
 
     def saw_decode(self, elapsed_s: float) -> None:
         """Learn from the decode steps of one cycle."""

@@ -215,13 +215,20 @@ class KvPool:
         return entry.blob
 
     def sweep(self) -> None:
-        """Park what is idle in the shared lane while others run there: every query scans every cell."""
+        """Park what is idle in the shared lane while others run there: every query scans every cell.
+
+        What shares most of its cells stays: parking would copy all of it, to free a few.
+        """
         slots = [entry for entry in self._shared.slots if entry is not None]
         if any(entry.owner is not None for entry in slots):
             for entry in slots:
-                if entry.owner is None:
+                if entry.owner is None and self._is_mostly_alone(entry):
                     self._evict(entry)
             self._bound_parked()
+
+    def _is_mostly_alone(self, entry: Entry) -> bool:
+        assert entry.place is not None
+        return 2 * self._shared.cells.alone(entry.place.slot) >= len(entry.tokens)
 
     # The shared lane in use
 

@@ -151,15 +151,19 @@ def plan(
 
 
 def _lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
-    """Half of the pool in private slots, half shared; all shared when the pool is small."""
+    """Half of the pool in private slots, half shared; all shared when the pool is small.
+
+    The shared lane has slots for as many idle sequences as run: those cost nothing there while they share.
+    """
+    beside = min(2 * parallel, MAX_SLOTS - 1)
     shared = _padded(max(context, kv_tokens // 2))
     slots = min(max(kv_tokens - shared, 0) // sum(PRIVATE_SLOTS), parallel)
     if slots < 1 or context <= max(PRIVATE_SLOTS):
-        return (LaneShape(min(parallel, MAX_SLOTS - 1), _padded(kv_tokens), is_shared=True),)
+        return (LaneShape(beside, _padded(kv_tokens), is_shared=True),)
     private = tuple(LaneShape(slots, cells, is_shared=False) for cells in PRIVATE_SLOTS)
     left = kv_tokens - sum(lane.total_cells for lane in private)
     shared = max(shared, left // CELL_STEP * CELL_STEP)
-    return (*private, LaneShape(min(parallel, MAX_SLOTS - 1), shared, is_shared=True))
+    return (*private, LaneShape(beside, shared, is_shared=True))
 
 
 def _deterministic_lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
