@@ -30,7 +30,7 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, _cores[_number % len(_cores) :: min(_count, len(_cores))])
 
 ALONE = {
-    *("cli/test_commands.py", "cli/test_terminal_chat.py"),
+    "cli/test_terminal_chat.py",
     *("door/test_faults.py", "door/test_leaving.py", "door/test_limits.py"),
     *("engines/test_hostile_grammars.py", "engines/test_recovery.py", "engines/test_rendering.py"),
     *("registry/test_gguf.py", "registry/test_manifest.py", "registry/test_resolver.py"),

@@ -309,6 +309,7 @@ def test_the_environment_configures_a_node_and_its_logs_can_be_json(environment:
     assert {"ganglion.registry"} <= {entry["logger"] for entry in logged}
 
 
+@pytest.mark.alone
 def test_help_takes_a_sixth_of_a_second_of_work(environment: dict[str, str]) -> None:
     took_s = []
     for _ in range(3):
