@@ -85,6 +85,22 @@ async def test_a_response_in_the_background_takes_of_its_keys_limits(tmp_path: P
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.parametrize("path", ["compact", "input_tokens"])
+async def test_what_never_runs_in_the_background_is_counted_whatever_it_says(
+    tmp_path: Path, path: str
+) -> None:
+    storage = await keyed(tmp_path, few={"requests_per_minute": 2})
+    await early_in_a_minute()
+    asked = MODEL | {"input": "one two", "background": True}
+    async with fleet(storage=storage, is_strict=False) as gateway:
+        answers = [
+            await gateway.http.post(f"/v1/responses/{path}", json=asked, headers=shown("few"))
+            for _ in range(3)
+        ]
+        assert [answer.status_code for answer in answers] == [200, 200, 429]
+
+
+@pytest.mark.timeout(120)
 async def test_what_is_asked_inside_a_socket_takes_of_its_keys_limits(tmp_path: Path) -> None:
     storage = await keyed(tmp_path, few={"requests_per_minute": 2, "models": ("echo",)})
     await early_in_a_minute()

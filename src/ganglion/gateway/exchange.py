@@ -129,7 +129,7 @@ class Exchange:
             self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
             return
         peeked = understand(errand, front.quarantine)
-        if peeked.is_background:
+        if peeked.is_background and route.may_outlast:
             self._place()
         else:
             self._admit(Wanted(peeked.model, peeked.tokens))

@@ -37,7 +37,7 @@ class Peeked(Struct, gc=False):
     parts: tuple[Part, ...] = ()
     """What names its conversation; empty for none."""
     is_background: bool = False
-    """Whether it runs on after the client has its answer, and is counted where it runs."""
+    """Whether it is to run on after the client has its answer."""
 
 
 _ABSENT = Raw()

@@ -32,6 +32,8 @@ class Route:
     """Only the desk answers it, whatever the nodes can do."""
     generates: bool = False
     """Whether an answer is as long as the client lets it be."""
+    may_outlast: bool = False
+    """Whether an answer may run on after its request, and is then counted at the desk."""
 
 
 class Target(Struct, frozen=True, gc=False):
@@ -73,7 +75,8 @@ def _model(wire: Wire, words: Words = "openai", *, generates: bool = False) -> R
     return Route(wire, words, wire=wire, is_desk=False, generates=generates)
 
 
-_RESPONSES = Route("responses", "responses", wire="responses", generates=True)
+_RESPONSES = Route("responses", "responses", wire="responses", generates=True, may_outlast=True)
+_COMPACTED = Route("responses", "responses", wire="responses", generates=True)
 _COUNTED = Route("responses", "responses", wire="responses")
 _PUBLIC = Route("page", access="public")
 _ADMIN = Route("admin", access="admin")
@@ -98,7 +101,7 @@ _TABLE: dict[tuple[bytes, bytes], Route] = {
     (b"POST", b"/api/embed"): _model("ollama", "ollama"),
     (b"POST", b"/api/embeddings"): _model("ollama", "ollama"),
     (b"POST", b"/v1/responses"): _RESPONSES,
-    (b"POST", b"/v1/responses/compact"): _RESPONSES,
+    (b"POST", b"/v1/responses/compact"): _COMPACTED,
     (b"POST", b"/v1/responses/input_tokens"): _COUNTED,
     (b"POST", b"/fleet/join"): _NODE,
     (b"POST", b"/fleet/leave"): _NODE,

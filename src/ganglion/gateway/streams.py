@@ -99,8 +99,8 @@ class _Events:
 
     def __init__(self, words: Words) -> None:
         self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
-        # Whether events have names or not, a blank line is behind each. Lines are counted, since looking for
-        # the blank ones took a third of the time of a burst.
+        # Its data, the blank line and its name where it has one. Lines are counted, since looking for blank
+        # ones took a third of the time of a burst; what has more or fewer lines counts a little differently.
         self._lines_each = 2 if words == "openai" else 3
         self._lines = 0
         self._held = _Whole()
