@@ -99,6 +99,8 @@ class EngineConfig(Struct, frozen=True):
     """Layers on a GPU, for a library that was built for one."""
     deterministic: bool = False
     """An answer does not depend on what else is running; slower."""
+    recast: bool = _LLAMA.is_recast
+    """Q4_1 weights are held in another form of the same numbers, which is faster for batches and prompts."""
     hang_s: Seconds = _LLAMA.limits.hang_s
     """A worker that has work and takes no step for so many seconds is ended and started anew."""
     chat_template: str | None = None

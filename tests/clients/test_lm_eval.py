@@ -100,7 +100,9 @@ def direct() -> list[Answered]:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running_node(tmp_path_factory.mktemp("home"), "--strict") as running:
+    with running_node(
+        tmp_path_factory.mktemp("home"), "--strict", GANGLION_ENGINE__RECAST="false"
+    ) as running:
         yield running
 
 

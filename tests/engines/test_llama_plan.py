@@ -128,3 +128,31 @@ def test_layers_on_an_accelerator_take_their_memory_there_and_not_here():
         plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=FACTS.size_bytes)
     assert raised.value.code == "insufficient_vram"
     assert raised.value.extras["free_mb"] == 100
+
+
+RECASTABLE = replace(FACTS, quantisation="Q4_1")
+
+
+def test_slow_weights_of_a_known_architecture_are_recast():
+    assert planned(RECASTABLE).is_recast
+
+
+@pytest.mark.parametrize(
+    ("facts", "settings"),
+    [
+        pytest.param({"quantisation": "Q4_K_M"}, {}, id="a form with kernels of its own"),
+        pytest.param({"architecture": "mamba"}, {}, id="a graph that may not apply adapters"),
+        pytest.param({"size_bytes": 2 * GIBIBYTE}, {}, id="too large to gain by it"),
+        pytest.param({}, {"gpu_layers": 10}, id="on a GPU"),
+        pytest.param({}, {"is_deterministic": True}, id="deterministic"),
+        pytest.param({}, {"is_recast": False}, id="not wanted"),
+    ],
+)
+def test_all_other_weights_stay_as_they_are(facts, settings):
+    assert not planned(replace(RECASTABLE, **facts), **settings).is_recast
+
+
+def test_a_model_that_only_just_fits_is_not_held_twice_while_it_is_loaded():
+    required = planned(RECASTABLE).required_bytes
+    assert not planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes - 1).is_recast
+    assert planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes).is_recast

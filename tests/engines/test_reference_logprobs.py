@@ -59,7 +59,7 @@ def bare() -> Logprobs:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def told() -> AsyncIterator[list[Token]]:
     """Every token of the prompt, scored by the engine."""
-    engine = LlamaEngine(read_facts(PATH), LlamaSettings("smollm2", context=512))
+    engine = LlamaEngine(read_facts(PATH), LlamaSettings("smollm2", context=512, is_recast=False))
     await engine.open()
     try:
         request = TokenRequest("score", prompt(), 0, score=Score(((0, None),), TOP))

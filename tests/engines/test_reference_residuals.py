@@ -123,7 +123,9 @@ def random_pack(folder: Path) -> ConceptPack:
 
 async def read_out(folder: Path, tokens: tuple[int, ...]) -> list[Token]:
     """The prompt's tokens and a few generated ones, in order, with their readouts."""
-    settings = LlamaSettings("smollm2", context=512, concepts=(str(folder / "random.safetensors"),))
+    settings = LlamaSettings(
+        "smollm2", context=512, is_recast=False, concepts=(str(folder / "random.safetensors"),)
+    )
     engine = LlamaEngine(read_facts(PATH), settings)
     await engine.open()
     try:

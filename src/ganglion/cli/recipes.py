@@ -200,6 +200,7 @@ class Recipe:
             gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
             chat_template=chat_template(entry.chat_template or config.chat_template),
             is_deterministic=config.deterministic,
+            is_recast=config.recast,
             limits=WorkerLimits(hang_s=config.hang_s),
             kv_folder=str(self._workshop.home / "cache" / "kv") if is_kv_kept else None,
             kv_folder_bytes=residency.keep_kv_mb * 2**20,

@@ -42,6 +42,8 @@ struct llama_context_params {
   void *samplers; size_t n_samplers; void *ctx_other;
 };
 struct llama_sampler_chain_params { bool no_perf; };
+struct ggml_init_params { size_t mem_size; void *mem_buffer; bool no_alloc; };
+struct gguf_init_params { bool no_alloc; void **ctx; };
 void llama_backend_init(void);
 void llama_log_set(ggml_log_callback callback, void *user_data);
 struct llama_model_params llama_model_default_params(void);
@@ -86,6 +88,8 @@ void llama_memory_seq_cp(void *memory, llama_seq_id source, llama_seq_id target,
                          llama_pos end);
 int32_t llama_set_adapter_cvec(void *context, const float *data, size_t count, int32_t hidden_size,
                                int32_t first_layer, int32_t last_layer);
+void *llama_adapter_lora_init(void *model, const char *path);
+int32_t llama_set_adapters_lora(void *context, void **adapters, size_t count, float *scales);
 size_t llama_state_seq_get_size(void *context, llama_seq_id sequence);
 size_t llama_state_seq_get_data(void *context, uint8_t *data, size_t size, llama_seq_id sequence);
 size_t llama_state_seq_set_data(void *context, const uint8_t *data, size_t size, llama_seq_id sequence);
@@ -102,6 +106,30 @@ const char *ggml_get_name(const void *tensor);
 int64_t ggml_nelements(const void *tensor);
 size_t ggml_nbytes(const void *tensor);
 void ggml_backend_tensor_get(const void *tensor, void *data, size_t offset, size_t size);
+void *ggml_init(struct ggml_init_params params);
+void ggml_free(void *arena);
+size_t ggml_tensor_overhead(void);
+void *ggml_new_tensor_2d(void *arena, int type, int64_t width, int64_t height);
+void *ggml_set_name(void *tensor, const char *name);
+void *gguf_init_from_file(const char *path, struct gguf_init_params params);
+void *gguf_init_empty(void);
+void gguf_free(void *header);
+int64_t gguf_find_key(const void *header, const char *key);
+int gguf_get_kv_type(const void *header, int64_t number);
+const char *gguf_get_val_str(const void *header, int64_t number);
+void gguf_set_val_str(void *header, const char *key, const char *value);
+void gguf_set_val_f32(void *header, const char *key, float value);
+int64_t gguf_get_n_tensors(const void *header);
+const char *gguf_get_tensor_name(const void *header, int64_t number);
+int gguf_get_tensor_type(const void *header, int64_t number);
+const int64_t *gguf_get_tensor_ne(const void *header, int64_t number);
+size_t gguf_get_tensor_offset(const void *header, int64_t number);
+size_t gguf_get_tensor_size(const void *header, int64_t number);
+size_t gguf_get_data_offset(const void *header);
+void gguf_set_tensor_type(void *header, const char *name, int type);
+void gguf_add_tensor(void *header, const void *tensor);
+size_t gguf_get_meta_size(const void *header);
+void gguf_get_meta_data(const void *header, void *data);
 """
 
 CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
@@ -162,7 +190,7 @@ class Library:
             del self._errors[:-8]
 
     def _check_symbols(self, path: Path) -> None:
-        names = re.findall(r"^[a-z].*?\*?\b((?:llama|ggml)_\w+)\(", DECLARATIONS, re.MULTILINE)
+        names = re.findall(r"^[a-z].*?\*?\b((?:llama|ggml|gguf)_\w+)\(", DECLARATIONS, re.MULTILINE)
         missing = [name for name in names if not hasattr(self.lib, name)]
         if missing:
             raise _unusable(f"{path} lacks {', '.join(missing)}")

@@ -16,10 +16,15 @@ FLASH_ATTENTION: Final = {None: -1, False: 0, True: 1}
 POOLINGS: Final[dict[Pooling, int]] = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 
 
-def load_model(library: Library, path: str, *, gpu_layers: int) -> "NativeModel":
-    """Load a model file."""
+UNMAPPED: Final = 0
+
+
+def load_model(library: Library, path: str, *, gpu_layers: int, is_mapped: bool = True) -> "NativeModel":
+    """Load a model file; unless it is mapped, it may go when this returns."""
     params = library.lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
+    if not is_mapped:
+        params.load_mode = UNMAPPED
     pointer = library.lib.llama_model_load_from_file(os.fsencode(path), params)
     if pointer == library.ffi.NULL:
         raise LoadFailed(
@@ -35,6 +40,7 @@ class NativeModel:
     def __init__(self, library: Library, pointer: Any) -> None:
         self.library = library
         self._pointer = pointer
+        self._adapter: Any = None
         lib = library.lib
         self._vocab = lib.llama_model_get_vocab(pointer)
         self.vocabulary_size: int = lib.llama_vocab_n_tokens(self._vocab)
@@ -49,6 +55,13 @@ class NativeModel:
         self.block_count: int = lib.llama_model_n_layer(pointer)
         self.vector_size: int = lib.llama_model_n_embd_out(pointer)
         self.class_count: int = lib.llama_model_n_cls_out(pointer)
+
+    def adapt(self, path: str) -> None:
+        """Load an adapter that all contexts made from now on apply."""
+        adapter = self.library.lib.llama_adapter_lora_init(self._pointer, os.fsencode(path))
+        if adapter == self.library.ffi.NULL:
+            raise LoadFailed(f"An adapter could not be loaded: {self.library.last_error()}")
+        self._adapter = adapter  # freed with the model
 
     def signs(self) -> Signs:
         """The vocabulary's own signs; a token that it does not have is None."""
@@ -161,8 +174,16 @@ class NativeModel:
                 f"No context of {cells} tokens could be made: {self.library.last_error()}",
                 hint="Try a smaller --kv-tokens or --context.",
             )
+        if self._adapter is not None:
+            self._apply_adapter(pointer)
         sizes = Sizes(self.vocabulary_size, self.hidden_size, self.block_count, self.vector_size)
         return NativeContext(self.library, sizes, pointer, batch, streams=1 if is_unified else slots)
+
+    def _apply_adapter(self, context: Any) -> None:
+        ffi = self.library.ffi
+        adapters, scales = ffi.new("void *[]", [self._adapter]), ffi.new("float[]", [1.0])
+        if self.library.lib.llama_set_adapters_lora(context, adapters, 1, scales) != 0:
+            raise LoadFailed(f"An adapter could not be applied: {self.library.last_error()}")
 
     def free(self) -> None:
         """Give the weights back; contexts must be gone by then."""

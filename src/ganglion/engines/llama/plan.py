@@ -31,6 +31,12 @@ ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
 
+RECAST_QUANTISATIONS: Final = frozenset({"Q4_1"})
+RECAST_ARCHITECTURES: Final = frozenset({"llama"})
+"""Whose graphs were seen to add an adapter's share to every matrix that is recast."""
+RECAST_BYTES: Final = 2**30
+"""Larger models are read from memory for every token, and are better left mapped."""
+
 
 @dataclass(frozen=True, slots=True)
 class EnginePlan:
@@ -49,6 +55,8 @@ class EnginePlan:
     """Of the machine's memory."""
     video_bytes: int = 0
     """Of the accelerator's."""
+    is_recast: bool = False
+    """Whether slow weights are held in a faster form."""
     step_s: float = 0.55
     kv_folder: str | None = None
     kv_folder_bytes: int = 0
@@ -140,6 +148,7 @@ def plan(
         kv_type=settings.kv_type,
         gpu_layers=settings.gpu_layers,
         is_deterministic=settings.is_deterministic,
+        is_recast=settings.is_recast and _gains_by_recasting(settings, facts, free_bytes - required),
         required_bytes=required,
         video_bytes=video,
         # Deterministic sequences share no KV, not even with what they themselves were in an earlier life.
@@ -147,6 +156,17 @@ def plan(
         kv_folder_bytes=settings.kv_folder_bytes,
         vectors=vectors,
         concepts=settings.concepts,
+    )
+
+
+def _gains_by_recasting(settings: LlamaSettings, facts: ModelFacts, left_bytes: int) -> bool:
+    """While they are loaded, both forms lie in memory; and deterministic rows are computed one by one."""
+    return (
+        facts.quantisation in RECAST_QUANTISATIONS
+        and facts.architecture in RECAST_ARCHITECTURES
+        and facts.size_bytes <= min(RECAST_BYTES, left_bytes)
+        and settings.gpu_layers == 0
+        and not settings.is_deterministic
     )
 
 

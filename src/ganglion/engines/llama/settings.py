@@ -31,6 +31,8 @@ class LlamaSettings:
     """How much may lie in that folder, over all models."""
     is_deterministic: bool = False
     """An answer does not depend on its neighbours; decoding is 20 to 30 % slower."""
+    is_recast: bool = True
+    """Weights may be held in another form of the same numbers, where that is faster."""
     concepts: tuple[str, ...] = ()
     """Concept packs to read out and to steer by, by the path of their vectors."""
     limits: WorkerLimits = WorkerLimits()

@@ -47,6 +47,7 @@ from ganglion.engines.llama.line import Line
 from ganglion.engines.llama.loop import Inbox, Loop
 from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.plan import EnginePlan
+from ganglion.engines.llama.recast import load_recast
 from ganglion.engines.llama.vectors import VectorMaker
 
 Questions = SimpleQueue["Tokenize | Detokenize"]
@@ -135,6 +136,13 @@ def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None, load_
     )
 
 
+def _load(plan: EnginePlan) -> NativeModel:
+    library = open_library()
+    if plan.is_recast:
+        return load_recast(library, plan.path)
+    return load_model(library, plan.path, gpu_layers=plan.gpu_layers)
+
+
 def _refused(number: int, error: GanglionError) -> Refused:
     return Refused(number, error.code, error.message, error.hint, error.extras)
 
@@ -153,7 +161,7 @@ def main() -> None:
     plan = msgspec.msgpack.decode(first, type=EnginePlan)
     began_s = monotonic()
     try:
-        model = load_model(open_library(), plan.path, gpu_layers=plan.gpu_layers)
+        model = _load(plan)
         book = load_book(plan, model)
         loop = Loop(model, plan if model.has_one_cache else plan.in_one_lane(), line, book)
     except GanglionError as error:

@@ -1,0 +1,144 @@
+"""Q4_1 weights in a form that the library multiplies fast: the same numbers, in two parts.
+
+The library has no matrix kernel for Q4_1, in which a weight is its block's `scale * quant + least`. As
+`scale * (quant - 8) + offset` the first part is Q4_0, for which it has one, and the second needs no more of
+the activations than the sum of each block: a matrix that sums, then one of the offsets. That is what a
+low-rank adapter computes, so the library's own graph adds the two.
+
+Law: no weight changes. Quants and scales are copied, and the sums are taken of the activations as they were
+quantised, which is how the kernel for Q4_1 takes them; only the order of additions differs.
+"""
+
+import os
+import platform
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ganglion.core.errors import LoadFailed
+from ganglion.engines.llama.library import Library
+from ganglion.engines.llama.native_gguf import GgufHeader, Tensor, new_header, read_header
+from ganglion.engines.llama.native_model import NativeModel, load_model
+
+IS_FASTER: Final = sys.platform == "linux" and platform.machine() == "x86_64"
+"""Where this was measured, and memory files exist; other processors have other kernels."""
+LEAST_WEIGHTS: Final = 1 << 18
+"""Smaller matrices gain less than the two further products cost."""
+
+F32, Q4_0, Q4_1 = 0, 2, 3
+BLOCK: Final = 32
+Q4_1_BLOCK: Final = np.dtype([("scale", "<f2"), ("least", "<f2"), ("quants", "u1", (BLOCK // 2,))])
+Q4_0_BLOCK: Final = np.dtype([("scale", "<f2"), ("quants", "u1", (BLOCK // 2,))])
+MIDDLE: Final = 8
+"""The quant that stands for 0 in Q4_0."""
+ZEROS, ONES = 0x88, 0x99
+"""Two quants each."""
+
+Offsets = npt.NDArray[np.float32]
+
+
+def load_recast(library: Library, path: str) -> NativeModel:
+    """Load a model with its large Q4_1 matrices recast; as it is when it has none or comes in parts."""
+    with read_header(library, path) as header:
+        is_whole = not header.has("split.count")
+        chosen = tuple(_recastable(header)) if IS_FASTER and is_whole else ()
+        if not chosen:
+            return load_model(library, path, gpu_layers=0)
+        with _memory_file("model") as model_path, _memory_file("offsets") as adapter_path:
+            offsets = _write_model(header, path, frozenset(each.name for each in chosen), model_path)
+            with new_header(library, 2 * len(chosen)) as adapter:
+                adapter.set_text("general.architecture", header.text("general.architecture"))
+                _write_adapter(adapter, chosen, offsets, adapter_path)
+            # Not mapped: what the weights were copied from is given back.
+            model = load_model(library, model_path, gpu_layers=0, is_mapped=False)
+            model.adapt(adapter_path)
+            return model
+
+
+def _recastable(header: GgufHeader) -> Iterator[Tensor]:
+    for tensor in header.tensors():
+        width, height, *others = tensor.shape
+        is_of_a_layer = others == [1, 1] and tensor.name.startswith("blk.")
+        if tensor.kind == Q4_1 and is_of_a_layer and width * height >= LEAST_WEIGHTS:
+            yield tensor
+
+
+def _write_model(header: GgufHeader, path: str, chosen: frozenset[str], target: str) -> dict[str, Offsets]:
+    """Copy a file with some tensors as Q4_0; returns what each of these lacks, a number a block."""
+    before, start = header.tensors(), header.data_offset
+    for name in chosen:
+        header.set_kind(name, Q4_0)
+    offsets: dict[str, Offsets] = {}
+
+    def data() -> Iterator[bytes]:
+        with Path(path).open("rb", buffering=0) as source:
+            for tensor in before:
+                read = os.pread(source.fileno(), tensor.size_bytes, start + tensor.offset)
+                if len(read) < tensor.size_bytes:
+                    raise LoadFailed(f"{path} became shorter while it was read.")
+                if tensor.name in chosen:
+                    read, offsets[tensor.name] = split(read)
+                yield read
+
+    _write(header, data(), target)
+    return offsets
+
+
+def _write_adapter(
+    header: GgufHeader, tensors: Iterable[Tensor], offsets: dict[str, Offsets], target: str
+) -> None:
+    """An adapter that adds each tensor's offsets, times the sums of the activations' blocks."""
+    header.set_text("general.type", "adapter")
+    header.set_text("adapter.type", "lora")
+    header.set_number("adapter.lora.alpha", 0.0)  # which scales nothing
+    parts: list[bytes] = []
+    for tensor in tensors:
+        width, height, *_ = tensor.shape
+        header.add(f"{tensor.name}.lora_a", Q4_0, width, width // BLOCK)
+        header.add(f"{tensor.name}.lora_b", F32, width // BLOCK, height)
+        parts += sums(width), offsets[tensor.name].tobytes()
+    _write(header, parts, target)
+
+
+def split(data: bytes) -> tuple[bytes, Offsets]:
+    """Q4_1 blocks as Q4_0 blocks, and what every weight of each block is larger by."""
+    blocks = np.frombuffer(data, Q4_1_BLOCK)
+    centred = np.empty(len(blocks), Q4_0_BLOCK)
+    centred["scale"], centred["quants"] = blocks["scale"], blocks["quants"]
+    offsets = blocks["least"].astype(np.float32) + MIDDLE * blocks["scale"].astype(np.float32)
+    return centred.tobytes(), offsets
+
+
+@cache
+def sums(width: int) -> bytes:
+    """A Q4_0 matrix that gives the sum of each block of a row of this width."""
+    count = width // BLOCK
+    blocks = np.empty((count, count), Q4_0_BLOCK)
+    blocks["scale"], blocks["quants"] = 1.0, ZEROS
+    blocks["quants"][np.diag_indices(count)] = ONES
+    return blocks.tobytes()
+
+
+def _write(header: GgufHeader, data: Iterable[bytes], target: str) -> None:
+    """A file of a header and its tensors, each where the header says."""
+    head = header.to_bytes()
+    with Path(target).open("r+b", buffering=0) as sink:
+        sink.write(head)
+        for tensor, each in zip(header.tensors(), data, strict=True):
+            os.pwrite(sink.fileno(), each, len(head) + tensor.offset)
+
+
+@contextmanager
+def _memory_file(name: str) -> Iterator[str]:
+    """The path of a file that lies in memory, and goes when it was read."""
+    number = os.memfd_create(name)
+    try:
+        yield f"/proc/self/fd/{number}"
+    finally:
+        os.close(number)

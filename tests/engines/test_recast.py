@@ -1,0 +1,125 @@
+"""Q4_1 weights as Q4_0 and an adapter: the same numbers, and as near to them as the library's own kernels."""
+
+import struct
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from gguf import GGMLQuantizationType
+from gguf.quants import dequantize
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from engines.reference_model import TEXT, forward_of, log_softmax
+from ganglion.core.errors import LoadFailed
+from ganglion.engines.llama import recast
+from ganglion.engines.llama.library import Library, open_library
+from ganglion.engines.llama.native_model import NativeModel, load_model
+from ganglion.engines.llama.recast import BLOCK, Q4_1_BLOCK, load_recast, split, sums
+from ganglion.registry.embedded import SMOLLM2, find
+
+embedded = find(SMOLLM2, Path("nowhere"))
+PATH = embedded.path if embedded is not None else Path("nowhere")
+on_the_model = [
+    pytest.mark.model,
+    pytest.mark.skipif(embedded is None, reason="the embedded model is not installed"),
+]
+halves = st.floats(-60.0, 60.0, width=16)
+Logprobs = npt.NDArray[np.float64]
+
+
+@given(
+    arrays(np.float16, st.integers(1, 6), elements=halves),
+    arrays(np.float16, 6, elements=halves),
+    arrays(np.uint8, (6, BLOCK // 2)),
+)
+def test_both_parts_together_are_the_weights_as_they_were(scales, least, quants):
+    blocks = np.empty(len(scales), Q4_1_BLOCK)
+    blocks["scale"], blocks["least"] = scales, least[: len(scales)]
+    blocks["quants"] = quants[: len(scales)]
+    centred, offsets = split(blocks.tobytes())
+    before = dequantize(np.frombuffer(blocks.tobytes(), np.uint8), GGMLQuantizationType.Q4_1)
+    after = dequantize(np.frombuffer(centred, np.uint8), GGMLQuantizationType.Q4_0)
+    largest = float(np.abs(before).max() + np.abs(offsets).max())
+    assert after.reshape(-1, BLOCK) + offsets[:, None] == pytest.approx(
+        before.reshape(-1, BLOCK), rel=0, abs=largest * 2.0**-22
+    )
+
+
+def test_the_first_matrix_of_the_adapter_sums_each_block():
+    matrix = dequantize(np.frombuffer(sums(3 * BLOCK), np.uint8).reshape(3, -1), GGMLQuantizationType.Q4_0)
+    row = np.arange(3 * BLOCK, dtype=np.float32)
+    assert (matrix @ row).tolist() == row.reshape(3, BLOCK).sum(axis=1).tolist()
+
+
+@cache
+def library() -> Library:
+    return open_library()
+
+
+def logprobs(model: NativeModel) -> tuple[tuple[int, ...], Logprobs]:
+    """What a model says after each token of the text, without a neighbour or a cache; frees the model."""
+    context = model.new_context(
+        cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=False
+    )
+    tokens = model.tokenize(TEXT, add_special=True, parse_special=True)
+    rows = context.decode([(0, position, [token], True) for position, token in enumerate(tokens)])
+    found = log_softmax(np.stack([context.logits(row) for row in rows if row is not None]))
+    context.free()
+    model.free()
+    return tuple(tokens), found
+
+
+class TestOnTheModel:
+    pytestmark = on_the_model
+
+    def test_a_recast_model_is_as_near_to_the_files_weights_as_the_librarys_own_kernels(self) -> None:
+        tokens, recast_ones = logprobs(load_recast(library(), str(PATH)))
+        _, as_they_are = logprobs(load_model(library(), str(PATH), gpu_layers=0))
+        truth = forward_of(PATH, tokens).logprobs
+
+        def distance(found: Logprobs) -> float:
+            return float((np.exp(truth) * (truth - found)).sum(axis=1).mean())
+
+        assert not np.array_equal(recast_ones, as_they_are)
+        assert distance(recast_ones) < 1.5 * distance(as_they_are)
+        assert distance(recast_ones) < 0.01  # without the offsets it would be 0.4
+
+    def test_a_model_without_large_matrices_of_that_form_is_loaded_as_it_is(self, monkeypatch) -> None:
+        monkeypatch.setattr(recast, "LEAST_WEIGHTS", 1 << 40)
+        assert np.array_equal(
+            logprobs(load_recast(library(), str(PATH)))[1],
+            logprobs(load_model(library(), str(PATH), gpu_layers=0))[1],
+        )
+
+    def test_a_model_in_parts_is_loaded_as_it_is(self, tmp_path: Path, monkeypatch) -> None:
+        path = tmp_path / "part.gguf"
+        path.write_bytes(with_key(PATH.read_bytes(), "split.count", 1))
+        monkeypatch.setattr(recast, "_write_model", None)  # which would be called otherwise
+        load_recast(library(), str(path)).free()
+
+    def test_a_file_that_becomes_shorter_is_a_typed_error_and_leaves_nothing_open(
+        self, tmp_path: Path
+    ) -> None:
+        path = tmp_path / "short.gguf"
+        path.write_bytes(PATH.read_bytes()[: 40 * 2**20])
+        before = open_files()
+        with pytest.raises(LoadFailed, match="shorter"):
+            load_recast(library(), str(path))
+        assert open_files() == before
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def with_key(file: bytes, key: str, number: int) -> bytes:
+    """A GGUF file with one more number in its metadata, and a second key that keeps the weights aligned."""
+    added = struct.pack("<Q", len(key)) + key.encode() + struct.pack("<IH", 2, number)
+    padding = b"p" * (-(len(added) + 8 + 3 + 4 + 8) % 32)
+    added += struct.pack("<Q3sIQ", 3, b"pad", 8, len(padding)) + padding
+    (keys,) = struct.unpack_from("<Q", file, 16)
+    return file[:16] + struct.pack("<Q", keys + 2) + added + file[24:]
