@@ -1,7 +1,6 @@
 """Ganglion: language models on your own machines, behind every wire that clients already speak."""
 
 from importlib import import_module
-from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ __all__ = [
     "__version__",
     "build_app",
 ]
-__version__ = version("ganglion")
+__version__ = "0.1.0"
 
 _LAZY = {
     "build_app": "ganglion.server.mounted",

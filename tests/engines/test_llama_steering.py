@@ -32,7 +32,8 @@ from ganglion.engines.llama.library import open_library
 from ganglion.engines.llama.native_context import NativeContext
 from ganglion.engines.llama.native_model import load_model
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.steering import Steerer, check_steering, key_of
+from ganglion.engines.llama.steerable import check_steering
+from ganglion.engines.llama.steering import Steerer, key_of
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
 

@@ -9,11 +9,10 @@ from starlette.routing import Route
 
 from ganglion.engines.echo import EchoEngine
 from ganglion.server.auth import PUBLIC, Auth
-from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind
+from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind, is_loopback
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
-from ganglion.server.origin import is_loopback
 from ganglion.server.ports import ports_of
 from ganglion.server.routes import build_routes
 from ganglion.server.scope import tenant

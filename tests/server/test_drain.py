@@ -17,12 +17,13 @@ from ganglion.server.run import serve
 from ganglion.server.settings import ServerSettings
 
 PROGRAM = textwrap.dedent("""
-    import sys
+    import asyncio, sys
     from ganglion.engines.echo import EchoEngine, EchoSettings
-    from ganglion.server.run import run
+    from ganglion.server.run import serve
     from ganglion.server.settings import ServerSettings
     settings = ServerSettings(port=0, drain_timeout_s=float(sys.argv[1]))
-    run(EchoEngine(EchoSettings(allow_directives=True)), settings, lambda url: print(url, flush=True))
+    engine = EchoEngine(EchoSettings(allow_directives=True))
+    asyncio.run(serve(engine, settings, on_listening=lambda url: print(url, flush=True)))
 """)
 
 
@@ -97,6 +98,17 @@ async def test_a_certificate_that_is_not_there_is_told_before_anything_opens() -
     engine = EchoEngine()
     with pytest.raises(StartRefused, match="TLS certificate"):
         await serve(engine, ServerSettings(port=0, tls_cert="/nowhere.pem", tls_key="/nowhere.key"))
+    assert engine.models()[0].status == "unloaded"
+
+
+async def test_an_engine_that_was_being_opened_before_is_closed_when_the_server_does_not_start() -> None:
+    engine = EchoEngine()
+    opening = asyncio.create_task(engine.open())
+    await opening
+    assert engine.models()[0].status == "loaded"
+    settings = ServerSettings(port=0, tls_cert="/nowhere.pem", tls_key="/nowhere.key")
+    with pytest.raises(StartRefused, match="TLS certificate"):
+        await serve(engine, settings, opening=opening)
     assert engine.models()[0].status == "unloaded"
 
 

@@ -1,12 +1,15 @@
 """`ganglion serve`: models behind HTTP, until a signal ends it."""
 
+import asyncio
 import os
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
+import uvloop
 from cyclopts import Parameter
 
 from ganglion import __version__
@@ -27,12 +30,20 @@ from ganglion.cli.options import (
 )
 from ganglion.cli.talk import say, say_error
 from ganglion.config import Config, ServerConfig, SessionsConfig, StoreConfig, home
+from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import InvalidValue
 from ganglion.server.settings import BuildInfo, Deadlines, ServerSettings
 from ganglion.sessions.settings import SessionSettings
 
 if TYPE_CHECKING:
     from ganglion.server.storage import Storage
+
+
+class Server(Protocol):
+    """What serves until it is told to end, over an engine that is being opened."""
+
+    async def __call__(self, *, opening: asyncio.Task[None]) -> None: ...
+
 
 OFF: Final = "off"
 """The store's url of a node that keeps nothing."""
@@ -175,27 +186,47 @@ def _serve(
     from ganglion.cli.compose import compose, models_of
     from ganglion.cli.machine import ThisMachine
     from ganglion.cli.progress import download_bar
+    from ganglion.cli.recipes import ENGINES, load_class
     from ganglion.server.bind import InsecureBind, StartRefused, check_bind
-    from ganglion.server.joining import check_join
-    from ganglion.server.run import Reloaded, run
 
     settings = server_settings(config.server)
     rpc: list[str] = []
 
-    def reload() -> Reloaded:
-        fresh = reread()
-        named = models_of(fresh, models, served_names)
-        engine = composition.engine
-        return Reloaded(
-            fresh.server.api_keys,
-            lambda: engine.configure(named.warm, named.known),
-            fresh.server.gateway_keys,
+    def server() -> Server:
+        from ganglion.cli.version import libraries
+        from ganglion.server.run import Reloaded, serve
+
+        def reload() -> Reloaded:
+            fresh = reread()
+            named = models_of(fresh, models, served_names)
+            engine = composition.engine
+            return Reloaded(
+                fresh.server.api_keys,
+                lambda: engine.configure(named.warm, named.known),
+                fresh.server.gateway_keys,
+            )
+
+        return partial(
+            serve,
+            composition.engine,
+            replace(settings, build=BuildInfo(version=__version__, libraries=libraries())),
+            on_listening=lambda url: say(
+                welcome(url, composition.origins, model_id, has_keys=settings.has_keys, rpc=rpc)
+            ),
+            machine=machine.source(),
+            reload=reload,
+            storage=storage_of(config.store, home(os.environ)),
+            sessions=session_settings(config.sessions, home(os.environ)),
+            on_rpc=rpc.append,
+            join=join_settings(config.join),
         )
 
-    join = join_settings(config.join)
     try:
         check_bind(settings)
-        check_join(join, settings)
+        if config.join.urls:
+            from ganglion.server.joining import check_join
+
+            check_join(join_settings(config.join), settings)
         machine = ThisMachine()
         composition = compose(
             config,
@@ -206,21 +237,21 @@ def _serve(
             free_video_bytes=machine.free_video_bytes,
         )
         model_id = composition.engine.models()[0].id
-        run(
-            composition.engine,
-            settings,
-            lambda url: say(welcome(url, composition.origins, model_id, has_keys=settings.has_keys, rpc=rpc)),
-            machine=machine.source(),
-            reload=reload,
-            storage=storage_of(config.store, home(os.environ)),
-            sessions=session_settings(config.sessions, home(os.environ)),
-            on_rpc=rpc.append,
-            join=join,
-        )
+        # Now: beside the server's modules it would take twice as long to import, and the model waits for it.
+        load_class(ENGINES[config.engine.name])
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_live(composition.engine, server))
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
         return 2 if isinstance(refused, InsecureBind) else 1
     return 0
+
+
+async def _live(engine: ManagedEngine, server: Callable[[], Server]) -> None:
+    """A node's life. Its modules take as long to read as a small model to load, so both begin at once."""
+    opening = asyncio.create_task(engine.open())
+    serve = await asyncio.to_thread(server)
+    await serve(opening=opening)
 
 
 def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
@@ -256,8 +287,6 @@ def session_settings(config: SessionsConfig, home: Path) -> SessionSettings:
 
 def server_settings(config: ServerConfig) -> ServerSettings:
     """The doors' settings out of the operator's config; raises InvalidValue where two keys disagree."""
-    from ganglion.cli.version import libraries
-
     if (config.tls_cert is None) != (config.tls_key is None):
         raise InvalidValue(
             "A TLS certificate and its key are given together.", hint="Set both --tls-cert and --tls-key."
@@ -282,7 +311,7 @@ def server_settings(config: ServerConfig) -> ServerSettings:
         drain_timeout_s=config.drain_timeout_s,
         tls_cert=config.tls_cert,
         tls_key=config.tls_key,
-        build=BuildInfo(version=__version__, libraries=libraries()),
+        build=BuildInfo(version=__version__),
     )
 
 

@@ -3,7 +3,6 @@
 import platform
 import sys
 from contextlib import suppress
-from importlib import metadata
 
 from ganglion import __version__
 
@@ -19,6 +18,8 @@ def version() -> None:
 
 def libraries() -> tuple[tuple[str, str], ...]:
     """The installed libraries that answers depend on, with their versions; nothing is imported."""
+    from importlib import metadata
+
     found: list[tuple[str, str]] = []
     for name in LIBRARIES:
         with suppress(metadata.PackageNotFoundError):

@@ -1,8 +1,8 @@
 """The listening socket, taken before anything is loaded, and the binds that are refused."""
 
+import ipaddress
 import socket
 
-from ganglion.server.origin import is_loopback
 from ganglion.server.settings import ServerSettings
 
 _LAST_PORT = 65535
@@ -23,6 +23,17 @@ class InsecureBind(StartRefused):
 
 class BindFailed(StartRefused):
     """The address cannot be listened on."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only mean this machine."""
+    name = host.lower().removesuffix(".")
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
+    except ValueError:
+        return False
 
 
 def check_bind(settings: ServerSettings) -> None:

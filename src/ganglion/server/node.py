@@ -5,13 +5,14 @@ from starlette.types import ASGIApp
 from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.machine import MachineSource
 from ganglion.server.auth import Auth, presented_key
+from ganglion.server.bind import is_loopback
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.digest import Remembering
 from ganglion.server.drain import Gate
 from ganglion.server.keys import KeyRing
 from ganglion.server.metrics import Metrics
 from ganglion.server.observe import Observed
-from ganglion.server.origin import OriginGuard, is_loopback
+from ganglion.server.origin import OriginGuard
 from ganglion.server.ports import ports_of
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings

@@ -4,7 +4,6 @@ Law: on a loopback bind the Host header names a loopback address; and a request 
 browser sends it, comes from our own page or a configured origin.
 """
 
-import ipaddress
 from collections.abc import Sequence
 from urllib.parse import urlsplit
 
@@ -12,23 +11,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.errors import NotAllowed
+from ganglion.server.bind import is_loopback
 from ganglion.server.refusals import error_response
 from ganglion.server.scope import header, header_values
 
 _SAFE_METHODS = frozenset({"GET", "HEAD"})
 _EXPOSED = b"x-request-id, request-id, retry-after"
 _PREFLIGHT_MAX_AGE_S = "600"
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
-    name = host.lower().removesuffix(".")
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name.removeprefix("[").removesuffix("]")).is_loopback
-    except ValueError:
-        return False
 
 
 class OriginRules:

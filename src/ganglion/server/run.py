@@ -12,8 +12,6 @@ import signal
 import socket
 from collections.abc import Callable, Generator
 
-import uvloop
-
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError
 from ganglion.core.machine import MachineSource
@@ -57,35 +55,6 @@ Reload = Callable[[], Reloaded]
 """Reads the configuration again, off the event loop; raises what is wrong with it."""
 
 
-def run(
-    engine: ManagedEngine,
-    settings: ServerSettings,
-    on_listening: Callable[[str], None] | None = None,
-    reload: Reload | None = None,
-    *,
-    machine: MachineSource | None = None,
-    storage: Storage | None = None,
-    sessions: SessionSettings | None = None,
-    on_rpc: Callable[[str], None] | None = None,
-    join: JoinSettings = ALONE,
-) -> None:
-    """Serve until a signal ends it; raises StartRefused, or the error that kept the engine from opening."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(
-            serve(
-                engine,
-                settings,
-                on_listening=on_listening,
-                reload=reload,
-                machine=machine,
-                storage=storage,
-                sessions=sessions,
-                on_rpc=on_rpc,
-                join=join,
-            )
-        )
-
-
 async def serve(
     engine: ManagedEngine,
     settings: ServerSettings,
@@ -98,19 +67,23 @@ async def serve(
     sessions: SessionSettings | None = None,
     on_rpc: Callable[[str], None] | None = None,
     join: JoinSettings = ALONE,
+    opening: asyncio.Task[None] | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal.
 
-    `on_listening` is told the URL, and `on_rpc` before it the address of gRPC, where there is one.
+    `on_listening` is told the URL, and `on_rpc` before it the address of gRPC, where there is one. `opening`
+    is the engine's, where that began before. Raises StartRefused, or what kept the engine from opening.
     """
-    check_bind(settings)
-    check_join(join, settings)
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
     keys = KeyRing(settings.api_keys, settings.gateway_keys)
     metrics = Metrics()
     standing = Standing(leases=Leases(is_joining=bool(join.urls)))
     async with contextlib.AsyncExitStack() as stack:
+        if opening is not None:
+            stack.push_async_callback(_close, engine, opening)
+        check_bind(settings)
+        check_join(join, settings)
         listener = stack.enter_context(bind(settings))
         settings = _with_ports(settings, listener)
         rpc = None
@@ -126,7 +99,7 @@ async def serve(
         stack.enter_context(signals(shutdown))
         stack.enter_context(_reloading(reload, keys, settings))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
-        opening = asyncio.create_task(engine.open())
+        opening = opening or asyncio.create_task(engine.open())
         try:
             if rpc is not None:
                 await rpc.open(engine, sessions)
@@ -143,14 +116,11 @@ async def serve(
             await membership.leave(shutdown.stop)
             await _drain(gate, shutdown, settings.drain_timeout_s)
         finally:
-            try:
+            async with contextlib.AsyncExitStack() as last:
+                last.push_async_callback(_leave, server, serving, gate, shutdown)
+                last.push_async_callback(_close, engine, opening)
                 if rpc is not None:
                     await rpc.close(HASTY_WORDS_S if shutdown.stop.is_set() else LAST_WORDS_S)
-            finally:
-                try:
-                    await _close(engine, opening)
-                finally:
-                    await _leave(server, serving, gate, shutdown)
     serving.result()
     if not opening.cancelled():
         opening.result()

@@ -1,5 +1,6 @@
 """llama.cpp as an Engine: a supervised worker as the token engine, chat in front of it."""
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Iterator
@@ -47,7 +48,7 @@ from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.memory import ResidentMemory, free_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.steering import check_steering, is_kept_apart
+from ganglion.engines.llama.steerable import check_steering, is_kept_apart
 from ganglion.engines.llama.telling import events_of, submit_of
 from ganglion.engines.local import TextEngine
 from ganglion.engines.rendering import Renderer
@@ -120,8 +121,15 @@ class LlamaEngine:
 
     async def open(self) -> None:
         """Start the worker and wait until the model is loaded."""
-        await self._supervisor.open()
-        await self._renderer.open()
+        rendering = asyncio.create_task(self._renderer.open())
+        try:
+            await self._supervisor.open()
+            await rendering
+        except BaseException:
+            rendering.cancel()
+            await asyncio.gather(rendering, return_exceptions=True)
+            await self._renderer.close()
+            raise
         self._ready = (await self._supervisor.connection()).ready.result()
 
     async def close(self) -> None:

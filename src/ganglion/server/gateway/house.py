@@ -18,7 +18,7 @@ from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.gateway_metrics import GatewayMetrics
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.tracing import tracing_of
-from ganglion.server.bind import InsecureBind, grpc_port_of
+from ganglion.server.bind import InsecureBind, grpc_port_of, is_loopback
 from ganglion.server.drain import Gate
 from ganglion.server.gateway.assembly import Assembly, assembled, inherit, prices_of
 from ganglion.server.gateway.desk import Page, build_desk
@@ -31,7 +31,7 @@ from ganglion.server.gateway.worker import LEADER, Colleagues, Worker
 from ganglion.server.gateway.worker_door import WorkerDoor
 from ganglion.server.gateway.worker_pages import merged
 from ganglion.server.metrics import Metrics
-from ganglion.server.origin import OriginRules, is_loopback
+from ganglion.server.origin import OriginRules
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.server.storage import opened
