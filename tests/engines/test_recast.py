@@ -1,5 +1,6 @@
 """Q4_1 weights as Q4_0 and an adapter: the same numbers, and as near to them as the library's own kernels."""
 
+import errno
 import struct
 from functools import cache
 from pathlib import Path
@@ -7,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from gguf import GGMLQuantizationType
-from gguf.quants import dequantize
+from gguf import GGMLQuantizationType, GGUFWriter
+from gguf.quants import dequantize, quantize
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -18,6 +19,7 @@ from ganglion.core.errors import LoadFailed
 from ganglion.engines.llama import recast
 from ganglion.engines.llama.library import Library, open_library
 from ganglion.engines.llama.native_model import NativeModel, load_model
+from ganglion.engines.llama.plan import RECAST_ARCHITECTURES
 from ganglion.engines.llama.recast import BLOCK, Q4_1_BLOCK, load_recast, split, sums
 from ganglion.registry.embedded import SMOLLM2, find
 
@@ -27,6 +29,7 @@ on_the_model = [
     pytest.mark.model,
     pytest.mark.skipif(embedded is None, reason="the embedded model is not installed"),
 ]
+Q4_1 = GGMLQuantizationType.Q4_1
 halves = st.floats(-60.0, 60.0, width=16)
 Logprobs = npt.NDArray[np.float64]
 
@@ -41,7 +44,7 @@ def test_both_parts_together_are_the_weights_as_they_were(scales, least, quants)
     blocks["scale"], blocks["least"] = scales, least[: len(scales)]
     blocks["quants"] = quants[: len(scales)]
     centred, offsets = split(blocks.tobytes())
-    before = dequantize(np.frombuffer(blocks.tobytes(), np.uint8), GGMLQuantizationType.Q4_1)
+    before = dequantize(np.frombuffer(blocks.tobytes(), np.uint8), Q4_1)
     after = dequantize(np.frombuffer(centred, np.uint8), GGMLQuantizationType.Q4_0)
     largest = float(np.abs(before).max() + np.abs(offsets).max())
     assert after.reshape(-1, BLOCK) + offsets[:, None] == pytest.approx(
@@ -88,8 +91,12 @@ class TestOnTheModel:
         assert distance(recast_ones) < 1.5 * distance(as_they_are)
         assert distance(recast_ones) < 0.01  # without the offsets it would be 0.4
 
-    def test_a_model_without_large_matrices_of_that_form_is_loaded_as_it_is(self, monkeypatch) -> None:
-        monkeypatch.setattr(recast, "LEAST_WEIGHTS", 1 << 40)
+    @pytest.mark.parametrize("reason", ["no large matrices of that form", "no files in memory"])
+    def test_what_cannot_be_recast_is_loaded_as_it_is(self, monkeypatch, reason: str) -> None:
+        if reason == "no files in memory":
+            monkeypatch.setattr(recast.os, "memfd_create", _refuse)
+        else:
+            monkeypatch.setattr(recast, "LEAST_WEIGHTS", 1 << 40)
         assert np.array_equal(
             logprobs(load_recast(library(), str(PATH)))[1],
             logprobs(load_model(library(), str(PATH), gpu_layers=0))[1],
@@ -110,6 +117,79 @@ class TestOnTheModel:
         with pytest.raises(LoadFailed, match="shorter"):
             load_recast(library(), str(path))
         assert open_files() == before
+
+
+@pytest.mark.parametrize("architecture", sorted(RECAST_ARCHITECTURES))
+def test_every_architecture_adds_the_adapter_wherever_it_multiplies(architecture: str, tmp_path: Path):
+    path = str(tmp_path / "tiny.gguf")
+    write_tiny(path, architecture)
+    found = tiny_logits(load_recast(library(), path))
+    expected = tiny_logits(load_model(library(), path, gpu_layers=0))
+    assert not np.array_equal(found, expected)
+    # Activations are rounded to 8 bits, which makes 0.012; one matrix without its offsets makes 0.14 or more.
+    apart = np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
+    assert np.median(apart) < 0.04
+
+
+def tiny_logits(model: NativeModel) -> npt.NDArray[np.float32]:
+    """Of forty tokens, whatever they mean; frees the model."""
+    context = model.new_context(
+        cells=256, slots=1, is_unified=True, batch=64, threads=2, kv_type="f16", flash_attention=False
+    )
+    rows = context.decode([(0, position, [position], True) for position in range(40)])
+    found = np.stack([context.logits(row) for row in rows if row is not None])
+    context.free()
+    model.free()
+    return found
+
+
+def write_tiny(path: str, architecture: str) -> None:
+    """Two layers of random weights, all of whose matrices are large enough to be recast."""
+    width, inner, words, heads = 512, 1024, 64, 8
+    random = np.random.default_rng(1)
+    writer = GGUFWriter(path, architecture)
+    writer.add_block_count(2)
+    writer.add_context_length(256)
+    writer.add_embedding_length(width)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_dimension_count(width // heads)
+    writer.add_vocab_size(words)
+    writer.add_tokenizer_model("no_vocab")
+
+    def add_matrix(name: str, rows: int, columns: int) -> None:
+        means = np.repeat(random.normal(size=(rows, columns // BLOCK)), BLOCK, axis=1)
+        values = 0.03 * (random.normal(size=(rows, columns)) + means)
+        writer.add_tensor(name, quantize(values.astype(np.float32), Q4_1), raw_dtype=Q4_1)
+
+    def add_values(name: str, values: npt.NDArray[np.float64]) -> None:
+        writer.add_tensor(name, values.astype(np.float32))
+
+    add_values("token_embd.weight", random.normal(size=(words, width)))
+    add_values("output.weight", 0.05 * random.normal(size=(words, width)))
+    add_values("output_norm.weight", np.ones(width))
+    for layer in range(2):
+        for norm in ("attn_norm", "ffn_norm"):
+            add_values(f"blk.{layer}.{norm}.weight", np.ones(width))
+        for name in ("attn_q", "attn_k", "attn_v"):
+            add_matrix(f"blk.{layer}.{name}.weight", width, width)
+            add_values(f"blk.{layer}.{name}.bias", np.zeros(width))
+            if architecture == "qwen3" and name != "attn_v":
+                add_values(f"blk.{layer}.{name}_norm.weight", np.ones(width // heads))
+        add_matrix(f"blk.{layer}.attn_output.weight", width, width)
+        add_matrix(f"blk.{layer}.ffn_up.weight", inner, width)
+        add_matrix(f"blk.{layer}.ffn_gate.weight", inner, width)
+        add_matrix(f"blk.{layer}.ffn_down.weight", width, inner)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _refuse(name: str) -> int:
+    raise OSError(errno.ENOSYS, name)
 
 
 def open_files() -> int:

@@ -32,7 +32,7 @@ OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
 
 RECAST_QUANTISATIONS: Final = frozenset({"Q4_1"})
-RECAST_ARCHITECTURES: Final = frozenset({"llama"})
+RECAST_ARCHITECTURES: Final = frozenset({"llama", "mistral3", "qwen2", "qwen3", "smollm3"})
 """Whose graphs were seen to add an adapter's share to every matrix that is recast."""
 RECAST_BYTES: Final = 2**30
 """Larger models are read from memory for every token, and are better left mapped."""

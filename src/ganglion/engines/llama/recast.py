@@ -44,12 +44,19 @@ Offsets = npt.NDArray[np.float32]
 
 
 def load_recast(library: Library, path: str) -> NativeModel:
-    """Load a model with its large Q4_1 matrices recast; as it is when it has none or comes in parts."""
+    """Load a model with its large Q4_1 matrices recast; as it is when that cannot be, or when it has none."""
+    try:
+        model = _recast(library, path) if IS_FASTER else None
+    except (OSError, MemoryError):  # no files in memory here, or no room for them
+        model = None
+    return model or load_model(library, path, gpu_layers=0)
+
+
+def _recast(library: Library, path: str) -> NativeModel | None:
     with read_header(library, path) as header:
-        is_whole = not header.has("split.count")
-        chosen = tuple(_recastable(header)) if IS_FASTER and is_whole else ()
-        if not chosen:
-            return load_model(library, path, gpu_layers=0)
+        chosen = tuple(_recastable(header))
+        if not chosen or header.has("split.count"):
+            return None
         with _memory_file("model") as model_path, _memory_file("offsets") as adapter_path:
             offsets = _write_model(header, path, frozenset(each.name for each in chosen), model_path)
             with new_header(library, 2 * len(chosen)) as adapter:
