@@ -18,7 +18,7 @@ from python_clients import HERE, needs, run_in
 
 from door.node import MODEL, Node, running_node
 from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import load_model
+from ganglion.engines.llama.recast import load_recast
 from ganglion.registry.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
@@ -60,7 +60,7 @@ class Answered:
 def direct() -> list[Answered]:
     """Every choice scored by the log-softmax over the raw logits of its tokens, in float64."""
     assert found is not None
-    model = load_model(open_library(), str(found.path), gpu_layers=0)
+    model = load_recast(open_library(), str(found.path))
     context = model.new_context(
         cells=512, slots=1, is_unified=True, batch=512, threads=1, kv_type="f16", flash_attention=None
     )
@@ -100,9 +100,7 @@ def direct() -> list[Answered]:
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running_node(
-        tmp_path_factory.mktemp("home"), "--strict", GANGLION_ENGINE__RECAST="false"
-    ) as running:
+    with running_node(tmp_path_factory.mktemp("home"), "--strict") as running:
         yield running
 
 

@@ -16,8 +16,8 @@ from ganglion.core.events import Finished, Scored, TokenEvent
 from ganglion.core.request import ResolvedSampling, Score, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import load_model
 from ganglion.engines.llama.plan import output_rows
+from ganglion.engines.llama.recast import load_recast
 from ganglion.engines.llama.scoring import likeliest_of
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
@@ -40,7 +40,7 @@ class Reference:
 
     def __init__(self) -> None:
         assert found is not None
-        self.model = load_model(open_library(), str(found.path), gpu_layers=0)
+        self.model = load_recast(open_library(), str(found.path))
         self.context = self.model.new_context(
             cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=None
         )
@@ -68,8 +68,7 @@ def reference() -> Reference:
 @asynccontextmanager
 async def opened(**settings: int) -> AsyncIterator[LlamaEngine]:
     assert found is not None
-    # As they are in the file: the reference's own kernels, to the last digits.
-    subject = LlamaEngine(read_facts(found.path), LlamaSettings("smollm2", is_recast=False, **settings))
+    subject = LlamaEngine(read_facts(found.path), LlamaSettings("smollm2", **settings))
     await subject.open()
     try:
         yield subject

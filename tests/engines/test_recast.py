@@ -20,7 +20,7 @@ from ganglion.engines.llama import recast
 from ganglion.engines.llama.library import Library, open_library
 from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.plan import RECAST_ARCHITECTURES
-from ganglion.engines.llama.recast import BLOCK, Q4_1_BLOCK, load_recast, split, sums
+from ganglion.engines.llama.recast import BLOCK, Q4_1_BLOCK, in_two, load_recast, split, sums
 from ganglion.registry.embedded import SMOLLM2, find
 
 embedded = find(SMOLLM2, Path("nowhere"))
@@ -29,33 +29,41 @@ on_the_model = [
     pytest.mark.model,
     pytest.mark.skipif(embedded is None, reason="the embedded model is not installed"),
 ]
-Q4_1 = GGMLQuantizationType.Q4_1
+Q4_0, Q4_1, Q8_0 = GGMLQuantizationType.Q4_0, GGMLQuantizationType.Q4_1, GGMLQuantizationType.Q8_0
 halves = st.floats(-60.0, 60.0, width=16)
 Logprobs = npt.NDArray[np.float64]
 
 
-@given(
-    arrays(np.float16, st.integers(1, 6), elements=halves),
-    arrays(np.float16, 6, elements=halves),
-    arrays(np.uint8, (6, BLOCK // 2)),
-)
-def test_both_parts_together_are_the_weights_as_they_were(scales, least, quants):
-    blocks = np.empty(len(scales), Q4_1_BLOCK)
-    blocks["scale"], blocks["least"] = scales, least[: len(scales)]
-    blocks["quants"] = quants[: len(scales)]
-    centred, offsets = split(blocks.tobytes())
-    before = dequantize(np.frombuffer(blocks.tobytes(), np.uint8), Q4_1)
-    after = dequantize(np.frombuffer(centred, np.uint8), GGMLQuantizationType.Q4_0)
-    largest = float(np.abs(before).max() + np.abs(offsets).max())
-    assert after.reshape(-1, BLOCK) + offsets[:, None] == pytest.approx(
-        before.reshape(-1, BLOCK), rel=0, abs=largest * 2.0**-22
+blocks = st.integers(1, 40).flatmap(
+    lambda count: st.tuples(
+        arrays(np.float16, count, elements=halves),
+        arrays(np.float16, count, elements=halves),
+        arrays(np.uint8, (count, BLOCK // 2)),
     )
+)
 
 
-def test_the_first_matrix_of_the_adapter_sums_each_block():
-    matrix = dequantize(np.frombuffer(sums(3 * BLOCK), np.uint8).reshape(3, -1), GGMLQuantizationType.Q4_0)
+@given(blocks)
+def test_all_parts_together_are_the_weights_as_they_were(parts):
+    row = np.empty(len(parts[0]), Q4_1_BLOCK)
+    row["scale"], row["least"], row["quants"] = parts
+    centred, offsets = split(row.tobytes())
+    before = dequantised(row.tobytes(), Q4_1).reshape(-1, BLOCK)
+    added = dequantised(in_two(offsets.reshape(1, -1)), Q8_0).reshape(2, -1).sum(axis=0)[: len(row)]
+    after = dequantised(centred, Q4_0).reshape(-1, BLOCK) + added[:, np.newaxis]
+    # Of the largest offset: below 2^-15 until the scales themselves, which are of 16 bits, become too small.
+    assert np.abs(after - before).max() <= max(np.abs(offsets).max() * 2.0**-14, 2.0**-17)
+
+
+def test_the_first_matrix_of_the_adapter_sums_each_block_twice():
+    matrix = dequantised(sums(3 * BLOCK), Q4_0).reshape(2, BLOCK, 3 * BLOCK)
     row = np.arange(3 * BLOCK, dtype=np.float32)
-    assert (matrix @ row).tolist() == row.reshape(3, BLOCK).sum(axis=1).tolist()
+    expected = [*row.reshape(3, BLOCK).sum(axis=1).tolist(), *[0.0] * (BLOCK - 3)]
+    assert (matrix @ row).tolist() == [expected, expected]
+
+
+def dequantised(data: bytes, kind: GGMLQuantizationType) -> npt.NDArray[np.float32]:
+    return dequantize(np.frombuffer(data, np.uint8), kind)
 
 
 @cache
@@ -101,6 +109,23 @@ class TestOnTheModel:
             logprobs(load_recast(library(), str(PATH)))[1],
             logprobs(load_model(library(), str(PATH), gpu_layers=0))[1],
         )
+
+    def test_a_row_gives_the_same_alone_and_beside_others(self) -> None:
+        model = load_recast(library(), str(PATH))
+        tokens = model.tokenize(TEXT, add_special=True, parse_special=True)
+        context = model.new_context(
+            cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=None
+        )
+        found = []
+        for at_once in (1, 2, 5, len(tokens)):
+            context.trim(0, 0)
+            for start in range(0, len(tokens), at_once):
+                (row,) = context.decode([(0, start, tokens[start : start + at_once], True)])
+            assert row is not None
+            found.append(context.logits(row).copy())
+        context.free()
+        model.free()
+        assert all(np.array_equal(each, found[0]) for each in found)
 
     def test_a_model_in_parts_is_loaded_as_it_is(self, tmp_path: Path, monkeypatch) -> None:
         path = tmp_path / "part.gguf"

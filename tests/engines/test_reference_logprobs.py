@@ -14,7 +14,8 @@ from ganglion.core.events import Finished, Scored, Token, TokenEvent
 from ganglion.core.request import Score, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import NativeModel, load_model
+from ganglion.engines.llama.native_model import NativeModel
+from ganglion.engines.llama.recast import load_recast
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
@@ -36,7 +37,7 @@ Logprobs = npt.NDArray[np.float64]
 
 @cache
 def model() -> NativeModel:
-    return load_model(open_library(), str(PATH), gpu_layers=0)
+    return load_recast(open_library(), str(PATH))
 
 
 @cache
@@ -59,7 +60,7 @@ def bare() -> Logprobs:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def told() -> AsyncIterator[list[Token]]:
     """Every token of the prompt, scored by the engine."""
-    engine = LlamaEngine(read_facts(PATH), LlamaSettings("smollm2", context=512, is_recast=False))
+    engine = LlamaEngine(read_facts(PATH), LlamaSettings("smollm2", context=512))
     await engine.open()
     try:
         request = TokenRequest("score", prompt(), 0, score=Score(((0, None),), TOP))

@@ -13,7 +13,8 @@ from ganglion.core.request import ResolvedSampling, TokenRequest
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import NativeModel, load_model
+from ganglion.engines.llama.native_model import NativeModel
+from ganglion.engines.llama.recast import load_recast
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.registry.gguf import read_facts
@@ -43,7 +44,7 @@ class Watched:
     def __init__(self) -> None:
         library = open_library()
         library.ffi.cdef(GGML, override=True)
-        self.model: NativeModel = load_model(library, str(PATH), gpu_layers=0)
+        self.model: NativeModel = load_recast(library, str(PATH))
         self._ffi, self._lib = library.ffi, library.lib
         self._found: dict[int, Floats] = {}
         self._callback = self._ffi.callback("ggml_backend_sched_eval_callback", self._see)
@@ -123,9 +124,7 @@ def random_pack(folder: Path) -> ConceptPack:
 
 async def read_out(folder: Path, tokens: tuple[int, ...]) -> list[Token]:
     """The prompt's tokens and a few generated ones, in order, with their readouts."""
-    settings = LlamaSettings(
-        "smollm2", context=512, is_recast=False, concepts=(str(folder / "random.safetensors"),)
-    )
+    settings = LlamaSettings("smollm2", context=512, concepts=(str(folder / "random.safetensors"),))
     engine = LlamaEngine(read_facts(PATH), settings)
     await engine.open()
     try:

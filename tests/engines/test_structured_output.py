@@ -216,9 +216,7 @@ async def test_logprobs_are_the_models_own_whatever_the_format_allows(engine):
     free = await answered(engine, asking("Say hello.", sampling=greedy, max_tokens=1, top_logprobs=1))
     held = await answered(engine, asking("Say hello.", Choice(("zebra",)), sampling=greedy, top_logprobs=1))
     assert held.text == "zebra"
-    (likeliest,), (expected,) = held.tokens[0].top, free.tokens[0].top
-    assert likeliest.id == expected.id
-    assert likeliest.logprob == pytest.approx(expected.logprob, abs=0.05)
+    assert held.tokens[0].top == free.tokens[0].top
     assert held.tokens[0].logprob is not None and free.tokens[0].logprob is not None
     assert held.tokens[0].logprob < free.tokens[0].logprob
 

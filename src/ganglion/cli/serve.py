@@ -3,13 +3,13 @@
 import asyncio
 import os
 import shlex
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Protocol
 
-import uvloop
 from cyclopts import Parameter
 
 from ganglion import __version__
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
 
 
 class Server(Protocol):
-    """What serves until it is told to end, over an engine that is being opened."""
+    """What serves a socket until it is told to end, over an engine that is being opened."""
 
-    async def __call__(self, *, opening: asyncio.Task[None]) -> None: ...
+    async def __call__(self, *, opening: asyncio.Task[None], listener: socket.socket) -> None: ...
 
 
 OFF: Final = "off"
@@ -183,11 +183,13 @@ def _serve(
     # worker that is started it would write a line to stderr.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    import uvloop
+
     from ganglion.cli.compose import compose, models_of
     from ganglion.cli.machine import ThisMachine
     from ganglion.cli.progress import download_bar
     from ganglion.cli.recipes import ENGINES, load_class
-    from ganglion.server.bind import InsecureBind, StartRefused, check_bind
+    from ganglion.server.bind import InsecureBind, StartRefused, bind, check_bind
 
     settings = server_settings(config.server)
     rpc: list[str] = []
@@ -239,19 +241,19 @@ def _serve(
         model_id = composition.engine.models()[0].id
         # Now: beside the server's modules it would take twice as long to import, and the model waits for it.
         load_class(ENGINES[config.engine.name])
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_live(composition.engine, server))
+        with bind(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_live(composition.engine, server, listener))
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
         return 2 if isinstance(refused, InsecureBind) else 1
     return 0
 
 
-async def _live(engine: ManagedEngine, server: Callable[[], Server]) -> None:
+async def _live(engine: ManagedEngine, server: Callable[[], Server], listener: socket.socket) -> None:
     """A node's life. Its modules take as long to read as a small model to load, so both begin at once."""
     opening = asyncio.create_task(engine.open())
     serve = await asyncio.to_thread(server)
-    await serve(opening=opening)
+    await serve(opening=opening, listener=listener)
 
 
 def storage_of(config: StoreConfig, home: Path) -> "Storage | None":

@@ -68,11 +68,13 @@ async def serve(
     on_rpc: Callable[[str], None] | None = None,
     join: JoinSettings = ALONE,
     opening: asyncio.Task[None] | None = None,
+    listener: socket.socket | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal.
 
     `on_listening` is told the URL, and `on_rpc` before it the address of gRPC, where there is one. `opening`
-    is the engine's, where that began before. Raises StartRefused, or what kept the engine from opening.
+    is the engine's, where that began before, and `listener` a socket that was bound before. Raises
+    StartRefused, or what kept the engine from opening.
     """
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
@@ -84,7 +86,7 @@ async def serve(
             stack.push_async_callback(_close, engine, opening)
         check_bind(settings)
         check_join(join, settings)
-        listener = stack.enter_context(bind(settings))
+        listener = stack.enter_context(listener or bind(settings))
         settings = _with_ports(settings, listener)
         rpc = None
         if settings.has_grpc:

@@ -5,8 +5,9 @@ The library has no matrix kernel for Q4_1, in which a weight is its block's `sca
 the activations than the sum of each block: a matrix that sums, then one of the offsets. That is what a
 low-rank adapter computes, so the library's own graph adds the two.
 
-Law: no weight changes. Quants and scales are copied, and the sums are taken of the activations as they were
-quantised, which is how the kernel for Q4_1 takes them; only the order of additions differs.
+Law: no weight changes by more than the rounding of its offset to 16 bits; quants and scales are copied. And a
+row of activations gives the same whatever stands beside it, as with the kernel for Q4_1: matrices of floats
+are multiplied in another order when a row is alone, so none is used. Offsets are two matrices of 8 bits each.
 """
 
 import os
@@ -31,10 +32,13 @@ IS_FASTER: Final = sys.platform == "linux" and platform.machine() == "x86_64"
 LEAST_WEIGHTS: Final = 1 << 18
 """Smaller matrices gain less than the two further products cost."""
 
-F32, Q4_0, Q4_1 = 0, 2, 3
+Q4_0, Q4_1, Q8_0 = 2, 3, 8
 BLOCK: Final = 32
 Q4_1_BLOCK: Final = np.dtype([("scale", "<f2"), ("least", "<f2"), ("quants", "u1", (BLOCK // 2,))])
 Q4_0_BLOCK: Final = np.dtype([("scale", "<f2"), ("quants", "u1", (BLOCK // 2,))])
+Q8_0_BLOCK: Final = np.dtype([("scale", "<f2"), ("quants", "i1", (BLOCK,))])
+LARGEST: Final = 127
+"""Of the quants of Q8_0."""
 MIDDLE: Final = 8
 """The quant that stands for 0 in Q4_0."""
 ZEROS, ONES = 0x88, 0x99
@@ -107,9 +111,9 @@ def _write_adapter(
     parts: list[bytes] = []
     for tensor in tensors:
         width, height, *_ = tensor.shape
-        header.add(f"{tensor.name}.lora_a", Q4_0, width, width // BLOCK)
-        header.add(f"{tensor.name}.lora_b", F32, width // BLOCK, height)
-        parts += sums(width), offsets[tensor.name].tobytes()
+        header.add(f"{tensor.name}.lora_a", Q4_0, width, 2 * padded(width // BLOCK))
+        header.add(f"{tensor.name}.lora_b", Q8_0, 2 * padded(width // BLOCK), height)
+        parts += sums(width), in_two(offsets[tensor.name].reshape(height, -1))
     _write(header, parts, target)
 
 
@@ -122,13 +126,34 @@ def split(data: bytes) -> tuple[bytes, Offsets]:
     return centred.tobytes(), offsets
 
 
+def padded(count: int) -> int:
+    """So many numbers in whole blocks."""
+    return -(-count // BLOCK) * BLOCK
+
+
+def in_two(rows: Offsets) -> bytes:
+    """A Q8_0 matrix of rows twice as long: what 8 bits hold of each number, then of what that leaves."""
+    room = padded(rows.shape[1])
+    left = np.pad(rows, ((0, 0), (0, room - rows.shape[1]))).reshape(len(rows), -1, BLOCK)
+    parts = []
+    for _ in range(2):
+        blocks = np.zeros(left.shape[:2], Q8_0_BLOCK)
+        blocks["scale"] = np.abs(left).max(axis=2) / LARGEST
+        scales = blocks["scale"].astype(np.float32)[..., np.newaxis]
+        quants = np.divide(left, scales, out=np.zeros_like(left), where=scales > 0)
+        blocks["quants"] = np.rint(quants).clip(-LARGEST, LARGEST)
+        left = left - scales * blocks["quants"]
+        parts.append(blocks)
+    return np.concatenate(parts, axis=1).tobytes()
+
+
 @cache
 def sums(width: int) -> bytes:
-    """A Q4_0 matrix that gives the sum of each block of a row of this width."""
+    """A Q4_0 matrix that gives the sum of each block of a row of this width, for each of the two."""
     count = width // BLOCK
-    blocks = np.empty((count, count), Q4_0_BLOCK)
+    blocks = np.empty((2, padded(count), count), Q4_0_BLOCK)
     blocks["scale"], blocks["quants"] = 1.0, ZEROS
-    blocks["quants"][np.diag_indices(count)] = ONES
+    blocks["quants"][:, range(count), range(count)] = ONES
     return blocks.tobytes()
 
 
