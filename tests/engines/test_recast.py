@@ -133,13 +133,13 @@ class TestOnTheModel:
         monkeypatch.setattr(recast, "_write_model", None)  # which would be called otherwise
         load_recast(library(), str(path)).free()
 
-    def test_a_file_that_becomes_shorter_is_a_typed_error_and_leaves_nothing_open(
+    def test_a_file_that_is_cut_short_is_a_typed_error_that_names_it_and_leaves_nothing_open(
         self, tmp_path: Path
     ) -> None:
         path = tmp_path / "short.gguf"
         path.write_bytes(PATH.read_bytes()[: 40 * 2**20])
         before = open_files()
-        with pytest.raises(LoadFailed, match="shorter"):
+        with pytest.raises(LoadFailed, match=r"short\.gguf"):
             load_recast(library(), str(path))
         assert open_files() == before
 

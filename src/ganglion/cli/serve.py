@@ -38,15 +38,14 @@ from ganglion.sessions.settings import SessionSettings
 if TYPE_CHECKING:
     from ganglion.server.storage import Storage
 
+OFF: Final = "off"
+"""The store's url of a node that keeps nothing."""
+
 
 class Server(Protocol):
     """What serves a socket until it is told to end, over an engine that is being opened."""
 
     async def __call__(self, *, opening: asyncio.Task[None], listener: socket.socket) -> None: ...
-
-
-OFF: Final = "off"
-"""The store's url of a node that keeps nothing."""
 
 
 @Parameter(name="*", group=SERVER)
@@ -192,6 +191,7 @@ def _serve(
     from ganglion.server.bind import InsecureBind, StartRefused, bind, check_bind
 
     settings = server_settings(config.server)
+    sessions = session_settings(config.sessions, home(os.environ))
     rpc: list[str] = []
 
     def server() -> Server:
@@ -218,7 +218,7 @@ def _serve(
             machine=machine.source(),
             reload=reload,
             storage=storage_of(config.store, home(os.environ)),
-            sessions=session_settings(config.sessions, home(os.environ)),
+            sessions=sessions,
             on_rpc=rpc.append,
             join=join_settings(config.join),
         )
@@ -252,7 +252,13 @@ def _serve(
 async def _live(engine: ManagedEngine, server: Callable[[], Server], listener: socket.socket) -> None:
     """A node's life. Its modules take as long to read as a small model to load, so both begin at once."""
     opening = asyncio.create_task(engine.open())
-    serve = await asyncio.to_thread(server)
+    try:
+        serve = await asyncio.to_thread(server)
+    except BaseException:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        await engine.close()
+        raise
     await serve(opening=opening, listener=listener)
 
 

@@ -14,9 +14,8 @@ from ganglion.engines.llama.native_context import NativeContext, Sizes
 KV_TYPES: Final = {"f16": 1, "q4_0": 2, "q8_0": 8}
 FLASH_ATTENTION: Final = {None: -1, False: 0, True: 1}
 POOLINGS: Final[dict[Pooling, int]] = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
-
-
 UNMAPPED: Final = 0
+"""How the library loads a file that it reads whole."""
 
 
 def load_model(library: Library, path: str, *, gpu_layers: int, is_mapped: bool = True) -> "NativeModel":
@@ -57,9 +56,10 @@ class NativeModel:
         self.class_count: int = lib.llama_model_n_cls_out(pointer)
 
     def adapt(self, path: str) -> None:
-        """Load an adapter that all contexts made from now on apply."""
+        """Load an adapter that all contexts made from now on apply; a model that refuses it is freed."""
         adapter = self.library.lib.llama_adapter_lora_init(self._pointer, os.fsencode(path))
         if adapter == self.library.ffi.NULL:
+            self.free()
             raise LoadFailed(f"An adapter could not be loaded: {self.library.last_error()}")
         self._adapter = adapter  # freed with the model
 

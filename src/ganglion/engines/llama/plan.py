@@ -160,7 +160,7 @@ def plan(
 
 
 def _gains_by_recasting(settings: LlamaSettings, facts: ModelFacts, left_bytes: int) -> bool:
-    """While they are loaded, both forms lie in memory; and deterministic rows are computed one by one."""
+    """Both forms lie in memory while they are loaded; deterministic mode keeps to the usual kernels."""
     return (
         facts.quantisation in RECAST_QUANTISATIONS
         and facts.architecture in RECAST_ARCHITECTURES

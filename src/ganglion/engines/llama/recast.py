@@ -14,7 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -49,10 +49,11 @@ Offsets = npt.NDArray[np.float32]
 
 def load_recast(library: Library, path: str) -> NativeModel:
     """Load a model with its large Q4_1 matrices recast; as it is when that cannot be, or when it has none."""
-    try:
-        model = _recast(library, path) if IS_FASTER else None
-    except (OSError, MemoryError):  # no files in memory here, or no room for them
-        model = None
+    model = None
+    if IS_FASTER:
+        # No files in memory, no room for them, or a damaged file: of which the library then tells.
+        with suppress(OSError, MemoryError, LoadFailed):
+            model = _recast(library, path)
     return model or load_model(library, path, gpu_layers=0)
 
 
@@ -92,7 +93,7 @@ def _write_model(header: GgufHeader, path: str, chosen: frozenset[str], target: 
             for tensor in before:
                 read = os.pread(source.fileno(), tensor.size_bytes, start + tensor.offset)
                 if len(read) < tensor.size_bytes:
-                    raise LoadFailed(f"{path} became shorter while it was read.")
+                    raise LoadFailed(f"{path} is shorter than it says.")
                 if tensor.name in chosen:
                     read, offsets[tensor.name] = split(read)
                 yield read
