@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import sysconfig
@@ -32,6 +31,7 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
+from tests.ports import free_port
 
 from benchmarks.footprint import pss_bytes
 from benchmarks.instant import EVENTS, MODEL
@@ -83,7 +83,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, _upstream() as upstream:
         rows = [_measured("direct", upstream, None, Path(folder), options)]
         for name in names:
-            launch = LAUNCHES[name](_port(), upstream, Path(folder))
+            launch = LAUNCHES[name](free_port(), upstream, Path(folder))
             if launch is None:
                 talk.print(f"{name} is not installed and left out")
                 continue
@@ -135,7 +135,7 @@ def _vllm_router(port: int, upstream: int, folder: Path) -> Launch | None:
     program = ROOT / ".bench" / "vllm-router" / "bin" / "vllm-router"
     if not program.exists():
         return None
-    metrics = ("--prometheus-port", str(_port()))
+    metrics = ("--prometheus-port", str(free_port()))
     worker = ("--worker-urls", f"http://127.0.0.1:{upstream}", "--policy", "round_robin")
     limits = ("--max-concurrent-requests", "4096", "--log-level", "error", "--log-dir", str(folder))
     return Launch(
@@ -195,7 +195,7 @@ LAUNCHES = {
 
 @contextmanager
 def _upstream() -> Iterator[int]:
-    port = _port()
+    port = free_port()
     command = ("taskset", "-c", LOAD_CORE, sys.executable, "-m", "benchmarks.instant", "--port", str(port))
     process = subprocess.Popen(command, cwd=ROOT)
     try:
@@ -300,13 +300,6 @@ def _wrk(
     told = re.search(r"told (\S+) (\S+) (\S+) (\d+)", output)
     assert told is not None, output
     return Told(float(told[1]), float(told[2]), float(told[3]), int(told[4]))
-
-
-def _port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def _table(rows: list[Figures], options: argparse.Namespace) -> Table:

@@ -24,13 +24,14 @@ import grpc
 import numpy as np
 import uvloop
 from rich.console import Console
+from tests.ports import free_port
 
 from benchmarks import report
 from benchmarks.load import Record
 from benchmarks.measure import decode_rate
 from benchmarks.prompts import words
 from benchmarks.salience import Node, connected
-from benchmarks.servers import HOST, PARALLEL, ServerDied, free_port, model_path, ours, running
+from benchmarks.servers import HOST, PARALLEL, ServerDied, model_path, ours, running
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
 from ganglion.registry.gguf import read_facts
 

@@ -29,6 +29,7 @@ from typing import IO
 import grpc
 import uvloop
 from rich.console import Console
+from tests.ports import free_port
 
 from benchmarks import bare, conversations, report, streaming
 from benchmarks.conversations import Turn, relayed
@@ -40,7 +41,6 @@ from benchmarks.servers import (
     HOST,
     PARALLEL,
     ServerDied,
-    free_port,
     model_path,
     ours,
     peer,

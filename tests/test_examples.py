@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.ports import two_ports
+from tests.ports import free_port
 
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
 
@@ -48,7 +48,7 @@ def reading_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def served(home: Path, *flags: str) -> Iterator[str]:
     """A node whose gRPC port follows that of HTTP, as clients expect."""
     environment = {**os.environ, "GANGLION_HOME": str(home)}
-    port = two_ports()
+    port = free_port()
     command = [sys.executable, "-m", "ganglion.cli.main", "serve", *flags, "--port", str(port)]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.ports import two_ports
+from tests.ports import free_port
 
 GANGLION = (sys.executable, "-m", "ganglion.cli.main")
 OK, FAILED = 0, 1
@@ -25,7 +25,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
     return {
         **kept,
         "GANGLION_HOME": str(tmp_path / "home"),
-        "GANGLION_SERVER__PORT": str(two_ports()),
+        "GANGLION_SERVER__PORT": str(free_port()),
         "HF_HOME": str(tmp_path / "hub"),
         "COLUMNS": "100",
         "NO_COLOR": "1",

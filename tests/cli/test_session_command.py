@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.door.node import Node, running_node
-from tests.ports import two_ports
+from tests.ports import free_port
 
 from ganglion.cli.session_view import bar
 from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
@@ -18,7 +18,7 @@ from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, writ
 @pytest.fixture(scope="module")
 def echo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     home = tmp_path_factory.mktemp("home")
-    with running_node(home, "--engine", "echo", "--port", str(two_ports())) as node:
+    with running_node(home, "--engine", "echo", "--port", str(free_port())) as node:
         yield node
 
 
@@ -94,7 +94,7 @@ def test_readouts_need_concepts_and_say_so(echo: Node) -> None:
 
 
 def test_without_a_node_it_says_how_to_start_one(tmp_path: Path) -> None:
-    url = f"http://127.0.0.1:{two_ports()}"
+    url = f"http://127.0.0.1:{free_port()}"
     for arguments in ([], ["smollm2"]):
         done = subprocess.run(
             [sys.executable, "-m", "ganglion.cli.main", "session", *arguments, "--url", url],
@@ -125,7 +125,7 @@ def test_concepts_are_read_and_steered_by(tmp_path: Path) -> None:
     model = PackModel("SmolLM2", "llama", hidden_size=576, block_count=30)
     pack = ConceptPack(Manifest("moods", ["calm", "keen"], [9, 19], model), vectors)
     write_pack(pack, tmp_path / "concepts" / "moods.safetensors")
-    flags = ("--concepts", "moods", "--context", "512", "--port", str(two_ports()))
+    flags = ("--concepts", "moods", "--context", "512", "--port", str(free_port()))
     with running_node(tmp_path, *flags) as node:
         out, _ = said(node, "The sea is", "/generate 4", "/read", flags=("--steer", "calm=1.5"))
         assert "calm" in out

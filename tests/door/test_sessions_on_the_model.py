@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from node import MODEL, Node, running_node
-from tests.ports import two_ports
+from tests.ports import free_port
 
 from ganglion.client import Client, Disconnected, Done, GanglionError, Session, TokenEvent
 from ganglion.core.errors import EngineFailed, SessionNotFound
@@ -29,7 +29,7 @@ GREEDY = {"temperature": 0.0, "ignore_eos": True}
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    flags = ("--context", "2048", "--port", str(two_ports()))
+    flags = ("--context", "2048", "--port", str(free_port()))
     with running_node(tmp_path_factory.mktemp("home"), *flags) as running:
         yield running
 
@@ -104,17 +104,17 @@ def test_progress_is_told_while_a_long_text_is_read(client: Client) -> None:
 
 
 def test_a_session_whose_kv_was_evicted_is_computed_again(tmp_path: Path) -> None:
-    flags = ("--context", "1024", "--kv-tokens", "1024", "--port", str(two_ports()))
+    flags = ("--context", "512", "--kv-tokens", "512", "--port", str(free_port()))
     with (
         running_node(tmp_path, *flags) as small,
         Client(small.url) as client,
         client.session(MODEL) as session,
     ):
-        session.append(TEXT * 8)
+        session.append(TEXT * 4)
         before = tail_of(session, 80)
         for number in range(6):
             with client.session(MODEL) as other:
-                other.append(f"Number {number}. " + TEXT * 10)
+                other.append(f"Number {number}. " + TEXT * 5)
         done = session.generate(max_tokens=0).result().done
         assert done.cached_tokens < done.prompt_tokens // 2
         # What stands before is computed in other batches now; an order of magnitude less than a wrong token.
@@ -122,7 +122,7 @@ def test_a_session_whose_kv_was_evicted_is_computed_again(tmp_path: Path) -> Non
 
 
 def test_another_key_finds_nothing_cached_and_no_session(tmp_path: Path) -> None:
-    flags = ("--context", "1024", "--api-key", "one", "--api-key", "two", "--port", str(two_ports()))
+    flags = ("--context", "1024", "--api-key", "one", "--api-key", "two", "--port", str(free_port()))
     with running_node(tmp_path, *flags) as closed:
         with (
             Client(closed.url, api_key="one") as one,
@@ -141,7 +141,7 @@ def test_another_key_finds_nothing_cached_and_no_session(tmp_path: Path) -> None
 
 
 def test_an_urgent_call_goes_first_and_the_other_loses_nothing(tmp_path: Path) -> None:
-    flags = ("--context", "1024", "--parallel", "1", "--port", str(two_ports()))
+    flags = ("--context", "1024", "--parallel", "1", "--port", str(free_port()))
     with running_node(tmp_path, *flags) as narrow, Client(narrow.url) as client:
         ended: list[str] = []
         patient_answers: list[int] = []
@@ -165,7 +165,7 @@ def test_an_urgent_call_goes_first_and_the_other_loses_nothing(tmp_path: Path) -
 
 
 def test_a_worker_that_dies_is_told_and_the_session_goes_on(tmp_path: Path) -> None:
-    flags = ("--context", "1024", "--port", str(two_ports()))
+    flags = ("--context", "1024", "--port", str(free_port()))
     with (
         running_node(tmp_path, *flags) as node,
         Client(node.url) as client,
@@ -192,7 +192,7 @@ def test_a_worker_that_dies_is_told_and_the_session_goes_on(tmp_path: Path) -> N
 
 
 def test_a_node_that_dies_is_told_and_the_next_run_sends_everything_again(tmp_path: Path) -> None:
-    flags = ("--context", "1024", "--port", str(two_ports()))
+    flags = ("--context", "1024", "--port", str(free_port()))
     with running_node(tmp_path, *flags) as first:
         client = Client(first.url, timeout_s=30)
         session = client.session(MODEL)
@@ -213,7 +213,7 @@ def test_a_node_that_dies_is_told_and_the_next_run_sends_everything_again(tmp_pa
 
 
 def test_suspended_and_kept_sessions_come_back_after_a_restart(tmp_path: Path) -> None:
-    flags = ("--context", "1024", "--keep-sessions", "--port", str(two_ports()))
+    flags = ("--context", "1024", "--keep-sessions", "--port", str(free_port()))
     with running_node(tmp_path, *flags) as node, Client(node.url) as client:
         asleep, awake = client.session(MODEL), client.session(MODEL)
         for session in (asleep, awake):
@@ -239,7 +239,7 @@ def test_a_session_moves_to_another_node_with_its_kv(node: Node, client: Client,
         saved = session.save()
         expected = session.generate(max_tokens=8, **GREEDY).result()
     assert len(saved) > 10_000 * 100
-    flags = ("--context", "1024", "--port", str(two_ports()))
+    flags = ("--context", "1024", "--port", str(free_port()))
     with (
         running_node(tmp_path, *flags) as other,
         Client(other.url) as elsewhere,

@@ -31,7 +31,7 @@ from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.pool import Pools
 from ganglion.registry.embedded import SMOLLM2, find
 from ganglion.server.storage import Storage
-from ports import two_ports
+from ports import free_port
 
 pytestmark = pytest.mark.model
 
@@ -48,7 +48,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found = find(SMOLLM2, Path("nowhere"))
     if found is None:
         pytest.skip("the embedded model is not installed")
-    port, log = two_ports(), tmp_path_factory.mktemp("peer") / "peer.log"
+    port, log = free_port(), tmp_path_factory.mktemp("peer") / "peer.log"
     command = [sys.executable, "-m", "benchmarks.peer", "--port", str(port), "--threads", "2"]
     command += ["--model", str(found.path), "--name", "smol", "--parallel", "2", "--context", str(CONTEXT)]
     with log.open("wb") as told:

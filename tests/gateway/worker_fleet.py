@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 from tests.gateway.byte_server import Line, answer, byte_server
-from tests.ports import two_ports
+from tests.ports import free_port
 
 from ganglion.wire.fleet import NodeState, ReplicaState, encode
 from ganglion.wire.health import Device
@@ -59,7 +59,7 @@ class Gateway:
 def gateway_of(home: Path, *flags: str, workers: int = 2) -> Iterator[Gateway]:
     """Start one; whatever happens, none of its processes is there afterwards."""
     (home / "models.toml").write_text(CATALOGUE)
-    port = two_ports()
+    port = free_port()
     command = [sys.executable, "-m", "ganglion.cli.main", "gateway", "--port", str(port), "--no-grpc"]
     command += ["--workers", str(workers), "--catalogue", str(home / "models.toml"), *flags]
     environment = {**os.environ, "GANGLION_HOME": str(home), "GANGLION_SERVER__API_KEYS": ADMIN}

@@ -12,7 +12,7 @@ import grpc
 import pytest
 from calling_rpc import Rpc, connected, trailers
 from relaying import Relayed, relaying, view_of
-from tests.ports import two_ports
+from tests.ports import free_port
 
 from ganglion.client.async_client import AsyncClient
 from ganglion.core.errors import SessionNotFound, UpstreamUnavailable
@@ -162,7 +162,7 @@ async def test_a_node_that_leaves_the_fleet_finishes_what_runs_on_it(serving) ->
 
 
 async def test_a_node_that_starts_again_where_it_was_is_found_again(serving) -> None:
-    port = two_ports()
+    port = free_port()
     async with (
         relaying([view_of("a", f"127.0.0.1:{port + 1}", "echo", cool_down_s=0)]) as relayed,
         connected(relayed.address) as rpc,
