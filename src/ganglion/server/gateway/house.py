@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import secrets
-import tempfile
 import time
 from collections.abc import AsyncGenerator
 from importlib import import_module
@@ -26,6 +25,7 @@ from ganglion.server.gateway.doors import FleetDoors, HealthDoors, nothing_elsew
 from ganglion.server.gateway.metering import KeyMeter
 from ganglion.server.gateway.metrics import FleetMetrics
 from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.socket_folder import socket_folder
 from ganglion.server.gateway.unix_socket import served
 from ganglion.server.gateway.worker import LEADER, Colleagues, Worker
 from ganglion.server.gateway.worker_door import WorkerDoor
@@ -158,7 +158,7 @@ def _desk_path(stack: contextlib.AsyncExitStack, worker: Worker | None) -> Path:
     """Where only this user gets in."""
     if worker is not None:
         return worker.desk_path(worker.place)
-    return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ganglion-"))) / "desk"
+    return stack.enter_context(socket_folder()) / "desk"
 
 
 def _page(own: Page, colleagues: Colleagues | None) -> Page:

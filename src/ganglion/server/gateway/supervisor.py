@@ -12,7 +12,6 @@ import selectors
 import signal
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
@@ -24,6 +23,7 @@ from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.server.app_server import BACKLOG
 from ganglion.server.bind import StartRefused, bind
 from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.socket_folder import socket_folder
 from ganglion.server.gateway.worker import LEADER, Worker
 from ganglion.server.gateway.worker_channel import DRAIN, STOP, Ready, Unable, hear, say, unable
 from ganglion.store.opening import MEMORY
@@ -69,7 +69,7 @@ def supervise(settings: GatewaySettings, work: Work, on_listening: OnListening |
         )
     with (
         bind(settings.server) as listener,
-        tempfile.TemporaryDirectory(prefix="ganglion-") as folder,  # which only this user enters
+        socket_folder() as folder,
         selectors.DefaultSelector() as selector,
         _bell() as bell,
     ):
@@ -82,7 +82,7 @@ def supervise(settings: GatewaySettings, work: Work, on_listening: OnListening |
             work,
             on_listening,
             listener=listener,
-            folder=Path(folder),
+            folder=folder,
             selector=selector,
             bell=bell,
         ).run()
