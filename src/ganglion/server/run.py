@@ -209,6 +209,5 @@ async def _leave(server: AppServer, serving: asyncio.Task[None], gate: Gate, shu
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(HASTY_WORDS_S if shutdown.stop.is_set() else LAST_WORDS_S):
             await gate.idle()
-    server.should_exit = True
-    server.force_exit = shutdown.stop.is_set()
+    server.leave(is_hasty=shutdown.stop.is_set())
     await asyncio.gather(serving, return_exceptions=True)

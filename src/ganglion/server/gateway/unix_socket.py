@@ -25,8 +25,7 @@ async def served(app: ASGIApp, settings: ServerSettings, path: Path) -> AsyncGen
             await until_listening(server, serving)
             yield
         finally:
-            server.should_exit = True
-            server.force_exit = True
+            server.leave(is_hasty=True)
             await asyncio.gather(serving, return_exceptions=True)
 
 
