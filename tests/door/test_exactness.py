@@ -112,7 +112,7 @@ async def test_greedy_output_is_the_same_alone_and_among_sixteen_neighbours_in_d
             prompt=ChatPrompt((Message("user", text),)),
             sampling=Sampling(temperature=temperature),
             stop=Stop(ignore_eos=True),
-            max_tokens=50,
+            max_tokens=32,
             top_logprobs=0,
         )
         events = [event async for event in subject.generate(request)]
@@ -131,6 +131,6 @@ async def test_greedy_output_is_the_same_alone_and_among_sixteen_neighbours_in_d
         again = await answer(QUESTION, 0.0)
     finally:
         await subject.close()
-    assert len(alone) == 50
+    assert len(alone) == 32
     assert among == alone
     assert again == alone

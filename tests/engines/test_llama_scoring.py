@@ -214,14 +214,14 @@ async def test_scores_and_an_answer_come_from_one_request(engine: LlamaEngine, r
 
 
 async def test_scoring_a_long_prompt_whole_takes_little_memory(reference: Reference) -> None:
-    async with opened(context=2048, kv_tokens=2048) as subject:
+    async with opened(context=1024, kv_tokens=1024) as subject:
         worker = psutil.Process(subject._supervisor.process_id)
         await run(subject, TokenRequest("plain", reference.tokens("Warm. " + TEXT * 20, 256), 0))
         before = worker.memory_info().rss
-        tokens = reference.tokens("Measured. " + TEXT * 200, 2000)
-        cells = read_facts(found.path).kv_bytes(2000, 2.0) if found is not None else 0
+        tokens = reference.tokens("Measured. " + TEXT * 100, 1000)
+        cells = read_facts(found.path).kv_bytes(1000, 2.0) if found is not None else 0
         scored, _ = await run(subject, asked(tokens, (0, None)))
-        assert len(by_position(scored)) == 2000
+        assert len(by_position(scored)) == 1000
         assert max(len(event.tokens) for event in scored) <= output_rows(49152)
         assert worker.memory_info().rss - before - cells < 64 * 2**20
 

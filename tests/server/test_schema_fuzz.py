@@ -34,7 +34,7 @@ CHECKS = (
     content_type_conformance,
     response_schema_conformance,
 )
-FEW, MANY, PUBLIC = 8, 24, 80
+FEW, MANY, PUBLIC = 6, 12, 80
 
 
 @pytest.fixture
