@@ -14,6 +14,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -62,13 +63,22 @@ def _recast(library: Library, path: str) -> NativeModel | None:
         chosen = tuple(_recastable(header))
         if not chosen or header.has("split.count"):
             return None
-        with _memory_file("model") as model_path, _memory_file("offsets") as adapter_path:
+        with (
+            _memory_file("model") as model_path,
+            _memory_file("offsets") as adapter_path,
+            new_header(library, 2 * len(chosen)) as adapter,
+            ThreadPoolExecutor(1) as beside,
+        ):
             offsets = _write_model(header, path, frozenset(each.name for each in chosen), model_path)
-            with new_header(library, 2 * len(chosen)) as adapter:
-                adapter.set_text("general.architecture", header.text("general.architecture"))
-                _write_adapter(adapter, chosen, offsets, adapter_path)
+            adapter.set_text("general.architecture", header.text("general.architecture"))
+            writing = beside.submit(_write_adapter, adapter, chosen, offsets, adapter_path)
             # Not mapped: what the weights were copied from is given back.
             model = load_model(library, model_path, gpu_layers=0, is_mapped=False)
+            try:
+                writing.result()
+            except BaseException:
+                model.free()
+                raise
             model.adapt(adapter_path)
             return model
 

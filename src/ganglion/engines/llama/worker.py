@@ -15,9 +15,7 @@ import msgspec
 
 from ganglion.engines.llama.library import open_library
 from ganglion.engines.llama.line import Line
-from ganglion.engines.llama.native_model import NativeModel, load_model
 from ganglion.engines.llama.plan import EnginePlan
-from ganglion.engines.llama.recast import load_recast
 
 SPIN_COUNT = "1000"
 """How long OpenMP threads spin at a barrier before they sleep. The library's default spins for milliseconds:
@@ -31,26 +29,22 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when the library is loaded
     line = Line(socket.socket(fileno=int(sys.argv[1])))
-    bodies = line.bodies()
-    first = next(bodies, None)
-    if first is None:
-        return
-    plan = msgspec.msgpack.decode(first, type=EnginePlan)
-    began_s = monotonic()
     with ThreadPoolExecutor(1) as thread:
-        loading = thread.submit(_load, plan)
-        # Meanwhile: importing all that a model is served with takes as long as a small one takes to load.
+        opening = thread.submit(open_library)
+        # Meanwhile: all that a small model is loaded and served with takes as long to import as to do.
+        from ganglion.engines.llama.loading import load  # noqa: PLC0415
+
+        bodies = line.bodies()
+        first = next(bodies, None)
+        if first is None:
+            return
+        plan = msgspec.msgpack.decode(first, type=EnginePlan)
+        began_s = monotonic()
+        loading = thread.submit(lambda: load(opening.result(), plan))
         from ganglion.engines.llama.attending import serve  # noqa: PLC0415
 
         serve(line, bodies, plan, loading.result, began_s)
     sys.exit(1)
-
-
-def _load(plan: EnginePlan) -> NativeModel:
-    library = open_library()
-    if plan.is_recast:
-        return load_recast(library, plan.path)
-    return load_model(library, plan.path, gpu_layers=plan.gpu_layers)
 
 
 if __name__ == "__main__":
