@@ -103,6 +103,13 @@ async def test_a_url_that_is_none_is_refused_without_its_password(url: str) -> N
     assert "hunter2" not in "".join(traceback.format_exception(refusal.value, limit=0))
 
 
+async def test_an_address_of_another_kind_is_refused_and_is_no_file(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(StoreUnusable, match="mysql://"):
+        await open_store("mysql://me:hunter2@host/db")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_without_the_driver_it_says_what_to_install() -> None:
     program = """
 import asyncio, sys

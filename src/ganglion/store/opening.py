@@ -6,6 +6,7 @@ from pathlib import Path
 from time import time
 from typing import Final
 
+from ganglion.core.errors import StoreUnusable
 from ganglion.store.access_database import DatabaseAccess
 from ganglion.store.database import READERS, DatabaseStore
 from ganglion.store.session import Backend
@@ -45,4 +46,9 @@ def _backend(place: str | Path) -> Backend:
         # Named as text: nobody who keeps a file needs the driver.
         backend: Backend = import_module("ganglion.store.postgres").Postgres(place)
         return backend
+    if isinstance(place, str) and "://" in place:
+        raise StoreUnusable(
+            f"There is no store for addresses that begin with {place.partition('://')[0]}://.",
+            hint="Give the path of a file, postgresql://…, :memory:, or off.",
+        )
     return SqliteFile(Path(place).expanduser())
