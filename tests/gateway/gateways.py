@@ -11,7 +11,7 @@ from remote_nodes import echo, listening
 from ganglion.gateway.catalogue import Catalogue
 from ganglion.gateway.node import NodeSpec
 from ganglion.server.gateway.run import serve
-from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.settings import GatewaySettings, Reload
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import Shutdown
 from ganglion.server.storage import Storage
@@ -46,6 +46,7 @@ async def gateway(
     storage: Storage | None = MEMORY,
     catalogue: Catalogue | None = None,
     node_key: str | None = None,
+    reload: Reload | None = None,
     **server: object,
 ) -> AsyncIterator[Running]:
     """A gateway over these nodes, which has heard of one where there are any."""
@@ -62,7 +63,7 @@ async def gateway(
         request_log=lines.append,
     )
     serving = asyncio.create_task(
-        serve(settings, shutdown=shutdown, on_listening=lambda url, _: told.set_result(url))
+        serve(settings, shutdown=shutdown, on_listening=lambda url, _: told.set_result(url), reload=reload)
     )
     try:
         await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)

@@ -365,3 +365,27 @@ def _host(view: NodeView) -> str:
 
 TestLeases = Leases.TestCase
 TestLeases.settings = settings(max_examples=150, stateful_step_count=30)
+
+
+def test_who_joined_under_a_name_that_is_declared_now_gives_way_and_is_told(
+    membership: Membership, fleet: Fleet
+) -> None:
+    lease = membership.join(joining())
+    membership.join(joining("other", "b"))
+    membership.declare((NodeSpec("n", "http://d:8080"),))
+    assert {name: view.spec.epoch for name, view in fleet.nodes.items()} == {"n": None, "other": 101}
+    with pytest.raises(NotAllowed, match="declared"):
+        membership.join(joining(epoch=lease.epoch))
+    membership.declare(())
+    assert set(fleet.nodes) == {"other"}
+    assert membership.join(joining(epoch=lease.epoch)).epoch == 102
+
+
+def test_a_declared_node_that_moved_is_known_no_longer_and_another_keeps_what_is_known(fleet: Fleet) -> None:
+    stays, moves = NodeSpec("stays", "http://s:8080"), NodeSpec("moves", "http://m:8080")
+    fleet.declare((stays, moves))
+    for spec in (stays, moves):
+        fleet.put(NodeView(spec, is_healthy=True, boot="one"))
+    fleet.declare((replace(stays, max_in_flight=3), replace(moves, url="http://m:8081")))
+    assert fleet.nodes["stays"] == NodeView(replace(stays, max_in_flight=3), is_healthy=True, boot="one")
+    assert fleet.nodes["moves"] == NodeView(replace(moves, url="http://m:8081"))

@@ -4,7 +4,7 @@ from made_nodes import held, node
 
 from ganglion.gateway.catalogue import parse_catalogue
 from ganglion.gateway.union import union
-from ganglion.server.gateway.assembly import listing_of
+from ganglion.server.gateway.offer import listing_of
 
 CATALOGUE = parse_catalogue("""
 [[models]]

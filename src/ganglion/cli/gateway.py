@@ -117,11 +117,19 @@ def gateway(
     from ganglion.server.gateway.run import run
 
     flags = {**server.settings(), **security.settings(), **fleet.settings()}
-    config = load_config(output, flags, defaults={"server.port": PORT_OF_GATEWAYS})
+
+    def configured() -> Config:
+        return load_config(output, flags, defaults={"server.port": PORT_OF_GATEWAYS})
+
+    config = configured()
     set_up(config.log.level, config.log.format)
     settings = gateway_settings(config, fleet.node or ())
     try:
-        run(settings, lambda url, rpc: say(_welcome(url, rpc, settings)))
+        run(
+            settings,
+            lambda url, rpc: say(_welcome(url, rpc, settings)),
+            reload=lambda: gateway_settings(configured(), fleet.node or ()),
+        )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
         return 2 if isinstance(refused, InsecureBind) else 1

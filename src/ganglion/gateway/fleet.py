@@ -58,6 +58,17 @@ class Fleet:
         known = self.nodes.get(spec.name)
         self.put(NodeView(spec) if known is None else replace(known, spec=spec))
 
+    def declare(self, specs: tuple[NodeSpec, ...]) -> None:
+        """Of the nodes that have no lease these are all; one that moved is known no longer."""
+        declared = {spec.name: spec for spec in specs}
+        for name, view in self.nodes.items():
+            spec = declared.get(name)
+            is_moved = spec is not None and (spec.url, spec.kind) != (view.spec.url, view.spec.kind)
+            if view.spec.epoch is None and (spec is None or is_moved):
+                self.remove(name)
+        for spec in specs:
+            self.add(spec)
+
     def remove(self, name: str) -> None:
         """A node that left; what still runs on it goes on."""
         if name in self.nodes:

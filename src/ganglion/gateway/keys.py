@@ -111,6 +111,10 @@ class Keys:
             raise InvalidApiKey(f"The API key {known.identity.key_id} is no longer valid.")
         return known.identity
 
+    def would_be_open(self, static_keys: Sequence[str]) -> bool:
+        """Whether everybody might come in if these were the operator's keys."""
+        return not static_keys and not self._view.stored
+
     def replace_static(self, static_keys: Sequence[str]) -> None:
         """From the next request on these are the operator's keys, and no others."""
         self._static = tuple(static_keys)

@@ -104,6 +104,13 @@ class Membership:
                 self._held[name] = _Held(spec.url, view.boot, spec.epoch, self._clock() + self._lease_s)
                 self._next_epoch = max(self._next_epoch, spec.epoch + 1)
 
+    def declare(self, specs: tuple[NodeSpec, ...]) -> None:
+        """These are the declared nodes from now on, and no others; who joined under such a name gives way."""
+        for spec in specs:
+            if spec.name in self._held:
+                self._end(spec.name)
+        self._fleet.declare(specs)
+
     def leave(self, leave: Leave) -> bool:
         """Let a node go at once; false, and nothing happens, where the epoch is not the one it holds."""
         held = self._held.get(leave.name)

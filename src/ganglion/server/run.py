@@ -8,21 +8,21 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Callable
+from functools import partial
 
 from ganglion.core.engine import ManagedEngine
-from ganglion.core.errors import GanglionError
 from ganglion.core.machine import MachineSource
 from ganglion.server.app_server import AppServer, app_config, until_listening
-from ganglion.server.bind import StartRefused, bind, check_bind, grpc_port_of, url_of
+from ganglion.server.bind import bind, check_bind, grpc_port_of, url_of
 from ganglion.server.drain import Gate
 from ganglion.server.joining import ALONE, JoinSettings, check_join, joined
 from ganglion.server.keys import KeyRing
 from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics
 from ganglion.server.node import build_node
+from ganglion.server.reloading import Apply, on_hangup, reloading
 from ganglion.server.rpc.door import RpcDoor
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import Shutdown, first_of, signals
@@ -99,7 +99,9 @@ async def serve(
         )
         server = AppServer(app_config(app, settings))
         stack.enter_context(signals(shutdown))
-        stack.enter_context(_reloading(reload, keys, settings))
+        if reload is not None:
+            ask = stack.enter_context(reloading(partial(_read_again, reload, keys, settings)))
+            stack.enter_context(on_hangup(ask))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         opening = opening or asyncio.create_task(engine.open())
         try:
@@ -134,44 +136,15 @@ def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSett
     return dataclasses.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
 
 
-@contextlib.contextmanager
-def _reloading(reload: Reload | None, keys: KeyRing, settings: ServerSettings) -> Generator[None, None, None]:
-    """While inside, SIGHUP reads the configuration again; one at a time, and a wrong one changes nothing."""
-    loop = asyncio.get_running_loop()
-    turn = asyncio.Lock()
-    running: set[asyncio.Task[None]] = set()
+def _read_again(reload: Reload, keys: KeyRing, settings: ServerSettings) -> Apply:
+    fresh = reload()
+    check_bind(dataclasses.replace(settings, api_keys=fresh.api_keys, gateway_keys=fresh.gateway_keys))
 
-    async def once(reload: Reload) -> None:
-        async with turn:
-            try:
-                fresh = await asyncio.to_thread(reload)
-                check_bind(
-                    dataclasses.replace(settings, api_keys=fresh.api_keys, gateway_keys=fresh.gateway_keys)
-                )
-            except (GanglionError, StartRefused) as error:
-                logger.error("the configuration was not reloaded: %s %s", error.message, error.hint or "")
-                return
-            keys.replace(fresh.api_keys, fresh.gateway_keys)
-            fresh.apply()
-            logger.info("the configuration was reloaded")
+    def apply() -> None:
+        keys.replace(fresh.api_keys, fresh.gateway_keys)
+        fresh.apply()
 
-    def begin(reload: Reload) -> None:
-        task = loop.create_task(once(reload))
-        running.add(task)
-        task.add_done_callback(running.discard)
-
-    is_listening = False
-    if reload is not None:
-        with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(signal.SIGHUP, begin, reload)
-            is_listening = True
-    try:
-        yield
-    finally:
-        if is_listening:
-            loop.remove_signal_handler(signal.SIGHUP)
-        for task in running:
-            task.cancel()
+    return apply
 
 
 async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening: asyncio.Task[None]) -> None:

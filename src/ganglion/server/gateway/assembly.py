@@ -3,10 +3,7 @@
 import time
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from functools import lru_cache
 
-from ganglion.core.engine import ModelState
-from ganglion.gateway.catalogue import Catalogue, CatalogueModel
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.following import Follower
@@ -17,17 +14,13 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.poller import Poller
 from ganglion.gateway.pool import Pools
-from ganglion.gateway.price import PER_TOKENS, Price
 from ganglion.gateway.quarantine import Quarantine
 from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.router import Router
 from ganglion.gateway.scaler import Scaler
 from ganglion.gateway.shared import Shared
-from ganglion.registry.names import fold
+from ganglion.server.gateway.offer import Offer
 from ganglion.server.gateway.settings import GatewaySettings
-
-PRICES = 1024
-"""Names whose price is remembered: each answer asks for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +44,7 @@ class Assembly:
     engine: FleetEngine
     loader: FleetLoader | Follower
     quarantine: Quarantine
+    offer: Offer
     lead: Lead | None
     """None in a worker that follows another one."""
 
@@ -66,19 +60,26 @@ class Assembly:
         lead = self._lead
         return lead.poller.run(), lead.membership.keep_expiring(), lead.scaler.run()
 
+    def renew(self, settings: GatewaySettings) -> None:
+        """Other declared nodes and another catalogue from now on; what runs goes on."""
+        self.router.replace(settings.catalogue)
+        self.offer.replace(settings.catalogue)
+        if self.lead is not None:
+            self.lead.loader.catalogue = self.lead.scaler.catalogue = settings.catalogue
+            self.lead.membership.declare(_parts_of(settings.nodes, settings.workers))
+
     @property
     def _lead(self) -> Lead:
         assert self.lead is not None
         return self.lead
 
 
-def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Assembly:
+def assembled(settings: GatewaySettings, offer: Offer, leader: NodeSpec | None = None) -> Assembly:
     """The parts over the declared nodes, or those of a worker that follows `leader`; nothing runs yet."""
     fleet = Fleet(_parts_of(settings.nodes, settings.workers))
     pools, quarantine = Pools(settings.connect_s), Quarantine()
     outbound = Outbound(pools)
     router = Router(fleet, settings.catalogue)
-    listed = listing_of(settings.catalogue)
     deadlines = RemoteDeadlines(head_s=settings.first_byte_s, idle_s=settings.idle_s)
     if leader is not None:
         follower = Follower(fleet, outbound, leader, quarantine)
@@ -87,12 +88,12 @@ def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Asse
             router,
             outbound,
             follower,
-            catalogue=lambda: listed,
+            catalogue=lambda: offer.listed,
             poke=follower.poke,
             deadlines=deadlines,
             quarantine=quarantine,
         )
-        return Assembly(fleet, pools, outbound, router, engine, follower, quarantine, None)
+        return Assembly(fleet, pools, outbound, router, engine, follower, quarantine, offer, None)
     poller = Poller(fleet, outbound, PollSettings(every_s=settings.poll_s))
     loader = FleetLoader(fleet, settings.catalogue, outbound, poke=poller.poke)
     membership = Membership(
@@ -106,29 +107,13 @@ def assembled(settings: GatewaySettings, leader: NodeSpec | None = None) -> Asse
         router,
         outbound,
         loader,
-        catalogue=lambda: listed,
+        catalogue=lambda: offer.listed,
         poke=poller.poke,
         deadlines=deadlines,
         quarantine=quarantine,
     )
     lead = Lead(poller, membership, loader, Scaler(fleet, settings.catalogue, loader))
-    return Assembly(fleet, pools, outbound, router, engine, loader, quarantine, lead)
-
-
-def listing_of(catalogue: Catalogue) -> tuple[ModelState, ...]:
-    """What the catalogue promises, for the list of models: nobody holds it yet."""
-    return tuple(
-        ModelState(
-            id=model.id,
-            engine=model.engine or "",
-            status="unloaded",
-            context_length=model.context_length or 0,
-            created_s=0,
-            aliases=(*model.aliases, *_source_of(model, catalogue)),
-            priority=model.priority,
-        )
-        for model in catalogue.models
-    )
+    return Assembly(fleet, pools, outbound, router, engine, loader, quarantine, offer, lead)
 
 
 def inherit(parts: Assembly, told: Shared | None) -> None:
@@ -157,24 +142,3 @@ def _parts_of(specs: tuple[NodeSpec, ...], workers: int) -> tuple[NodeSpec, ...]
         else replace(spec, max_in_flight=max(1, spec.max_in_flight // workers))
         for spec in specs
     )
-
-
-def _source_of(model: CatalogueModel, catalogue: Catalogue) -> tuple[str, ...]:
-    """What nodes call it, where it may be asked for by that name."""
-    source = model.source
-    return (
-        (source,) if source and source != model.id and catalogue.by_alias.get(fold(source)) is model else ()
-    )
-
-
-def prices_of(catalogue: Catalogue) -> Callable[[str], Price | None]:
-    """What a model's tokens cost, by any of its names; None where nobody said."""
-
-    @lru_cache(maxsize=PRICES)
-    def price(name: str) -> Price | None:
-        model = catalogue.by_id.get(name) or catalogue.by_alias.get(fold(name))
-        if model is None or model.cost is None:
-            return None
-        return Price(round(model.cost.prompt * PER_TOKENS), round(model.cost.completion * PER_TOKENS))
-
-    return price

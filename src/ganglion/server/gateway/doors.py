@@ -17,6 +17,7 @@ from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loader import FleetLoader
 from ganglion.gateway.membership import Membership
 from ganglion.server.drain import Gate
+from ganglion.server.gateway.offer import Offer
 from ganglion.server.gateway.operations import drain, move
 from ganglion.server.gateway.overview import overview_of
 from ganglion.server.http import json_response, read_json
@@ -28,12 +29,12 @@ from ganglion.wire import overview as overview_wire
 
 @dataclass(frozen=True, slots=True)
 class HealthDoors:
-    """What answers how the gateway is; `promised` are the models that the catalogue names."""
+    """What answers how the gateway is."""
 
     fleet: Fleet
     chooser: Chooser
     gate: Gate
-    promised: frozenset[str]
+    offer: Offer
     began_s: float
 
     def routes(self) -> list[BaseRoute]:
@@ -42,7 +43,7 @@ class HealthDoors:
 
     async def health(self, _: Request) -> Response:
         """`GET /health`."""
-        overview = overview_of(self.fleet, self.chooser, self.promised)
+        overview = overview_of(self.fleet, self.chooser, self.offer.promised)
         return json_response(
             overview_wire.encode(
                 overview_wire.GatewayHealth(
@@ -80,7 +81,7 @@ class FleetDoors:
     loader: FleetLoader
     poke: Callable[[str], None]
     settings: ServerSettings
-    promised: frozenset[str]
+    offer: Offer
     elsewhere: Callable[[], Awaitable[Mapping[str, int]]] = nothing_elsewhere
 
     def routes(self) -> list[BaseRoute]:
@@ -98,7 +99,7 @@ class FleetDoors:
         """`GET /fleet`."""
         elsewhere = await self.elsewhere()
         return json_response(
-            overview_wire.encode(overview_of(self.fleet, self.chooser, self.promised, elsewhere))
+            overview_wire.encode(overview_of(self.fleet, self.chooser, self.offer.promised, elsewhere))
         )
 
     async def join(self, request: Request) -> Response:

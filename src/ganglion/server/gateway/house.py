@@ -19,12 +19,13 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.tracing import tracing_of
 from ganglion.server.bind import InsecureBind, grpc_port_of, is_loopback
 from ganglion.server.drain import Gate
-from ganglion.server.gateway.assembly import Assembly, assembled, inherit, prices_of
+from ganglion.server.gateway.assembly import Assembly, assembled, inherit
 from ganglion.server.gateway.desk import Page, build_desk
 from ganglion.server.gateway.doors import FleetDoors, HealthDoors, nothing_elsewhere
 from ganglion.server.gateway.metering import KeyMeter
 from ganglion.server.gateway.metrics import FleetMetrics
-from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.offer import Offer
+from ganglion.server.gateway.settings import GatewaySettings, Reload
 from ganglion.server.gateway.socket_folder import socket_folder
 from ganglion.server.gateway.unix_socket import served
 from ganglion.server.gateway.worker import LEADER, Colleagues, Worker
@@ -32,6 +33,7 @@ from ganglion.server.gateway.worker_door import WorkerDoor
 from ganglion.server.gateway.worker_pages import merged
 from ganglion.server.metrics import Metrics
 from ganglion.server.origin import OriginRules
+from ganglion.server.reloading import Apply
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.server.storage import opened
@@ -93,7 +95,7 @@ class House:
             self.parts.engine,
             self.server,
             self.gate,
-            doors=_doors(self.parts, self.server, self.gate, self.settings, self.colleagues),
+            doors=_doors(self.parts, self.server, self.gate, self.colleagues),
             state=dataclasses.replace(self.state, meter=KeyMeter(self.gatekeeper, self.front_metrics)),
             metrics=self.metrics,
             page=_page(own_page, self.colleagues),
@@ -111,6 +113,17 @@ class House:
         path = worker.door_path(worker.place)
         await stack.enter_async_context(served(door.app(), self.server, path))
         stack.callback(door.close)
+
+    def read_again(self, reload: Reload) -> Apply:
+        """What puts the configuration as it is now into force; raises what is wrong with it."""
+        fresh = self.settings.renewed(reload())
+        _check_bind(self.server, is_open=self.gatekeeper.keys.would_be_open(fresh.server.api_keys))
+
+        def apply() -> None:
+            self.parts.renew(fresh)
+            self.gatekeeper.keys.replace_static(fresh.server.api_keys)
+
+        return apply
 
     def front(self, desk: Path) -> Front:
         """The public port, before a desk."""
@@ -137,11 +150,12 @@ async def built(
     stack: contextlib.AsyncExitStack,
 ) -> House:
     """Open the databases, and put together who is there; raises StartRefused."""
-    gatekeeper = await stack.enter_async_context(_gatekeeper(settings))
-    _check_bind(server, gatekeeper)
+    offer = Offer(settings.catalogue)
+    gatekeeper = await stack.enter_async_context(_gatekeeper(settings, offer))
+    _check_bind(server, is_open=gatekeeper.keys.is_open)
     state = State() if settings.storage is None else await stack.enter_async_context(opened(settings.storage))
     is_leading = worker is None or worker.is_leader
-    parts = assembled(settings, None if worker is None or is_leading else worker.door(LEADER))
+    parts = assembled(settings, offer, None if worker is None or is_leading else worker.door(LEADER))
     stack.callback(parts.pools.close)
     stack.push_async_callback(parts.loader.close)
     colleagues = None if worker is None else Colleagues(worker, parts.outbound)
@@ -173,10 +187,10 @@ def _page(own: Page, colleagues: Colleagues | None) -> Page:
 
 
 @contextlib.asynccontextmanager
-async def _gatekeeper(settings: GatewaySettings) -> AsyncGenerator[KeyGatekeeper, None]:
+async def _gatekeeper(settings: GatewaySettings, offer: Offer) -> AsyncGenerator[KeyGatekeeper, None]:
     access = await open_access(MEMORY if settings.storage is None else settings.storage.place)
     try:
-        gatekeeper = KeyGatekeeper(access, settings.server.api_keys, prices_of(settings.catalogue))
+        gatekeeper = KeyGatekeeper(access, settings.server.api_keys, offer.price)
         await gatekeeper.start()
         try:
             yield gatekeeper
@@ -186,8 +200,8 @@ async def _gatekeeper(settings: GatewaySettings) -> AsyncGenerator[KeyGatekeeper
         await access.close()
 
 
-def _check_bind(server: ServerSettings, gatekeeper: KeyGatekeeper) -> None:
-    if gatekeeper.keys.is_open and not is_loopback(server.host):
+def _check_bind(server: ServerSettings, *, is_open: bool) -> None:
+    if is_open and not is_loopback(server.host):
         raise InsecureBind(
             f"{server.host} can be reached from other machines and there is no key.",
             hint="Make one with ganglion keys create, set one with --api-key, or bind 127.0.0.1.",
@@ -198,11 +212,9 @@ def _doors(
     parts: Assembly,
     server: ServerSettings,
     gate: Gate,
-    settings: GatewaySettings,
     colleagues: Colleagues | None,
 ) -> list[BaseRoute]:
-    promised = frozenset(model.id for model in settings.catalogue.models)
-    doors = HealthDoors(parts.fleet, parts.router, gate, promised, time.monotonic()).routes()
+    doors = HealthDoors(parts.fleet, parts.router, gate, parts.offer, time.monotonic()).routes()
     if parts.lead is not None:
         fleet_doors = FleetDoors(
             fleet=parts.fleet,
@@ -211,7 +223,7 @@ def _doors(
             loader=parts.lead.loader,
             poke=parts.poke,
             settings=server,
-            promised=promised,
+            offer=parts.offer,
             elsewhere=nothing_elsewhere if colleagues is None else colleagues.in_flight,
         )
         doors += fleet_doors.routes()

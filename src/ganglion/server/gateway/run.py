@@ -11,6 +11,7 @@ import gc
 import logging
 import ssl
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import uvloop
@@ -22,10 +23,11 @@ from ganglion.server.app_server import BACKLOG
 from ganglion.server.bind import StartRefused, bind, url_of
 from ganglion.server.drain import Gate
 from ganglion.server.gateway.house import built
-from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.settings import GatewaySettings, Reload
 from ganglion.server.gateway.supervisor import supervise
 from ganglion.server.gateway.worker import Worker
 from ganglion.server.gateway.worker_channel import Ready, obeying, say
+from ganglion.server.reloading import on_hangup, reloading
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import Shutdown, first_of, signals
 
@@ -44,21 +46,24 @@ OnListening = Callable[[str, str | None], None]
 """Is told the URL, and the address of gRPC where there is one."""
 
 
-def run(settings: GatewaySettings, on_listening: OnListening | None = None) -> None:
+def run(
+    settings: GatewaySettings, on_listening: OnListening | None = None, reload: Reload | None = None
+) -> None:
     """Serve until a signal ends it, with as many processes as there shall be; raises StartRefused."""
     if settings.workers > 1:
-        supervise(settings, _work, on_listening)
+        supervise(settings, partial(_work, reload), on_listening, reload)
     else:
-        _run(serve(settings, on_listening=on_listening))
+        _run(serve(settings, on_listening=on_listening, reload=reload))
 
 
-def _work(settings: GatewaySettings, worker: Worker) -> None:
+def _work(reload: Reload | None, settings: GatewaySettings, worker: Worker) -> None:
     """Be one of several workers."""
     _run(
         serve(
             settings,
             on_listening=lambda url, rpc: say(worker.channel, Ready(url, rpc)),
             worker=worker,
+            reload=reload,
         )
     )
 
@@ -79,6 +84,7 @@ async def serve(
     shutdown: Shutdown | None = None,
     on_listening: OnListening | None = None,
     worker: Worker | None = None,
+    reload: Reload | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal; as one of several where `worker` says so."""
     shutdown = shutdown or Shutdown()
@@ -94,7 +100,12 @@ async def serve(
             )
         front = house.front(await house.open_desk(stack))
         stack.push_async_callback(front.close)
-        stack.enter_context(signals(shutdown) if worker is None else obeying(worker.channel, shutdown))
+        renew = stack.enter_context(reloading(partial(house.read_again, reload or (lambda: settings))))
+        if worker is not None:
+            stack.enter_context(obeying(worker.channel, shutdown, renew))
+        else:
+            stack.enter_context(signals(shutdown))
+            stack.enter_context(on_hangup(renew))
         await stack.enter_async_context(_running(*house.parts.works()))
         if isinstance(house.parts.loader, Follower):
             await _first_word(house.parts.loader, shutdown)

@@ -1,7 +1,7 @@
 """What an operator decides about a gateway."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ganglion.gateway.catalogue import Catalogue
 from ganglion.gateway.node import NodeSpec
@@ -30,3 +30,12 @@ class GatewaySettings:
     is_json_log: bool = False
     has_tracing: bool = False
     """Whether each request is a span of OpenTelemetry, where its package is installed."""
+
+    def renewed(self, fresh: "GatewaySettings") -> "GatewaySettings":
+        """With what may change while it runs as others have it: nodes, catalogue and the operator's keys."""
+        server = replace(self.server, api_keys=fresh.server.api_keys)
+        return replace(self, server=server, nodes=fresh.nodes, catalogue=fresh.catalogue)
+
+
+Reload = Callable[[], GatewaySettings]
+"""Reads the configuration again; raises what is wrong with it."""

@@ -22,10 +22,11 @@ from typing import Final, NoReturn
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.server.app_server import BACKLOG
 from ganglion.server.bind import StartRefused, bind
-from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.settings import GatewaySettings, Reload
 from ganglion.server.gateway.socket_folder import socket_folder
 from ganglion.server.gateway.worker import LEADER, Worker
-from ganglion.server.gateway.worker_channel import DRAIN, STOP, Ready, Unable, hear, say, unable
+from ganglion.server.gateway.worker_channel import DRAIN, RELOAD, STOP, Ready, Unable, hear, say, unable
+from ganglion.server.reloading import tell_refused
 from ganglion.store.opening import MEMORY
 
 logger = logging.getLogger("ganglion.gateway")
@@ -58,7 +59,12 @@ class _Place:
     due_s: float = 0.0
 
 
-def supervise(settings: GatewaySettings, work: Work, on_listening: OnListening | None = None) -> None:
+def supervise(
+    settings: GatewaySettings,
+    work: Work,
+    on_listening: OnListening | None = None,
+    reload: Reload | None = None,
+) -> None:
     """Serve with several workers until a signal ends it; raises StartRefused, InvalidValue."""
     if settings.storage is None or settings.storage.place == MEMORY:
         raise InvalidValue(
@@ -81,6 +87,7 @@ def supervise(settings: GatewaySettings, work: Work, on_listening: OnListening |
             settings,
             work,
             on_listening,
+            reload,
             listener=listener,
             folder=folder,
             selector=selector,
@@ -94,6 +101,7 @@ class _Supervisor:
         settings: GatewaySettings,
         work: Work,
         on_listening: OnListening | None,
+        reload: Reload | None,
         *,
         listener: socket.socket,
         folder: Path,
@@ -103,6 +111,7 @@ class _Supervisor:
         self._settings = settings
         self._work = work
         self._on_listening = on_listening
+        self._reload = reload
         self._listener = listener
         self._folder = folder
         self._selector = selector
@@ -165,7 +174,7 @@ class _Supervisor:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for number in (signal.SIGTERM, signal.SIGINT):
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
             # A copy of another channel's end would keep that worker from learning that we are gone.
@@ -200,17 +209,33 @@ class _Supervisor:
     def _answer_bell(self) -> None:
         with suppress(BlockingIOError):
             for number in self._bell.recv(4096):
-                if number != signal.SIGCHLD:
+                if number == signal.SIGHUP:
+                    self._read_again()
+                elif number != signal.SIGCHLD:
                     self._signals += 1
                     is_hasty = self._signals > 1
                     self._leave(0.0 if is_hasty else self._settings.server.drain_timeout_s, is_hasty=is_hasty)
 
+    def _read_again(self) -> None:
+        """For workers that start from now on; those that run are told to read it, too."""
+        if self._reload is None:
+            return
+        try:
+            self._settings = self._settings.renewed(self._reload())
+        except (GanglionError, StartRefused) as error:
+            tell_refused(error)
+        else:
+            self._tell(RELOAD)
+
     def _leave(self, drain_s: float, *, is_hasty: bool) -> None:
         self._killed_s = time.monotonic() + drain_s + MARGIN_S
+        self._tell(STOP if is_hasty else DRAIN)
+
+    def _tell(self, word: bytes) -> None:
         for place in self._places:
             if place.channel is not None:
                 with suppress(OSError):
-                    place.channel.send(STOP if is_hasty else DRAIN)
+                    place.channel.send(word)
 
     def _hear(self, place: _Place) -> None:
         channel = place.channel
@@ -292,7 +317,7 @@ class _Supervisor:
         self._killed_s = time.monotonic() + MARGIN_S
 
 
-_HEARD: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
+_HEARD: Final = frozenset((signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD))
 
 
 @contextmanager

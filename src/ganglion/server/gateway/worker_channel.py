@@ -1,13 +1,14 @@
 """What a worker and the process that started it say to each other, over a pair of sockets.
 
-The worker says once that it is `Ready`, or why it is `Unable`, one JSON line. The other says `DRAIN` and
-`STOP`, a byte each, and nothing more once it is gone: then the worker leaves, too, whatever ended it.
+The worker says once that it is `Ready`, or why it is `Unable`, one JSON line. The other says `RELOAD`,
+`DRAIN` and `STOP`, a byte each, and nothing more once it is gone: then the worker leaves, too, whatever ended
+it.
 """
 
 import asyncio
 import contextlib
 import socket
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Final, Literal
 
 import msgspec
@@ -17,6 +18,7 @@ from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.server.bind import InsecureBind, StartRefused
 from ganglion.server.shutdown import Shutdown
 
+RELOAD: Final = b"r"
 DRAIN: Final = b"d"
 STOP: Final = b"s"
 MAX_WORD_BYTES: Final = 64 * 2**10
@@ -77,7 +79,9 @@ def hear(channel: socket.socket) -> Ready | Unable | None:
 
 
 @contextlib.contextmanager
-def obeying(channel: socket.socket, shutdown: Shutdown) -> Generator[None, None, None]:
+def obeying(
+    channel: socket.socket, shutdown: Shutdown, reload: Callable[[], None]
+) -> Generator[None, None, None]:
     """While inside, what is said through the channel is done."""
     loop = asyncio.get_running_loop()
     channel.setblocking(False)
@@ -89,7 +93,10 @@ def obeying(channel: socket.socket, shutdown: Shutdown) -> Generator[None, None,
             return
         except OSError:
             said = b""
-        shutdown.drain.set()
+        if RELOAD in said:
+            reload()
+        if said.strip(RELOAD) or not said:
+            shutdown.drain.set()
         if not said or STOP in said:
             shutdown.stop.set()
             loop.remove_reader(channel)
