@@ -27,6 +27,8 @@ class Device:
         self.shape = shape
         self.cells: dict[Place, list[int]] = {}
         self.blobs: dict[int, list[int]] = {}
+        self.field: dict[Place, list[object]] = {}
+        """The cells themselves behind each place of the shared lane, of which several places may see one."""
         self.aside: Step | None = None
         """The step in the background. Its tokens are there at once: whoever needs its lane waits for it."""
 
@@ -36,19 +38,36 @@ class Device:
                 case Trim(place, length):
                     assert length <= len(self.cells.get(place, []))
                     self.cells[place] = self.cells.get(place, [])[:length]
-                case Share(source, target, length) | Copy(source, target, length):
+                    self.field[place] = self.field.get(place, [])[:length]
+                case Share(source, target, length):
                     assert not self.cells.get(target)
                     assert length <= len(self.cells[source])
                     self.cells[target] = self.cells[source][:length]
+                    self.field[target] = self.field[source][:length]
+                case Copy(source, target, length):
+                    is_cut = self.shape.lanes[source.lane].is_shared
+                    self._bring(self.cells[source][:length] if is_cut else self.cells[source], target, length)
                 case Save(place, blob):
                     assert blob not in self.blobs
                     self.blobs[blob] = list(self.cells[place])
                 case Load(blob, place, length):
-                    assert not self.cells.get(place)
-                    assert length <= len(self.blobs[blob])
-                    self.cells[place] = self.blobs[blob][:length]
+                    self._bring(self.blobs[blob], place, length)
                 case Discard(blob):
                     del self.blobs[blob]
+
+    def _bring(self, tokens: list[int], target: Place, length: int) -> None:
+        """The library reads a state whole before it is cut, through the shared lane where it must."""
+        assert not self.cells.get(target)
+        assert length <= len(tokens)
+        lane = self.shape.lanes[target.lane]
+        if lane.is_shared or len(tokens) > lane.cells:
+            assert self._field_cells() + len(tokens) <= self.shape.lanes[-1].cells, "no room to read it"
+        self.cells[target] = tokens[:length]
+        if lane.is_shared:
+            self.field[target] = [object() for _ in range(length)]
+
+    def _field_cells(self) -> int:
+        return len({id(cell) for held in self.field.values() for cell in held})
 
     def run(self, step: Step, pool: KvPool, sequences: dict[int, Sequence]) -> None:
         assert self.aside is None or self.aside.lane != step.lane, "a lane runs one step at a time"
@@ -61,7 +80,11 @@ class Device:
             assert held == tokens[: chunk.start], "the cells hold exactly what precedes the chunk"
             held.extend(tokens[chunk.start : chunk.start + chunk.count])
             lane = self.shape.lanes[place.lane]
-            assert lane.is_shared or len(held) <= lane.cells
+            if lane.is_shared:
+                self.field.setdefault(place, []).extend(object() for _ in range(chunk.count))
+                assert self._field_cells() <= lane.cells, "more cells than there are"
+            else:
+                assert len(held) <= lane.cells
 
 
 def scheduler(

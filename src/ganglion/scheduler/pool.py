@@ -53,6 +53,8 @@ class KvPool:
         self._lanes = [_Lane(lane, [None] * lane.slots) for lane in shape.lanes]
         self._catalogue = Catalogue(can_trim=shape.can_trim)
         self._owned: dict[SequenceId, Entry] = {}
+        self._promised: dict[SequenceId, int] = {}
+        """Cells of the shared lane that running sequences are about to take, several in one step."""
         self._parked_tokens = 0
         self._moves: list[Move] = []
         self._is_shared_locked = False
@@ -163,15 +165,18 @@ class KvPool:
         return len(entry.tokens)
 
     def reserve(self, sequence: SequenceId, count: int) -> bool:
-        """Make sure that a running sequence can grow by `count`, moving or evicting what is idle."""
+        """Promise a running sequence that it can grow by `count`, moving or evicting what is idle."""
         entry = self._owned[sequence]
         assert entry.place is not None
+        self._promised.pop(sequence, None)
         lane = self._lanes[entry.place.lane]
         need = len(entry.tokens) + count
         if lane.shape.is_shared:
             has_room = self._make_room(count, keep=entry)
         else:
             has_room = need <= lane.shape.cells or self._migrate(entry, need)
+        if has_room and entry.place.lane == self.shared_lane:
+            self._promised[sequence] = count
         self._bound_parked()
         return has_room
 
@@ -179,6 +184,7 @@ class KvPool:
         """Record that a batch computed KV for more tokens of a sequence, after `reserve`."""
         entry = self._owned[sequence]
         assert entry.place is not None
+        self._promised.pop(sequence, None)
         entry.tokens.extend(tokens)
         if entry.place.lane == self.shared_lane:
             self._shared.cells.extend(entry.place.slot, len(tokens))
@@ -188,6 +194,7 @@ class KvPool:
     def release(self, sequence: SequenceId, *, is_sound: bool = True) -> None:
         """The sequence ended; what it computed, if it is sound, stays cached until the place is needed."""
         entry = self._owned.pop(sequence)
+        self._promised.pop(sequence, None)
         entry.owner = None
         self._catalogue.touch(entry)
         if not is_sound or len(entry.tokens) < BLOCK:
@@ -368,6 +375,7 @@ class KvPool:
 
     def _can_make_room(self, count: int, keep: Entry | None) -> bool:
         """Whether evicting idle entries of the shared lane would free `count` cells."""
+        count += sum(self._promised.values())
         if self._shared.cells.used + count <= self._shared.shape.cells:
             return True
         # Cells that an idle entry shares with a running one stay; owned lengths bound what must stay.
@@ -379,6 +387,7 @@ class KvPool:
         return min(kept, self._shared.cells.used) + count <= self._shared.shape.cells
 
     def _make_room(self, count: int, keep: Entry | None) -> bool:
+        count += sum(self._promised.values())
         while self._shared.cells.used + count > self._shared.shape.cells:
             idle = [
                 entry
