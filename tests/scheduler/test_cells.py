@@ -56,3 +56,18 @@ def test_a_cell_is_free_only_when_the_last_who_sees_it_lets_go():
     assert subject.used == 2
     subject.trim(1, 0)
     assert subject.used == 0
+
+
+def test_who_grows_alone_lies_in_one_run_and_who_takes_turns_in_many():
+    subject = SharedCells()
+    for _ in range(5):
+        subject.extend(0, 2)
+    assert subject.runs(0) == 1
+    for _ in range(5):
+        subject.extend(0, 1)
+        subject.extend(1, 1)
+    assert (subject.runs(0), subject.runs(1)) == (5, 5)
+    subject.share(1, 2, 3)
+    assert subject.runs(2) <= 3
+    subject.trim(1, 0)
+    assert subject.runs(1) == 0

@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -489,3 +490,22 @@ def test_what_ended_stays_beside_those_who_run_while_it_shares_most_of_its_cells
     subject.add(following)
     run_until(subject, pool, device, sequences, lambda: 3 not in sequences)
     assert following.cached_tokens == 98
+
+
+@pytest.mark.parametrize(("run_tokens", "parked"), [(0, {7, 11, 12}), (4, {7})])
+def test_what_lies_scattered_is_computed_again_where_reading_it_costs_more(run_tokens, parked):
+    shape = PoolShape(lanes=(LaneShape(8, 160, True),), parked_tokens=500, run_tokens=run_tokens)
+    subject, pool = scheduler(shape)
+    device = Device(shape)
+    alone = sequence(0, [7] * 30, max_tokens=30)
+    sequences = {0: alone}
+    subject.add(alone)
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    for number in (1, 2):  # side by side, so that their cells lie in turn
+        sequences[number] = sequence(number, [10 + number] * 4, max_tokens=30 + number)
+        subject.add(sequences[number])
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    sequences[3] = sequence(3, [20] * 110, max_tokens=30)
+    subject.add(sequences[3])
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    assert {blob[0] for blob in device.blobs.values()} == parked

@@ -6,12 +6,13 @@ form a forest of segments; a slot holds one reference on each segment from its l
 
 
 class _Segment:
-    __slots__ = ("length", "parent", "references")
+    __slots__ = ("length", "parent", "references", "runs")
 
     def __init__(self, parent: "_Segment | None", length: int) -> None:
         self.parent = parent
         self.length = length
         self.references = 1
+        self.runs = 1
 
 
 class SharedCells:
@@ -19,6 +20,7 @@ class SharedCells:
 
     def __init__(self) -> None:
         self._leaves: dict[int, _Segment | None] = {}
+        self._latest: int | None = None
         self.used = 0
 
     def length(self, slot: int) -> int:
@@ -37,14 +39,25 @@ class SharedCells:
             segment = segment.parent
         return total
 
+    def runs(self, slot: int) -> int:
+        """In how many pieces they lie, about: who grows beside others has every cell elsewhere."""
+        total, segment = 0, self._leaves.get(slot)
+        while segment is not None:
+            total += min(segment.runs, segment.length)
+            segment = segment.parent
+        return total
+
     def extend(self, slot: int, count: int) -> None:
         """Give a slot `count` new cells of its own."""
         if count == 0:
             return
         leaf = self._leaves.get(slot)
+        is_next = self._latest == slot
+        self._latest = slot
         self.used += count
         if leaf is not None and leaf.references == 1:
             leaf.length += count
+            leaf.runs += not is_next
         else:
             self._leaves[slot] = _Segment(leaf, count)
 
@@ -85,7 +98,7 @@ class SharedCells:
 def _split(segment: _Segment, at: int) -> _Segment:
     """Cut a segment in two and return the first part; the second keeps its identity for those who hold it."""
     head = _Segment(segment.parent, at)
-    head.references = segment.references
+    head.references, head.runs = segment.references, segment.runs
     segment.parent = head
     segment.length -= at
     return head

@@ -25,6 +25,9 @@ class PoolShape:
     parked_tokens: int
     can_trim: bool = True
     """False for models with recurrent state, whose KV is all or nothing."""
+    run_tokens: int = 0
+    """How many tokens are computed while one piece of cells is read: what lies in many pieces is not worth
+    parking. Nothing in main memory; each piece is a copy of its own for every layer of a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -463,13 +466,18 @@ class KvPool:
         place = entry.place
         assert place is not None
         assert entry.owner is None
-        if self._catalogue.is_covered(entry) or len(entry.tokens) > self._shape.parked_tokens:
+        if self._catalogue.is_covered(entry) or not self._is_worth_parking(entry, place):
             self._forget(entry)
             return
         entry.blob = entry.key
         self._moves.append(Save(place, entry.blob))
         self._leave(entry)
         self._parked_tokens += len(entry.tokens)
+
+    def _is_worth_parking(self, entry: Entry, place: Place) -> bool:
+        is_shared = place.lane == self.shared_lane
+        cost_tokens = self._shape.run_tokens * self._shared.cells.runs(place.slot) if is_shared else 0
+        return cost_tokens <= len(entry.tokens) <= self._shape.parked_tokens
 
     def _bound_parked(self) -> None:
         while self._parked_tokens > self._shape.parked_tokens:

@@ -42,6 +42,8 @@ Item = Submit | Abort | SaveKv | LoadKv | Judged | Stop | Aside | Recalled | Gui
 Inbox = SimpleQueue[Item]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
+RUN_TOKENS = 8
+"""On a GPU, between a large model on a small one (3) and a small one on a large one (26)."""
 STALL_S = 0.05
 """How long to wait for news when sequences wait and none can run."""
 
@@ -58,7 +60,12 @@ class Loop:
         self._book = book
         self._runner = Runner(model, plan, book)
         self._vocabulary = Vocabulary(model)
-        shape = PoolShape(plan.lanes, plan.parked_tokens, can_trim=model.can_trim)
+        shape = PoolShape(
+            plan.lanes,
+            plan.parked_tokens,
+            can_trim=model.can_trim,
+            run_tokens=RUN_TOKENS if plan.gpu_layers else 0,
+        )
         self._pool = KvPool(shape)
         self._scheduler = Scheduler(
             self._pool,

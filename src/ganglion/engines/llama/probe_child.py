@@ -12,7 +12,6 @@ from ganglion.engines.llama.probe import Refused, Works
 # Beside what the workers use: needed here alone, and no reason to refuse a library for them.
 MORE_DECLARATIONS = """
 const char *llama_print_system_info(void);
-bool llama_supports_gpu_offload(void);
 """
 
 
