@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -13,10 +12,14 @@ import httpx
 from gateways import Running, echoes, gateway
 from tests.gateway.byte_server import byte_server
 from tests.gateway.worker_fleet import Gateway, Joined, callers, gateway_of
+from tests.hangups import hang_up
 
 from ganglion.core.errors import InvalidValue
 from ganglion.gateway.catalogue import Catalogue, parse_catalogue
-from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.node import NodeSpec, NodeView
+from ganglion.gateway.shared import Shared
+from ganglion.server.gateway.assembly import assembled, inherit
+from ganglion.server.gateway.offer import Offer
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
 
@@ -39,12 +42,7 @@ class Operator:
         return GatewaySettings(server, nodes=self.nodes, catalogue=self.catalogue)
 
     async def reload(self) -> None:
-        before = self.reads
-        os.kill(os.getpid(), signal.SIGHUP)
-        async with asyncio.timeout(2):
-            while self.reads == before:  # noqa: ASYNC110 - the signal has no event to wait for
-                await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await hang_up(lambda: self.reads)
 
 
 @asynccontextmanager
@@ -207,3 +205,27 @@ async def _reload(running: Gateway, said: str, *, times: int = 1) -> None:
     async with asyncio.timeout(5):
         while running.log.count(said) < before + times:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
+
+
+async def test_who_leads_next_knows_the_nodes_that_are_declared_now_and_those_that_joined() -> None:
+    stays, moved = NodeSpec("stays", "http://s:1"), NodeSpec("moved", "http://m:2")
+    told = [
+        NodeView(stays, is_healthy=True),
+        NodeView(replace(moved, url="http://m:1"), is_healthy=True),
+        NodeView(NodeSpec("gone", "http://g:1"), is_healthy=True),
+        NodeView(NodeSpec("joined", "http://j:1", epoch=7), is_healthy=True),
+    ]
+    settings = GatewaySettings(ServerSettings(), nodes=(stays, moved))
+    parts = assembled(settings, Offer(settings.catalogue))
+    nobody: frozenset[str] = frozenset()
+    legacy = Shared(
+        version="1",
+        names=tuple(view.name for view in told),
+        views=tuple(told),
+        resting=nobody,
+        learned=(),
+        loading=nobody,
+        poison=frozenset(),
+    )
+    inherit(parts, legacy)
+    assert parts.fleet.nodes == {"stays": told[0], "joined": told[3], "moved": NodeView(moved)}

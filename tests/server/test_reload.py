@@ -1,10 +1,9 @@
 """A configuration that is read again while the server runs."""
 
 import asyncio
-import os
-import signal
 
 import httpx
+from tests.hangups import hang_up
 
 from ganglion.core.errors import InvalidValue
 from ganglion.server.run import Reloaded
@@ -29,12 +28,7 @@ class Operator:
         self.applied += 1
 
     async def reload(self) -> None:
-        before = self.reads
-        os.kill(os.getpid(), signal.SIGHUP)
-        async with asyncio.timeout(2):
-            while self.reads == before:  # noqa: ASYNC110 - the signal has no event to wait for
-                await asyncio.sleep(0.001)
-        await asyncio.sleep(0.01)
+        await hang_up(lambda: self.reads)
 
 
 async def status(http: httpx.AsyncClient, key: str) -> int:

@@ -121,15 +121,15 @@ def inherit(parts: Assembly, told: Shared | None) -> None:
     if told is None:
         return
     assert parts.lead is not None
-    known = {view.name: view for view in told.views}
-    declared = {name: known.get(name, view) for name, view in parts.fleet.nodes.items()}
+    declared = tuple(view.spec for view in parts.fleet.nodes.values())
     parts.fleet.follow(
-        known | declared,
+        {view.name: view for view in told.views},
         resting=told.resting,
         learned={(node, replica): model for node, replica, model in told.learned},
         loading=frozenset(),
     )
     parts.lead.membership.adopt()
+    parts.lead.membership.declare(declared)  # the configuration may have been read again since
     for digest in told.poison:
         parts.quarantine.hold(digest)
 
