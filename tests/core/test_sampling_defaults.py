@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.request import ResolvedSampling, Sampling, resolve
+from ganglion.core.samplers import Samplers
 
-NUMBERS = [field.name for field in fields(Sampling) if field.name != "logit_bias"]
+NUMBERS = [field.name for field in fields(Sampling) if field.name not in ("logit_bias", "samplers")]
 
 
 def test_nothing_asked_and_nothing_known_is_calibrated() -> None:
@@ -23,5 +24,7 @@ def test_the_request_wins_over_the_model_and_zero_is_a_value(name: str, asked: i
     assert getattr(resolve(Sampling(), model), name) == own
 
 
-def test_logit_bias_is_the_request_s_alone() -> None:
+def test_logit_bias_and_special_samplers_are_the_request_s_alone() -> None:
     assert resolve(Sampling(logit_bias=((1, 2.0),)), Sampling()).logit_bias == ((1, 2.0),)
+    special = Samplers(mirostat=2)
+    assert resolve(Sampling(samplers=special), Sampling()).samplers == special

@@ -11,7 +11,7 @@ from typing import Literal, Protocol, runtime_checkable
 
 from ganglion.core.events import Event, TokenEvent
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import Request, TextPrompt, TokenPrompt, TokenRequest
+from ganglion.core.request import Request, Sampling, TextPrompt, TokenPrompt, TokenRequest
 
 Status = Literal["unloaded", "downloading", "loading", "loaded", "draining", "recovering", "failed"]
 
@@ -50,6 +50,8 @@ class ModelState:
     """Seconds that the worker spent on steps, and of these inside the native library."""
     native_s: float = 0.0
     error: str | None = None
+    loads_on_request: bool = False
+    """Whether it is not loaded and a request that names it would load it now."""
     is_pinned: bool = False
     """Never evicted to make room."""
     priority: int = 0
@@ -64,6 +66,8 @@ class ModelState:
     """Where it came from and why its name means it, for people."""
     facts: ModelFacts | None = None
     """What its file says of itself, where somebody has read it."""
+    sampling: Sampling = Sampling()
+    """Its own defaults, for what a request leaves out."""
     readout: ReadoutManifest | None = None
     """None where no concepts are loaded, or the model is not."""
 
@@ -284,8 +288,14 @@ class TokenEngine(Protocol):
         """Continue one token list."""
         ...
 
-    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
-        """Text to ids; `parse_special` reads control tokens written out in the text."""
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, tenant: str = "", most: int | None = None
+    ) -> tuple[int, ...]:
+        """Text to ids; `parse_special` reads control tokens written out in the text.
+
+        Tenants take turns. A text that certainly has more than `most` tokens may be refused with
+        ContextLengthExceeded instead of being tokenized.
+        """
         ...
 
     async def text_of(self, tokens: tuple[int, ...]) -> str:

@@ -14,6 +14,7 @@ GanglionError
 │   ├── RouteNotFound         404 not_found
 │   ├── MethodNotAllowed      405 method_not_allowed
 │   ├── ModelNotFound         404 model_not_found
+│   │   └── ModelNotLoaded
 │   ├── ResponseNotFound      404 response_not_found
 │   │   └── PreviousResponseNotFound  previous_response_not_found
 │   ├── ConversationNotFound  404 conversation_not_found
@@ -25,7 +26,8 @@ GanglionError
 │   ├── ModelMismatch         409 model_mismatch
 │   ├── ReadoutNotFound       404 readout_not_found
 │   ├── ReadoutUnavailable    400 readout_unavailable
-│   └── RequestQuarantined    422 request_quarantined
+│   ├── RequestQuarantined    422 request_quarantined
+│   └── ExceedsLimit              request_exceeds_limit
 ├── InvalidApiKey             401 authentication_error / invalid_api_key
 ├── NotAllowed                403 permission_error
 ├── RateLimited               429 rate_limit_error / rate_limit_exceeded
@@ -39,9 +41,11 @@ GanglionError
     ├── Overloaded            503 overloaded
     ├── ModelLoading          503 model_loading
     ├── ModelRecovering       503 model_recovering
+    ├── ModelUnavailable      503 model_unavailable
     ├── InsufficientMemory    503 insufficient_memory
     │   └── InsufficientVideoMemory   insufficient_vram
     ├── EngineUnavailable     503 engine_unavailable
+    ├── WireUnsupported       501 wire_unsupported
     ├── ShuttingDown          503 shutting_down
     ├── LeaseLost             503 lease_lost
     ├── UpstreamUnavailable   502 upstream_unavailable
@@ -58,7 +62,11 @@ Extra = str | int | float | bool | None
 
 
 class GanglionError(Exception):
-    """Something a client is told about; `code` is stable, `message` is for people."""
+    """Something a client is told about; `code` is stable, `message` is for people.
+
+    `detail` says the same to whoever runs the server, with names and places that are no client's to know; it
+    is what the error is as text, in the log and on a command line, and no wire tells it.
+    """
 
     status: ClassVar[int] = 500
     type: ClassVar[str] = "server_error"
@@ -73,8 +81,9 @@ class GanglionError(Exception):
         param: str | None = None,
         hint: str | None = None,
         extras: dict[str, Extra] | None = None,
+        detail: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message if detail is None else detail)
         self.message = message
         self.param = param
         self.hint = hint
@@ -114,10 +123,20 @@ class ContextLengthExceeded(InvalidRequest):
     code = "context_length_exceeded"
     grpc = "RESOURCE_EXHAUSTED"
 
-    def __init__(self, prompt_tokens: int, max_tokens: int, *, param: str = "messages") -> None:
+    def __init__(
+        self,
+        prompt_tokens: int,
+        max_tokens: int,
+        *,
+        param: str = "messages",
+        advice: str = "Shorten the messages.",
+        is_least: bool = False,
+    ) -> None:
+        """With `is_least` nobody counted all of them."""
+        held = f"at least {prompt_tokens}" if is_least else f"{prompt_tokens}"
         super().__init__(
             f"This model's maximum context length is {max_tokens} tokens, but the prompt is too long: "
-            f"it holds {prompt_tokens} tokens and leaves no room for an answer. Shorten the messages.",
+            f"it holds {held} tokens and leaves no room for an answer. {advice}",
             param=param,
             extras={"reason": "prompt_too_long", "prompt_len": prompt_tokens, "max": max_tokens},
         )
@@ -162,6 +181,14 @@ class ModelNotFound(InvalidRequest):
 
     def __init__(self, model: str, *, hint: str | None = None) -> None:
         super().__init__(f"The model {model!r} does not exist here.", param="model", hint=hint)
+        self.model = model
+
+
+class ModelNotLoaded(ModelNotFound):
+    """It is known here, and nobody loads it for a request."""
+
+    def __init__(self, model: str, *, hint: str | None = None) -> None:
+        InvalidRequest.__init__(self, f"The model {model!r} is not loaded.", param="model", hint=hint)
         self.model = model
 
 
@@ -215,11 +242,14 @@ class SessionDrift(InvalidRequest):
     code = "session_drift"
     grpc = "FAILED_PRECONDITION"
 
-    def __init__(self, offset: int, length: int) -> None:
+    def __init__(self, expected: int, length: int, *, param: str = "offset") -> None:
+        is_change = param == "offset"
         super().__init__(
-            f"The session holds {length} tokens, and the call expected {offset}.",
-            param="offset",
-            hint="Send what is missing from there, or rewrite history with 'truncating'.",
+            f"The session holds {length} tokens, and the call expected {expected}.",
+            param=param,
+            hint="Send what is missing from there, or rewrite history with 'truncating'."
+            if is_change
+            else f"Name a position up to {length}.",
             extras={"session_length": length},
         )
 
@@ -267,6 +297,12 @@ class RequestQuarantined(InvalidRequest):
     status = 422
     code = "request_quarantined"
     grpc = "FAILED_PRECONDITION"
+
+
+class ExceedsLimit(InvalidRequest):
+    """The request can take more than its key may have at all: waiting does not help."""
+
+    code = "request_exceeds_limit"
 
 
 class InvalidApiKey(GanglionError):
@@ -350,6 +386,15 @@ class ModelRecovering(ServerError):
     retry_after_s = 2
 
 
+class ModelUnavailable(ServerError):
+    """The model is known, and nobody who is there now can answer for it."""
+
+    status = 503
+    code = "model_unavailable"
+    grpc = "UNAVAILABLE"
+    retry_after_s = 5
+
+
 class InsufficientMemory(ServerError):
     status = 503
     code = "insufficient_memory"
@@ -371,6 +416,14 @@ class EngineUnavailable(ServerError):
     code = "engine_unavailable"
     grpc = "UNIMPLEMENTED"
     retry_after_s = 10
+
+
+class WireUnsupported(ServerError):
+    """No server that holds the model answers calls of this kind, and asking again does not change that."""
+
+    status = 501
+    code = "wire_unsupported"
+    grpc = "UNIMPLEMENTED"
 
 
 class ShuttingDown(ServerError):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ganglion.core.errors import GanglionError
+from ganglion.core.request import ResolvedSampling
 
 Kind = Literal["text", "reasoning", "tool_call"]
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -36,6 +37,8 @@ class Token:
     logprob: float | None = None
     top: tuple[Alternative, ...] = ()
     readout: tuple[float, ...] = ()
+    rank: int | None = None
+    """One more than tokens were likelier; told of a prompt's tokens where alternatives were asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +75,9 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The request is waiting or being prefilled; may repeat."""
+    """The request is waiting, being prefilled, or answered with what is still held back; may repeat."""
 
-    stage: Literal["queued", "prefilled"]
+    stage: Literal["queued", "prefilled", "generated"]
     done: int
     total: int
 
@@ -87,6 +90,10 @@ class Started:
     cached_tokens: int = 0
     readout_concepts: int = 0
     """How many values of a token's readout belong to one layer, where readouts were asked for."""
+    prompt_token_ids: tuple[int, ...] | None = None
+    """The prompt as it was read, where somebody asked for it."""
+    sampling: ResolvedSampling | None = None
+    """How its tokens are chosen, every default filled in; None where nobody can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +149,8 @@ class Finished:
     stop_sequence: str | None = None
     stop_token: int | None = None
     """The token that ended it, where one did: the model's own end, or one that was asked for."""
+    token_ids: tuple[int, ...] | None = None
+    """All tokens that were generated, shown or not, where somebody asked for them."""
 
 
 @dataclass(frozen=True, slots=True)

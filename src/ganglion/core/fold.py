@@ -18,6 +18,7 @@ from ganglion.core.events import (
     Started,
     Token,
 )
+from ganglion.core.request import ResolvedSampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,10 @@ class Answer:
     """Tokens of the prompt, where their logprobs were asked for."""
     readout_concepts: int = 0
     """How many values of a token's readout belong to one layer, where readouts were asked for."""
+    prompt_token_ids: tuple[int, ...] | None = None
+    """The prompt as it was read, where somebody asked for it."""
+    sampling: ResolvedSampling | None = None
+    """How its tokens were chosen, as far as its engine says."""
 
     @property
     def tokens(self) -> tuple[Token, ...]:
@@ -60,12 +65,15 @@ def fold(events: Iterable[Event]) -> Answer:
     tokens: list[Token] = []
     scored: list[Token] = []
     readout_concepts = 0
+    prompt_token_ids: tuple[int, ...] | None = None
+    sampling: ResolvedSampling | None = None
     for event in events:
         match event:
             case Progress():
                 pass
             case Started():
-                readout_concepts = event.readout_concepts
+                readout_concepts, sampling = event.readout_concepts, event.sampling
+                prompt_token_ids = event.prompt_token_ids
             case Scored(tokens=more):
                 scored.extend(more)
             case Opened():
@@ -77,7 +85,8 @@ def fold(events: Iterable[Event]) -> Answer:
                 assert opened is not None
                 blocks.append(Block(opened.kind, "".join(texts), tuple(tokens), opened.call_id, opened.name))
             case Finished():
-                return Answer(tuple(blocks), event, tuple(scored), readout_concepts)
+                ended = (event, tuple(scored), readout_concepts)
+                return Answer(tuple(blocks), *ended, prompt_token_ids, sampling)
             case Failed(error=error):
                 raise error
             case _:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
+from ganglion.core.samplers import PLAIN, Samplers
+
 T = TypeVar("T")
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -68,7 +70,14 @@ class Gbnf:
     grammar: str
 
 
-Constraint = JsonSchema | Regex | Choice | Lark | Gbnf
+@dataclass(frozen=True, slots=True)
+class WithoutWords:
+    """Text in which none of these stands."""
+
+    words: tuple[str, ...]
+
+
+Constraint = JsonSchema | Regex | Choice | Lark | Gbnf | WithoutWords
 """What the text of an answer must be; its reasoning stays free."""
 
 
@@ -89,6 +98,10 @@ class Tool:
     text_format: Constraint | None = None
 
 
+MAX_CALLS = 16
+"""Of one answer that is held to calls: a model that never tires of them stops here."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolUse:
     """Which tools an answer may call, and whether it must."""
@@ -98,7 +111,13 @@ class ToolUse:
     allowed: tuple[str, ...] | None = None
     """The names that may be called; None allows all. One name and `required` is a named choice."""
     is_parallel: bool = True
-    """Whether an answer may hold more than one call."""
+    """Whether an answer may hold more than one call; a named choice is one call whatever this says."""
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls an answer may hold where something counts them."""
+        is_named = self.choice == "required" and self.allowed is not None and len(self.allowed) == 1
+        return 1 if is_named or not self.is_parallel else MAX_CALLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,15 +176,18 @@ class Sampling:
     frequency_penalty: float | None = None
     seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    samplers: Samplers = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What ends an answer besides its length; strings are matched across token borders and not shown."""
+    """What ends an answer besides its length; strings are matched across token borders."""
 
     strings: tuple[str, ...] = ()
     token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    is_shown: bool = False
+    """Whether the string that ended the answer stands at its end."""
 
 
 Ranges = tuple[tuple[int, int | None], ...]
@@ -203,6 +225,11 @@ Steering = tuple[Steer, ...]
 def salt_of(tenant: str, steering: Steering = ()) -> str:
     """What keeps cached KV apart that must never be shared: of different owners, of different steering."""
     return tenant if not steering else f"{tenant} {sorted(map(_spelled, steering))}"
+
+
+def tenant_of(salt: str) -> str:
+    """The owner in a salt of `salt_of`."""
+    return salt.partition(" ")[0]
 
 
 def _spelled(steer: Steer) -> str:
@@ -243,11 +270,19 @@ class Request:
     tenant: str = ""
     keep_markers: bool = False
     """Leave reasoning inside the content with its markers."""
+    shows_special: bool = False
+    """Leave control tokens in the content that are no markers."""
+    wants_token_ids: bool = False
+    """Tell the prompt's token ids when it starts, and all that were generated when it ends."""
+    truncate_prompt: int | None = None
+    """Keep so many of the prompt's last tokens; -1 keeps what leaves room for the answer."""
     wants_readout: bool = False
     """Report the readout of each generated token."""
     steering: Steering = ()
     affinity: str = ""
     """What its client says it belongs with: requests of one affinity should meet the same prefix cache."""
+    is_folded: bool = False
+    """Whether the answer is given out only when it is whole: until then it may begin again from nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,6 +298,7 @@ class ResolvedSampling:
     frequency_penalty: float = 0.0
     seed: int | None = None
     logit_bias: tuple[tuple[int, float], ...] = ()
+    samplers: Samplers = PLAIN
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +325,8 @@ class TokenRequest:
     their tokens, each of which is then told one step later, when it has been read."""
     steering: Steering = ()
     images: tuple[ImageBlock, ...] = ()
+    wants_token_ids: bool = False
+    """Tell all tokens that were generated when it ends."""
 
 
 def resolve(asked: Sampling, model: Sampling) -> ResolvedSampling:
@@ -308,6 +346,7 @@ def resolve(asked: Sampling, model: Sampling) -> ResolvedSampling:
         ),
         seed=asked.seed if asked.seed is not None else model.seed,
         logit_bias=asked.logit_bias,
+        samplers=asked.samplers,
     )
 
 
