@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, Lark, Regex
+from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, Lark, Regex, WithoutWords
 from ganglion.text.constraint import MAX_BYTES, compose
 from ganglion.text.markers import FAMILIES, GEMMA, HARMONY, THINK, MarkerFamily
 
@@ -58,6 +58,15 @@ def test_json_is_on_one_line_with_at_most_a_space_after_a_sign(text, is_accepted
 def test_a_schema_cannot_say_how_it_is_compiled():
     schema = JsonSchema({"type": "array", "x-guidance": {"whitespace_flexible": True, "lenient": True}})
     assert not accepts(plain(schema), "[\n\n1]")
+
+
+@given(
+    st.lists(st.text("ab.*/\\[\n é", min_size=1, max_size=3), min_size=1, max_size=4),
+    st.text("ab.*/\\[\n é", max_size=12),
+)
+def test_text_without_words_is_any_text_in_which_none_of_them_stands(words, text):
+    is_without = not any(word in text for word in words)
+    assert accepts(plain(WithoutWords(tuple(words))), text) is is_without
 
 
 @pytest.mark.parametrize("schema", [{}, True])

@@ -25,6 +25,8 @@ def test_a_template_that_mentions_none_has_the_think_family() -> None:
         ("<think> is a tag<|im_end|>\n<|im_start|>assistant\n", THINK, False),
         ("<|turn>model\n<|channel>thought\n", GEMMA, True),
         ("<|turn>model\n<|channel>thought\n<channel|>", GEMMA, False),
+        ("<|turn>model\n<|channel>thought ", GEMMA, True),
+        ("<|turn>model\n<|channel>thought it over", GEMMA, False),
         ("<|turn>model\n<|channel>final\n", GEMMA, False),
         ("<|turn>model\n", GEMMA, False),
         ("<|start|>assistant", HARMONY, False),

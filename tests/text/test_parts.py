@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ganglion.core.events import Delta, Finished, Opened, Piece, Started, Token, Usage
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.text.markers import GEMMA, HARMONY, THINK, WHITESPACE, MarkerFamily
+from ganglion.text.markers import FAMILIES, GEMMA, HARMONY, THINK, WHITESPACE, MarkerFamily
 from ganglion.text.parts import Part, PartSplitter
 
 Blocks = list[tuple[str, str]]
@@ -255,18 +255,74 @@ def test_without_a_family_everything_is_text() -> None:
         ),
         ("<|channel>thought\nhm", [("reasoning", "hm")]),
         ("<|channel>thou", []),
-        ("<|channel>thought it over", [("text", "<|channel>thought it over")]),
-        ("say <|channel>thought\nx", [("text", "say <|channel>thought\nx")]),
+        ("<|channel>thought it over", [("reasoning", "it over")]),
+        ("<|channel>thought:hm<|channel>final Hi", [("reasoning", ":hm"), ("text", "Hi")]),
+        (
+            "<|channel>thought I think so<|channel>assistant The answer",
+            [("reasoning", "I think so"), ("text", "The answer")],
+        ),
+        ("say <|channel>thought\nx<|channel>y\nz", [("text", "say "), ("reasoning", "x"), ("text", "z")]),
+        ("<|channel>\nHello", [("text", "Hello")]),
+        ("<|channel><channel|>Hello", [("text", "Hello")]),
+        ("<|channel>(hm)", [("text", "<|channel>(hm)")]),
+        (f"<|channel>{'n' * 33} x", [("text", f"<|channel>{'n' * 33} x")]),
         ("Hello", [("text", "Hello")]),
     ],
 )
-def test_the_name_of_a_gemma_channel_decides_its_kind(text: str, expected: Blocks) -> None:
+def test_the_name_of_a_gemma_channel_decides_its_kind_at_every_split(text: str, expected: Blocks) -> None:
     assert blocks_of(text, GEMMA) == expected
+    for cut in range(len(text)):
+        assert blocks(split([piece(text[:cut]), piece(text[cut:])], GEMMA)[0]) == expected
+    assert blocks(split([piece(one) for one in text], GEMMA)[0]) == expected
 
 
 def test_a_control_token_opens_a_channel_in_the_middle_of_text() -> None:
     pieces = [piece("Hi."), piece("<|channel>", 1, is_special=True), piece("thought\nhm", 2)]
     assert blocks(split(pieces, GEMMA)[0]) == [("text", "Hi."), ("reasoning", "hm")]
+
+
+def answer_of(family: MarkerFamily) -> str:
+    """A thought and a reply as the family writes them."""
+    if family is GEMMA:
+        return "<|channel>thought\nhm, so<channel|><|channel>final\nHello"
+    if family is HARMONY:
+        return "<|channel|>analysis<|message|>hm, so<|end|><|start|>assistant<|channel|>final<|message|>Hello"
+    return f"{family.opening[0]}hm, so{family.closing[0]}Hello"
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_an_answer_that_is_cut_anywhere_shows_no_half_marker(family: MarkerFamily) -> None:
+    text = answer_of(family)
+    for cut in range(len(text) + 1):
+        for pieces in ([piece(text[:cut])], [piece(one) for one in text[:cut]]):
+            splitter = PartSplitter(family, is_open=False, keep_markers=False)
+            parts = [part for one in pieces for part in splitter.feed((one,))]
+            parts += splitter.finish(is_cut=True)
+            shown = dict(blocks(parts))
+            assert set(shown) <= {"reasoning", "text"}
+            assert "hm, so".startswith(shown.get("reasoning", ""))
+            assert "Hello".startswith(shown.get("text", ""))
+
+
+def test_half_a_marker_stays_where_the_model_itself_ended_there_or_markers_are_kept() -> None:
+    assert blocks_of("<think>so</thi") == [("reasoning", "so</thi")]
+    splitter = PartSplitter(THINK, is_open=False, keep_markers=True)
+    parts = [*splitter.feed((piece("<think>so</thi"),)), *splitter.finish(is_cut=True)]
+    assert blocks(parts) == [("text", "<think>so</thi")]
+
+
+@pytest.mark.parametrize("family", [GEMMA, HARMONY], ids=lambda family: family.name)
+def test_a_channel_that_is_written_as_plain_text_switches_in_the_middle_at_every_split(
+    family: MarkerFamily,
+) -> None:
+    text = {
+        "gemma": "<|channel>thought I think so<|channel>assistant The answer",
+        "harmony": "<|channel|>analysis<|message|>I think so<|channel|>final<|message|>The answer",
+    }[family.name]
+    expected = [("reasoning", "I think so"), ("text", "The answer")]
+    for cut in range(len(text)):
+        assert blocks(split([piece(text[:cut]), piece(text[cut:])], family)[0]) == expected
+    assert blocks(split([piece(one) for one in text], family)[0]) == expected
 
 
 def test_harmony_channels_come_apart_and_their_headers_disappear() -> None:

@@ -8,7 +8,7 @@ from call_samples import FAMILY, NOW, SAMPLES, TOOLS, WEATHER
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from test_tool_calls import blocks_of, calls_of
 
-from ganglion.core.request import Choice, Lark, Regex, Tool, ToolUse
+from ganglion.core.request import MAX_CALLS, Choice, Lark, Regex, Tool, ToolUse
 from ganglion.text.tools.forced import forced
 
 EOS = 256
@@ -68,6 +68,17 @@ def is_written(grammar: str, text: str, ids: dict[str, int] | None = None, *, is
     return matcher.try_consume_tokens(tokens) == len(tokens) and (matcher.is_accepting() or not is_whole)
 
 
+def is_over(grammar: str, text: str, ids: dict[str, int]) -> bool:
+    """Whether nothing can follow the text."""
+    matcher = LLMatcher(LLTokenizer(TokenizerWrapper(Bytes(tuple(ids)))), grammar, log_level=0)
+    while text:
+        marker = next((one for one in ids if text.startswith(one)), None)
+        for token in [ids[marker]] if marker else list(text[0].encode()):
+            assert matcher.consume_token(token), matcher.get_error()
+        text = text[len(marker) if marker else 1 :]
+    return matcher.is_stopped()
+
+
 def grammar_of(
     name: str, *tools: Tool, choice: str = "required", is_parallel: bool = True, **rest: object
 ) -> str:
@@ -119,6 +130,75 @@ def test_what_must_be_called_can_be_written_as_the_family_writes_it_and_is_read_
 def test_one_call_is_one_where_calls_are_not_parallel(name: str) -> None:
     grammar = grammar_of(name, WEATHER, NOW, is_parallel=False)
     assert not is_written(grammar, CANONICAL[name]) or len(calls_of(blocks_of(name, CANONICAL[name]))) == 1
+
+
+def repeated(name: str, count: int) -> str:
+    """So many calls of `now` in the family's canonical form, as far as one answer can hold them."""
+    one = {"pythonic": "now()", "mistral": '{"name": "now", "arguments": {}}', "tool_code": "now()"}.get(name)
+    if one is not None:
+        around = {
+            "pythonic": ("[", ", ", "]"),
+            "mistral": ("[TOOL_CALLS][", ", ", "]"),
+            "tool_code": ("```tool_code\n", "\n", "\n```"),
+        }[name]
+        return around[0] + around[1].join([one] * count) + around[2]
+    if name in ("deepseek", "deepseek_plain"):
+        head, tail = CANONICAL[name].split("begin", 1)[0], f"<{BAR}tool▁calls▁end{BAR}>"
+        call = CANONICAL[name].rpartition(f"<{BAR}tool▁call▁begin")[2].removesuffix(tail)
+        section = f"{head}begin{BAR}>"
+        return (
+            section
+            + ("\n" if name == "deepseek" else "").join([f"<{BAR}tool▁call▁begin{call}"] * count)
+            + tail
+        )
+    canonical = {
+        "generic": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        "hermes": '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>',
+        "qwen_xml": "<tool_call>\n<function=now>\n</function>\n</tool_call>",
+        "mistral_args": "[TOOL_CALLS]now[ARGS]{}",
+        "gemma": "<|tool_call>call:now{}<tool_call|>",
+        "function_gemma": "<start_function_call>call:now{}<end_function_call>",
+        "llama": '{"name": "now", "parameters": {}}',
+        "harmony": "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}",
+    }[name]
+    return ("\n" if name in ("generic", "hermes", "qwen_xml") else "").join([canonical] * count)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("is_control", [False, True])
+def test_a_named_choice_is_exactly_one_call_and_nothing_can_follow(name: str, is_control: bool) -> None:
+    ids = control_ids(name) if is_control else {}
+    use = ToolUse((WEATHER, NOW), "required", allowed=("now",))
+    grammar = forced(use, FAMILY[name], control_ids=ids)
+    assert grammar is not None
+    assert is_written(grammar, repeated(name, 1), ids)
+    assert not is_written(grammar, repeated(name, 2), ids)
+    assert is_over(grammar, repeated(name, 1), ids)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in ("llama", "harmony")])
+def test_with_required_a_model_may_stop_after_any_call_and_must_after_the_last(name: str) -> None:
+    grammar = grammar_of(name, WEATHER, NOW)
+    for count in (1, 2, MAX_CALLS):
+        assert is_written(grammar, repeated(name, count))
+    assert not is_written(grammar, repeated(name, MAX_CALLS + 1))
+    assert is_over(grammar, repeated(name, MAX_CALLS), {})
+
+
+@pytest.mark.parametrize("name", ["generic", "qwen_xml", "mistral_args", "gemma", "tool_code"])
+def test_with_auto_and_a_strict_tool_calls_are_bounded_too(name: str) -> None:
+    grammar = grammar_of(name, Tool("now", parameters={}, is_strict=True), choice="auto")
+    blocks = repeated(name, 1) * MAX_CALLS
+    assert is_written(grammar, blocks)
+    assert not is_written(grammar, blocks + repeated(name, 1))
+
+
+def test_calls_beside_a_format_may_be_several_of_the_one_tool_that_is_allowed() -> None:
+    use = ToolUse((WEATHER, NOW), "auto", allowed=("now",))
+    grammar = forced(use, FAMILY["generic"], is_call_only=True)
+    assert grammar is not None
+    assert is_written(grammar, repeated("generic", 2))
+    assert not is_written(grammar, "Hello", is_whole=False)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -28,7 +28,9 @@ from ganglion.core.request import (
     Tool,
     ToolCall,
     ToolUse,
+    WithoutWords,
 )
+from ganglion.core.samplers import Samplers
 from ganglion.wire.chat import Arrival, parse
 from ganglion.wire.chat.asking import asking
 
@@ -89,6 +91,25 @@ def prompts(draw: st.DrawFn) -> ChatPrompt:
 
 
 UNIT = st.floats(0, 1, width=32)
+SAMPLERS = st.builds(
+    Samplers,
+    repeat_last_n=st.integers(-1, 99),
+    typical_p=st.floats(0.1, 1),
+    top_n_sigma=st.floats(-1, 9),
+    xtc_probability=UNIT,
+    xtc_threshold=UNIT,
+    dry_multiplier=st.floats(0, 9),
+    dry_base=st.floats(1, 9),
+    dry_allowed_length=st.integers(1, 9),
+    dry_penalty_last_n=st.integers(-1, 99),
+    dry_sequence_breakers=st.lists(SHORT, max_size=2).map(tuple),
+    mirostat=st.integers(0, 2),
+    mirostat_tau=st.floats(0, 9),
+    mirostat_eta=UNIT,
+    dynatemp_range=st.floats(0, 9),
+    dynatemp_exponent=st.floats(0.5, 9),
+    allowed_token_ids=st.none() | st.lists(st.integers(0, 99), min_size=1, max_size=3).map(tuple),
+)
 SAMPLING = st.builds(
     Sampling,
     temperature=st.none() | st.floats(0, 2),
@@ -102,11 +123,13 @@ SAMPLING = st.builds(
     logit_bias=st.dictionaries(st.integers(0, 999), st.floats(-100, 100), max_size=2).map(
         lambda bias: tuple(bias.items())
     ),
+    samplers=st.just(Samplers()) | SAMPLERS,
 )
 STOP = st.builds(
     Stop,
     st.lists(SHORT, max_size=2).map(tuple),
     st.lists(st.integers(0, 999), max_size=2).map(tuple),
+    st.booleans(),
     st.booleans(),
 )
 CONSTRAINT = (
@@ -116,6 +139,7 @@ CONSTRAINT = (
     | st.builds(Choice, st.lists(SHORT, min_size=1, max_size=3).map(tuple))
     | st.builds(Lark, SHORT)
     | st.builds(Gbnf, SHORT)
+    | st.builds(WithoutWords, st.lists(SHORT, min_size=1, max_size=3, unique=True).map(tuple))
 )
 STEER = st.builds(
     Steer,
@@ -140,6 +164,8 @@ REQUESTS = st.builds(
     wants_readout=st.booleans(),
     steering=st.lists(STEER, max_size=2).map(tuple),
     affinity=TEXT,
+    shows_special=st.booleans(),
+    truncate_prompt=st.none() | st.just(-1) | st.integers(1, 99),
 )
 
 
@@ -150,7 +176,7 @@ def test_our_own_wire_reads_back_the_request_that_was_put_into_its_words(request
     call = parse(asking(request, request.model, is_ours=True), arrival)
     assert call.requests == (request,)
     assert call.is_streamed
-    assert call.reply.is_usage_included
+    assert call.reply.usage_told == "last"
     assert call.unknown_fields == ()
 
 
@@ -196,6 +222,13 @@ def test_a_plain_question_asks_a_foreign_server_for_nothing_else() -> None:
         ({"prompt": TextPrompt("once")}, "prompt"),
         ({"score": Score(((0, None),))}, "prompt_logprobs"),
         ({"max_tokens": 0}, "max_tokens"),
+        ({"wants_token_ids": True}, "return_token_ids"),
+        ({"shows_special": True}, "skip_special_tokens"),
+        ({"truncate_prompt": 9}, "truncate_prompt_tokens"),
+        ({"stop": Stop(("a",), is_shown=True)}, "include_stop_str_in_output"),
+        ({"constraint": WithoutWords(("a",))}, "bad_words"),
+        ({"sampling": Sampling(samplers=Samplers(mirostat=2))}, "mirostat"),
+        ({"sampling": Sampling(samplers=Samplers(allowed_token_ids=(1,)))}, "allowed_token_ids"),
     ],
 )
 def test_what_a_foreign_server_cannot_honour_is_refused_by_name(changes: dict[str, Any], param: str) -> None:

@@ -2,14 +2,27 @@
 
 import json
 import time
+from dataclasses import asdict, fields
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import GanglionError, InvalidRequest, UnknownParameter, UnsupportedParameter
-from ganglion.core.request import ChatPrompt, JsonSchema, Message, Score, Thinking, Tool, ToolCall, ToolUse
+from ganglion.core.request import (
+    ChatPrompt,
+    JsonSchema,
+    Message,
+    Score,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolUse,
+    WithoutWords,
+)
+from ganglion.core.samplers import PLAIN, Samplers
 from ganglion.wire.chat import Arrival, ChatCall, parse
+from ganglion.wire.fields import SamplerFields
 from ganglion.wire.unhonoured import HARMLESS
 from ganglion.wire.unhonoured import UNHONOURED_IN_CHAT as UNHONOURED
 
@@ -98,7 +111,7 @@ def test_every_field_reaches_the_request() -> None:
     assert request.prompt.tool_use == ToolUse((Tool("f"),), "required", is_parallel=False)
     assert (request.min_tokens, request.constraint) == (4, JsonSchema({"type": "object"}))
     assert call.is_streamed
-    assert call.reply.is_usage_included
+    assert call.reply.usage_told == "last"
     assert call.reply.is_thought_shown
     assert call.reply.has_logprobs
 
@@ -164,6 +177,102 @@ def test_a_final_message_can_be_continued() -> None:
     assert neutral.requests[0].prompt == read(messages=asked).requests[0].prompt
 
 
+def test_functions_are_tools_in_older_words_and_answered_in_them() -> None:
+    call = read(
+        functions=[{"name": "now", "description": "The time.", "parameters": {"type": "object"}}],
+        function_call={"name": "now"},
+        messages=[
+            HELLO,
+            {"role": "assistant", "content": None, "function_call": {"name": "now", "arguments": "{}"}},
+            {"role": "function", "name": "now", "content": "12:00"},
+        ],
+    )
+    prompt = call.requests[0].prompt
+    assert isinstance(prompt, ChatPrompt)
+    tools = (Tool("now", "The time.", {"type": "object"}),)
+    assert prompt.tool_use == ToolUse(tools, "required", ("now",), is_parallel=False)
+    assert prompt.messages[1:] == (
+        Message("assistant", "", tool_calls=(ToolCall("call_1", "now", "{}"),)),
+        Message("tool", "12:00", name="now", tool_call_id="call_1"),
+    )
+    assert call.reply.is_legacy
+    assert not read(functions=[], function_call="none").reply.is_legacy
+
+
+def test_reasoning_is_asked_for_in_either_spelling() -> None:
+    for spelt in ({"reasoning": {"effort": "high"}}, {"reasoning_effort": "high"}):
+        prompt = read(**spelt).requests[0].prompt
+        assert isinstance(prompt, ChatPrompt)
+        assert prompt.thinking == Thinking(effort="high")
+    prompt = read(reasoning={"enabled": True, "max_tokens": 64, "exclude": False}).requests[0].prompt
+    assert isinstance(prompt, ChatPrompt)
+    assert prompt.thinking == Thinking(True, None, 64)
+
+
+def test_verbosity_reaches_the_template_and_its_own_arguments_win() -> None:
+    prompt = read(verbosity="low").requests[0].prompt
+    assert isinstance(prompt, ChatPrompt) and prompt.template_arguments == {"verbosity": "low"}
+    prompt = read(verbosity="low", chat_template_kwargs={"verbosity": "high"}).requests[0].prompt
+    assert isinstance(prompt, ChatPrompt) and prompt.template_arguments == {"verbosity": "high"}
+
+
+def test_a_prediction_is_a_hint_and_what_is_to_be_stored_is_said_to_be_left_out() -> None:
+    call = read(prediction={"type": "content", "content": "x" * 2**19}, store=True)
+    assert call.requests == read().requests
+    (said,) = call.left_out
+    assert said.startswith("'store'")
+    assert read(store=False).left_out == ()
+
+
+SPECIAL = {
+    "repeat_last_n": 64,
+    "typical_p": 0.9,
+    "top_n_sigma": 1.5,
+    "xtc_probability": 0.5,
+    "xtc_threshold": 0.2,
+    "dry_multiplier": 0.8,
+    "dry_base": 1.5,
+    "dry_allowed_length": 3,
+    "dry_penalty_last_n": 256,
+    "dry_sequence_breakers": ["\n"],
+    "mirostat": 2,
+    "mirostat_tau": 4.0,
+    "mirostat_eta": 0.2,
+    "dynatemp_range": 0.5,
+    "dynatemp_exponent": 2.0,
+    "allowed_token_ids": [1, 2],
+}
+
+
+def test_every_special_sampler_is_a_field_of_the_same_name() -> None:
+    assert set(SPECIAL) == {field.name for field in fields(Samplers)} == set(SamplerFields.__struct_fields__)
+    found = read(**SPECIAL).requests[0].sampling.samplers
+    expected = {name: tuple(value) if isinstance(value, list) else value for name, value in SPECIAL.items()}
+    assert asdict(found) == expected
+    assert read().requests[0].sampling.samplers == PLAIN
+
+
+def test_the_fields_of_other_servers_reach_the_request() -> None:
+    call = read(
+        stop="END",
+        include_stop_str_in_output=True,
+        skip_special_tokens=False,
+        return_token_ids=True,
+        truncate_prompt_tokens=9,
+        bad_words=["no", "no", "never"],
+        repeat_penalty=1.5,
+        stream=True,
+        stream_options={"include_usage": True, "continuous_usage_stats": True},
+    )
+    request = call.requests[0]
+    assert (request.stop.strings, request.stop.is_shown) == (("END",), True)
+    assert (request.shows_special, request.wants_token_ids, request.truncate_prompt) == (True, True, 9)
+    assert request.constraint == WithoutWords(("no", "never"))
+    assert request.sampling.repetition_penalty == 1.5
+    assert (call.reply.usage_told, call.reply.has_token_ids) == ("always", True)
+    assert read(stream=True, stream_options={"continuous_usage_stats": True}).reply.usage_told == "never"
+
+
 def test_the_prompt_of_all_choices_is_scored_once() -> None:
     requests = read(n=3, prompt_logprobs=2).requests
     assert [request.score for request in requests] == [Score(((0, None),), 2), None, None]
@@ -180,9 +289,9 @@ SHAPES = [
     ("[" * 100_000, "invalid_value", None),
     ('{"a":' * 100_000, "invalid_json", None),
     (
-        '{"model":"tiny","messages":[],"functions":' + "[" * 900 + "]" * 900 + "}",
+        '{"model":"tiny","messages":[],"documents":' + "[" * 900 + "]" * 900 + "}",
         "unsupported_parameter",
-        "functions",
+        "documents",
     ),
     ("[]", "invalid_value", None),
     ("null", "invalid_value", None),
@@ -228,11 +337,32 @@ SHAPES = [
         "messages[0].tool_calls[0].function",
     ),
     (
-        body(messages=[{"role": "assistant", "function_call": {"name": "f", "arguments": ""}}]),
-        "unsupported_parameter",
-        "messages[0].function_call",
+        body(messages=[{"role": "assistant", "function_call": {"arguments": ""}}]),
+        "missing_required_parameter",
+        "messages[0].function_call.name",
     ),
-    (body(messages=[{"role": "function", "name": "f", "content": ""}]), "invalid_value", "messages[0].role"),
+    (
+        body(messages=[{"role": "function", "content": ""}]),
+        "missing_required_parameter",
+        "messages[0].name",
+    ),
+    (body(messages=[{"role": "oracle", "content": ""}]), "invalid_value", "messages[0].role"),
+    (body(function_call={"name": "f"}), "invalid_value", "function_call"),
+    (body(functions=[{"name": "f"}], function_call={"name": "g"}), "invalid_value", "tool_choice"),
+    (body(functions=[{"name": "f"}], tool_choice="auto"), "invalid_value", "functions"),
+    (body(reasoning={"effort": "lots"}), "invalid_value", "reasoning.effort"),
+    (body(reasoning={"effort": "low"}, reasoning_effort="high"), "invalid_value", "reasoning_effort"),
+    (body(reasoning={"exclude": True}), "unsupported_parameter", "reasoning.exclude"),
+    (body(reasoning={"summary": "auto"}), "unsupported_parameter", "reasoning.summary"),
+    (body(verbosity="chatty"), "invalid_value", "verbosity"),
+    (body(repetition_penalty=1.1, repeat_penalty=1.2), "invalid_value", "repeat_penalty"),
+    (body(logprobs=True, top_logprobs=-1), "invalid_value", "top_logprobs"),
+    (body(truncate_prompt_tokens=0), "invalid_value", "truncate_prompt_tokens"),
+    (body(mirostat=3), "invalid_value", "mirostat"),
+    (body(dry_sequence_breakers=["x" * 41]), "invalid_value", "dry_sequence_breakers[0]"),
+    (body(allowed_token_ids=[]), "invalid_value", "allowed_token_ids"),
+    (body(bad_words=["a"], guided_regex="b"), "invalid_value", "bad_words"),
+    (body(use_beam_search=True), "unsupported_parameter", "use_beam_search"),
     (body(continue_final_message=True), "invalid_value", "continue_final_message"),
     (
         body(continue_final_message=True, add_generation_prompt=True),
@@ -253,11 +383,6 @@ SHAPES = [
     (body(model=3), "invalid_value", "model"),
     (body(stream="yes"), "invalid_value", "stream"),
     (body(stream_options={"include_usage": True}), "invalid_value", "stream_options"),
-    (
-        body(stream=True, stream_options={"continuous_usage_stats": True}),
-        "unsupported_parameter",
-        "stream_options.continuous_usage_stats",
-    ),
     (body(top_logprobs=2), "invalid_value", "top_logprobs"),
     (body(max_tokens=1, max_completion_tokens=2), "invalid_value", "max_tokens"),
     (body(stop=""), "invalid_value", "stop"),
@@ -273,7 +398,8 @@ SHAPES = [
     (body(chat_template_kwargs={"a": "x" * 2**18}), "invalid_value", "chat_template_kwargs"),
     (body(tools=[{"x": "x" * 2**20}]), "invalid_value", "tools"),
     (body(response_format={"x": "x" * 2**18}), "invalid_value", "response_format"),
-    (body(functions=[{"x": "x" * 2**18}]), "invalid_value", "functions"),
+    (body(functions=[{"x": "x" * 2**20}]), "invalid_value", "functions"),
+    (body(documents=[{"x": "x" * 2**18}]), "invalid_value", "documents"),
     (body(**{f"field{number}": 1 for number in range(512)}), "invalid_value", None),
     (body(chat_template_kwargs=[]), "invalid_value", "chat_template_kwargs"),
     (body(ignore_eos=1), "invalid_value", "ignore_eos"),
@@ -303,6 +429,22 @@ NUMBERS = [
     "prompt_logprobs",
     "min_tokens",
     "priority",
+    "repeat_last_n",
+    "typical_p",
+    "top_n_sigma",
+    "xtc_probability",
+    "xtc_threshold",
+    "dry_multiplier",
+    "dry_base",
+    "dry_allowed_length",
+    "dry_penalty_last_n",
+    "mirostat",
+    "mirostat_tau",
+    "mirostat_eta",
+    "dynatemp_range",
+    "dynatemp_exponent",
+    "repeat_penalty",
+    "truncate_prompt_tokens",
 ]
 EXTREMES = [
     "1e999",

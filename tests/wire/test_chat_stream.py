@@ -120,13 +120,22 @@ BROKEN: list[Event] = [*HELLO[:5], Failed(EngineFailed("The engine died under th
 
 TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
     "plain": (PLAIN, HELLO),
-    "usage": (Reply("chatcmpl-1", 1700000000, "tiny", is_usage_included=True), HELLO),
+    "usage": (Reply("chatcmpl-1", 1700000000, "tiny", usage_told="last"), HELLO),
     "reasoning": (PLAIN, THINKING),
     "thought": (Reply("chatcmpl-1", 1700000000, "tiny", is_thought_shown=True), THINKING),
     "tool_calls": (PLAIN, CALLING),
     "custom_calls": (
         Reply("chatcmpl-1", 1700000000, "tiny", "ganglion-test", custom_tools=frozenset({"shell"})),
         CUSTOM,
+    ),
+    "function_call": (
+        Reply("chatcmpl-1", 1700000000, "tiny", is_legacy=True),
+        [*CALLING[:5], Finished("tool_calls", Usage(7, 9))],
+    ),
+    "running_usage": (Reply("chatcmpl-1", 1700000000, "tiny", usage_told="always"), LIKELY),
+    "token_ids": (
+        Reply("chatcmpl-1", 1700000000, "tiny", has_token_ids=True),
+        [Started(3, prompt_token_ids=(1, 5, 9)), *LIKELY[1:-1], replace(FINISHED, token_ids=(1, 5, 2))],
     ),
     "prompt_logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", prompt_logprobs=2), SCORED),
     "logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", has_logprobs=True), LIKELY),
@@ -194,7 +203,7 @@ def test_silence_is_filled_with_the_role_and_then_with_comments() -> None:
 
 
 def test_choices_interleave_and_the_prompt_counts_once() -> None:
-    reply = Reply("chatcmpl-1", 1700000000, "tiny", is_usage_included=True)
+    reply = Reply("chatcmpl-1", 1700000000, "tiny", usage_told="last")
     projection = ChatProjection(reply, choices=2)
     sent = [frame for event in HELLO for choice in (1, 0) for frame in projection.feed(event, choice)]
     assert [frame.data for frame in sent].count(b"[DONE]") == 1
@@ -256,6 +265,14 @@ def test_no_text_is_lost_whatever_the_splits_and_the_interleaving(parts, random)
         assert "".join(delta.get("reasoning", "") for delta in deltas) == answer.text("reasoning")
         assert "".join(delta.get("reasoning_content", "") for delta in deltas) == answer.text("reasoning")
         assert calls_of(deltas) == whole["choices"][choice]["message"].get("tool_calls", [])
+
+
+def test_the_prompts_ids_are_told_with_the_end_where_the_role_went_out_before_they_were_known() -> None:
+    projection = ChatProjection(Reply("chatcmpl-1", 1700000000, "tiny", has_token_ids=True))
+    projection.tick()
+    frames = [frame for event in TRANSCRIPTS["token_ids"][1] for frame in projection.feed(event)]
+    told = [json.loads(frame.data).get("prompt_token_ids") for frame in frames[:-1]]
+    assert told == [None, None, [1, 5, 9]]
 
 
 def calls_of(deltas: list[dict]) -> list[dict]:

@@ -149,7 +149,7 @@ WRONG = [
         "tool_choice.allowed_tools.tools",
     ),
     ({"parallel_tool_calls": "no"}, "parallel_tool_calls"),
-    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"functions": [{"name": ""}]}, "functions[0].name"),
     ({"function_call": {"name": "f"}}, "function_call"),
 ]
 

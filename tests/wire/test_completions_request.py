@@ -59,7 +59,7 @@ def test_every_field_reaches_the_request() -> None:
     assert (request.stop.strings, request.stop.token_ids, request.stop.ignore_eos) == (("END",), (2,), True)
     assert (request.top_logprobs, request.priority, request.max_tokens, request.min_tokens) == (3, -5, 9, 2)
     assert call.is_streamed
-    assert call.reply.is_usage_included
+    assert call.reply.usage_told == "last"
     assert call.unknown_fields == ()
 
 
@@ -137,6 +137,8 @@ WRONG = [
     ({"prompt_logprobs": 1, "stream": True}, "invalid_value", "prompt_logprobs"),
     ({"max_completion_tokens": 5}, "unsupported_parameter", "max_completion_tokens"),
     ({"tools": [{"type": "function"}]}, "unsupported_parameter", "tools"),
+    ({"logprobs": -1}, "invalid_value", "logprobs"),
+    ({"reasoning": {"effort": "low"}}, "unsupported_parameter", "reasoning"),
 ]
 
 

@@ -47,7 +47,7 @@ STORY: list[Event] = [
 ]
 SCORED: list[Event] = [
     Started(3),
-    Scored((Token(1, b"<s>", 0), Token(2, b"On", 1, -1.5, TOP))),
+    Scored((Token(1, b"<s>", 0), Token(2, b"On", 1, -1.5, TOP, rank=17))),
     Scored((Token(3, b"ce", 2, -2.5, (Alternative(8, b"ce", -0.5), *TOP)),)),
     Opened(0, "text"),
     Delta(0, " upon", (Token(5, b" upon", 3, -0.25, TOP),)),
@@ -68,7 +68,18 @@ SILENT: list[Event] = [*SCORED[:3], Finished("stop", Usage(3, 1))]
 
 TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
     "plain": (reply(fingerprint="ganglion-test"), STORY),
-    "usage": (reply(is_usage_included=True), STORY),
+    "usage": (reply(usage_told="last"), STORY),
+    "running_usage": (reply(usage_told="always"), SCORED),
+    "token_ids": (
+        reply(has_token_ids=True),
+        [
+            Started(2, prompt_token_ids=(3, 4)),
+            Opened(0, "text"),
+            Delta(0, " upon"),
+            Closed(0),
+            Finished("stop", Usage(2, 2), token_ids=(5, 6)),
+        ],
+    ),
     "echo": (reply(echoes=("Once",)), STORY),
     "logprobs": (reply(logprobs=2), SCORED),
     "readout": (reply(has_readout=True), READ),
@@ -154,7 +165,7 @@ def test_prompt_logprobs_are_those_of_the_prompts_first_choice() -> None:
     assert found[0]["prompt_logprobs"] == found[1]["prompt_logprobs"]
     assert found[0]["prompt_logprobs"][0] is None
     assert found[0]["prompt_logprobs"][1] == {
-        "2": {"logprob": -1.5, "rank": None, "decoded_token": "On"},
+        "2": {"logprob": -1.5, "rank": 17, "decoded_token": "On"},
         "6": {"logprob": -0.1, "rank": 1, "decoded_token": " time"},
     }
 

@@ -321,9 +321,10 @@ def test_a_tool_choice_is_what_was_asked(choice: dict[str, object], use: tuple[o
         ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user"}]}, "messages[0].content"),
-        ({"messages": [user(text("a")), user({"type": "search_result"})]}, "messages[1].content[0].type"),
+        ({"messages": [user(text("a")), user({"type": "search_result"})]}, "messages[1].content[0].content"),
         ({"messages": [user(text("a"), {"type": "novelty"})]}, "messages[0].content[1].type"),
-        ({"messages": [assistant({"type": "server_tool_use"})]}, "messages[0].content[0].type"),
+        ({"messages": [assistant({"type": "server_tool_use"})]}, "messages[0].content[0].id"),
+        ({"messages": [user({"type": "server_tool_use"})]}, "messages[0].content[0].type"),
         (
             {"messages": [user({"type": "tool_use", "id": "a", "name": "f", "input": {}})]},
             "messages[0].content[0].type",
@@ -331,20 +332,6 @@ def test_a_tool_choice_is_what_was_asked(choice: dict[str, object], use: tuple[o
         (
             {"messages": [user({"type": "document", "source": {"type": "url"}})]},
             "messages[0].content[0].source",
-        ),
-        (
-            {
-                "messages": [
-                    user(
-                        {
-                            "type": "document",
-                            "source": {"type": "text", "data": ""},
-                            "citations": {"enabled": True},
-                        }
-                    )
-                ]
-            },
-            "messages[0].content[0].citations",
         ),
         (
             {"messages": [assistant({"type": "tool_use", "id": "a", "name": "f", "input": 1}), user()]},
@@ -357,6 +344,166 @@ def test_a_tool_choice_is_what_was_asked(choice: dict[str, object], use: tuple[o
 )
 def test_what_is_wrong_is_named(fields: dict[str, object], param: str) -> None:
     assert refusal(**fields).param == param
+
+
+def used(name: str, kind: str = "server_tool_use", **fields: object) -> dict[str, object]:
+    return {"type": kind, "id": "srvtoolu_1", "name": name, "input": {"q": 1}} | fields
+
+
+def came(kind: str, content: object, **fields: object) -> dict[str, object]:
+    return {"type": f"{kind}_tool_result", "tool_use_id": "srvtoolu_1", "content": content} | fields
+
+
+ELSEWHERE: dict[str, tuple[dict[str, object], str]] = {
+    "web_search": (
+        came(
+            "web_search",
+            [
+                {"type": "web_search_result", "title": "A", "url": "http://a", "encrypted_content": "x"},
+                {"type": "web_search_result", "title": "B", "url": "http://b", "encrypted_content": "y"},
+            ],
+        ),
+        "A http://a\nB http://b",
+    ),
+    "web_search that failed": (
+        came("web_search", {"type": "web_search_tool_result_error", "error_code": "unavailable"}),
+        "Error: unavailable",
+    ),
+    "web_fetch": (
+        came(
+            "web_fetch",
+            {
+                "type": "web_fetch_result",
+                "url": "http://a",
+                "content": {
+                    "type": "document",
+                    "title": "A",
+                    "source": {"type": "text", "media_type": "text/plain", "data": "It is."},
+                },
+            },
+        ),
+        "A\nhttp://a\nIt is.",
+    ),
+    "web_fetch that failed": (
+        came("web_fetch", {"type": "web_fetch_tool_result_error", "error_code": "url_not_allowed"}),
+        "Error: url_not_allowed",
+    ),
+    "code_execution": (
+        came(
+            "code_execution",
+            {
+                "type": "code_execution_result",
+                "stdout": "4\n",
+                "stderr": "hm",
+                "return_code": 1,
+                "content": [],
+            },
+        ),
+        "4\nhm\nexit code 1",
+    ),
+    "bash_code_execution": (
+        came(
+            "bash_code_execution",
+            {
+                "type": "bash_code_execution_result",
+                "stdout": "a.txt\n",
+                "stderr": "",
+                "return_code": 0,
+                "content": [],
+            },
+        ),
+        "a.txt",
+    ),
+    "text_editor_code_execution": (
+        came(
+            "text_editor_code_execution",
+            {"type": "text_editor_code_execution_view_result", "file_type": "text", "content": "line"},
+        ),
+        "line",
+    ),
+    "tool_search_tool_bm25": (
+        came(
+            "tool_search",
+            {
+                "type": "tool_search_tool_search_result",
+                "tool_references": [{"type": "tool_reference", "tool_name": "f"}],
+            },
+        ),
+        "f",
+    ),
+    "advisor": (came("advisor", {"type": "advisor_result", "text": "Wait."}), "Wait."),
+    "mcp": (came("mcp", [text("one"), text("two")], is_error=False), "one\ntwo"),
+    "mcp as a text": (came("mcp", "one"), "one"),
+    "mcp that failed": (came("mcp", [text("no")], is_error=True), "Error: no"),
+}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_other_servers_tools_did_is_told_as_calls_and_answers(name: str) -> None:
+    result, words = ELSEWHERE[name]
+    kind = "mcp_tool_use" if name.startswith("mcp") else "server_tool_use"
+    call = parsed(
+        messages=[
+            user(text("q")),
+            assistant(
+                text("I look."), used(name, kind), result, text("So it is.", citations=[{"type": "x"}])
+            ),
+            user(text("thanks")),
+        ]
+    )
+    assert call.left_out == ()
+    assert call.request.prompt.messages == (
+        Message("user", "q"),
+        Message("assistant", "I look.", tool_calls=(ToolCall("srvtoolu_1", name, '{"q": 1}'),)),
+        Message("tool", words, name=name, tool_call_id="srvtoolu_1"),
+        Message("assistant", "So it is."),
+        Message("user", "thanks"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("blocks", "named"),
+    [
+        ([used("web_search")], "web_search"),
+        ([came("web_search", [])], "web_search_tool_result"),
+        ([used("web_search"), came("web_search", [])], "web_search_tool_result"),
+        ([used("web_search"), came("web_search", 7)], "web_search_tool_result"),
+        ([used("code_execution"), came("code_execution", {"stdout": 7})], "code_execution_tool_result"),
+        ([used("web_fetch"), came("web_fetch", {"type": "web_fetch_result"})], "web_fetch_tool_result"),
+        ([{"type": "container_upload", "file_id": "f"}], "container_upload"),
+        ([{"type": "mcp_tool_listing", "mcp_server_name": "s", "tools": []}], "mcp_tool_listing"),
+        ([{"type": "fallback", "from": {}, "to": {}}], "fallback"),
+    ],
+)
+def test_what_of_other_servers_tools_has_no_words_is_left_out_with_a_warning(
+    blocks: list[object], named: str
+) -> None:
+    call = parsed(messages=[user(text("q")), assistant(text("a"), *blocks, text("b")), user(text("c"))])
+    assert [turn.content for turn in call.request.prompt.messages] == ["q", "ab", "c"]
+    (warning,) = call.left_out
+    assert named in warning
+
+
+def test_search_results_and_documents_with_citations_are_read_as_text() -> None:
+    found = {
+        "type": "search_result",
+        "source": "http://a",
+        "title": "A",
+        "content": [text("It is.")],
+        "citations": {"enabled": True},
+    }
+    document = {"type": "document", "source": {"type": "text", "data": "d"}, "citations": {"enabled": True}}
+    call = parsed(
+        messages=[
+            user(found, document, {"type": "compaction", "content": " before"}),
+            assistant({"type": "tool_use", "id": "toolu_1", "name": "f", "input": {}}),
+            user({"type": "tool_result", "tool_use_id": "toolu_1", "content": [found]}),
+        ]
+    )
+    asked, _, answered = call.request.prompt.messages
+    assert asked.content == "A\nhttp://a\nIt is.d before"
+    assert answered.content == "A\nhttp://a\nIt is."
+    assert call.left_out == ("citations, which no model makes here",)
 
 
 def test_fields_that_ask_for_nothing_are_taken() -> None:

@@ -15,6 +15,7 @@ from ganglion.core.errors import (
     VisionUnsupported,
 )
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, TextPrompt, Thinking, Tool, ToolCall
+from ganglion.core.samplers import PLAIN, Samplers
 from ganglion.wire.fields import MAX_TOKENS
 from ganglion.wire.ollama import Arrival, Call, embed_body, parse_chat, parse_embed, parse_generate
 from ganglion.wire.ollama.models import meant, parse_show
@@ -83,18 +84,26 @@ def test_a_seed_of_minus_one_is_any_seed() -> None:
     assert chat(options={"seed": 0}).request.sampling.seed == 0
 
 
-def test_a_window_of_penalties_is_refused_only_where_something_is_penalised() -> None:
-    assert chat(options={"repeat_last_n": 64}).request.sampling.repetition_penalty is None
-    assert chat(options={"repeat_last_n": 64, "repeat_penalty": 1.0}).request
-    assert (
-        chat(options={"repeat_last_n": -1, "repeat_penalty": 1.1}).request.sampling.repetition_penalty == 1.1
+def test_a_window_of_penalties_is_theirs_and_asks_for_nothing_without_them() -> None:
+    assert chat(options={"repeat_last_n": 64, "repeat_penalty": 1.0}).request.sampling.samplers == PLAIN
+    sampling = chat(options={"repeat_last_n": 64, "repeat_penalty": 1.1}).request.sampling
+    assert (sampling.repetition_penalty, sampling.samplers.repeat_last_n) == (1.1, 64)
+    assert chat(options={"repeat_last_n": 0, "presence_penalty": 1}).request.sampling.samplers == Samplers(
+        repeat_last_n=0
     )
-    assert (
-        chat(options={"repeat_last_n": 0, "repeat_penalty": 1.1}).request.sampling.repetition_penalty == 1.0
-    )
-    with pytest.raises(UnsupportedParameter) as caught:
-        chat(options={"repeat_last_n": 64, "repeat_penalty": 1.1})
-    assert caught.value.param == "options.repeat_last_n"
+
+
+def test_ollamas_own_samplers_are_honoured() -> None:
+    options = {"mirostat": 2, "mirostat_tau": 4.0, "mirostat_eta": 0.2, "typical_p": 0.7}
+    assert chat(options=options).request.sampling.samplers == Samplers(**options)
+
+
+def test_a_prompt_may_be_cut_rather_than_refused() -> None:
+    assert chat(truncate=True).may_truncate
+    assert chat(truncate=True).request.truncate_prompt is None, "turns are left out, not tokens"
+    assert generate(truncate=True, raw=True).request.truncate_prompt == -1
+    assert not chat().may_truncate
+    assert not chat(truncate=False).may_truncate
 
 
 def test_num_ctx_is_a_wish_and_the_machines_options_are_the_operators() -> None:
@@ -106,13 +115,10 @@ def test_num_ctx_is_a_wish_and_the_machines_options_are_the_operators() -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"options": {"mirostat": 2}}, "options.mirostat"),
-        ({"options": {"typical_p": 0.7}}, "options.typical_p"),
         ({"options": {"tfs_z": 0.5}}, "options.tfs_z"),
         ({"options": {"penalize_newline": False}}, "options.penalize_newline"),
         ({"template": "{{ .Prompt }}"}, "template"),
         ({"context": list(range(1000))}, "context"),
-        ({"truncate": True}, "truncate"),
         ({"shift": True}, "shift"),
         ({"width": 512}, "width"),
     ],

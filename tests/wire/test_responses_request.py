@@ -38,6 +38,7 @@ from ganglion.wire.responses import (
     Item,
     ResponsesCall,
     body,
+    characters_of,
     compact_body,
     compacted,
     encode_items,
@@ -282,7 +283,9 @@ def test_history_comes_before_the_input_and_is_not_part_of_what_is_kept() -> Non
 @pytest.mark.parametrize(
     ("item", "param"),
     [
-        ({"type": "local_shell_call", "id": "x"}, "input[1].type"),
+        ({"type": "configuration_update"}, "input[1].type"),
+        ({"type": "web_search_call", "id": "x" * 257}, "input[1].id"),
+        (OUTPUT, "input[1].call_id"),
         ({"type": "nonsense"}, "input[1].type"),
         ({"content": "no role"}, "input[1].type"),
         ({"type": "message", "role": "robot", "content": ""}, "input[1].role"),
@@ -311,10 +314,187 @@ def test_what_is_wrong_with_an_item_is_told_with_its_place(item: object, param: 
     ],
 )
 def test_images_are_refused_by_name(item: dict[str, object]) -> None:
-    error = refusal([item])
+    error = refusal([CALL, item])
     assert error.code == "vision_unsupported"
-    assert error.param in ("input[0].content[1]", "input[0].output[1]")
+    assert error.param in ("input[1].content[1]", "input[1].output[1]")
     assert error.extras["model"] == "tiny"
+
+
+SHELL = {"type": "exec", "command": ["ls"], "env": {}}
+ELSEWHERE: dict[str, tuple[list[dict[str, object]], list[tuple[object, ...]]]] = {
+    "file search": (
+        [
+            {
+                "type": "file_search_call",
+                "id": "fs_1",
+                "status": "completed",
+                "queries": ["tax"],
+                "results": [{"file_id": "f", "filename": "a.md", "score": 0.9, "text": "Pay it."}],
+            }
+        ],
+        [("fs_1", "file_search", {"queries": ["tax"]}), ("fs_1", "a.md\nPay it.")],
+    ),
+    "code": (
+        [
+            {
+                "type": "code_interpreter_call",
+                "id": "ci_1",
+                "code": "6 * 7",
+                "container_id": "c",
+                "outputs": [{"type": "logs", "logs": "42"}, {"type": "image", "url": "x"}],
+                "status": "completed",
+            }
+        ],
+        [("ci_1", "code_interpreter", {"code": "6 * 7"}), ("ci_1", "42")],
+    ),
+    "mcp": (
+        [
+            {
+                "type": "mcp_call",
+                "id": "mcp_1",
+                "server_label": "s",
+                "name": "roll",
+                "arguments": '{"n":1}',
+                "output": "4",
+            }
+        ],
+        [("mcp_1", "roll", {"n": 1}), ("mcp_1", "4")],
+    ),
+    "an mcp call that failed": (
+        [
+            {
+                "type": "mcp_call",
+                "id": "mcp_1",
+                "server_label": "s",
+                "name": "roll",
+                "arguments": "{}",
+                "error": {"type": "http_error", "code": 500},
+            }
+        ],
+        [("mcp_1", "roll", {}), ("mcp_1", 'Error: {"type":"http_error","code":500}')],
+    ),
+    "local shell": (
+        [
+            {
+                "type": "local_shell_call",
+                "id": "lsh_1",
+                "call_id": "c",
+                "action": SHELL,
+                "status": "completed",
+            },
+            {"type": "local_shell_call_output", "id": "c", "output": "a.txt"},
+        ],
+        [("c", "local_shell", SHELL), ("c", "a.txt")],
+    ),
+    "a local shell that is answered as a function": (
+        [
+            {
+                "type": "local_shell_call",
+                "id": "lsh_1",
+                "call_id": "c",
+                "action": SHELL,
+                "status": "completed",
+            },
+            {"type": "function_call_output", "call_id": "c", "output": "a.txt"},
+        ],
+        [("c", "local_shell", SHELL), ("c", "a.txt")],
+    ),
+    "shell": (
+        [
+            {"type": "shell_call", "call_id": "c", "action": {"commands": ["ls", "false"]}},
+            {
+                "type": "shell_call_output",
+                "call_id": "c",
+                "output": [
+                    {"stdout": "a.txt\n", "stderr": "", "outcome": {"type": "exit", "exit_code": 0}},
+                    {"stdout": "", "stderr": "no", "outcome": {"type": "timeout"}},
+                ],
+            },
+        ],
+        [("c", "shell", {"commands": ["ls", "false"]}), ("c", "a.txt\nexit code 0\nno\ntimeout")],
+    ),
+    "patch": (
+        [
+            {
+                "type": "apply_patch_call",
+                "call_id": "c",
+                "status": "completed",
+                "operation": {"type": "delete_file", "path": "a"},
+            },
+            {"type": "apply_patch_call_output", "call_id": "c", "status": "completed"},
+        ],
+        [("c", "apply_patch", {"type": "delete_file", "path": "a"}), ("c", "completed")],
+    ),
+    "program": (
+        [
+            {"type": "program", "id": "p", "call_id": "c", "code": "x", "fingerprint": "f"},
+            {"type": "program_output", "id": "q", "call_id": "c", "result": "1"},
+        ],
+        [("c", "program", {"code": "x"}), ("c", "1")],
+    ),
+}
+SILENT: list[dict[str, object]] = [
+    {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "x"},
+    },
+    {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "s", "tools": []},
+    {"type": "mcp_approval_request", "id": "mcpr_1", "server_label": "s", "name": "roll", "arguments": "{}"},
+    {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+    {"type": "mcp_call", "id": "mcp_1", "server_label": "s", "name": "roll", "arguments": "{}"},
+    {"type": "image_generation_call", "id": "ig_1", "status": "completed", "result": "AAAA"},
+    {
+        "type": "computer_call",
+        "id": "cu_1",
+        "call_id": "c",
+        "pending_safety_checks": [],
+        "status": "completed",
+    },
+    {"type": "computer_call_output", "call_id": "c", "output": {"type": "computer_screenshot"}},
+    {"type": "tool_search_call", "arguments": {}},
+    {"type": "tool_search_output", "tools": []},
+    {"type": "code_interpreter_call", "id": "ci_1", "code": None, "container_id": "c", "outputs": None},
+    {"type": "shell_call", "call_id": 7, "action": "not as its type has it"},
+]
+ASKED = {"role": "user", "content": "q"}
+GOES_ON = {"role": "user", "content": "and now?"}
+
+
+@pytest.mark.parametrize("name", ELSEWHERE)
+def test_what_other_servers_tools_did_is_told_as_calls_and_answers(name: str) -> None:
+    sent, expected = ELSEWHERE[name]
+    made = call([ASKED, {"role": "assistant", "content": "I look."}, *sent, GOES_ON])
+    first, *said, last = made.request.prompt.messages
+    assert (first.content, last.content, made.warnings) == ("q", "and now?", ())
+    found: list[tuple[object, ...]] = []
+    for message in said:
+        found += [(each.call_id, each.name, json.loads(each.arguments)) for each in message.tool_calls]
+        found += [(message.tool_call_id, message.content)] if message.role == "tool" else []
+    assert found == expected
+    assert said[0].content == "I look.", "a turn of the assistant stays one"
+
+
+@pytest.mark.parametrize("item", SILENT, ids=lambda item: item["type"])
+def test_what_of_other_servers_tools_has_no_words_is_left_out_with_a_warning(item: dict[str, object]) -> None:
+    made = call([ASKED, item, GOES_ON])
+    assert [message.content for message in made.request.prompt.messages] == ["q", "and now?"]
+    (warning,) = made.warnings
+    assert str(item["type"]) in warning
+
+
+def test_other_servers_items_are_kept_as_they_came_and_have_an_id() -> None:
+    sent = [item for items, _ in ELSEWHERE.values() for item in items] + SILENT
+    kept = call([ASKED, *sent, GOES_ON]).input_items
+    assert items_of(encode_items(kept)) == kept
+    listed = json.loads(stored.page(kept, has_more=False))["data"]
+    assert all(item["id"] for item in listed)
+    for was, now in zip(sent, listed[1:-1], strict=True):
+        assert now == {"id": now["id"], **was} or was["type"] == "function_call_output"
+    assert json.loads(stored.item(kept[1])) == listed[1]
+    sealed = json.loads(stored.item(compacted(kept, SEAL, "cmp_1")))
+    assert messages([sealed, GOES_ON])[:-1] == messages([ASKED, *sent, GOES_ON])
 
 
 def test_every_tool_that_we_run_is_offered_and_the_hosted_ones_are_dropped_and_echoed() -> None:
@@ -472,7 +652,7 @@ def test_the_choice_among_tools_is_honoured(choice: object, mode: str, allowed: 
         ({"include": ["everything"]}, "include[0]"),
         ({"truncation": "middle"}, "truncation"),
         ({"metadata": {"a": 1}}, "metadata"),
-        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"max_output_tokens": -1}, "max_output_tokens"),
         ({"top_logprobs": 21}, "top_logprobs"),
         ({"temperature": 3}, "temperature"),
         ({"stream_options": {"include_obfuscation": True}}, "stream_options"),
@@ -684,6 +864,21 @@ def test_truncation_drops_whole_turns_and_never_what_a_system_said() -> None:
     assert twice is not None
     assert [message.content for message in twice.messages] == ["s", "d", "3"]
     assert shortened(twice) is None
+
+
+ROLES = st.sampled_from(["user", "assistant", "system", "tool", "developer"])
+
+
+@given(st.lists(st.tuples(ROLES, st.integers(0, 30)), max_size=30), st.integers(0, 200))
+def test_many_turns_go_at_once_as_they_would_one_by_one(said: list[tuple[str, int]], most: int) -> None:
+    prompt = ChatPrompt(tuple(Message(role, "x" * length) for role, length in said))  # type: ignore[arg-type]
+    one_by_one = shortened(prompt)
+    while one_by_one is not None and characters_of(one_by_one) > most:
+        further = shortened(one_by_one)
+        if further is None:
+            break
+        one_by_one = further
+    assert shortened(prompt, most) == one_by_one
 
 
 json_values = st.recursive(

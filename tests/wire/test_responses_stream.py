@@ -29,7 +29,7 @@ from ganglion.core.events import (
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Frame, sse
-from ganglion.wire.responses import Arrival, ResponsesProjection, body, items_of, parse
+from ganglion.wire.responses import ENDING, Arrival, ResponsesProjection, body, items_of, parse
 from ganglion.wire.responses.reply import Reply
 from ganglion.wire.responses.stored import output_of
 from ganglion.wire.seal import HmacSeal
@@ -127,7 +127,8 @@ def projection_of(reply: Reply) -> ResponsesProjection:
 
 def transcript(reply: Reply, events: Iterable[Event]) -> bytes:
     projection = projection_of(reply)
-    return b"".join(sse(frame) for event in events for frame in projection.feed(event))
+    frames = [frame for event in events for frame in projection.feed(event)]
+    return b"".join(map(sse, (*frames, *ENDING)))
 
 
 TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
@@ -199,7 +200,7 @@ def test_a_store_that_refuses_turns_the_last_frame_into_a_failure() -> None:
     projection = projection_of(reply_to())
     frames = [frame for event in HELLO for frame in projection.feed(event)]
     frames[-1] = projection.instead(StorageFull("The disk is full."))
-    response = check(b"".join(sse(frame) for frame in frames))
+    response = check(b"".join(map(sse, (*frames, *ENDING))))
     assert response["status"] == "failed"
     assert response["error"] == {
         "code": "server_error",
@@ -397,15 +398,17 @@ def test_the_checker_notices_what_is_wrong(there: bytes, instead: bytes) -> None
 
 
 def test_the_checker_wants_an_end_and_only_one() -> None:
-    frames = transcript(*TRANSCRIPTS["plain"]).split(b"\n\n")[:-1]
+    *frames, done = transcript(*TRANSCRIPTS["plain"]).split(b"\n\n")[:-1]
     with pytest.raises(AssertionError, match="without saying how"):
-        check(b"".join(frame + b"\n\n" for frame in frames[:-1]))
+        check(b"".join(frame + b"\n\n" for frame in [*frames[:-1], done]))
     with pytest.raises(AssertionError, match="after the end"):
-        check(b"".join(frame + b"\n\n" for frame in [*frames, frames[-1]]))
+        check(b"".join(frame + b"\n\n" for frame in [*frames, frames[-1], done]))
+    with pytest.raises(AssertionError, match="DONE"):
+        check(b"".join(frame + b"\n\n" for frame in frames))
 
 
 def test_the_checker_follows_a_stream_that_was_resumed() -> None:
     frames = transcript(*TRANSCRIPTS["calling"]).split(b"\n\n")[:-1]
-    for seen in range(len(frames) - 1):
+    for seen in range(len(frames) - 2):
         rest = b"".join(frame + b"\n\n" for frame in frames[seen + 1 :])
         assert check(rest, after=seen)["status"] == "completed"

@@ -48,3 +48,14 @@ def test_a_signature_holds_for_its_own_text_and_tenant_only(text: str, other: st
 def test_a_short_key_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 32"):
         HmacSeal(b"short")
+
+
+def test_another_key_is_taken_over_and_what_was_sealed_before_still_opens() -> None:
+    seal, other = HmacSeal(b"a" * 32), HmacSeal(b"b" * 32)
+    blob, signature = seal.of("ann").seal(b"before"), seal.sign("ann", "before")
+    seal.adopt(b"b" * 32)
+    assert seal.of("ann").open(blob) == b"before"
+    assert seal.verify("ann", "before", signature)
+    assert other.of("ann").open(seal.of("ann").seal(b"after")) == b"after"
+    assert other.verify("ann", "after", seal.sign("ann", "after"))
+    assert other.of("ann").open(blob) is None

@@ -80,6 +80,21 @@ def test_the_node_in_one_word(statuses, is_draining, expected) -> None:
     assert health.node_status(states, is_draining=is_draining) == expected
 
 
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [
+        (("unloaded",), "ok"),
+        (("loading",), "ok"),
+        (("failed",), "degraded"),
+        (("failed", "unloaded"), "degraded"),
+    ],
+)
+def test_a_node_that_answers_by_loading_is_ready(statuses, expected) -> None:
+    states = [replace(MODEL, status=status, loads_on_request=True) for status in statuses]
+    assert health.node_status(states, is_draining=False) == expected
+    assert health.node_status(states, is_draining=True) == "draining"
+
+
 def test_health_holds_what_it_promises() -> None:
     found = json.loads(health.body([MODEL], uptime_s=1.23456, is_draining=False))
     assert found["uptime_s"] == 1.235

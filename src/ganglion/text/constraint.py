@@ -9,10 +9,20 @@ from collections.abc import Sequence
 from typing import Final, assert_never
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, JsonValue, Lark, Regex
+from ganglion.core.request import (
+    Choice,
+    Constraint,
+    Gbnf,
+    JsonSchema,
+    JsonValue,
+    Lark,
+    Regex,
+    WithoutWords,
+)
 from ganglion.text.gbnf import lark_of
 from ganglion.text.lark import json_of, quoted
 from ganglion.text.markers import HARMONY, REASONING_CHANNELS, MarkerFamily
+from ganglion.text.tools.lark import escaped
 
 MAX_BYTES: Final = 512 * 1024
 """Of one grammar. Larger ones are no longer written by people, and every byte is read several times."""
@@ -50,6 +60,12 @@ def compose(
     if not lead:
         return source
     return f"start: {lead} answer\n{rules}answer: %lark {{\n{source}\n}}\n"
+
+
+def continuing(prefix: str, source: str | None) -> str:
+    """The grammar of a text that begins with a prefix and goes on freely, or by another grammar."""
+    rest = UNTIL if source is None else f"%lark {{\n{source}\n}}"
+    return _checked(f"start: {quoted(prefix)} rest\nrest: {rest}\n")
 
 
 def _thoughts(family: MarkerFamily, *, is_open: bool, may_reason: bool) -> tuple[str, str]:
@@ -107,8 +123,15 @@ def _source(constraint: Constraint) -> str:
             return grammar
         case Gbnf(grammar=grammar):
             return lark_of(_checked(grammar))
+        case WithoutWords(words=words):
+            return f"start: TEXT\nTEXT: {UNTIL} & ~/(.|\\n)*({'|'.join(map(_literal, words))})(.|\\n)*/\n"
         case _:
             assert_never(constraint)
+
+
+def _literal(word: str) -> str:
+    """A text as part of a pattern."""
+    return escaped(word).replace("\n", r"\n").replace("\r", r"\r")
 
 
 def _json(schema: JsonValue) -> str:

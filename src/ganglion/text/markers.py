@@ -4,7 +4,8 @@ Two shapes. A *tag* is one string that opens reasoning and one that closes it: `
 *channel* is opened by a string, a header whose first word names it, and the header's end, and the name
 decides what the block is: `<|channel>thought\n…<channel|>` is reasoning, `<|channel|>final<|message|>…` is
 text. Channel markers are control tokens that nobody writes in prose; tags are words a model may well
-explain in its answer, and the rules differ.
+explain in its answer, and the rules differ. So a channel's opening is obeyed wherever it stands, also where a
+model writes it as plain text, and a tag only where an answer begins.
 """
 
 import re
@@ -27,14 +28,18 @@ Kind = Shown | CallTo
 WHITESPACE = " \t\r\n"
 RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 REASONING_CHANNELS = frozenset({"thought", "thinking", "analysis"})
+NAME_CHARACTER = re.compile(r"[A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What stands between a channel's opening and its text: a pattern whose first group is the name."""
+    """What stands between a channel's opening and its text: a pattern whose first group is the name.
+
+    Without an `end` of its own the header ends with the name.
+    """
 
     pattern: re.Pattern[str]
-    end: str
+    end: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,11 @@ class MarkerFamily:
         """Whether blocks are named channels rather than a tag's pair."""
         return self.header is not None
 
+    @property
+    def anywhere(self) -> tuple[str, ...]:
+        """The openings that are obeyed also in the middle of a block."""
+        return tuple(opening for opening in self.opening if opening[0] == "<") if self.is_channel else ()
+
 
 def _tag(name: str, opening: str, closing: str) -> MarkerFamily:
     return MarkerFamily(name, (opening,), (closing,), (opening, closing))
@@ -59,13 +69,13 @@ def _tag(name: str, opening: str, closing: str) -> MarkerFamily:
 
 THINK = _tag("think", "<think>", "</think>")
 
-# A name is one word here, so that thoughts which follow the opening directly are not taken for its header.
+# The name is one word and whatever cannot be part of it ends it: a line end by the book, a blank in the wild.
 GEMMA = MarkerFamily(
     "gemma",
     ("<|channel>",),
     ("<channel|>",),
     ("<|channel>",),
-    Header(re.compile(r"[ \t]*([\w-]{0,32})[ \t\r]*"), "\n"),
+    Header(re.compile(r"[ \t]*([A-Za-z0-9_-]{0,32})")),
 )
 
 # A header may carry a recipient and a content type: `commentary to=functions.f <|constrain|>json`.
@@ -118,7 +128,7 @@ def opens_reasoning(prompt: str, family: MarkerFamily | None) -> bool:
     start = max(end.rfind(opening) + len(opening) if opening in end else -1 for opening in family.opening)
     if start < 0:
         return False
-    header_end = family.header.end.rstrip(WHITESPACE)
+    header_end = family.header.end or ""
     if not end.endswith(header_end):
         return False
     header = family.header.pattern.fullmatch(end[start : len(end) - len(header_end)])

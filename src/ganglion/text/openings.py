@@ -4,7 +4,7 @@ from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from ganglion.text.markers import Header, Kind, MarkerFamily, callee_of, kind_of
+from ganglion.text.markers import NAME_CHARACTER, Header, Kind, MarkerFamily, callee_of, kind_of
 
 Undecided = Literal["undecided"]
 
@@ -51,6 +51,8 @@ def undecided_suffix(text: str, markers: Iterable[str]) -> int:
 def _channel_at(
     text: str, start: int, family: MarkerFamily, header: Header, *, is_final: bool, names: Container[str]
 ) -> Opening | Undecided | None:
+    if header.end is None:
+        return _named_at(text, start, family, header, is_final=is_final)
     ends = (header.end, *family.closing)
     positions = [position for end in ends if (position := text.find(end, start)) >= 0]
     if positions:
@@ -68,3 +70,22 @@ def _channel_at(
     # A header that was cut off calls nobody: the name may be half of one.
     callee = callee_of(text[:stop], names) if after > stop and positions else None
     return Opening(after, callee or kind_of(name[1]))
+
+
+def _named_at(
+    text: str, start: int, family: MarkerFamily, header: Header, *, is_final: bool
+) -> Opening | Undecided | None:
+    """An opening whose header is the name alone, which ends where the next character cannot be part of it."""
+    name = header.pattern.match(text, start)
+    assert name is not None
+    end = name.end()
+    if end == len(text):
+        return Opening(end, kind_of(name[1])) if is_final else "undecided"
+    if name[1]:
+        is_too_long = bool(NAME_CHARACTER.match(text, end))
+        return None if is_too_long else Opening(end, kind_of(name[1]))
+    # A block without a name is text; it begins with a line of its own, or is closed at once.
+    if text[end] in "\r\n" or text.startswith(family.closing, end):
+        return Opening(end, kind_of(""))
+    is_closing = undecided_suffix(text[end:], family.closing) == len(text) - end
+    return "undecided" if is_closing and not is_final else None

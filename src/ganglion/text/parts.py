@@ -4,7 +4,7 @@ Law: no character is lost or doubled, however the answer is split, apart from th
 control tokens, and the whitespace trimmed by one rule: reasoning is stripped at both ends; text that
 follows a marker or a call loses its leading whitespace; whitespace before an opening marker goes with the
 marker. Text without markers and calls is left as it is. Where one call is all that was allowed, what follows
-it is dropped.
+it is dropped; so is half a marker where the answer was cut.
 
 A block opens at its first character, so an empty one is never seen. Tokens travel with the delta that
 carries their last character; the tokens of what is dropped travel nowhere but are counted.
@@ -46,6 +46,7 @@ class PartSplitter:
         "_custom",
         "_has_calls",
         "_index",
+        "_is_cut",
         "_is_trimming",
         "_keep_markers",
         "_leading",
@@ -53,6 +54,7 @@ class PartSplitter:
         "_reasoning_tokens",
         "_rules",
         "_scanner",
+        "_shows_special",
         "_trailing",
     )
 
@@ -63,10 +65,13 @@ class PartSplitter:
         is_open: bool,
         keep_markers: bool,
         calls: CallRules | None = None,
+        shows_special: bool = False,
     ) -> None:
+        """`shows_special` leaves control tokens in the text that are no markers."""
         names = frozenset(tool.name for tool in calls.tools) if calls is not None else frozenset[str]()
         self._scanner = None if family is None else MarkerScanner(family, is_open=is_open, names=names)
         self._keep_markers = keep_markers
+        self._shows_special = shows_special
         self._rules = calls
         self._calls = None if calls is None else CallScanner(calls.family, calls.tools)
         self._custom: CustomText | None = None
@@ -74,6 +79,7 @@ class PartSplitter:
         self._has_calls = False
         self._index = -1
         self._open: Kind | None = None
+        self._is_cut = False
         self._is_trimming = is_open
         self._leading: list[Piece] = []
         """Whitespace at the start of the answer: text if text follows, nothing if a marker does."""
@@ -96,18 +102,19 @@ class PartSplitter:
         parts: list[Part] = []
         if self._scanner is None:
             for piece in pieces:
-                if not piece.is_special:
+                if self._shows_special or not piece.is_special:
                     self._show(parts, "text", (piece,))
         else:
             for role, piece in self._scanner.feed(pieces):
                 self._take(parts, self._scanner, role, piece)
         return parts
 
-    def finish(self) -> list[Part]:
-        """Decide what was held and close the open block, because the answer is complete."""
+    def finish(self, *, is_cut: bool = False) -> list[Part]:
+        """Decide what was held and close the open block: the answer is complete, or it was cut."""
         parts: list[Part] = []
+        self._is_cut = is_cut
         if self._scanner is not None:
-            for role, piece in self._scanner.finish():
+            for role, piece in self._scanner.finish(is_cut=is_cut):
                 self._take(parts, self._scanner, role, piece)
             self._end_text(parts, self._scanner)
         if self._leading:
@@ -124,7 +131,7 @@ class PartSplitter:
             return
         self._end_text(parts, scanner)
         is_marker = role in ("text_marker", "reasoning_marker")
-        if self._is_over or (not is_marker and not scanner.is_shown(piece)):
+        if self._is_over or not (is_marker or self._shows_special or scanner.is_shown(piece)):
             return
         if isinstance(role, CallTo):
             self._take_channel(parts, role.name, piece)
@@ -148,7 +155,7 @@ class PartSplitter:
 
     def _end_text(self, parts: list[Part], scanner: MarkerScanner) -> None:
         if self._calls is not None:
-            for found in self._calls.finish():
+            for found in self._calls.finish(is_cut=self._is_cut):
                 self._take_found(parts, scanner, self._calls, found)
 
     def _take_found(
@@ -164,7 +171,7 @@ class PartSplitter:
             case Ended():
                 self._close(parts)
             case Piece():
-                if not (scanner.is_shown(found) or calls.is_shown(found)):
+                if not (self._shows_special or scanner.is_shown(found) or calls.is_shown(found)):
                     pass
                 elif self._keep_markers:
                     self._show(parts, "text", (found,))

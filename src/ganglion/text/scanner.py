@@ -4,8 +4,8 @@ Law: the scanned pieces joined are the pieces fed, character for character and t
 move, and what is said of a character does not depend on how the text was split.
 
 A tag opens only where an answer or the text after a block begins, whitespace aside: an answer that mentions
-`<think>` stays an answer. A channel's opening is also obeyed in the middle of a block when it comes as a
-control token.
+`<think>` stays an answer. A channel's opening is also obeyed in the middle of a block. An answer that was cut
+ends before the marker that it was cut in: half a marker is part of no text.
 """
 
 import re
@@ -26,13 +26,26 @@ class MarkerScanner:
     Channels may address the tools of `names`: the header's end comes as an empty piece of the call's role.
     """
 
-    __slots__ = ("_closing", "_closing_firsts", "_family", "_held", "_kind", "_mode", "_names", "_tags")
+    __slots__ = (
+        "_anywhere",
+        "_closing",
+        "_enclosed_firsts",
+        "_family",
+        "_held",
+        "_kind",
+        "_mode",
+        "_names",
+        "_plain_firsts",
+        "_tags",
+    )
 
     def __init__(self, family: MarkerFamily, *, is_open: bool, names: Container[str] = ()) -> None:
         self._family = family
         self._names = names
         self._closing = re.compile("|".join(map(re.escape, family.closing)))
-        self._closing_firsts = frozenset(marker[0] for marker in family.closing)
+        self._anywhere = re.compile("|".join(map(re.escape, family.anywhere)) or r"(?!)")
+        self._plain_firsts = frozenset(marker[0] for marker in family.anywhere)
+        self._enclosed_firsts = self._plain_firsts.union(marker[0] for marker in family.closing)
         self._tags = frozenset(() if family.is_channel else family.opening + family.closing)
         self._held: list[Piece] = []
         self._kind: Kind = "reasoning" if is_open else "text"
@@ -50,9 +63,15 @@ class MarkerScanner:
                 self._scan(scanned, is_final=False)
         return scanned
 
-    def finish(self) -> list[Scanned]:
-        """Decide what is held, because the answer is complete."""
+    def finish(self, *, is_cut: bool = False) -> list[Scanned]:
+        """Decide what is held, because the answer is complete, or because it was cut."""
         scanned: list[Scanned] = []
+        if is_cut:
+            # What is undecided to the last began as a marker, and nobody will ever know more of it.
+            is_reasoning = self._kind == "reasoning" or not self._family.is_channel
+            role: Role = "reasoning_marker" if is_reasoning else "text_marker"
+            scanned = [(role, piece) for piece in self._held]
+            self._held.clear()
         self._scan(scanned, is_final=True)
         return scanned
 
@@ -66,7 +85,8 @@ class MarkerScanner:
     def _is_plain(self, piece: Piece) -> bool:
         if piece.is_special or self._mode == "border":
             return False
-        return self._mode == "plain" or self._closing_firsts.isdisjoint(piece.text)
+        firsts = self._plain_firsts if self._mode == "plain" else self._enclosed_firsts
+        return firsts.isdisjoint(piece.text)
 
     def _scan(self, scanned: list[Scanned], is_final: bool) -> None:
         while self._held:
@@ -86,7 +106,7 @@ class MarkerScanner:
             case "enclosed":
                 return self._decide_enclosed(text, is_final)
             case "plain":
-                position, opening = self._control_opening(text, len(text), is_final)
+                position, opening = self._later_opening(text, len(text), is_final)
                 return ("text", position) if position else self._opened(opening)
 
     def _decide_border(self, text: str, is_final: bool) -> tuple[Role, int] | None:
@@ -108,7 +128,7 @@ class MarkerScanner:
             limit = closing.start()
         else:
             limit = len(text) - (0 if is_final else undecided_suffix(text, self._family.closing))
-        position, opening = self._control_opening(text, limit, is_final)
+        position, opening = self._later_opening(text, limit, is_final)
         if position:
             return self._kind, position
         if opening is not None:
@@ -125,22 +145,15 @@ class MarkerScanner:
         self._kind, self._mode = opening.kind, "enclosed"
         return "reasoning_marker" if opening.kind == "reasoning" else "text_marker", opening.length
 
-    def _control_opening(
-        self, text: str, limit: int, is_final: bool
-    ) -> tuple[int, Opening | Undecided | None]:
-        """Where before `limit` a control token opens a channel, or may be about to; else the limit."""
-        if not self._family.is_channel:
-            return limit, None
-        position = 0
-        for piece in self._held:
-            if position >= limit:
-                break
-            if piece.is_special:
-                opening = opening_at(text[position:], self._family, is_final=is_final, names=self._names)
-                if opening is not None:
-                    return position, opening
-            position += len(piece.text)
-        return limit, None
+    def _later_opening(self, text: str, limit: int, is_final: bool) -> tuple[int, Opening | Undecided | None]:
+        """Where before `limit` a channel opens, or may be about to; else the limit."""
+        for match in self._anywhere.finditer(text, 0, limit):
+            position = match.start()
+            opening = opening_at(text[position:], self._family, is_final=is_final, names=self._names)
+            if opening is not None:
+                return position, opening
+        undecided = 0 if is_final else undecided_suffix(text, self._family.anywhere)
+        return min(limit, len(text) - undecided), None
 
     def _take(self, scanned: list[Scanned], role: Role, count: int) -> None:
         """Move the first characters out; tokens without text go with the characters before them."""

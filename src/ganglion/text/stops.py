@@ -2,7 +2,8 @@
 
 Law: text is released as soon as no stop string can begin in it any more; what is held back is the longest
 suffix that begins some stop string. The match that is complete first wins (of two complete at once, the
-longer), because that is the token generation stops at; from where it begins nothing is ever released.
+longer), because that is the token generation stops at; from where it begins nothing is ever released, or from
+where it ends, if it is to be shown.
 """
 
 from collections.abc import Iterable
@@ -13,12 +14,13 @@ from ganglion.core.events import Piece
 class StopMatcher:
     """Watches one answer for its stop strings; time is linear in the text, whatever the strings."""
 
-    __slots__ = ("_automaton", "_held", "_held_length", "_is_head_cut", "_node", "matched")
+    __slots__ = ("_automaton", "_held", "_held_length", "_is_head_cut", "_is_shown", "_node", "matched")
 
-    def __init__(self, strings: tuple[str, ...]) -> None:
+    def __init__(self, strings: tuple[str, ...], *, is_shown: bool = False) -> None:
         wanted = tuple(string for string in strings if string)
         self._automaton = _Automaton(wanted) if wanted else None
         self._node = 0
+        self._is_shown = is_shown
         self._held: list[Piece] = []
         self._held_length = 0
         self._is_head_cut = False
@@ -56,7 +58,7 @@ class StopMatcher:
             match = automaton.matches[node]
             if match is not None:
                 self.matched = match
-                return self._cut(count - len(match))
+                return self._cut(count if self._is_shown else count - len(match))
         self._node = node
         return self._release(self._held_length - automaton.depths[node])
 

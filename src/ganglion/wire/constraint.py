@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ganglion.core.errors import InvalidRequest, InvalidValue, UnsupportedParameter
-from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, JsonValue, Lark, Regex
+from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, JsonValue, Lark, Regex, WithoutWords
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import SamplingFields
 
@@ -23,6 +23,7 @@ CONSTRAINT_BYTES = 2**18
 Pattern = Annotated[str, Meta(min_length=1, max_length=2**16)]
 Grammar = Annotated[str, Meta(min_length=1, max_length=CONSTRAINT_BYTES)]
 Options = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=4096)]
+BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
 SchemaName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 CONSTRAINTS = MappingProxyType(
@@ -101,6 +102,7 @@ class ConstraintFields(SamplingFields, frozen=True, kw_only=True):
     guided_grammar: Grammar | None = None
     grammar: Grammar | None = None
     json_schema: dict[str, Any] | None = None
+    bad_words: BadWords | None = None
 
 
 def constraint_of(asked: ConstraintFields) -> Constraint | None:
@@ -139,6 +141,8 @@ def _asked(asked: ConstraintFields) -> Iterator[tuple[str, Constraint]]:
         yield "grammar", Gbnf(asked.grammar)
     if asked.json_schema is not None:
         yield "json_schema", JsonSchema(schema_of(asked.json_schema, "json_schema"))
+    if asked.bad_words:
+        yield "bad_words", WithoutWords(tuple(dict.fromkeys(asked.bad_words)))
 
 
 def _of_format(wanted: ResponseFormat) -> Constraint | None:

@@ -13,6 +13,22 @@ T = TypeVar("T")
 _WITH_PATH = re.compile(r"(?P<problem>.*) - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 _QUOTED_LIMIT = 300
+_NOT_BLANK = r"matching regex '\\S'"
+_MODEL = "model"
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class ModelLeftOut(MissingParameter):
+    """A body names no model: whoever knows which are loaded may fill in the only one."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__("The parameter 'model' is required.", param=_MODEL)
+        self.body = body
+
+
+def with_model(body: bytes, model: str) -> bytes:
+    """A body that names its model."""
+    return msgspec.json.encode(_fields.decode(body) | {_MODEL: msgspec.Raw(msgspec.json.encode(model))})
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, within: str = "") -> T:
@@ -20,14 +36,14 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, within: 
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise _refusal(str(error), within) from None
+        raise _refusal(str(error), within, bytes(body)) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidJson(f"The body is not valid JSON: {error}.") from None
     except RecursionError:
         raise InvalidJson("The body is JSON nested too deeply to read.") from None
 
 
-def _refusal(report: str, within: str) -> InvalidRequest:
+def _refusal(report: str, within: str, body: bytes) -> InvalidRequest:
     located = _WITH_PATH.fullmatch(report)
     problem, path = (located["problem"], located["path"]) if located else (report, "")
     if within:
@@ -35,6 +51,8 @@ def _refusal(report: str, within: str) -> InvalidRequest:
     path = path.removesuffix("[...]")
     missing = _MISSING.fullmatch(problem)
     if missing:
+        if not path and missing["field"] == _MODEL:
+            return ModelLeftOut(body)
         param = f"{path}.{missing['field']}" if path else missing["field"]
         return MissingParameter(f"The parameter '{param}' is required.", param=param)
     subject = f"for '{path}'" if path else "for the body"
@@ -42,5 +60,5 @@ def _refusal(report: str, within: str) -> InvalidRequest:
 
 
 def _shown(problem: str) -> str:
-    text = problem[:1].lower() + problem[1:]
+    text = problem[:1].lower() + problem[1:].replace(_NOT_BLANK, "that is not blank")
     return text if len(text) <= _QUOTED_LIMIT else text[:_QUOTED_LIMIT] + "…"

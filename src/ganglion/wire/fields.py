@@ -3,16 +3,18 @@
 Null means the same as absent everywhere.
 """
 
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from ganglion.core.errors import InvalidValue, UnsupportedParameter
-from ganglion.core.request import Sampling, Stop
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import JsonValue, Sampling, Stop
+from ganglion.core.samplers import PLAIN, Samplers
 
 MAX_CHOICES = 16
 MAX_TOKENS = 2**31
 MAX_TOKEN_ID = 2**31 - 1
+MAX_ALLOWED_TOKENS = 2**16
 
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
@@ -22,13 +24,25 @@ LogitBias = Annotated[
 ]
 StopString = Annotated[str, Meta(min_length=1, max_length=512)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
+RepetitionPenalty = Annotated[float, Meta(gt=0, le=10)]
+Window = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+Breaker = Annotated[str, Meta(min_length=1, max_length=40)]
+TruncatedTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
+"""How many of a prompt's last tokens are kept; -1 keeps what leaves room for the answer."""
 TokenCount = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
+AnswerLength = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+"""How many tokens an answer may have; 0 reads the prompt and says nothing."""
 CacheKey = Annotated[str, Meta(max_length=512)]
 """Names what a request belongs with, so that its prompt meets the cache that knows it."""
-ModelName = Annotated[str, Meta(min_length=1, max_length=1024)]
+ModelName = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"\S")]
 
 # llama.cpp reads the last uint32 as "choose one for me", so seeds are folded below it.
 SEEDS = 2**32 - 1
+
+
+UsageTold = Literal["never", "last", "always"]
+"""When a stream tells its usage: in a last chunk of its own, and in every chunk as far as it has come."""
 
 
 class StreamOptions(Struct, frozen=True):
@@ -39,20 +53,46 @@ class StreamOptions(Struct, frozen=True):
     continuous_usage_stats: bool | None = None
 
 
-class SamplingFields(Struct, frozen=True, kw_only=True):
+class SamplerFields(Struct, frozen=True, kw_only=True):
+    """Ways to choose the next token that few ask for: the fields of `Samplers`, by the same names."""
+
+    repeat_last_n: Window | None = None
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_n_sigma: Annotated[float, Meta(ge=-1, le=100)] | None = None
+    xtc_probability: Share | None = None
+    xtc_threshold: Share | None = None
+    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None = None
+    dry_base: Annotated[float, Meta(ge=1, le=10)] | None = None
+    dry_allowed_length: Annotated[int, Meta(ge=1, le=1024)] | None = None
+    dry_penalty_last_n: Window | None = None
+    dry_sequence_breakers: Annotated[list[Breaker], Meta(max_length=16)] | None = None
+    mirostat: Literal[0, 1, 2] | None = None
+    mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
+    mirostat_eta: Share | None = None
+    dynatemp_range: Annotated[float, Meta(ge=0, le=10)] | None = None
+    dynatemp_exponent: Annotated[float, Meta(gt=0, le=10)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = (
+        None
+    )
+
+
+class SamplingFields(SamplerFields, frozen=True, kw_only=True):
     """How the next token is chosen and what ends an answer, in the words of OpenAI's first wires."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    """0 leaves the likeliest token alone."""
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    repetition_penalty: RepetitionPenalty | None = None
+    repeat_penalty: RepetitionPenalty | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     logit_bias: LogitBias | None = None
     stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
+    include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
 
@@ -64,31 +104,77 @@ def sampling_of(asked: SamplingFields) -> Sampling:
         top_p=asked.top_p,
         top_k=0 if asked.top_k == -1 else asked.top_k,
         min_p=asked.min_p,
-        repetition_penalty=asked.repetition_penalty,
+        repetition_penalty=_repetition_penalty(asked),
         presence_penalty=asked.presence_penalty,
         frequency_penalty=asked.frequency_penalty,
         seed=None if asked.seed is None else asked.seed % SEEDS,
         logit_bias=tuple((asked.logit_bias or {}).items()),
+        samplers=samplers_of(asked),
     )
+
+
+def _repetition_penalty(asked: SamplingFields) -> float | None:
+    """Under vLLM's name or llama-server's."""
+    if asked.repetition_penalty is None:
+        return asked.repeat_penalty
+    if asked.repeat_penalty not in (None, asked.repetition_penalty):
+        raise InvalidValue(
+            f"'repetition_penalty' is {asked.repetition_penalty} and 'repeat_penalty' is "
+            f"{asked.repeat_penalty}; they mean the same, so give one.",
+            param="repeat_penalty",
+        )
+    return asked.repetition_penalty
+
+
+def samplers_of(asked: SamplerFields) -> Samplers:
+    """What is asked, what is left out as it is by default."""
+    given: dict[str, Any] = {}
+    for name in SamplerFields.__struct_fields__:
+        value = getattr(asked, name)
+        if value is not None:
+            given[name] = tuple(value) if isinstance(value, list) else value
+    return Samplers(**given) if given else PLAIN
+
+
+def sampler_fields(samplers: Samplers) -> dict[str, JsonValue]:
+    """The fields that ask for these: the reverse of `samplers_of`."""
+    if samplers == PLAIN:
+        return {}
+    told: dict[str, JsonValue] = {}
+    for name in SamplerFields.__struct_fields__:
+        value = getattr(samplers, name)
+        if value != getattr(PLAIN, name):
+            told[name] = list(value) if isinstance(value, tuple) else value
+    return told
 
 
 def stop_of(asked: SamplingFields) -> Stop:
     """What ends the answer, as asked."""
     stop = asked.stop
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    return Stop(strings, tuple(asked.stop_token_ids or ()), bool(asked.ignore_eos))
+    is_shown = bool(asked.include_stop_str_in_output)
+    return Stop(strings, tuple(asked.stop_token_ids or ()), bool(asked.ignore_eos), is_shown)
 
 
-def is_usage_included(options: StreamOptions | None, *, is_streamed: bool) -> bool:
-    """Whether a stream ends with its usage; raises for options that cannot be had."""
+def usage_told(options: StreamOptions | None, *, is_streamed: bool) -> UsageTold:
+    """When a stream tells its usage; raises for options that cannot be had."""
     if options is None:
-        return False
+        return "never"
     if not is_streamed:
         raise InvalidValue("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    if options.continuous_usage_stats:
-        name = "stream_options.continuous_usage_stats"
-        raise UnsupportedParameter(f"The parameter '{name}' is not supported.", param=name)
-    return bool(options.include_usage)
+    if not options.include_usage:
+        return "never"
+    return "always" if options.continuous_usage_stats else "last"
+
+
+def check_truncation(asked: int | None) -> int | None:
+    """How many of a prompt's last tokens are kept; raises where that would be none."""
+    if asked == 0:
+        raise InvalidValue(
+            "'truncate_prompt_tokens' is 0, and nothing of the prompt would be left.",
+            param="truncate_prompt_tokens",
+        )
+    return asked
 
 
 def check_token_counts(min_tokens: int | None, max_tokens: int | None) -> None:

@@ -12,10 +12,12 @@ from msgspec import Meta, Struct
 
 from ganglion.core.engine import ModelState, Status
 from ganglion.core.events import Usage
+from ganglion.core.request import Sampling
 from ganglion.wire.decode import decode
 from ganglion.wire.health import Device, NodeStatus
 
 _encode = msgspec.json.Encoder().encode
+_NO_SAMPLING = Sampling()
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,64}(?!\n)$")]
 """Of a node: it stands in session ids, metrics and addresses."""
@@ -40,6 +42,8 @@ class ReplicaState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     created: int = 0
     devices: tuple[str, ...] = ()
     error: str | None = None
+    sampling: Sampling | None = None
+    """The model's own defaults; null where it has none."""
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
@@ -124,6 +128,7 @@ def replica(model: ModelState) -> ReplicaState:
         created=model.created_s,
         devices=model.devices,
         error=model.error,
+        sampling=None if model.sampling == _NO_SAMPLING else model.sampling,
     )
 
 

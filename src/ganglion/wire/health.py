@@ -117,10 +117,10 @@ def version(value: Version) -> bytes:
 
 
 def node_status(models: Sequence[ModelState], *, is_draining: bool) -> NodeStatus:
-    """The node in one word: `ok` and `degraded` answer requests, the others do not."""
+    """The node in one word: `ok` and `degraded` answer requests, if need be by loading, the others do not."""
     if is_draining:
         return "draining"
-    if not any(model.status == "loaded" for model in models):
+    if not any(model.status == "loaded" or model.loads_on_request for model in models):
         is_over = bool(models) and all(model.status == "failed" for model in models)
         return "failed" if is_over else "loading"
     if any(model.status in ("failed", "recovering") for model in models):

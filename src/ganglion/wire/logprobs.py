@@ -7,16 +7,18 @@ from msgspec import Meta, Struct
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.events import Alternative, Token
+from ganglion.core.request import Score
 
 # JSON has no -inf; clients expect the floor that OpenAI sends for tokens outside the reported ones.
 LOWEST_LOGPROB = -9999.0
 MAX_ALTERNATIVES = 20
 
-AlternativeCount = Annotated[int, Meta(ge=0, le=MAX_ALTERNATIVES)]
+AlternativeCount = Annotated[int, Meta(ge=-1, le=MAX_ALTERNATIVES, extra_json_schema={"minimum": 0})]
+"""How many alternatives; -1 is vLLM's word for the whole vocabulary, and refused by name."""
 
 
 class PromptLogprob(Struct, frozen=True):
-    """One candidate at a place of the prompt; `rank` is null where it was not among the likeliest."""
+    """One candidate at a place of the prompt; `rank` is null where its server does not tell it."""
 
     logprob: float
     rank: int | None
@@ -37,12 +39,27 @@ def shown(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
 
 
+def check_alternatives(count: int | None, param: str) -> None:
+    """Raise where the whole vocabulary is asked for, which is megabytes a token."""
+    if count is not None and count < 0:
+        raise InvalidValue(
+            f"'{param}' is {count}, which asks for the whole vocabulary; {MAX_ALTERNATIVES} is the most.",
+            param=param,
+        )
+
+
 def check_prompt_logprobs(count: int | None, *, is_streamed: bool) -> None:
     """Raise where prompt logprobs are asked of a stream, which has no place for them."""
+    check_alternatives(count, "prompt_logprobs")
     if count is not None and is_streamed:
         raise InvalidValue(
             "'prompt_logprobs' is only allowed when 'stream' is false.", param="prompt_logprobs"
         )
+
+
+def prompt_score(count: int) -> Score:
+    """What `prompt_logprobs` asks of an engine: at least one alternative, since ranks come with these."""
+    return Score(((0, None),), max(count, 1))
 
 
 def prompt_logprobs_of(tokens: Iterable[Token], count: int) -> PromptLogprobs:
@@ -55,7 +72,7 @@ def _candidates(token: Token, count: int) -> dict[str, PromptLogprob] | None:
         return None
     own = Alternative(token.id, token.piece, token.logprob)
     ranked = {each.id: (rank, each) for rank, each in enumerate(token.top, start=1)}
-    rank = ranked[token.id][0] if token.id in ranked else None
+    rank = ranked[token.id][0] if token.id in ranked else token.rank
     likeliest = [(place, each) for place, each in ranked.values() if place <= count and each.id != token.id]
     return {
         str(each.id): PromptLogprob(told(each.logprob), place, shown(each.piece))

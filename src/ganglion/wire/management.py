@@ -14,29 +14,30 @@ from ganglion.core.engine import LoadOptions, LoadProgress, ModelState, Status
 from ganglion.core.errors import GanglionError, UnsupportedParameter
 from ganglion.wire.decode import decode
 from ganglion.wire.errors import envelope
+from ganglion.wire.fields import ModelName
 from ganglion.wire.frame import Frame
 
 _encode = msgspec.json.Encoder().encode
-
-Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
 class LoadBody(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /models/load`."""
 
-    model_id: Name
+    model_id: ModelName
     engine: str | None = None
     quant: str | None = None
     context_length: Annotated[int, msgspec.Meta(ge=1, le=2**31)] | None = None
     devices: list[str | int] | None = None
     tensor_parallel: int | None = None
     pinned: bool | None = None
+    harness: str | None = None
+    """What others call an engine; refused by name, since `engine` says it here."""
 
 
 class UnloadBody(msgspec.Struct, frozen=True, kw_only=True):
     """The body of `POST /models/unload`."""
 
-    model_id: Name
+    model_id: ModelName
     force: bool = False
 
 
@@ -96,6 +97,12 @@ def parse_load(body: bytes) -> tuple[str, LoadOptions]:
     for param in ("devices", "tensor_parallel"):
         if getattr(asked, param) is not None:
             raise UnsupportedParameter(f"No engine here honours {param!r} yet.", param=param)
+    if asked.harness is not None:
+        raise UnsupportedParameter(
+            f"The harness {asked.harness[:64]!r} is not chosen here.",
+            param="harness",
+            hint="Name an engine with 'engine', or leave it out.",
+        )
     options = LoadOptions(
         engine=asked.engine,
         quant=asked.quant,

@@ -85,6 +85,8 @@ class Drain(Struct, frozen=True, kw_only=True):
 
     node: Name
     undo: bool = False
+    force: bool = False
+    """Also where nobody else has what it holds."""
 
 
 class Move(Struct, frozen=True, kw_only=True):

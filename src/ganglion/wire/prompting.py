@@ -27,9 +27,13 @@ _card = msgspec.json.Decoder(TokenizerCard)
 _encode = msgspec.json.Encoder().encode
 
 
-def tokenize_text(model: str, text: str, *, adds_special: bool) -> bytes:
-    """The body of `/tokenize` for a text, in our words and vLLM's."""
-    return _encode({"model": model, "prompt": text, "add_special_tokens": adds_special})
+def tokenize_text(model: str, text: str, *, adds_special: bool, is_ours: bool) -> bytes:
+    """The body of `/tokenize` for a text: in our words and vLLM's, for a foreign one in llama-server's too.
+
+    llama-server finds no text where there is only a `prompt`, and says that it has no tokens.
+    """
+    asked = {"model": model, "prompt": text, "add_special_tokens": adds_special}
+    return _encode(asked if is_ours else {**asked, "content": text, "add_special": adds_special})
 
 
 def tokenize_content(text: str) -> bytes:

@@ -35,32 +35,36 @@ class HmacSeal:
     def __init__(self, key: bytes) -> None:
         if len(key) < _MAC_BYTES:
             raise ValueError(f"a seal's key holds at least {_MAC_BYTES} bytes, this one {len(key)}")
-        self._key = key
+        self._keys: tuple[bytes, ...] = (key,)
+
+    def adopt(self, key: bytes) -> None:
+        """Seal with this key from now on; what was sealed before still opens."""
+        self._keys = (key, *self._keys)
 
     def of(self, tenant: str) -> Seal:
         """The seal of one tenant."""
-        return _TenantSeal(self._key, tenant)
+        return _TenantSeal(self._keys, tenant)
 
     def sign(self, tenant: str, text: str) -> str:
         """A signature of the text, for this tenant."""
-        mac = _mac(self._key, _SIGNATURE, tenant, text.encode("utf-8", "surrogatepass"))
-        return _text(_VERSION + mac)
+        return _signature(self._keys[0], tenant, text)
 
     def verify(self, tenant: str, text: str, signature: str) -> bool:
         """Whether `sign` gave this signature for exactly this tenant and text."""
-        return hmac.compare_digest(self.sign(tenant, text).encode(), signature.encode("utf-8", "replace"))
+        given = signature.encode("utf-8", "replace")
+        return any(hmac.compare_digest(_signature(key, tenant, text).encode(), given) for key in self._keys)
 
 
 class _TenantSeal:
     """version, then HMAC-SHA256 over purpose, tenant and packed payload, then the packed payload."""
 
-    def __init__(self, key: bytes, tenant: str) -> None:
-        self._key = key
+    def __init__(self, keys: tuple[bytes, ...], tenant: str) -> None:
+        self._keys = keys
         self._tenant = tenant
 
     def seal(self, payload: bytes) -> str:
         packed = zlib.compress(payload)
-        return _text(_VERSION + _mac(self._key, _SEAL, self._tenant, packed) + packed)
+        return _text(_VERSION + _mac(self._keys[0], _SEAL, self._tenant, packed) + packed)
 
     def open(self, blob: str) -> bytes | None:
         try:
@@ -68,12 +72,16 @@ class _TenantSeal:
         except (UnicodeEncodeError, binascii.Error):
             return None
         version, mac, packed = raw[:1], raw[1 : 1 + _MAC_BYTES], raw[1 + _MAC_BYTES :]
-        expected = _mac(self._key, _SEAL, self._tenant, packed)
-        if version != _VERSION or not hmac.compare_digest(mac, expected):
+        expected = (_mac(key, _SEAL, self._tenant, packed) for key in self._keys)
+        if version != _VERSION or not any(hmac.compare_digest(mac, each) for each in expected):
             return None
         unpacking = zlib.decompressobj()
         payload = unpacking.decompress(packed, _MAX_OPENED_BYTES)
         return None if unpacking.unconsumed_tail else payload
+
+
+def _signature(key: bytes, tenant: str, text: str) -> str:
+    return _text(_VERSION + _mac(key, _SIGNATURE, tenant, text.encode("utf-8", "surrogatepass")))
 
 
 def _mac(key: bytes, purpose: bytes, tenant: str, payload: bytes) -> bytes:

@@ -1,6 +1,7 @@
 """Server-sent events as another server writes them: bytes in at any split, the data of each event out.
 
-Lines end with LF or CRLF; comments, names and ids are passed over; several data lines of an event are joined.
+Lines end with LF, CRLF or CR; comments, names and ids are passed over; several data lines of an event are
+joined.
 """
 
 MAX_EVENT_BYTES = 16 * 2**20
@@ -17,15 +18,17 @@ class EventReader:
     def __init__(self) -> None:
         self._rest = b""
         self._data: list[bytes] = []
+        self._is_after_return = False
 
     def feed(self, data: bytes) -> list[bytes]:
         """The data of every event that is whole now; raises EventTooLarge."""
+        if b"\r" in data or self._is_after_return:
+            data = self._with_line_feeds(data)
         lines = (self._rest + data if self._rest else data).split(b"\n")
         self._rest = lines.pop()
         found: list[bytes] = []
         held = self._data
-        for ended in lines:
-            line = ended[:-1] if ended.endswith(b"\r") else ended
+        for line in lines:
             if line.startswith(b"data:"):
                 held.append(line[6:] if line.startswith(b"data: ") else line[5:])
             elif not line and held:
@@ -42,6 +45,15 @@ class EventReader:
         found = self.feed(b"\n\n")
         self._rest = b""
         return found
+
+    def _with_line_feeds(self, data: bytes) -> bytes:
+        """The same lines, each ended by LF alone; a CRLF may come in two parts."""
+        if self._is_after_return and data:
+            data = data.removeprefix(b"\n")
+            self._is_after_return = False
+        if data:
+            self._is_after_return = data.endswith(b"\r")
+        return data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _check(self, held: list[bytes]) -> None:
         if len(self._rest) + sum(map(len, held)) > MAX_EVENT_BYTES:

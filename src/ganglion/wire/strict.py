@@ -2,8 +2,8 @@
 
 import msgspec
 
-from ganglion.core.errors import UnknownParameter
 from ganglion.wire.decode import decode
+from ganglion.wire.nested import fields_of, judged
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -12,6 +12,6 @@ def refuse_unknown(body: bytes, shape: type[msgspec.Struct], *, is_strict: bool)
     """With `is_strict`, raise the UnknownParameter that names the first field that the shape lacks."""
     if not is_strict:
         return
-    for name in decode(_fields, body):
-        if name not in shape.__struct_encode_fields__:
-            raise UnknownParameter(f"The parameter '{name[:64]}' is not known.", param=name[:64])
+    fields = decode(_fields, body)
+    unknown = [name[:64] for name in fields if name not in shape.__struct_encode_fields__]
+    judged(unknown, fields, fields_of(shape), is_strict=is_strict)

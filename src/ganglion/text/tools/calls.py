@@ -1,8 +1,9 @@
 """Finds the calls in the text of an answer.
 
 Law: every character fed is either text again, in its place and order, or part of a call; nothing is both,
-nothing neither. What is found does not depend on how the text was split, and the time is linear in it: no
-character is read by a second reader, and what is cut at a block's end is at most a slice.
+nothing neither, except where an answer was cut: half a marker, and what follows a marker without having
+become a call, is neither. What is found does not depend on how the text was split, and the time is linear in
+it: no character is read by a second reader, and what is cut at a block's end is at most a slice.
 """
 
 import re
@@ -39,6 +40,7 @@ class CallScanner:
         "_firsts",
         "_held",
         "_is_border",
+        "_is_call",
         "_is_final",
         "_opening",
         "_reading",
@@ -58,6 +60,8 @@ class CallScanner:
         self._taken = 0
         """How many characters of the tape have left what is held."""
         self._is_final = False
+        self._is_call = False
+        """Whether what is being read began with a marker or has named a tool."""
         self._is_border = True
         """Whether only whitespace has come, so that a bare call may begin."""
 
@@ -77,10 +81,12 @@ class CallScanner:
             self._scan(found)
         return found
 
-    def finish(self) -> list[Found]:
-        """Decide what is held, because the text ends here."""
+    def finish(self, *, is_cut: bool = False) -> list[Found]:
+        """Decide what is held, because the text ends here, or because it was cut."""
         found: list[Found] = []
         self._is_final = self._tape.is_final = True
+        if is_cut:
+            self._cut(found)
         self._scan(found)
         found += self._flush()
         self._is_border, self._is_final = True, False
@@ -89,6 +95,16 @@ class CallScanner:
     def is_shown(self, piece: Piece) -> bool:
         """Whether a piece that came back as text is part of the content."""
         return not piece.is_special or (self._family.is_shown and piece.text in self._family.markers)
+
+    def _cut(self, found: list[Found]) -> None:
+        """Say what is known of a call, and drop what was to become a marker or the rest of a call."""
+        if self._reading is not None:
+            if not self._is_call:
+                return
+            read: list[Found] = []
+            self._read(read)
+            found += [each for each in read if not isinstance(each, Piece)]
+        self._flush()
 
     def _flush(self) -> list[Found]:
         return [*self._held.take(len(self._held.text()))]
@@ -128,6 +144,7 @@ class CallScanner:
         self._tape.advance(len(opening))
         self._tape.is_final = self._is_final
         self._taken = 0
+        self._is_call = bool(opening)
         self._reading = self._family.read(self._tape, self._tools, opening)
 
     def _read(self, found: list[Found]) -> bool:
@@ -155,6 +172,7 @@ class CallScanner:
         for offset, act in self._tape.acts:
             tokens = self._held.tokens(offset - self._taken)
             self._taken = offset
+            self._is_call = True
             found.append(Argument(act.text, tokens) if isinstance(act, Argued) else act)
         self._tape.acts.clear()
 

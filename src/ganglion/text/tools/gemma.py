@@ -69,6 +69,8 @@ def _value(tape: Tape, quote: str, depth: int) -> Reading[str]:
     if text is not None:
         return json.dumps(text, ensure_ascii=False)
     word = (yield from tape.run(WORD)).strip()
+    if not word and (yield from tape.peek()) in ("", "<"):
+        raise Broken  # cut before the value, or inside its mark
     written = CONSTANTS.get(word, word)
     # A word without marks is a string whose marks were forgotten.
     return written if SCALAR.fullmatch(written) else json.dumps(word, ensure_ascii=False)

@@ -3,14 +3,24 @@
 Null means the same as absent everywhere.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from ganglion.core.request import Effort
-from ganglion.wire.chat.tools import AnyTool, ToolChoice
+from ganglion.wire.chat.legacy import FunctionChoice
+from ganglion.wire.chat.tools import AnyTool, Function, ToolChoice
 from ganglion.wire.constraint import ConstraintFields
-from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, CacheKey, ModelName, StreamOptions, TokenCount
+from ganglion.wire.fields import (
+    MAX_CHOICES,
+    MAX_TOKENS,
+    AnswerLength,
+    CacheKey,
+    ModelName,
+    StreamOptions,
+    TokenCount,
+    TruncatedTokens,
+)
 from ganglion.wire.logprobs import AlternativeCount
 from ganglion.wire.steering import AskedSteering
 
@@ -98,7 +108,7 @@ class AssistantMessage(Struct, frozen=True, tag_field="role", tag="assistant"):
     reasoning: str | None = None
     refusal: str | None = None
     tool_calls: Annotated[list[PastFunctionCall | PastCustomCall], Meta(max_length=1024)] | None = None
-    function_call: Opaque | None = None
+    function_call: PastFunction | None = None
     audio: Opaque | None = None
 
 
@@ -110,7 +120,24 @@ class ToolMessage(Struct, frozen=True, tag_field="role", tag="tool"):
     name: str | None = None
 
 
-AnyMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage
+class FunctionMessage(Struct, frozen=True, tag_field="role", tag="function"):
+    """What a function answered, in the words from before there were tools."""
+
+    name: str
+    content: str | None = None
+
+
+AnyMessage = SystemMessage | DeveloperMessage | UserMessage | AssistantMessage | ToolMessage | FunctionMessage
+
+
+class AskedReasoning(Struct, frozen=True):
+    """How much reasoning is asked for, as other servers and the Responses wire spell it."""
+
+    effort: Effort | None = None
+    enabled: bool | None = None
+    max_tokens: TokenCount | None = None
+    exclude: bool | None = None
+    summary: str | None = None
 
 
 class ChatBody(ConstraintFields, frozen=True, kw_only=True):
@@ -121,8 +148,8 @@ class ChatBody(ConstraintFields, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: TokenCount | None = None
-    max_completion_tokens: TokenCount | None = None
+    max_tokens: AnswerLength | None = None
+    max_completion_tokens: AnswerLength | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: AlternativeCount | None = None
@@ -132,9 +159,17 @@ class ChatBody(ConstraintFields, frozen=True, kw_only=True):
     tools: Annotated[list[AnyTool], Meta(max_length=1024)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
+    functions: Annotated[list[Function], Meta(max_length=1024)] | None = None
+    function_call: FunctionChoice | None = None
     reasoning_effort: Effort | None = None
+    reasoning: AskedReasoning | None = None
+    verbosity: Literal["low", "medium", "high"] | None = None
+    store: bool | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
+    truncate_prompt_tokens: TruncatedTokens | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
     prompt_cache_key: CacheKey | None = None

@@ -21,9 +21,11 @@ from ganglion.core.request import (
     Steer,
     Tool,
     ToolUse,
+    WithoutWords,
 )
 from ganglion.wire.chat.foreign import foreign_body
 from ganglion.wire.chat.outgoing import Body, choosing, unsupported
+from ganglion.wire.fields import sampler_fields
 
 _encode = msgspec.json.Encoder().encode
 _STREAMED: Body = {"stream": True, "stream_options": {"include_usage": True}}
@@ -47,8 +49,8 @@ def _chat(request: Request) -> ChatPrompt:
         raise unsupported("prompt", "A prompt that is no chat")
     if request.score is not None:
         raise unsupported("prompt_logprobs", "The prompt's own logprobs")
-    if request.max_tokens == 0:
-        raise unsupported("max_tokens", "Reading a prompt without answering it")
+    if request.wants_token_ids:
+        raise unsupported("return_token_ids", "The ids of the tokens")
     return prompt
 
 
@@ -56,7 +58,7 @@ def _our_body(request: Request, prompt: ChatPrompt) -> Body:
     thinking = prompt.thinking
     arguments, is_enabled = dict(prompt.template_arguments), thinking.is_enabled
     if thinking.budget_tokens is not None:
-        # This wire has no field for a budget; a template hears of it under this name.
+        # A node of an earlier version has no field for a budget; a template hears of it under this name.
         arguments.setdefault("thinking_budget", thinking.budget_tokens)
         if is_enabled is None:
             is_enabled = thinking.effort != "none" and thinking.budget_tokens != 0
@@ -72,7 +74,11 @@ def _our_body(request: Request, prompt: ChatPrompt) -> Body:
         "steering": [_steer(steer) for steer in request.steering] or None,
         "prompt_cache_key": request.affinity or None,
         "stop_token_ids": request.stop.token_ids or None,
+        "include_stop_str_in_output": request.stop.is_shown or None,
+        "skip_special_tokens": False if request.shows_special else None,
+        "truncate_prompt_tokens": request.truncate_prompt,
         **choosing(request),
+        **sampler_fields(request.sampling.samplers),
         **_constraint(request.constraint),
         **_tools(prompt.tool_use),
     }
@@ -106,23 +112,27 @@ def _steer(steer: Steer) -> Body:
 
 
 def _constraint(constraint: Constraint | None) -> Body:
+    body: Body
     match constraint:
         case None:
-            return {}
+            body = {}
         case JsonSchema(schema=schema):
             if not isinstance(schema, dict):
                 raise unsupported("response_format", "A schema that is no object")
-            return {"guided_json": schema}
+            body = {"guided_json": schema}
         case Regex(pattern=pattern):
-            return {"guided_regex": pattern}
+            body = {"guided_regex": pattern}
         case Choice(options=options):
-            return {"guided_choice": options}
+            body = {"guided_choice": options}
         case Lark(grammar=grammar):
-            return {"guided_grammar": grammar}
+            body = {"guided_grammar": grammar}
         case Gbnf(grammar=grammar):
-            return {"grammar": grammar}
+            body = {"grammar": grammar}
+        case WithoutWords(words=words):
+            body = {"bad_words": words}
         case _:
             assert_never(constraint)
+    return body
 
 
 def _tools(use: ToolUse) -> Body:

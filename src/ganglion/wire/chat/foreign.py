@@ -18,8 +18,10 @@ from ganglion.core.request import (
     Request,
     Tool,
     ToolUse,
+    WithoutWords,
 )
 from ganglion.wire.chat.outgoing import Body, choosing, unsupported
+from ganglion.wire.fields import sampler_fields
 
 INPUT = "input"
 _encode = msgspec.json.Encoder().encode
@@ -57,11 +59,15 @@ def foreign_body(request: Request, prompt: ChatPrompt) -> Body:
         "repeat_penalty": request.sampling.repetition_penalty,  # llama-server's name for it
         "response_format": _format(request),
         **choosing(request),
+        # The likeliest token alone: some servers take no 0 here, and all of them take it so.
+        **({"temperature": 0.0, "top_p": None} if request.sampling.top_p == 0 else {}),
         **_tools(prompt.tool_use),
     }
 
 
 def _refuse(request: Request) -> None:
+    if request.max_tokens == 0:
+        raise unsupported("max_tokens", "Reading a prompt without answering it")
     if request.steering:
         raise unsupported("steering", "Steering")
     if request.wants_readout:
@@ -70,6 +76,16 @@ def _refuse(request: Request) -> None:
         raise unsupported("stop_token_ids", "Stopping at token ids")
     if request.min_tokens:
         raise unsupported("min_tokens", "A least number of tokens")
+    for name in sampler_fields(request.sampling.samplers):
+        raise unsupported(name, "This way to choose tokens")
+    if request.stop.is_shown:
+        raise unsupported("include_stop_str_in_output", "The stop string inside the text")
+    if request.shows_special:
+        raise unsupported("skip_special_tokens", "Control tokens inside the text")
+    if request.truncate_prompt is not None:
+        raise unsupported("truncate_prompt_tokens", "A prompt that is cut")
+    if isinstance(request.constraint, WithoutWords):
+        raise unsupported("bad_words", "Text without some words")
     if request.keep_markers:
         raise unsupported("x-include-thinking", "Reasoning with its markers inside the text")
 

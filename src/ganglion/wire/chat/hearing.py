@@ -24,6 +24,7 @@ from ganglion.core.events import (
     Token,
     Usage,
 )
+from ganglion.core.request import ResolvedSampling
 from ganglion.wire.chat.heard import (
     NO_ERROR,
     NULL,
@@ -66,7 +67,8 @@ class Hearing:
     """Feed it bytes at any split, then say that they ended; `is_done` says that the last event is out.
 
     `new_call_id` makes an id for a call that came without one. With `has_readout` the start waits for the
-    first token, which says how many concepts a layer has.
+    first token, which says how many concepts a layer has. No chat tells how its tokens are chosen: `sampling`
+    is what is known of that.
     """
 
     def __init__(
@@ -76,11 +78,13 @@ class Hearing:
         model: str = "",
         prompt_tokens: int = 0,
         has_readout: bool = False,
+        sampling: ResolvedSampling | None = None,
     ) -> None:
         self._new_call_id = new_call_id
         self._model = model
         self._prompt_tokens = prompt_tokens
         self._has_readout = has_readout
+        self._sampling = sampling
         self._reader = EventReader()
         self._events: list[Event] = []
         self._is_started = False
@@ -181,7 +185,8 @@ class Hearing:
         usage, readout = self._usage, choice.readout if choice is not None else None
         told = usage.prompt_tokens if usage is not None else None
         concepts = len(readout[0].values[0]) if readout and readout[0].values else 0
-        self._events.append(Started(told or self._prompt_tokens, readout_concepts=concepts))
+        prompt_tokens = told or self._prompt_tokens
+        self._events.append(Started(prompt_tokens, readout_concepts=concepts, sampling=self._sampling))
 
     def _say(self, kind: Kind, text: str, tokens: tuple[Token, ...]) -> None:
         if self._kind != kind:

@@ -30,6 +30,7 @@ from ganglion.core.errors import (
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
+    ModelUnavailable,
     Overloaded,
     ReadoutUnavailable,
     RequestQuarantined,
@@ -40,6 +41,7 @@ from ganglion.core.errors import (
     UpstreamRefused,
     UpstreamUnavailable,
     VisionUnsupported,
+    WireUnsupported,
 )
 
 MAX_MESSAGE = 2000
@@ -65,7 +67,9 @@ _PLAIN: MappingProxyType[str, type[GanglionError]] = MappingProxyType(
             Overloaded,
             ModelLoading,
             ModelRecovering,
+            ModelUnavailable,
             EngineUnavailable,
+            WireUnsupported,
             ShuttingDown,
             LeaseLost,
             UpstreamUnavailable,
@@ -137,6 +141,12 @@ def error_in(data: bytes, *, model: str = "") -> GanglionError:
 def error_of(told: Told, status: int, *, model: str = "") -> GanglionError:
     """What another server said, as one of ours."""
     message = told.message.strip()[:MAX_MESSAGE]
+    if 300 <= status < 400:
+        # Where it points to is an address that no client should see.
+        return UpstreamRefused(
+            "The server that holds this model answered with a redirect.",
+            hint="The operator must check the address of that node.",
+        )
     if status in (401, 402, 403, 407) or told.code == "invalid_api_key":
         # Its words may hold part of the key that the gateway showed.
         return UpstreamRefused(

@@ -7,6 +7,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from ganglion.core.events import Alternative, FinishReason, Token
+from ganglion.wire.fields import UsageTold
 from ganglion.wire.logprobs import PromptLogprobs, shown, told
 from ganglion.wire.readout import TokenReadout
 from ganglion.wire.usage import CompletionUsage
@@ -20,7 +21,7 @@ class Reply:
     created_s: int
     model: str
     fingerprint: str | None = None
-    is_usage_included: bool = False
+    usage_told: UsageTold = "never"
     is_thought_shown: bool = False
     has_logprobs: bool = False
     prompt_logprobs: int | None = None
@@ -28,6 +29,9 @@ class Reply:
     has_readout: bool = False
     custom_tools: frozenset[str] = frozenset()
     """The tools whose calls hold text and not JSON."""
+    is_legacy: bool = False
+    """Whether calls are told in the words from before there were tools."""
+    has_token_ids: bool = False
 
 
 class TopLogprob(Struct, frozen=True):
@@ -80,15 +84,21 @@ class ChoiceDelta(Struct, frozen=True):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: tuple[ToolCallDelta, ...] | UnsetType = UNSET
+    function_call: FunctionDelta | UnsetType = UNSET
+
+
+ChatFinish = FinishReason | Literal["function_call"]
 
 
 class ChunkChoice(Struct, frozen=True):
     index: int
     delta: ChoiceDelta
     logprobs: ChoiceLogprobs | None = None
-    finish_reason: FinishReason | None = None
+    finish_reason: ChatFinish | None = None
     readout: list[TokenReadout] | UnsetType = UNSET
     """Of this chunk's tokens, whatever they belong to."""
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+    """All that were generated, on the last chunk."""
 
 
 class Chunk(Struct, frozen=True, kw_only=True):
@@ -103,6 +113,7 @@ class Chunk(Struct, frozen=True, kw_only=True):
     choices: tuple[ChunkChoice, ...]
     usage: CompletionUsage | UnsetType | None = UNSET
     thought: str | UnsetType = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class CalledFunction(Struct, frozen=True):
@@ -134,15 +145,18 @@ class AnswerMessage(Struct, frozen=True, kw_only=True):
     reasoning_content: str | UnsetType = UNSET
     reasoning: str | UnsetType = UNSET
     tool_calls: tuple[FunctionCall | CustomCall, ...] | UnsetType = UNSET
+    function_call: CalledFunction | UnsetType = UNSET
 
 
 class Choice(Struct, frozen=True):
     index: int
     message: AnswerMessage
     logprobs: ChoiceLogprobs | None
-    finish_reason: FinishReason
+    finish_reason: ChatFinish
     readout: list[TokenReadout] | UnsetType = UNSET
     """Of all its tokens, those of reasoning and calls too."""
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+    """All that were generated, shown or not."""
 
 
 class ChatCompletion(Struct, frozen=True, kw_only=True):
@@ -158,6 +172,7 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     usage: CompletionUsage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     thought: str | UnsetType | None = UNSET
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
@@ -174,6 +189,11 @@ def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
             if token.logprob is not None
         ]
     )
+
+
+def finish_of(reason: FinishReason, reply: Reply) -> ChatFinish:
+    """How an answer ended, in the words that its client knows."""
+    return "function_call" if reply.is_legacy and reason == "tool_calls" else reason
 
 
 def _top(alternative: Alternative) -> TopLogprob:

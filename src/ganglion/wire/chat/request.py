@@ -1,12 +1,20 @@
 """A chat body to the requests it means: n of them, one per choice, sharing their prompt."""
 
 from dataclasses import dataclass, replace
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
-from ganglion.core.request import ChatPrompt, JsonValue, Message, Request, Score, Thinking, ToolCall
+from ganglion.core.request import (
+    ChatPrompt,
+    JsonValue,
+    Message,
+    Request,
+    Thinking,
+    ToolCall,
+    ToolUse,
+)
 from ganglion.wire.chat.asked import (
     AnyMessage,
     AssistantMessage,
@@ -14,6 +22,7 @@ from ganglion.wire.chat.asked import (
     ChatBody,
     DeveloperMessage,
     FilePart,
+    FunctionMessage,
     ImagePart,
     InputImagePart,
     PastCustomCall,
@@ -25,23 +34,44 @@ from ganglion.wire.chat.asked import (
     UserMessage,
     UserPart,
 )
+from ganglion.wire.chat.legacy import ChosenFunction, call_id_of, legacy_tool_use
 from ganglion.wire.chat.reply import Reply
 from ganglion.wire.chat.tools import tool_use_of
 from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
-from ganglion.wire.fields import SEEDS, check_token_counts, is_usage_included, sampling_of, stop_of
+from ganglion.wire.fields import (
+    SEEDS,
+    check_token_counts,
+    check_truncation,
+    sampling_of,
+    stop_of,
+    usage_told,
+)
 from ganglion.wire.known import MAX_FREE_FORM_BYTES, Known
-from ganglion.wire.logprobs import check_prompt_logprobs
+from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
+from ganglion.wire.nested import fields_of
 from ganglion.wire.steering import steering_of
 from ganglion.wire.unhonoured import UNHONOURED_IN_CHAT
+
+T = TypeVar("T")
 
 _body = msgspec.json.Decoder(ChatBody)
 # An agent that talks to many servers brings hundreds of tools.
 _MAX_TOOLS_BYTES = 2**20
+# A prediction is a hint that makes an answer come sooner and never changes it: no more than that is promised.
+_HINTS = frozenset({"prediction"})
 _KNOWN = Known(
-    frozenset(ChatBody.__struct_fields__),
+    frozenset(ChatBody.__struct_fields__) | _HINTS,
     UNHONOURED_IN_CHAT,
-    {**CONSTRAINTS, "chat_template_kwargs": MAX_FREE_FORM_BYTES, "tools": _MAX_TOOLS_BYTES},
+    {
+        **CONSTRAINTS,
+        "chat_template_kwargs": MAX_FREE_FORM_BYTES,
+        "tools": _MAX_TOOLS_BYTES,
+        "functions": _MAX_TOOLS_BYTES,
+    },
+    shapes=lambda: fields_of(ChatBody),
+    # What an answer held goes back with it, and caches are asked for nothing.
+    harmless_inside=frozenset({"annotations", "index", "cache_control", "prompt_cache_breakpoint"}),
 )
 
 
@@ -66,6 +96,8 @@ class ChatCall:
     reply: Reply
     is_streamed: bool
     unknown_fields: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """What was asked for and is not done, though the answer is the same without it."""
 
 
 def parse(body: bytes, arrival: Arrival) -> ChatCall:
@@ -90,6 +122,9 @@ def parse(body: bytes, arrival: Arrival) -> ChatCall:
         wants_readout=bool(asked.readout),
         steering=steering_of(asked.steering),
         affinity=asked.prompt_cache_key or "",
+        shows_special=asked.skip_special_tokens is False,
+        wants_token_ids=bool(asked.return_token_ids),
+        truncate_prompt=check_truncation(asked.truncate_prompt_tokens),
     )
     check_token_counts(request.min_tokens, request.max_tokens)
     reply = Reply(
@@ -97,15 +132,18 @@ def parse(body: bytes, arrival: Arrival) -> ChatCall:
         created_s=arrival.created_s,
         model=asked.model,
         fingerprint=arrival.fingerprint,
-        is_usage_included=is_usage_included(asked.stream_options, is_streamed=bool(asked.stream)),
+        usage_told=usage_told(asked.stream_options, is_streamed=bool(asked.stream)),
         is_thought_shown=arrival.is_thought_shown,
         has_logprobs=top_logprobs is not None,
         prompt_logprobs=asked.prompt_logprobs,
         has_readout=request.wants_readout,
         custom_tools=frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom),
+        is_legacy=bool(asked.functions),
+        has_token_ids=request.wants_token_ids,
     )
     requests = _scored(_choices(request, asked.n or 1), asked.prompt_logprobs)
-    return ChatCall(requests, reply, bool(asked.stream), unknown)
+    left_out = ("'store' of a chat, which is kept nowhere (/v1/responses keeps)",) if asked.store else ()
+    return ChatCall(requests, reply, bool(asked.stream), unknown, left_out)
 
 
 def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple[Request, ...]:
@@ -113,7 +151,7 @@ def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple
     if prompt_logprobs is None:
         return requests
     first, *others = requests
-    return (replace(first, score=Score(((0, None),), prompt_logprobs)), *others)
+    return (replace(first, score=prompt_score(prompt_logprobs)), *others)
 
 
 def _choices(request: Request, count: int) -> tuple[Request, ...]:
@@ -131,6 +169,7 @@ def _choices(request: Request, count: int) -> tuple[Request, ...]:
 
 
 def _top_logprobs(asked: ChatBody) -> int | None:
+    check_alternatives(asked.top_logprobs, "top_logprobs")
     if asked.top_logprobs and not asked.logprobs:
         raise InvalidValue("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
     return (asked.top_logprobs or 0) if asked.logprobs else None
@@ -149,14 +188,43 @@ def _max_tokens(asked: ChatBody) -> int | None:
 
 
 def _prompt(asked: ChatBody) -> ChatPrompt:
-    arguments: dict[str, JsonValue] = asked.chat_template_kwargs or {}
-    return ChatPrompt(
-        _messages(asked),
-        arguments,
-        tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls),
-        Thinking(asked.enable_thinking, asked.reasoning_effort),
-        _is_continued(asked),
+    arguments: dict[str, JsonValue] = dict(asked.chat_template_kwargs or {})
+    if asked.verbosity is not None:
+        arguments.setdefault("verbosity", asked.verbosity)
+    return ChatPrompt(_messages(asked), arguments, _tool_use(asked), _thinking(asked), _is_continued(asked))
+
+
+def _tool_use(asked: ChatBody) -> ToolUse:
+    if asked.functions:
+        return legacy_tool_use(asked.functions, asked.function_call, asked.tools, asked.tool_choice)
+    if isinstance(asked.function_call, ChosenFunction):
+        raise InvalidValue("'function_call' needs functions and there are none.", param="function_call")
+    return tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
+
+
+def _thinking(asked: ChatBody) -> Thinking:
+    reasoning = asked.reasoning
+    if reasoning is None:
+        return Thinking(asked.enable_thinking, asked.reasoning_effort)
+    for name, is_asked in (("exclude", reasoning.exclude), ("summary", reasoning.summary)):
+        if is_asked:
+            param = f"reasoning.{name}"
+            raise UnsupportedParameter(
+                f"The parameter '{param}' is not supported: reasoning is told in full.", param=param
+            )
+    return Thinking(
+        _agreed("enable_thinking", asked.enable_thinking, "reasoning.enabled", reasoning.enabled),
+        _agreed("reasoning_effort", asked.reasoning_effort, "reasoning.effort", reasoning.effort),
+        reasoning.max_tokens,
     )
+
+
+def _agreed(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
+    if value is not None and other is not None and value != other:
+        raise InvalidValue(
+            f"'{name}' is {value} and '{other_name}' is {other}; they mean the same, so give one.", param=name
+        )
+    return other if value is None else value
 
 
 def _is_continued(asked: ChatBody) -> bool:
@@ -182,9 +250,19 @@ def _is_continued(asked: ChatBody) -> bool:
 
 
 def _messages(asked: ChatBody) -> tuple[Message, ...]:
-    return tuple(
-        _message(message, f"messages[{place}]", asked.model) for place, message in enumerate(asked.messages)
-    )
+    messages: list[Message] = []
+    called: str | None = None
+    """The call that the last function was called with, which its answer belongs to."""
+    for place, message in enumerate(asked.messages):
+        read = _message(message, f"messages[{place}]", asked.model)
+        if isinstance(message, AssistantMessage) and message.function_call is not None:
+            called = call_id_of(place)
+            call = ToolCall(called, message.function_call.name, message.function_call.arguments)
+            read = replace(read, tool_calls=(*read.tool_calls, call))
+        elif isinstance(message, FunctionMessage):
+            read = replace(read, tool_call_id=called)
+        messages.append(read)
+    return tuple(messages)
 
 
 def _message(message: AnyMessage, path: str, model: str) -> Message:
@@ -199,15 +277,16 @@ def _message(message: AnyMessage, path: str, model: str) -> Message:
             return _assistant(message, path, model)
         case ToolMessage(content=content, name=name, tool_call_id=call_id):
             return Message("tool", _text(content, path, model), name=name, tool_call_id=call_id)
+        case FunctionMessage(content=content, name=name):
+            return Message("tool", content or "", name=name)
         case _:
             assert_never(message)
 
 
 def _assistant(message: AssistantMessage, path: str, model: str) -> Message:
-    for name in ("function_call", "audio"):
-        if getattr(message, name) is not None:
-            param = f"{path}.{name}"
-            raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
+    if message.audio is not None:
+        param = f"{path}.audio"
+        raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
     content = message.refusal if message.content is None else message.content
     reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
     return Message(

@@ -1,6 +1,6 @@
 """Events of one chat answer, or of n interleaved ones, to the chunks of a stream."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import assert_never
 
 import msgspec
@@ -28,12 +28,13 @@ from ganglion.wire.chat.reply import (
     FunctionDelta,
     Reply,
     ToolCallDelta,
+    finish_of,
     logprobs_of,
 )
 from ganglion.wire.errors import envelope
 from ganglion.wire.frame import Comment, Frame
 from ganglion.wire.readout import TokenReadout, readouts_of
-from ganglion.wire.usage import usage_of
+from ganglion.wire.usage import CompletionUsage, usage_of
 
 _encode = msgspec.json.Encoder().encode
 _ROLE = ChoiceDelta(role="assistant", content="")
@@ -51,6 +52,9 @@ class _Choice:
     is_custom: bool = False
     tool_calls: int = 0
     readout_concepts: int = 0
+    so_far: Usage = Usage(0, 0)
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+    """What is still to be told of the prompt: with the role, or with the end where that went out before."""
     usage: Usage | None = None
 
 
@@ -60,7 +64,7 @@ class ChatProjection:
     def __init__(self, reply: Reply, choices: int = 1) -> None:
         self._reply = reply
         self._choices = [_Choice(index) for index in range(choices)]
-        self._no_usage: UnsetType | None = None if reply.is_usage_included else UNSET
+        self._no_usage: UnsetType | None = UNSET if reply.usage_told == "never" else None
         self._is_done = False
 
     @property
@@ -78,8 +82,11 @@ class ChatProjection:
                 return self._more(state, text, tokens)
             case Opened():
                 return self._open(state, event)
-            case Started(readout_concepts=concepts):
-                state.readout_concepts = concepts
+            case Started():
+                state.readout_concepts = event.readout_concepts
+                state.so_far = Usage(event.prompt_tokens, 0, event.cached_tokens)
+                if state.index == 0 and event.prompt_token_ids is not None:
+                    state.prompt_token_ids = event.prompt_token_ids
             case Progress() | Scored() | Closed():
                 pass
             case Finished():
@@ -102,7 +109,7 @@ class ChatProjection:
         if state.has_role:
             return []
         state.has_role = True
-        return [self._chunk(ChunkChoice(state.index, _ROLE))]
+        return [self._chunk(ChunkChoice(state.index, _ROLE), prompt_token_ids=_told_once(state))]
 
     def _open(self, state: _Choice, opened: Opened) -> list[Frame]:
         frames = self._role(state)
@@ -112,6 +119,9 @@ class ChatProjection:
         return frames
 
     def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        if self._reply.usage_told == "always":
+            made = state.so_far.completion_tokens + len(tokens)
+            state.so_far = replace(state.so_far, completion_tokens=made)
         logprobs = None
         if state.kind == "text" and self._reply.has_logprobs and tokens:
             logprobs = logprobs_of(tokens)
@@ -128,6 +138,9 @@ class ChatProjection:
                 return [self._chunk(ChunkChoice(state.index, delta, readout=readout), thought)]
             case "tool_call":
                 index = state.tool_calls - 1
+                if self._reply.is_legacy:
+                    delta = ChoiceDelta(function_call=FunctionDelta(text))
+                    return [self._chunk(ChunkChoice(state.index, delta, readout=readout))]
                 if state.is_custom:
                     return [
                         self._called(state, ToolCallDelta(index=index, custom=CustomDelta(text)), readout)
@@ -146,6 +159,9 @@ class ChatProjection:
         call_id, name = opened.call_id or "", opened.name or ""
         index, state.tool_calls = state.tool_calls, state.tool_calls + 1
         state.is_custom = name in self._reply.custom_tools
+        if self._reply.is_legacy:
+            delta = ChoiceDelta(function_call=FunctionDelta("", name))
+            return self._chunk(ChunkChoice(state.index, delta))
         if state.is_custom:
             custom = CustomDelta("", name)
             return self._called(state, ToolCallDelta(index=index, id=call_id, type="custom", custom=custom))
@@ -159,18 +175,30 @@ class ChatProjection:
 
     def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
         frames = self._role(state)
-        frames.append(self._chunk(ChunkChoice(state.index, _NOTHING, None, finished.reason)))
-        state.usage = finished.usage
+        state.usage = state.so_far = finished.usage
+        ended = ChunkChoice(
+            state.index,
+            _NOTHING,
+            None,
+            finish_of(finished.reason, self._reply),
+            token_ids=(finished.token_ids or ()) if self._reply.has_token_ids else UNSET,
+        )
+        frames.append(self._chunk(ended, prompt_token_ids=_told_once(state)))
         usages = [choice.usage for choice in self._choices if choice.usage is not None]
         if len(usages) < len(self._choices):
             return frames
-        if self._reply.is_usage_included:
+        if self._reply.usage_told != "never":
             frames.append(self._usage(usages))
         frames.append(_DONE)
         self._is_done = True
         return frames
 
-    def _chunk(self, choice: ChunkChoice, thought: str | UnsetType = UNSET) -> Frame:
+    def _chunk(
+        self,
+        choice: ChunkChoice,
+        thought: str | UnsetType = UNSET,
+        prompt_token_ids: tuple[int, ...] | UnsetType = UNSET,
+    ) -> Frame:
         reply = self._reply
         chunk = Chunk(
             id=reply.id,
@@ -178,10 +206,15 @@ class ChatProjection:
             model=reply.model,
             system_fingerprint=reply.fingerprint,
             choices=(choice,),
-            usage=self._no_usage,
+            usage=self._no_usage if reply.usage_told != "always" else self._so_far(choice.index),
             thought=thought,
+            prompt_token_ids=prompt_token_ids,
         )
         return Frame(_encode(chunk))
+
+    def _so_far(self, choice: int) -> CompletionUsage:
+        """What is counted of one choice up to here; what is not shown is counted with its end."""
+        return usage_of([self._choices[choice].so_far])
 
     def _usage(self, usages: list[Usage]) -> Frame:
         reply = self._reply
@@ -194,3 +227,8 @@ class ChatProjection:
             usage=usage_of(usages),
         )
         return Frame(_encode(chunk))
+
+
+def _told_once(state: _Choice) -> tuple[int, ...] | UnsetType:
+    told, state.prompt_token_ids = state.prompt_token_ids, UNSET
+    return told

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from ganglion.core.fold import Answer, Block
 from ganglion.wire.chat.reply import (
@@ -16,6 +16,7 @@ from ganglion.wire.chat.reply import (
     CustomCall,
     FunctionCall,
     Reply,
+    finish_of,
     logprobs_of,
 )
 from ganglion.wire.logprobs import prompt_logprobs_of
@@ -37,6 +38,7 @@ def body(answers: Sequence[Answer], reply: Reply) -> bytes:
         usage=usage_of([answer.finished.usage for answer in answers]),
         prompt_logprobs=UNSET if count is None else prompt_logprobs_of(answers[0].scored, count),
         thought=(answers[0].text("reasoning") or None) if reply.is_thought_shown else UNSET,
+        prompt_token_ids=_ids(answers[0].prompt_token_ids, reply),
     )
     return _encode(completion)
 
@@ -44,18 +46,27 @@ def body(answers: Sequence[Answer], reply: Reply) -> bytes:
 def _choice(index: int, answer: Answer, reply: Reply) -> Choice:
     logprobs = _logprobs(answer) if reply.has_logprobs else None
     readout = readouts_of(answer.tokens, answer.readout_concepts) if reply.has_readout else UNSET
-    return Choice(index, _message(answer, reply), logprobs, answer.finished.reason, readout)
+    finish, token_ids = finish_of(answer.finished.reason, reply), _ids(answer.finished.token_ids, reply)
+    return Choice(index, _message(answer, reply), logprobs, finish, readout, token_ids)
+
+
+def _ids(found: tuple[int, ...] | None, reply: Reply) -> tuple[int, ...] | UnsetType:
+    return (found or ()) if reply.has_token_ids else UNSET
 
 
 def _message(answer: Answer, reply: Reply) -> AnswerMessage:
     text = answer.text("text")
     reasoning = answer.text("reasoning") or UNSET
-    calls = tuple(_call(block, reply) for block in answer.blocks if block.kind == "tool_call")
+    called = [block for block in answer.blocks if block.kind == "tool_call"]
+    calls = () if reply.is_legacy else tuple(_call(block, reply) for block in called)
     return AnswerMessage(
-        content=None if calls and not text else text,
+        content=None if called and not text else text,
         reasoning_content=reasoning,
         reasoning=reasoning,
         tool_calls=calls or UNSET,
+        function_call=(
+            CalledFunction(called[0].name or "", called[0].text) if reply.is_legacy and called else UNSET
+        ),
     )
 
 

@@ -6,7 +6,16 @@ from msgspec import Meta
 
 from ganglion.core.request import JsonValue
 from ganglion.wire.constraint import ConstraintFields
-from ganglion.wire.fields import MAX_CHOICES, MAX_TOKENS, CacheKey, ModelName, StreamOptions, TokenId
+from ganglion.wire.fields import (
+    MAX_CHOICES,
+    MAX_TOKENS,
+    AnswerLength,
+    CacheKey,
+    ModelName,
+    StreamOptions,
+    TokenId,
+    TruncatedTokens,
+)
 from ganglion.wire.logprobs import AlternativeCount
 from ganglion.wire.steering import AskedSteering
 
@@ -36,10 +45,13 @@ class CompletionBody(ConstraintFields, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
+    max_tokens: AnswerLength | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: AlternativeCount | None = None
     prompt_logprobs: AlternativeCount | None = None
     readout: bool | None = None
     steering: AskedSteering | None = None
+    truncate_prompt_tokens: TruncatedTokens | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
     prompt_cache_key: CacheKey | None = None

@@ -7,6 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ganglion.core.events import FinishReason
 from ganglion.wire.completions.logprobs import CompletionLogprobs
+from ganglion.wire.fields import UsageTold
 from ganglion.wire.logprobs import PromptLogprobs
 from ganglion.wire.readout import TokenReadout
 from ganglion.wire.usage import CompletionUsage
@@ -22,13 +23,14 @@ class Reply:
     created_s: int
     model: str
     fingerprint: str | None = None
-    is_usage_included: bool = False
+    usage_told: UsageTold = "never"
     per_prompt: int = 1
     """How many choices each prompt has."""
     logprobs: int | None = None
     """How many alternatives to show beside each token; None shows no logprobs."""
     prompt_logprobs: int | None = None
     has_readout: bool = False
+    has_token_ids: bool = False
     echoes: tuple[str | None, ...] = ()
     """What each choice begins with; None takes it from the scored tokens. Empty without `echo`."""
 
@@ -52,6 +54,9 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     readout: list[TokenReadout] | UnsetType = UNSET
     """Of the tokens that were generated."""
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+    """All that were generated, shown or not; of a stream on the last chunk."""
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
 
 
 class Completion(Struct, frozen=True, kw_only=True):

@@ -11,9 +11,17 @@ from ganglion.wire.completions.asked import MAX_PROMPTS, CompletionBody
 from ganglion.wire.completions.reply import Reply
 from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
-from ganglion.wire.fields import SEEDS, check_token_counts, is_usage_included, sampling_of, stop_of
+from ganglion.wire.fields import (
+    SEEDS,
+    check_token_counts,
+    check_truncation,
+    sampling_of,
+    stop_of,
+    usage_told,
+)
 from ganglion.wire.known import Known
-from ganglion.wire.logprobs import check_prompt_logprobs
+from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
+from ganglion.wire.nested import fields_of
 from ganglion.wire.steering import steering_of
 from ganglion.wire.unhonoured import UNHONOURED_IN_COMPLETIONS
 
@@ -21,7 +29,12 @@ DEFAULT_MAX_TOKENS = 16
 """OpenAI's, on this wire only."""
 
 _body = msgspec.json.Decoder(CompletionBody)
-_KNOWN = Known(frozenset(CompletionBody.__struct_fields__), UNHONOURED_IN_COMPLETIONS, CONSTRAINTS)
+_KNOWN = Known(
+    frozenset(CompletionBody.__struct_fields__),
+    UNHONOURED_IN_COMPLETIONS,
+    CONSTRAINTS,
+    shapes=lambda: fields_of(CompletionBody),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ def parse(body: bytes, arrival: Arrival) -> CompletionCall:
     asked = decode(_body, body)
     is_streamed, per_prompt = bool(asked.stream), asked.n or 1
     check_prompt_logprobs(asked.prompt_logprobs, is_streamed=is_streamed)
+    check_alternatives(asked.logprobs, "logprobs")
     _check_best_of(asked)
     prompts = _prompts(asked)
     if len(prompts) * per_prompt > MAX_PROMPTS:
@@ -63,11 +77,12 @@ def parse(body: bytes, arrival: Arrival) -> CompletionCall:
         created_s=arrival.created_s,
         model=asked.model,
         fingerprint=arrival.fingerprint,
-        is_usage_included=is_usage_included(asked.stream_options, is_streamed=is_streamed),
+        usage_told=usage_told(asked.stream_options, is_streamed=is_streamed),
         per_prompt=per_prompt,
         logprobs=asked.logprobs,
         prompt_logprobs=asked.prompt_logprobs,
         has_readout=bool(asked.readout),
+        has_token_ids=bool(asked.return_token_ids),
         echoes=tuple(_echo(prompt) for prompt in prompts for _ in range(per_prompt)) if asked.echo else (),
     )
     template = _request(asked, arrival)
@@ -99,6 +114,9 @@ def _request(asked: CompletionBody, arrival: Arrival) -> Request:
         wants_readout=bool(asked.readout),
         steering=steering_of(asked.steering),
         affinity=asked.prompt_cache_key or "",
+        shows_special=asked.skip_special_tokens is False,
+        wants_token_ids=bool(asked.return_token_ids),
+        truncate_prompt=check_truncation(asked.truncate_prompt_tokens),
     )
 
 
@@ -161,5 +179,5 @@ def _score(asked: CompletionBody, prompt: TextPrompt | TokenPrompt, *, is_first:
     elif asked.echo and isinstance(prompt, TokenPrompt):
         wanted.append(0)
     if asked.prompt_logprobs is not None and is_first:
-        wanted.append(asked.prompt_logprobs)
+        wanted.append(prompt_score(asked.prompt_logprobs).top)
     return Score(((0, None),), max(wanted)) if wanted else None

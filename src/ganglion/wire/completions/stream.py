@@ -1,6 +1,6 @@
 """Events of completions, n for each prompt and interleaved, to the chunks of a stream."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import msgspec
@@ -31,7 +31,7 @@ from ganglion.wire.completions.reply import Completion, CompletionChoice, Reply,
 from ganglion.wire.errors import envelope
 from ganglion.wire.frame import Comment, Frame
 from ganglion.wire.readout import TokenReadout, readouts_of
-from ganglion.wire.usage import usage_of
+from ganglion.wire.usage import CompletionUsage, usage_of
 
 _encode = msgspec.json.Encoder().encode
 _DONE = Frame(b"[DONE]")
@@ -47,6 +47,8 @@ class _Choice:
     offsets: Offsets = field(default_factory=Offsets)
     tokens: int = 0
     readout_concepts: int = 0
+    so_far: Usage = Usage(0, 0)
+    prompt_token_ids: tuple[int, ...] | None = None
     usage: Usage | None = None
 
 
@@ -56,7 +58,7 @@ class CompletionProjection:
     def __init__(self, reply: Reply, choices: int = 1) -> None:
         self._reply = reply
         self._choices = [_Choice(index) for index in range(choices)]
-        self._no_usage: UnsetType | None = None if reply.is_usage_included else UNSET
+        self._no_usage: UnsetType | None = UNSET if reply.usage_told == "never" else None
         self._waiting = choices
         self._is_done = False
 
@@ -77,8 +79,10 @@ class CompletionProjection:
                 return self._echo(state)
             case Scored(tokens=tokens):
                 state.scored.extend(tokens)
-            case Started(readout_concepts=concepts):
-                state.readout_concepts = concepts
+            case Started():
+                state.readout_concepts = event.readout_concepts
+                state.so_far = Usage(event.prompt_tokens, 0, event.cached_tokens)
+                state.prompt_token_ids = event.prompt_token_ids
             case Progress() | Closed():
                 pass
             case Finished():
@@ -107,6 +111,9 @@ class CompletionProjection:
         return [self._chunk(state, text, logprobs)]
 
     def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        if self._reply.usage_told == "always":
+            made = state.so_far.completion_tokens + len(tokens)
+            state.so_far = replace(state.so_far, completion_tokens=made)
         logprobs: CompletionLogprobs | None = None
         if self._reply.logprobs is not None and tokens:
             state.tokens += len(tokens)
@@ -120,16 +127,21 @@ class CompletionProjection:
 
     def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
         frames = self._echo(state)
-        state.usage = finished.usage
+        state.usage = state.so_far = finished.usage
         logprobs = self._hidden(state, finished.usage)
         choice = CompletionChoice(
-            text="", index=state.index, logprobs=logprobs, finish_reason=finish_of(finished.reason)
+            text="",
+            index=state.index,
+            logprobs=logprobs,
+            finish_reason=finish_of(finished.reason),
+            token_ids=(finished.token_ids or ()) if self._reply.has_token_ids else UNSET,
+            prompt_token_ids=(state.prompt_token_ids or ()) if self._reply.has_token_ids else UNSET,
         )
         frames.append(self._frame(choice))
         self._waiting -= 1
         if self._waiting:
             return frames
-        if self._reply.is_usage_included:
+        if self._reply.usage_told != "never":
             frames.append(self._usage())
         frames.append(_DONE)
         self._is_done = True
@@ -158,9 +170,13 @@ class CompletionProjection:
             model=reply.model,
             system_fingerprint=reply.fingerprint,
             choices=(choice,),
-            usage=self._no_usage,
+            usage=self._no_usage if reply.usage_told != "always" else self._so_far(choice.index),
         )
         return Frame(_encode(chunk))
+
+    def _so_far(self, choice: int) -> CompletionUsage:
+        """What is counted of one choice up to here; what is not shown is counted with its end."""
+        return usage_of([self._choices[choice].so_far])
 
     def _usage(self) -> Frame:
         reply = self._reply

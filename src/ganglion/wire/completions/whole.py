@@ -48,6 +48,8 @@ def _choice(index: int, answers: Sequence[Answer], reply: Reply) -> CompletionCh
         finish_reason=finish_of(answer.finished.reason),
         prompt_logprobs=UNSET if count is None else prompt_logprobs_of(first.scored, count),
         readout=readouts_of(answer.tokens, answer.readout_concepts) if reply.has_readout else UNSET,
+        token_ids=(answer.finished.token_ids or ()) if reply.has_token_ids else UNSET,
+        prompt_token_ids=(answer.prompt_token_ids or ()) if reply.has_token_ids else UNSET,
     )
 
 

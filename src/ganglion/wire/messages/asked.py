@@ -8,7 +8,14 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Raw, Struct, field
 
-from ganglion.wire.fields import MAX_TOKENS, ModelName, SamplingFields, StopString
+from ganglion.wire.fields import MAX_TOKENS, AnswerLength, ModelName, SamplingFields, StopString
+from ganglion.wire.messages.foreign import (
+    CompactionBlock,
+    ContainerUploadBlock,
+    ForeignResult,
+    ForeignUse,
+    Wordless,
+)
 
 JsonObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 """Free-form JSON, kept as it stands until its size is known."""
@@ -75,6 +82,15 @@ class DocumentBlock(Struct, frozen=True, tag_field="type", tag="document"):
     citations: Citations | None = None
 
 
+class SearchResultBlock(Struct, frozen=True, tag_field="type", tag="search_result"):
+    """Something that a client's own search found, read as text."""
+
+    content: list[TextBlock]
+    source: str | None = None
+    title: str | None = None
+    citations: Citations | None = None
+
+
 class ToolReferenceBlock(Struct, frozen=True, tag_field="type", tag="tool_reference"):
     """A tool that a search found; every tool is in the prompt already, so this is only its name."""
 
@@ -85,7 +101,9 @@ class ToolResultBlock(Struct, frozen=True, tag_field="type", tag="tool_result"):
     """What a tool answered."""
 
     tool_use_id: ToolId
-    content: str | list[TextBlock | ImageBlock | DocumentBlock | ToolReferenceBlock] | None = None
+    content: (
+        str | list[TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock] | None
+    ) = None
     is_error: bool | None = None
 
 
@@ -108,8 +126,25 @@ class RedactedThinkingBlock(Struct, frozen=True, tag_field="type", tag="redacted
     """Reasoning that another server hid; nobody here can read it."""
 
 
-UserBlock = TextBlock | ImageBlock | DocumentBlock | ToolResultBlock
-AssistantBlock = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock
+UserBlock = (
+    TextBlock
+    | ImageBlock
+    | DocumentBlock
+    | SearchResultBlock
+    | ToolResultBlock
+    | ContainerUploadBlock
+    | CompactionBlock
+)
+AssistantBlock = (
+    TextBlock
+    | ThinkingBlock
+    | RedactedThinkingBlock
+    | ToolUseBlock
+    | ForeignUse
+    | ForeignResult
+    | Wordless
+    | CompactionBlock
+)
 
 
 class UserMessage(Struct, frozen=True, tag_field="role", tag="user"):
@@ -202,7 +237,7 @@ class MessagesBody(SamplingFields, frozen=True, kw_only=True):
 
     model: ModelName
     messages: Messages
-    max_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
+    max_tokens: AnswerLength
     system: str | list[TextBlock] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None

@@ -1,15 +1,19 @@
-"""Errors as this wire tells them: `{"type": "error", "error": {"type", "message"}, "request_id"}`."""
+"""Errors as this wire tells them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+
+Where an SDK acts on the kind of a refusal, `error` has `details.error_code` as well.
+"""
 
 import re
 from typing import Literal
 
 import msgspec
 
-from ganglion.core.errors import ContextLengthExceeded, GanglionError, Overloaded
+from ganglion.core.errors import ContextLengthExceeded, GanglionError, Overloaded, UnsupportedParameter
 
 _encode = msgspec.json.Encoder().encode
 _PLACE = re.compile(r"\[(\d+)\]")
 _OVERLOADED = 529
+_DETAIL = "error_code"
 
 ErrorType = Literal[
     "invalid_request_error",
@@ -34,9 +38,16 @@ _TYPES: dict[int, ErrorType] = {
 }
 
 
+class ErrorDetails(msgspec.Struct, frozen=True):
+    """What Anthropic's SDKs act on without reading the message."""
+
+    error_code: str
+
+
 class ErrorMessageDetail(msgspec.Struct, frozen=True):
     type: ErrorType
     message: str
+    details: ErrorDetails | msgspec.UnsetType = msgspec.UNSET
 
 
 class ErrorMessage(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,8 +65,23 @@ def status_of(error: GanglionError) -> int:
 
 def told(error: GanglionError, request_id: str) -> bytes:
     """The body of a failed response, and the data of an error event."""
-    detail = ErrorMessageDetail(_type(error), _message(error))
+    detail = ErrorMessageDetail(_type(error), _message(error), _details(error))
     return _encode(ErrorMessage(error=detail, request_id=request_id))
+
+
+def thread_unsupported() -> UnsupportedParameter:
+    """A conversation that the server should keep: the SDKs then send it whole, and go on so."""
+    return UnsupportedParameter(
+        "The parameter 'thread' is not supported.",
+        param="thread",
+        hint="Send the whole conversation without it.",
+        extras={_DETAIL: "thread_unsupported_request"},
+    )
+
+
+def _details(error: GanglionError) -> ErrorDetails | msgspec.UnsetType:
+    code = error.extras.get(_DETAIL)
+    return ErrorDetails(code) if isinstance(code, str) else msgspec.UNSET
 
 
 def _type(error: GanglionError) -> ErrorType:

@@ -1,16 +1,18 @@
 """A Messages body to the one request it means."""
 
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import assert_never
 
 import msgspec
 
-from ganglion.core.errors import InvalidValue, UnknownParameter, UnsupportedParameter
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, JsonSchema, Request, Thinking
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import sampling_of, stop_of
 from ganglion.wire.messages.asked import (
     AdaptiveThinking,
+    AskedTool,
     CountBody,
     DisabledThinking,
     EnabledThinking,
@@ -19,9 +21,11 @@ from ganglion.wire.messages.asked import (
     is_absent,
 )
 from ganglion.wire.messages.free_form import read_object
+from ganglion.wire.messages.refusal import thread_unsupported
 from ganglion.wire.messages.reply import Reply
 from ganglion.wire.messages.tooling import tooling_of
-from ganglion.wire.messages.turns import turns_of
+from ganglion.wire.messages.turns import Turns, turns_of
+from ganglion.wire.nested import Fields, Shape, fields_of, judged, list_of
 from ganglion.wire.seal import HmacSeal
 
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -53,14 +57,23 @@ HOSTED = frozenset({"container", "mcp_servers"})
 
 REFUSED = frozenset(
     {
-        *("thread", "compaction", "response_format", "n", "logprobs", "top_logprobs", "functions"),
+        *("compaction", "response_format", "n", "logprobs", "top_logprobs", "functions"),
         *("readout", "steering"),
     }
 )
 """Fields that ask for what this wire does not do here; null and an empty list ask for nothing."""
 
 _NOTHING = (b"null", b"[]", b"{}", b"false", b"0")
-_KNOWN = frozenset(MessagesBody.__struct_fields__) | HARMLESS | HOSTED | REFUSED
+_HARMLESS_INSIDE = frozenset(
+    {
+        *("cache_control", "citations", "caller", "toolset_name", "server_name", "media_type"),
+        *("encrypted_content", "signature", "tool_changes"),
+        *("defer_loading", "eager_input_streaming", "input_examples"),
+    }
+)
+"""Fields inside others that ask nothing of the answer."""
+_NULL = msgspec.Raw(b"null")
+_KNOWN = frozenset(MessagesBody.__struct_fields__) | HARMLESS | HOSTED | REFUSED | {"thread"}
 
 Prompting = MessagesBody | CountBody
 
@@ -86,6 +99,8 @@ class MessagesCall:
     unknown_fields: tuple[str, ...] = ()
     dropped_tools: tuple[str, ...] = ()
     unsealed_thoughts: int = 0
+    left_out: tuple[str, ...] = ()
+    """What else of it was, for the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +115,7 @@ class CountCall:
 class _Prompted:
     prompt: ChatPrompt
     dropped: tuple[str, ...]
-    unsealed: int
+    turns: Turns
 
 
 def parse(body: bytes, arrival: Arrival) -> MessagesCall:
@@ -130,7 +145,8 @@ def parse(body: bytes, arrival: Arrival) -> MessagesCall:
     )
     hosted = tuple(name for name in fields if name in HOSTED and bytes(fields[name]) not in _NOTHING)
     dropped = prompted.dropped + hosted
-    return MessagesCall(request, reply, bool(asked.stream), unknown, dropped, prompted.unsealed)
+    turns = prompted.turns
+    return MessagesCall(request, reply, bool(asked.stream), unknown, dropped, turns.unsealed, turns.left_out)
 
 
 def parse_count(body: bytes, arrival: Arrival) -> CountCall:
@@ -146,15 +162,23 @@ def _checked(body: bytes, arrival: Arrival) -> tuple[dict[str, msgspec.Raw], tup
     fields = decode(_fields, body)
     if len(fields) > _MAX_FIELDS:
         raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
+    if bytes(fields.get("thread", _NULL)) not in _NOTHING:
+        raise thread_unsupported()
     for name, raw in fields.items():
         if name in REFUSED and bytes(raw) not in _NOTHING:
             raise UnsupportedParameter(
                 f"The parameter '{name}' is not supported.", param=name, hint="Leave it out."
             )
     unknown = tuple(name for name in fields if name not in _KNOWN)
-    if unknown and arrival.is_strict:
-        raise UnknownParameter(f"The parameter '{unknown[0]}' is not known.", param=unknown[0])
-    return fields, unknown
+    return fields, judged(unknown, fields, _shapes(), _HARMLESS_INSIDE, is_strict=arrival.is_strict)
+
+
+@cache
+def _shapes() -> Fields:
+    """What is read inside a body's fields; of hosted tools nothing is."""
+    fields = fields_of(MessagesBody)
+    tool = Shape({"custom": fields_of(AskedTool)}, tag="type", untagged="custom")
+    return {**fields, "tools": list_of(tool)}
 
 
 def _prompted(asked: Prompting, arrival: Arrival) -> _Prompted:
@@ -172,7 +196,7 @@ def _prompted(asked: Prompting, arrival: Arrival) -> _Prompted:
         thinking=_thinking(asked),
         is_continued=turns.is_continued,
     )
-    return _Prompted(prompt, tooling.dropped, turns.unsealed)
+    return _Prompted(prompt, tooling.dropped, turns)
 
 
 def _thinking(asked: Prompting) -> Thinking:

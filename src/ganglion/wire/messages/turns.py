@@ -2,6 +2,7 @@
 
 Law: nothing is added and nothing reordered. Blocks of one message are put together as they stand, a tool's
 result becomes a turn of its own in its place, and neighbours of one role are one turn, as this API has it.
+What a tool of another server did is told as a call and its answer where it has words, and left out otherwise.
 Reasoning counts only under our own seal: what a client changed, or another server wrote, is left out, so that
 a conversation can move between backends and a model is never told thoughts that it did not have.
 """
@@ -18,11 +19,13 @@ from ganglion.wire.messages.asked import (
     AssistantBlock,
     AssistantMessage,
     Base64Source,
+    Citations,
     ContentSource,
     DocumentBlock,
     FileSource,
     ImageBlock,
     RedactedThinkingBlock,
+    SearchResultBlock,
     SystemMessage,
     TextBlock,
     TextSource,
@@ -34,6 +37,18 @@ from ganglion.wire.messages.asked import (
     UserBlock,
     UserMessage,
 )
+from ganglion.wire.messages.foreign import (
+    CompactionBlock,
+    ContainerUploadBlock,
+    FallbackBlock,
+    ForeignResult,
+    ForeignUse,
+    McpListingBlock,
+    McpToolUseBlock,
+    ServerToolUseBlock,
+    Wordless,
+    words_of,
+)
 from ganglion.wire.messages.free_form import read_object
 from ganglion.wire.messages.ids import call_id
 from ganglion.wire.seal import HmacSeal
@@ -41,7 +56,7 @@ from ganglion.wire.seal import HmacSeal
 _MAX_INPUT_BYTES = 2**20
 _BETWEEN_TURNS = "\n\n"
 
-ReadableBlock = TextBlock | ImageBlock | DocumentBlock | ToolReferenceBlock
+ReadableBlock = TextBlock | ImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +66,8 @@ class Turns:
     messages: tuple[Message, ...]
     is_continued: bool
     unsealed: int
+    left_out: tuple[str, ...] = ()
+    """What else was, for the log."""
 
 
 def turns_of(
@@ -67,16 +84,16 @@ def turns_of(
         reader.turns.append(Message("system", _blocks(system)))
     for place, message in enumerate(messages):
         reader.read(message, f"messages[{place}]")
-    turns = _merged(reader.turns)
+    turns, left_out = _merged(reader.turns), reader.left_out()
     last = turns[-1] if turns else None
     if last is None or last.role != "assistant":
-        return Turns(turns, False, reader.unsealed)
+        return Turns(turns, False, reader.unsealed, left_out)
     if last.tool_calls:
         path = f"messages[{len(messages) - 1}]"
         raise InvalidValue(f"'{path}' ends in a 'tool_use' without its 'tool_result'.", param=path)
     if last.content or last.reasoning:
-        return Turns(turns, True, reader.unsealed)
-    return Turns(turns[:-1], False, reader.unsealed)
+        return Turns(turns, True, reader.unsealed, left_out)
+    return Turns(turns[:-1], False, reader.unsealed, left_out)
 
 
 @dataclass(slots=True)
@@ -90,6 +107,14 @@ class _Reader:
     names: dict[str, str] = field(default_factory=dict)
     """Which tool each call called."""
     unsealed: int = 0
+    uses: dict[str, ForeignUse] = field(default_factory=dict)
+    """Calls of tools that another server ran, until their results are read."""
+    skipped: list[str] = field(default_factory=list)
+
+    def left_out(self) -> tuple[str, ...]:
+        """What could not be told to the model, once each."""
+        unanswered = [f"a call of {use.name!r} that another server made" for use in self.uses.values()]
+        return tuple(dict.fromkeys((*self.skipped, *unanswered)))
 
     def read(self, message: AnyMessage, path: str) -> None:
         match message:
@@ -115,6 +140,10 @@ class _Reader:
             if isinstance(block, ToolResultBlock):
                 self._say(said)
                 self._result(block, inside)
+            elif isinstance(block, ContainerUploadBlock):
+                self._skip(block)
+            elif isinstance(block, CompactionBlock):
+                said.append(block.content or "")
             else:
                 said.append(self._readable(block, inside))
         if said or not blocks:
@@ -133,26 +162,46 @@ class _Reader:
         self.turns.append(Message("tool", told, name=name, tool_call_id=call_id(block.tool_use_id)))
 
     def _assistant(self, blocks: list[AssistantBlock], path: str) -> None:
-        said: list[str] = []
-        thoughts: list[str] = []
-        calls: list[ToolCall] = []
+        first = part = _Part()
         for place, block in enumerate(blocks):
             match block:
                 case TextBlock(text=text):
-                    said.append(text)
+                    part.said.append(text)
                 case ThinkingBlock():
-                    thoughts += self._thoughts(block)
+                    part.thoughts += self._thoughts(block)
                 case RedactedThinkingBlock():
                     self.unsealed += 1
                 case ToolUseBlock(id=identity, name=name, input=raw):
                     read_object(raw, f"{path}.content[{place}].input", _MAX_INPUT_BYTES)
-                    calls.append(ToolCall(call_id(identity), name, bytes(raw).decode()))
+                    part.calls.append(ToolCall(call_id(identity), name, bytes(raw).decode()))
                     self.names[identity] = name
+                case CompactionBlock(content=content):
+                    part.said.append(content or "")
+                case ServerToolUseBlock() | McpToolUseBlock():
+                    self.uses[block.id] = block
+                case ContainerUploadBlock() | McpListingBlock() | FallbackBlock():
+                    self._skip(block)
                 case _:
-                    assert_never(block)
-        self.turns.append(
-            Message("assistant", "".join(said), "\n".join(thoughts) or None, tool_calls=tuple(calls))
-        )
+                    part = self._done_elsewhere(block, part)
+        if part.has_words or part is first:
+            self.turns.append(part.message())
+
+    def _done_elsewhere(self, block: ForeignResult, part: "_Part") -> "_Part":
+        """A call that another server made and answered itself: told as a call, and its answer as a tool's."""
+        use = self.uses.pop(block.tool_use_id, None)
+        words = words_of(block)
+        if use is None or words is None:
+            self._skip(block)
+            return part
+        is_told = bytes(use.input).startswith(b"{") and len(bytes(use.input)) <= _MAX_INPUT_BYTES
+        arguments = bytes(use.input).decode() if is_told else "{}"
+        part.calls.append(ToolCall(call_id(use.id), use.name, arguments))
+        self.turns.append(part.message())
+        self.turns.append(Message("tool", words, name=use.name, tool_call_id=call_id(use.id)))
+        return _Part()
+
+    def _skip(self, block: ForeignResult | Wordless) -> None:
+        self.skipped.append(f"a block of the type {block.__struct_config__.tag!r}, which another server made")
 
     def _thoughts(self, block: ThinkingBlock) -> list[str]:
         if self.seal.verify(self.tenant, block.thinking, block.signature or ""):
@@ -171,6 +220,9 @@ class _Reader:
                 return text
             case ToolReferenceBlock(tool_name=name):
                 return name
+            case SearchResultBlock(content=content):
+                self._note_citations(block.citations)
+                return "\n".join(filter(None, (block.title, block.source, _text(content))))
             case DocumentBlock():
                 return self._document(block, path)
             case ImageBlock():
@@ -182,10 +234,12 @@ class _Reader:
             case _:
                 assert_never(block)
 
+    def _note_citations(self, citations: Citations | None) -> None:
+        if citations is not None and citations.enabled:
+            self.skipped.append("citations, which no model makes here")
+
     def _document(self, block: DocumentBlock, path: str) -> str:
-        if block.citations is not None and block.citations.enabled:
-            param = f"{path}.citations"
-            raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
+        self._note_citations(block.citations)
         match block.source:
             case TextSource(data=text):
                 pass
@@ -199,6 +253,23 @@ class _Reader:
             case _:
                 assert_never(block.source)
         return "\n".join(filter(None, (block.title, block.context, text)))
+
+
+@dataclass(slots=True)
+class _Part:
+    """What an assistant said up to a call that somebody else answered, or to the end."""
+
+    said: list[str] = field(default_factory=list)
+    thoughts: list[str] = field(default_factory=list)
+    calls: list[ToolCall] = field(default_factory=list)
+
+    @property
+    def has_words(self) -> bool:
+        return bool(self.said or self.thoughts or self.calls)
+
+    def message(self) -> Message:
+        reasoning = "\n".join(self.thoughts) or None
+        return Message("assistant", "".join(self.said), reasoning, tool_calls=tuple(self.calls))
 
 
 def _merged(turns: list[Message]) -> tuple[Message, ...]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct, field
 
 from ganglion.core.request import Effort
-from ganglion.wire.fields import ModelName, Penalty, StopString, TokenCount
+from ganglion.wire.fields import ModelName, Penalty, SamplerFields, StopString, TokenCount
 
 Duration = Annotated[float, Meta(ge=-(2**53), le=2**53)] | Annotated[str, Meta(max_length=64)]
 """Seconds, or a text such as `5m` and `1h30m`."""
@@ -16,17 +16,16 @@ FunctionName = Annotated[str, Meta(min_length=1, max_length=256)]
 MessageRole = Literal["system", "developer", "user", "assistant", "tool"]
 
 
-class OllamaOptions(Struct, frozen=True, kw_only=True):
+class OllamaOptions(SamplerFields, frozen=True, kw_only=True):
     """How the next token is chosen and what ends an answer."""
 
     temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    repeat_last_n: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     num_predict: Annotated[int, Meta(ge=-2, le=2**31)] | None = None
     num_ctx: TokenCount | None = None
@@ -82,6 +81,7 @@ class OllamaAnswerFields(Struct, frozen=True, kw_only=True):
     think: bool | Effort | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
+    truncate: bool | None = None
     keep_alive: Duration | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None

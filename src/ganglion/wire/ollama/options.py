@@ -1,11 +1,13 @@
 """What `options` and `keep_alive` mean."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
-from ganglion.core.errors import InvalidValue, UnsupportedParameter
+from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Sampling, Stop
-from ganglion.wire.fields import MAX_TOKENS, SEEDS
+from ganglion.core.samplers import PLAIN
+from ganglion.wire.fields import MAX_TOKENS, SEEDS, samplers_of
 from ganglion.wire.ollama.asked import OllamaOptions
 
 _ANY_SEED: Final = -1
@@ -16,17 +18,21 @@ _NUMBER: Final = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?")
 
 def sampling_of(asked: OllamaOptions) -> Sampling:
     """How to choose tokens, as asked."""
-    _check_window(asked)
-    has_no_window = asked.repeat_last_n == 0
+    samplers = samplers_of(asked)
+    penalties = asked.repeat_penalty or 1, asked.presence_penalty or 0, asked.frequency_penalty or 0
+    if penalties == (1, 0, 0):
+        # Clients send the window of penalties that they do not ask for.
+        samplers = replace(samplers, repeat_last_n=PLAIN.repeat_last_n)
     return Sampling(
         temperature=asked.temperature,
         top_p=asked.top_p,
         top_k=0 if asked.top_k == -1 else asked.top_k,
         min_p=asked.min_p,
-        repetition_penalty=1.0 if has_no_window else asked.repeat_penalty,
-        presence_penalty=0.0 if has_no_window else asked.presence_penalty,
-        frequency_penalty=0.0 if has_no_window else asked.frequency_penalty,
+        repetition_penalty=asked.repeat_penalty,
+        presence_penalty=asked.presence_penalty,
+        frequency_penalty=asked.frequency_penalty,
         seed=None if asked.seed in (None, _ANY_SEED) else asked.seed % SEEDS,
+        samplers=samplers,
     )
 
 
@@ -48,21 +54,6 @@ def is_unloading(keep_alive: float | str | None) -> bool:
     if isinstance(keep_alive, str):
         return _seconds(keep_alive) == 0
     return keep_alive == 0 and not isinstance(keep_alive, bool)
-
-
-def _check_window(asked: OllamaOptions) -> None:
-    # Our penalties see everything that was said. A window asks for nothing where nothing is penalised.
-    has_penalty = (
-        asked.repeat_penalty not in (None, 1)
-        or asked.presence_penalty not in (None, 0)
-        or asked.frequency_penalty not in (None, 0)
-    )
-    if has_penalty and asked.repeat_last_n not in (None, 0, -1):
-        raise UnsupportedParameter(
-            f"'options.repeat_last_n' is {asked.repeat_last_n}, and penalties here see all that was said.",
-            param="options.repeat_last_n",
-            hint="Leave it out, or send -1.",
-        )
 
 
 def _seconds(text: str) -> float:

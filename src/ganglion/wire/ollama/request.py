@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from ganglion.core.errors import InvalidValue, UnknownParameter, VisionUnsupported
+from ganglion.core.errors import InvalidValue, VisionUnsupported
 from ganglion.core.request import (
     ChatPrompt,
     Constraint,
@@ -20,6 +20,7 @@ from ganglion.core.request import (
     ToolUse,
 )
 from ganglion.wire.decode import decode
+from ganglion.wire.nested import fields_of, judged
 from ganglion.wire.ollama.asked import (
     OllamaAnswerFields,
     OllamaCalledFunction,
@@ -63,6 +64,8 @@ class Call:
     purpose: Literal["answer", "load", "unload"] = "answer"
     context_tokens: int | None = None
     """The room that the client hopes for."""
+    may_truncate: bool = False
+    """Whether a prompt that is too long is rather cut than refused."""
     unknown_fields: tuple[str, ...] = ()
 
 
@@ -102,9 +105,8 @@ def check_fields(body: bytes, shape: type[msgspec.Struct], *, is_strict: bool) -
     refuse_unhonoured(options, OPTIONS, "options.")
     unknown = tuple(name for name in fields if name not in known and name not in FIELDS)
     unknown += tuple(f"options.{name}" for name in options if name not in _KNOWN_OPTIONS)
-    if unknown and is_strict:
-        raise UnknownParameter(f"The parameter '{unknown[0][:64]}' is not known.", param=unknown[0][:64])
-    return unknown
+    shapes = {name: inner for name, inner in fields_of(shape).items() if name != "options"}
+    return judged([name[:64] for name in unknown], fields, shapes, is_strict=is_strict)
 
 
 def _options_of(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
@@ -134,6 +136,7 @@ def _call(
         constraint=_constraint(asked.format),
         top_logprobs=top_logprobs,
         tenant=arrival.tenant,
+        truncate_prompt=-1 if asked.truncate and _is_bare(prompt) else None,
     )
     reply = Reply(route, asked.model, moment(arrival.created_s), has_logprobs=top_logprobs is not None)
     return Call(
@@ -142,8 +145,14 @@ def _call(
         is_streamed=asked.stream is not False,
         purpose="answer" if prompt else "unload" if is_leaving else "load",
         context_tokens=options.num_ctx,
+        may_truncate=bool(asked.truncate),
         unknown_fields=unknown,
     )
+
+
+def _is_bare(prompt: Prompt | None) -> bool:
+    """Whether a prompt can lose its beginning: one with a template or a suffix has signs there."""
+    return isinstance(prompt, TextPrompt) and prompt.suffix is None
 
 
 def _top_logprobs(asked: OllamaAnswerFields) -> int | None:

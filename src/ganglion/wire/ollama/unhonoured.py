@@ -20,7 +20,6 @@ FIELDS: Neutral = MappingProxyType(
     {
         "template": ("",),
         "context": ([],),
-        "truncate": (False,),
         "shift": (False,),
         "width": (0,),
         "height": (0,),
@@ -30,13 +29,11 @@ FIELDS: Neutral = MappingProxyType(
         "steering": ([],),
     }
 )
-"""Of the bodies of chat and generate; `truncate` of an embedding is another one, and honoured."""
+"""Of the bodies of chat and generate."""
 
 OPTIONS: Neutral = MappingProxyType(
     {
-        "mirostat": (0, 0.0),
         "tfs_z": (1, 1.0),
-        "typical_p": (1, 1.0),
         "penalize_newline": (True,),
     }
 )
@@ -48,8 +45,6 @@ HARMLESS_OPTIONS = frozenset(
         *("use_mmap", "use_mlock", "vocab_only", "logits_all", "embedding_only"),
         # what is kept when a context is shifted, which never happens here
         "num_keep",
-        # nothing without the mirostat that is refused
-        *("mirostat_tau", "mirostat_eta"),
     }
 )
 
@@ -57,7 +52,6 @@ _INSTEAD = MappingProxyType(
     {
         "template": "Send 'raw': true with a prompt that is already rendered.",
         "context": "Send the conversation to /api/chat.",
-        "truncate": "Shorten the messages; a prompt that is too long is refused, not cut.",
         "readout": "Ask for it on /v1/chat/completions.",
         "steering": "Ask for it on /v1/chat/completions.",
         "shift": "Raise num_predict or shorten the messages.",

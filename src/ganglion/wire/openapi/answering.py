@@ -4,7 +4,8 @@ from ganglion.wire.chat.asked import ChatBody
 from ganglion.wire.chat.reply import ChatCompletion, Chunk
 from ganglion.wire.completions.asked import CompletionBody
 from ganglion.wire.completions.reply import Completion
-from ganglion.wire.openapi.operation import JSON, Json, Operation, ref, switch
+from ganglion.wire.openapi.operation import JSON, Json, Operation, json_answer, ref, switch
+from ganglion.wire.responses.stored import InputTokens
 
 _CHAT_ANSWER: Json = {
     "description": "The answer; with `stream` true, server-sent events that each hold a Chunk.",
@@ -24,6 +25,7 @@ SHAPES = (
     Chunk,
     CompletionBody,
     Completion,
+    InputTokens,
 )
 
 OPERATIONS: tuple[Operation, ...] = (
@@ -37,6 +39,13 @@ OPERATIONS: tuple[Operation, ...] = (
             switch("x-thought", "1 shows reasoning as `thought` at the top level too."),
             switch("x-include-thinking", "1 leaves reasoning inside the content with its markers."),
         ),
+    ),
+    Operation(
+        "post",
+        "/v1/chat/completions/input_tokens",
+        "Count the tokens of a conversation without answering it.",
+        {"200": json_answer("How many there are.", InputTokens)},
+        body="ChatBody",
     ),
     Operation(
         "post",

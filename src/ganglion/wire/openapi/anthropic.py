@@ -25,7 +25,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Answer a conversation in the words of Anthropic's wire.",
         {"200": _MESSAGES_ANSWER},
         body="MessagesBody",
-        failure=ErrorMessage,
+        failures=(ErrorMessage,),
     ),
     Operation(
         "post",
@@ -33,6 +33,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Count the tokens of a conversation.",
         {"200": json_answer("The count.", TokenCount)},
         body="CountBody",
-        failure=ErrorMessage,
+        failures=(ErrorMessage,),
     ),
 )

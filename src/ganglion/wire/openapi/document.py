@@ -1,15 +1,27 @@
 """The OpenAPI 3.1 document of a node or a gateway, with schemas taken from the structs that the wires use."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import msgspec
 
 from ganglion.core.request import JsonValue
+from ganglion.wire.aliases import aliases_of
 from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.openapi import answering, anthropic, gateway, node, ollama, reading, state
-from ganglion.wire.openapi.operation import JSON, Json, Operation, json_answer, ref
+from ganglion.wire.openapi.operation import JSON, Json, Operation, either, ref
 
 _WIRES = (answering, state, anthropic, reading, ollama)
+
+
+def _named(*operations: Operation) -> tuple[Operation, ...]:
+    """The operations, and each again under its other names."""
+    others = [
+        replace(operation, path=alias, summary=f"Another name of `{operation.path}`.")
+        for operation in operations
+        for alias in aliases_of(operation.path)
+    ]
+    return (*operations, *others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +38,13 @@ class Surface:
 NODE = Surface(
     "An inference node. Each route tells errors in the words of its wire.",
     "A node that answers with language models on this machine, in the words of the OpenAI API.",
-    tuple(operation for part in (*_WIRES, node) for operation in part.OPERATIONS),
+    _named(*(operation for part in (*_WIRES, node) for operation in part.OPERATIONS)),
     (ErrorEnvelope, *(shape for part in (*_WIRES, node) for shape in part.SHAPES)),
 )
 GATEWAY = Surface(
     "Many inference nodes as one. Each route tells errors in the words of its wire.",
     "A gateway that answers with the language models of its nodes, in the words of the OpenAI API.",
-    tuple(operation for part in (*_WIRES, gateway) for operation in part.OPERATIONS),
+    _named(*(operation for part in (*_WIRES, gateway) for operation in part.OPERATIONS)),
     (ErrorEnvelope, *(shape for part in (*_WIRES, gateway) for shape in part.SHAPES)),
 )
 OPERATIONS: tuple[Operation, ...] = NODE.operations
@@ -46,6 +58,8 @@ def document(version: str, surface: Surface = NODE) -> Json:
         assert isinstance(methods, dict)
         methods[operation.method] = _described(operation)
     _, schemas = msgspec.json.schema_components(surface.shapes, ref_template="#/components/schemas/{name}")
+    for body in {operation.body for operation in surface.operations if operation.body is not None}:
+        _let_model_be_left_out(schemas[body])
     return {
         "openapi": "3.1.0",
         "info": {
@@ -65,6 +79,14 @@ def document(version: str, surface: Surface = NODE) -> Json:
     }
 
 
+def _let_model_be_left_out(schema: dict[str, Any]) -> None:
+    """A body's struct demands a model; whoever reads it fills in the only one that is loaded."""
+    required = schema.get("required", [])
+    if "model" in required:
+        schema["required"] = [name for name in required if name != "model"]
+        schema["properties"]["model"]["description"] = "Left out, the only model that is loaded."
+
+
 def encode(value: Json) -> bytes:
     """The document as it is served."""
     return msgspec.json.encode(value)
@@ -73,9 +95,9 @@ def encode(value: Json) -> bytes:
 def _described(operation: Operation) -> Json:
     answers: Json = dict(operation.answers)
     if operation.can_fail:
-        answers["4XX"] = json_answer("The request cannot be answered as it stands.", operation.failure)
-        answers["5XX"] = json_answer(
-            "The server cannot answer now; a 503 says when to retry.", operation.failure
+        answers["4XX"] = either("The request cannot be answered as it stands.", *operation.failures)
+        answers["5XX"] = either(
+            "The server cannot answer now; a 503 says when to retry.", *operation.failures
         )
     described: Json = {
         "summary": operation.summary,

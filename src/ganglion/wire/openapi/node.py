@@ -1,9 +1,11 @@
 """The node itself: its models, its health, its pages."""
 
 from ganglion.wire.discovery import Discovery
+from ganglion.wire.errors import ErrorEnvelope
 from ganglion.wire.fleet import NodeState
 from ganglion.wire.health import Health, Probe, Version
 from ganglion.wire.management import Capabilities, Endpoint, HeldModel, LoadBody, Loaded, UnloadBody
+from ganglion.wire.messages import ErrorMessage
 from ganglion.wire.messages.models import ModelInfo, ModelPage
 from ganglion.wire.models import ModelCard, ModelList
 from ganglion.wire.openapi.operation import (
@@ -82,6 +84,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "List the models.",
         {"200": either("The models.", ModelList, ModelPage)},
         parameters=(_ANTHROPIC_VERSION,),
+        failures=(ErrorEnvelope, ErrorMessage),
     ),
     Operation(
         "get",
@@ -89,6 +92,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "Describe one model.",
         {"200": either("The model.", ModelCard, ModelInfo)},
         parameters=(_MODEL, _ANTHROPIC_VERSION),
+        failures=(ErrorEnvelope, ErrorMessage),
     ),
     Operation(
         "get",
@@ -139,6 +143,12 @@ OPERATIONS: tuple[Operation, ...] = (
         "Probe whether the process answers.",
         {"200": json_answer("It does.", Probe)},
         is_public=True,
+    ),
+    Operation(
+        "get",
+        "/ping",
+        "Another name of `/health/live`, behind a key where there are keys.",
+        {"200": json_answer("It does.", Probe)},
     ),
     Operation(
         "get",

@@ -28,7 +28,7 @@ def _ollama(
     method: str, path: str, summary: str, answer: Json, body: type[msgspec.Struct] | None = None
 ) -> Operation:
     name = None if body is None else body.__name__
-    return Operation(method, f"/api/{path}", summary, {"200": answer}, body=name, failure=OllamaError)
+    return Operation(method, f"/api/{path}", summary, {"200": answer}, body=name, failures=(OllamaError,))
 
 
 SHAPES = (

@@ -25,7 +25,8 @@ class Operation:
     parameters: Sequence[Json] = ()
     is_public: bool = False
     can_fail: bool = True
-    failure: type[msgspec.Struct] = ErrorEnvelope
+    failures: tuple[type[msgspec.Struct], ...] = (ErrorEnvelope,)
+    """One for each wire that the route speaks."""
 
 
 def ref(name: str) -> Json:
@@ -45,6 +46,8 @@ def json_answer(description: str, shape: type[msgspec.Struct]) -> Json:
 
 def either(description: str, *shapes: type[msgspec.Struct]) -> Json:
     """A JSON body of one of these shapes."""
+    if len(shapes) == 1:
+        return json_answer(description, *shapes)
     return content(description, JSON, {"anyOf": [ref(shape.__name__) for shape in shapes]})
 
 
@@ -54,6 +57,6 @@ def text_answer(description: str, media_type: str) -> Json:
 
 
 def switch(name: str, description: str) -> Json:
-    """A header that 1 switches on."""
-    schema: Json = {"type": "string", "enum": ["0", "1"]}
+    """A header that 1 switches on; whatever else it says does not."""
+    schema: Json = {"type": "string", "examples": ["1"]}
     return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}

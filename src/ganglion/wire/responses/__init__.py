@@ -10,12 +10,13 @@ background; `response.in_progress`; then each item of the output:
 * a custom tool call: `custom_tool_call_input.delta`*, `.done`;
 * `response.output_item.done`, the whole item;
 
-and exactly one of `response.completed`, `response.incomplete`, `response.failed`. Numbers rise by one. There
-is no `[DONE]`. Silence is filled with `response.in_progress`, again and again. An item that a failure cuts
-off has no `done` events.
+and exactly one of `response.completed`, `response.incomplete`, `response.failed`. Numbers rise by one. Over
+server-sent events `[DONE]` follows, without a name or a number; over a WebSocket it does not. Silence is
+filled with `response.in_progress`, again and again. An item that a failure cuts off has no `done` events.
 """
 
 from ganglion.wire.responses.compaction import compacted, flat
+from ganglion.wire.responses.events import ENDING
 from ganglion.wire.responses.items import Item
 from ganglion.wire.responses.reading import Ids, encode_items, items_of, kept_items
 from ganglion.wire.responses.reply import Reply
@@ -29,10 +30,11 @@ from ganglion.wire.responses.request import (
     read,
 )
 from ganglion.wire.responses.stream import ResponsesProjection
-from ganglion.wire.responses.truncation import shortened
+from ganglion.wire.responses.truncation import characters_of, shortened
 from ganglion.wire.responses.whole import body
 
 __all__ = [
+    "ENDING",
     "Arrival",
     "Asked",
     "Ids",
@@ -42,6 +44,7 @@ __all__ = [
     "ResponsesProjection",
     "body",
     "call_of",
+    "characters_of",
     "compact_body",
     "compacted",
     "encode_items",

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Raw, Struct
 
 from ganglion.core.request import Effort
-from ganglion.wire.fields import MAX_TOKENS, ModelName, SamplingFields, TokenCount
+from ganglion.wire.fields import MAX_TOKENS, AnswerLength, ModelName, SamplingFields
 from ganglion.wire.responses.items import ItemId, Name
 
 MAX_ITEMS = 16384
@@ -72,12 +72,13 @@ class JsonSchemaFormat(
     strict: bool | None = None
 
 
+Verbosity = Literal["low", "medium", "high"]
 Format = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class TextAsked(Struct, frozen=True):
     format: Format | None = None
-    verbosity: Literal["low", "medium", "high"] | None = None
+    verbosity: Verbosity | None = None
 
 
 class ContextManagement(Struct, frozen=True):
@@ -112,7 +113,7 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-    max_output_tokens: TokenCount | None = None
+    max_output_tokens: AnswerLength | None = None
     min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     text: TextAsked | None = None

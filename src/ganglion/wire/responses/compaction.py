@@ -5,14 +5,14 @@ A blob says which of the two it is, so that one is never taken for the other.
 
 from collections.abc import Sequence
 
-import msgspec
-
 from ganglion.wire.responses.items import CompactionItem, Item
+from ganglion.wire.responses.reading import encode_items, items_of
 from ganglion.wire.seal import Seal
 
+SUMMARY_TOKENS = 1024
+"""How long the summary of a compacted conversation may be."""
 _REASONING = b"reasoning:"
 _COMPACTION = b"compaction:"
-_items = msgspec.json.Decoder(list[Item])
 
 
 def seal_reasoning(text: str, seal: Seal) -> str:
@@ -30,7 +30,7 @@ def open_reasoning(blob: str, seal: Seal) -> str | None:
 
 def compacted(items: Sequence[Item], seal: Seal, identity: str) -> CompactionItem:
     """One item that stands for others; they hold no compaction themselves, see `flat`."""
-    return CompactionItem(id=identity, encrypted_content=seal.seal(_COMPACTION + msgspec.json.encode(items)))
+    return CompactionItem(id=identity, encrypted_content=seal.seal(_COMPACTION + encode_items(items)))
 
 
 def open_compaction(blob: str, seal: Seal) -> tuple[Item, ...] | None:
@@ -38,7 +38,7 @@ def open_compaction(blob: str, seal: Seal) -> tuple[Item, ...] | None:
     payload = seal.open(blob)
     if payload is None or not payload.startswith(_COMPACTION):
         return None
-    items = _items.decode(payload[len(_COMPACTION) :])
+    items = items_of(payload[len(_COMPACTION) :])
     return tuple(item for item in items if not isinstance(item, CompactionItem))
 
 

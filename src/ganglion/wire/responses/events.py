@@ -4,6 +4,7 @@ from typing import Final, Literal
 
 from msgspec import Raw, Struct
 
+from ganglion.wire.frame import Frame
 from ganglion.wire.responses.items import ReasoningText
 from ganglion.wire.responses.reply import Logprob, TextPart
 
@@ -23,6 +24,10 @@ ITEM_ADDED: Final = "response.output_item.added"
 ITEM_DONE: Final = "response.output_item.done"
 PART_ADDED: Final = "response.content_part.added"
 PART_DONE: Final = "response.content_part.done"
+
+
+ENDING: Final = (Frame(b"[DONE]"),)
+"""What follows the last event of a stream over server-sent events: Open Responses asks for it."""
 
 
 class LifecycleEvent(Struct, frozen=True):

@@ -3,11 +3,13 @@
 Null means the same as absent everywhere. Every item that is kept has an id.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, Literal, cast
 
 from msgspec import Meta, Raw, Struct
 
-ItemId = Annotated[str, Meta(min_length=1, max_length=256)]
+MAX_ID_LENGTH = 256
+ItemId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 Status = Literal["in_progress", "completed", "incomplete"]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
 CallId = Annotated[str, Meta(min_length=1, max_length=512)]
@@ -137,7 +139,16 @@ class ItemReference(Struct, frozen=True, tag_field="type", tag="item_reference")
     id: ItemId
 
 
-Item = (
+class ForeignItem(Struct, frozen=True):
+    """An item of a tool that another server runs, as it came; see `foreign`."""
+
+    type: str
+    id: ItemId | None
+    raw: Raw
+    """The whole item; once it is kept, with its id."""
+
+
+OwnItem = (
     MessageItem
     | FunctionCallItem
     | FunctionCallOutputItem
@@ -147,6 +158,8 @@ Item = (
     | CompactionItem
     | AdditionalToolsItem
 )
+"""What is understood here."""
+Item = OwnItem | ForeignItem
 """What a conversation is kept as: no references, and every id is set."""
 
 PREFIXES = {
@@ -160,3 +173,8 @@ PREFIXES = {
     AdditionalToolsItem: "at",
 }
 """What an id begins with."""
+
+
+def encodable(items: Iterable[Item]) -> tuple[OwnItem, ...]:
+    """The items as an encoder takes them: a foreign one is the JSON that it came as."""
+    return tuple(cast(OwnItem, item.raw) if isinstance(item, ForeignItem) else item for item in items)

@@ -7,6 +7,12 @@ import msgspec
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.wire.decode import decode
 
+
+class _Continued(msgspec.Struct, frozen=True):
+    previous_response_id: str | None = None
+
+
+_continued = msgspec.json.Decoder(_Continued)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
 _CREATE = b'"response.create"'
@@ -20,6 +26,14 @@ class Create:
 
     body: bytes
     is_generated: bool
+
+
+def continued_by(message: bytes) -> str | None:
+    """The response that a message names to continue; None where it names none, or cannot be read."""
+    try:
+        return _continued.decode(message).previous_response_id
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def read_message(message: bytes) -> Create:

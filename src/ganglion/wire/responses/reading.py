@@ -8,12 +8,16 @@ from msgspec.structs import replace
 
 from ganglion.core.errors import InvalidValue, ItemNotFound, MissingParameter
 from ganglion.wire.decode import decode
+from ganglion.wire.responses.foreign import FOREIGN
+from ganglion.wire.responses.foreign import PREFIXES as FOREIGN_PREFIXES
 from ganglion.wire.responses.items import (
+    MAX_ID_LENGTH,
     PREFIXES,
     AdditionalToolsItem,
     CompactionItem,
     CustomToolCallItem,
     CustomToolCallOutputItem,
+    ForeignItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputText,
@@ -21,14 +25,17 @@ from ganglion.wire.responses.items import (
     ItemReference,
     MessageItem,
     OutputText,
+    OwnItem,
     Part,
     ReasoningItem,
+    encodable,
 )
 
 Ids = Callable[[str], str]
 """A fresh id that begins with the prefix, as `msg` in `msg_0f…`."""
 
 ReadItem = Item | ItemReference
+_TypedItem = OwnItem | ItemReference
 
 
 class _Peek(msgspec.Struct, frozen=True):
@@ -41,9 +48,10 @@ class _Peek(msgspec.Struct, frozen=True):
 
 _peek = msgspec.json.Decoder(_Peek)
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_kept = msgspec.json.Decoder(list[Item])
-_DECODERS: Mapping[str, msgspec.json.Decoder[ReadItem]] = {
-    str(kind.__struct_config__.tag): msgspec.json.Decoder(kind) for kind in get_args(ReadItem)
+_kept = msgspec.json.Decoder(list[OwnItem])
+_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
+_DECODERS: Mapping[str, msgspec.json.Decoder[_TypedItem]] = {
+    str(kind.__struct_config__.tag): msgspec.json.Decoder(kind) for kind in get_args(_TypedItem)
 }
 
 
@@ -76,12 +84,26 @@ def kept_items(
 
 def encode_items(items: Sequence[Item]) -> bytes:
     """Kept items as the JSON array that a store holds."""
-    return msgspec.json.encode(items)
+    return msgspec.json.encode(encodable(items))
 
 
 def items_of(*stored: bytes) -> tuple[Item, ...]:
     """The items of stored JSON arrays, in order: a response's input and then its output."""
-    return tuple(item for part in stored for item in _kept.decode(part))
+    return tuple(item for part in stored for item in _stored_items(part))
+
+
+def _stored_items(stored: bytes) -> Sequence[Item]:
+    try:
+        return _kept.decode(stored)
+    except msgspec.ValidationError:  # there are foreign ones among them
+        return [_stored_item(raw) for raw in _raw_items.decode(stored)]
+
+
+def _stored_item(raw: msgspec.Raw) -> Item:
+    seen = _peek.decode(raw)
+    if seen.type in FOREIGN:
+        return ForeignItem(seen.type, seen.id, raw)
+    return _kept.decode(b"[%b]" % bytes(raw))[0]
 
 
 def _read(raw: msgspec.Raw, path: str) -> ReadItem:
@@ -92,14 +114,22 @@ def _read(raw: msgspec.Raw, path: str) -> ReadItem:
             raise MissingParameter(f"The parameter '{path}.type' is required.", param=f"{path}.type")
         kind = "message" if seen.role is not None else "item_reference"
         raw = _without_type(raw)
+    if kind in FOREIGN:
+        return ForeignItem(kind, _identity(seen.id, path), raw.copy())
     decoder = _DECODERS.get("compaction" if kind == "compaction_summary" else kind)
     if decoder is None:
         raise InvalidValue(
             f"Items of the type {kind[:64]!r} are not understood here.",
             param=f"{path}.type",
-            hint=f"Understood are: {', '.join(_DECODERS)}.",
+            hint=f"Understood are: {', '.join((*_DECODERS, *FOREIGN))}.",
         )
     return decode(decoder, raw if kind in _DECODERS else _without_type(raw), path)
+
+
+def _identity(identity: str | None, path: str) -> str | None:
+    if identity is not None and not 0 < len(identity) <= MAX_ID_LENGTH:
+        raise InvalidValue(f"'{path}.id' has 1 to {MAX_ID_LENGTH} characters.", param=f"{path}.id")
+    return identity
 
 
 def _without_type(raw: msgspec.Raw) -> msgspec.Raw:
@@ -126,6 +156,8 @@ def _remembered(item: Item, referenced: Mapping[str, Item]) -> Item:
 
 
 def _kept_form(item: Item, ids: Ids) -> Item:
+    if isinstance(item, ForeignItem):
+        return item if item.id else _identified(item, ids(FOREIGN_PREFIXES[item.type]))
     identity = item.id or ids(PREFIXES[type(item)])
     match item:
         case MessageItem(content=content, role=role):
@@ -140,6 +172,11 @@ def _kept_form(item: Item, ids: Ids) -> Item:
             return replace(item, id=identity, summary=item.summary or [])
         case CompactionItem() | AdditionalToolsItem():
             return replace(item, id=identity)
+
+
+def _identified(item: ForeignItem, identity: str) -> ForeignItem:
+    fields = {**_fields.decode(item.raw), "id": msgspec.Raw(msgspec.json.encode(identity))}
+    return ForeignItem(item.type, identity, msgspec.Raw(msgspec.json.encode(fields)))
 
 
 def _parts(content: str | list[Part], role: str) -> list[Part]:

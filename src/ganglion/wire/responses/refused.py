@@ -38,6 +38,12 @@ _OF_OTHER_WIRES: Mapping[str, tuple[JsonValue, ...]] = {
     "moderation": (),
     "readout": (False,),
     "steering": ([],),
+    "prediction": (),
+    "verbosity": (),
+    "bad_words": ([],),
+    "skip_special_tokens": (True,),
+    "return_token_ids": (False,),
+    "truncate_prompt_tokens": (),
 }
 
 REFUSED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
@@ -66,7 +72,6 @@ INSTEAD = MappingProxyType(
         "reasoning_effort": "reasoning.effort",
         "thinking": "reasoning",
         "enable_thinking": "chat_template_kwargs",
-        "repeat_penalty": "repetition_penalty",
         "prompt": "input",
     }
 )

@@ -5,11 +5,18 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec.structs import replace
 
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidRequest, RateLimited
 from ganglion.core.events import Token, Usage
+from ganglion.core.request import ResolvedSampling
 from ganglion.wire.logprobs import shown, told
-from ganglion.wire.responses.asked import ConversationReference, TextAsked
+from ganglion.wire.responses.asked import (
+    ConversationReference,
+    JsonObjectFormat,
+    TextFormat,
+    Verbosity,
+)
 from ganglion.wire.responses.items import ReasoningText, Status, SummaryText
 from ganglion.wire.responses.tools import Called
 
@@ -102,13 +109,30 @@ class IncompleteDetails(Struct, frozen=True):
     reason: Literal["max_output_tokens"]
 
 
+class FormatEcho(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
+    """A schema that the answer is held to, with what was left out of it filled in."""
+
+    name: str
+    description: str | None
+    schema: dict[str, Any]
+    strict: bool
+
+
+class TextEcho(Struct, frozen=True):
+    format: TextFormat | JsonObjectFormat | FormatEcho
+    verbosity: Verbosity
+
+
 class ReasoningEcho(Struct, frozen=True):
     effort: str | None
     summary: str | None
 
 
 class ResponseObject(Struct, frozen=True, kw_only=True):
-    """A response as it is sent and stored; every field is always there."""
+    """A response as it is sent and stored; every field is always there.
+
+    What a request left out is told as the values that were used.
+    """
 
     id: str
     object: Literal["response"] = "response"
@@ -135,12 +159,12 @@ class ResponseObject(Struct, frozen=True, kw_only=True):
     safety_identifier: str | None
     service_tier: Literal["default"] = "default"
     store: bool
-    temperature: float | None
-    text: TextAsked
+    temperature: float
+    text: TextEcho
     tool_choice: str | dict[str, Any]
     tools: tuple[Raw, ...]
     top_logprobs: int
-    top_p: float | None
+    top_p: float
     truncation: Literal["auto", "disabled"]
     usage: ResponseUsage | None = None
     user: str | None
@@ -155,6 +179,17 @@ class Reply:
     """By the names that the model uses."""
     has_logprobs: bool = False
     is_reasoning_sealed: bool = False
+
+
+def sampled(response: ResponseObject, used: ResolvedSampling) -> ResponseObject:
+    """The response with the values that its tokens are chosen by."""
+    return replace(
+        response,
+        temperature=used.temperature,
+        top_p=used.top_p,
+        presence_penalty=used.presence_penalty,
+        frequency_penalty=used.frequency_penalty,
+    )
 
 
 def usage_of(usage: Usage) -> ResponseUsage:

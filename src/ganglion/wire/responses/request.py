@@ -6,12 +6,22 @@ items. Everything here is pure.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
-from ganglion.core.request import ChatPrompt, Constraint, JsonSchema, JsonValue, Message, Request, Thinking
+from ganglion.core.request import (
+    ChatPrompt,
+    Constraint,
+    JsonSchema,
+    JsonValue,
+    Message,
+    Request,
+    Sampling,
+    Thinking,
+    resolve,
+)
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import sampling_of, stop_of
 from ganglion.wire.known import MAX_FREE_FORM_BYTES, Known
@@ -27,9 +37,11 @@ from ganglion.wire.responses.asked import (
     TextFormat,
 )
 from ganglion.wire.responses.items import AdditionalToolsItem, Item, MessageItem
+from ganglion.wire.responses.pairing import check_answers
 from ganglion.wire.responses.reading import Ids, ReadItem, kept_items, read_items, references
 from ganglion.wire.responses.refused import HARMLESS, INSTEAD, REFUSED
-from ganglion.wire.responses.reply import ReasoningEcho, Reply, ResponseObject
+from ganglion.wire.responses.reply import FormatEcho, ReasoningEcho, Reply, ResponseObject, TextEcho
+from ganglion.wire.responses.shapes import HARMLESS_INSIDE, body_shapes
 from ganglion.wire.responses.tools import Offer, echoed, tool_use
 from ganglion.wire.responses.turns import Turns
 from ganglion.wire.seal import Seal
@@ -41,7 +53,12 @@ _known = Known(
     REFUSED,
     {"tools": 2**20, **dict.fromkeys(("chat_template_kwargs", "tool_choice", "text"), MAX_FREE_FORM_BYTES)},
     INSTEAD,
+    shapes=body_shapes,
+    harmless_inside=HARMLESS_INSIDE,
 )
+
+DEFAULT_VERBOSITY: Final = "medium"
+"""What a template is taken to write where nobody asked for another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +74,8 @@ class Arrival:
     """Without one, sealed items are not understood and none are made."""
     can_store: bool = True
     keep_markers: bool = False
+    defaults: Sampling = Sampling()
+    """The model's own, as far as they are known before it answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +172,7 @@ def call_of(
     """What is asked for, after `history`: the items, input and output, of all turns before."""
     body = asked.body
     items = kept_items(asked.items, arrival.ids, referenced or {})
+    check_answers(history, items)
     offer = _offer(body, history, items)
     turns = Turns(body.model, arrival.seal)
     turns.add(history, "history")
@@ -270,20 +290,21 @@ def _response(asked: Asked, arrival: Arrival) -> ResponseObject:
     body = asked.body
     reasoning = body.reasoning
     conversation = asked.conversation_id
+    used = resolve(sampling_of(body), arrival.defaults)
     return ResponseObject(
         id=arrival.id,
         created_at=arrival.created_s,
         status="queued" if body.background else "in_progress",
         background=bool(body.background),
         conversation=None if conversation is None else ConversationReference(conversation),
-        frequency_penalty=body.frequency_penalty or 0.0,
+        frequency_penalty=used.frequency_penalty,
         instructions=body.instructions,
         max_output_tokens=body.max_output_tokens,
         max_tool_calls=body.max_tool_calls,
         metadata=body.metadata or {},
         model=body.model,
         parallel_tool_calls=body.parallel_tool_calls is not False,
-        presence_penalty=body.presence_penalty or 0.0,
+        presence_penalty=used.presence_penalty,
         previous_response_id=body.previous_response_id,
         prompt_cache_key=body.prompt_cache_key,
         prompt_cache_retention=body.prompt_cache_retention,
@@ -293,18 +314,33 @@ def _response(asked: Asked, arrival: Arrival) -> ResponseObject:
         ),
         safety_identifier=body.safety_identifier,
         store=body.store is not False and arrival.can_store,
-        temperature=body.temperature,
+        temperature=used.temperature,
         text=_text_echo(body.text),
         tool_choice=body.tool_choice or "auto",
         tools=echoed(body.tools),
         top_logprobs=body.top_logprobs or 0,
-        top_p=body.top_p,
+        top_p=used.top_p,
         truncation=body.truncation or "disabled",
         user=body.user,
     )
 
 
-def _text_echo(asked: TextAsked | None) -> TextAsked:
+def _text_echo(asked: TextAsked | None) -> TextEcho:
     if asked is None:
-        return TextAsked(TextFormat())
-    return TextAsked(asked.format or TextFormat(), asked.verbosity)
+        return TextEcho(TextFormat(), DEFAULT_VERBOSITY)
+    return TextEcho(_format_echo(asked.format), asked.verbosity or DEFAULT_VERBOSITY)
+
+
+def _format_echo(asked: Format | None) -> TextFormat | JsonObjectFormat | FormatEcho:
+    match asked:
+        case None:
+            return TextFormat()
+        case JsonSchemaFormat():
+            return FormatEcho(
+                name=asked.name,
+                description=asked.description,
+                schema=asked.schema,
+                strict=bool(asked.strict),
+            )
+        case _:
+            return asked

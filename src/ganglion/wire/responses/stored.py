@@ -12,7 +12,7 @@ from ganglion.wire.decode import decode
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.asked import ConversationBody, ConversationUpdateBody, ItemsBody
 from ganglion.wire.responses.events import Lifecycle, LifecycleEvent
-from ganglion.wire.responses.items import Item
+from ganglion.wire.responses.items import Item, OwnItem, encodable
 from ganglion.wire.responses.reading import ReadItem, read_items
 from ganglion.wire.responses.reply import ResponseStatus, ResponseUsage, error_of, usage_of
 
@@ -45,7 +45,7 @@ class ItemList(Struct, frozen=True, kw_only=True):
     """A page of items."""
 
     object: Literal["list"] = "list"
-    data: tuple[Item, ...]
+    data: tuple[OwnItem, ...]
     first_id: str | None
     last_id: str | None
     has_more: bool
@@ -66,7 +66,7 @@ class CompactedResponse(Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["response.compaction"] = "response.compaction"
     created_at: int
-    output: tuple[Item, ...]
+    output: tuple[OwnItem, ...]
     usage: ResponseUsage
 
 
@@ -128,12 +128,12 @@ def output_of(response: bytes) -> bytes:
 def page(items: Sequence[Item], *, has_more: bool) -> bytes:
     """A page of kept items, in the order given."""
     first, last = (items[0].id, items[-1].id) if items else (None, None)
-    return _encode(ItemList(data=tuple(items), first_id=first, last_id=last, has_more=has_more))
+    return _encode(ItemList(data=encodable(items), first_id=first, last_id=last, has_more=has_more))
 
 
 def item(kept: Item) -> bytes:
     """One kept item."""
-    return _encode(kept)
+    return _encode(encodable((kept,))[0])
 
 
 def deleted(response_id: str) -> bytes:
@@ -149,7 +149,7 @@ def input_tokens(count: int) -> bytes:
 def compaction(identity: str, created_s: int, output: Sequence[Item], usage: Usage) -> bytes:
     """A compacted conversation."""
     return _encode(
-        CompactedResponse(id=identity, created_at=created_s, output=tuple(output), usage=usage_of(usage))
+        CompactedResponse(id=identity, created_at=created_s, output=encodable(output), usage=usage_of(usage))
     )
 
 

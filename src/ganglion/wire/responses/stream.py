@@ -25,6 +25,7 @@ from ganglion.core.events import (
     Scored,
     Started,
 )
+from ganglion.core.request import ResolvedSampling
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.blocks import Block, CallBlock, Place, ReasoningBlock, TextBlock, frame
 from ganglion.wire.responses.events import Lifecycle, LifecycleEvent
@@ -35,6 +36,7 @@ from ganglion.wire.responses.reply import (
     Reply,
     ResponseObject,
     error_of,
+    sampled,
     usage_of,
 )
 from ganglion.wire.responses.tools import Called
@@ -50,6 +52,7 @@ class ResponsesProjection:
         self, reply: Reply, *, ids: Ids, clock_s: Callable[[], int], seal: Seal | None = None
     ) -> None:
         self._reply = reply
+        self._begun = reply.response
         self._ids = ids
         self._clock_s = clock_s
         self._seal = seal if reply.is_reasoning_sealed else None
@@ -75,8 +78,8 @@ class ResponsesProjection:
         """The response as it stands now, with its finished items."""
         if self._final is not None:
             return self._final
-        status = "in_progress" if self._stage == "running" else self._reply.response.status
-        return _encode(replace(self._reply.response, status=status, output=tuple(self._output)))
+        status = "in_progress" if self._stage == "running" else self._begun.status
+        return _encode(replace(self._begun, status=status, output=tuple(self._output)))
 
     def feed(self, event: Event, choice: int = 0) -> list[Frame]:
         """The frames that this event adds; none once the stream is done."""
@@ -92,7 +95,7 @@ class ResponsesProjection:
             case Progress(stage="queued"):
                 return self._queue()
             case Progress() | Started() | Scored():
-                return self._run()
+                return self._run(event.sampling if isinstance(event, Started) else None)
             case Opened():
                 return self._open(event)
             case Closed():
@@ -128,29 +131,32 @@ class ResponsesProjection:
         if self._final is not None:
             return []
         frames = self._run() + self._close("incomplete")
-        response = replace(self._reply.response, status="cancelled", output=tuple(self._output))
+        response = replace(self._begun, status="cancelled", output=tuple(self._output))
         return [*frames, self._ended("response.incomplete", response)]
 
     def _queue(self) -> list[Frame]:
         if self._stage != "unsaid":
             return []
         self._stage = "queued"
-        queued = replace(self._reply.response, status="queued")
+        queued = replace(self._begun, status="queued")
         return [self._told("response.created", queued), self._told("response.queued", queued)]
 
-    def _run(self) -> list[Frame]:
+    def _run(self, used: ResolvedSampling | None = None) -> list[Frame]:
+        """It runs, by these values from now on."""
+        if used is not None:
+            self._begun = sampled(self._begun, used)
         if self._stage == "running":
             return []
         frames: list[Frame] = []
         if self._stage == "unsaid":
-            is_background = self._reply.response.background
+            is_background = self._begun.background
             frames += self._queue() if is_background else [self._told("response.created", self._running())]
         self._stage = "running"
         frames.append(self._told("response.in_progress", self._running()))
         return frames
 
     def _running(self) -> ResponseObject:
-        return replace(self._reply.response, status="in_progress")
+        return replace(self._begun, status="in_progress")
 
     def _open(self, opened: Opened) -> list[Frame]:
         frames = self._run() + self._close("completed")
@@ -187,7 +193,7 @@ class ResponsesProjection:
         is_cut = finished.reason == "length"
         frames = self._run() + self._close("incomplete" if is_cut else "completed")
         response = replace(
-            self._reply.response,
+            self._begun,
             status="incomplete" if is_cut else "completed",
             completed_at=None if is_cut else self._clock_s(),
             incomplete_details=IncompleteDetails("max_output_tokens") if is_cut else None,
@@ -208,7 +214,7 @@ class ResponsesProjection:
 
     def _failed(self, error: GanglionError) -> ResponseObject:
         output = tuple(self._output)
-        return replace(self._reply.response, status="failed", error=error_of(error), output=output)
+        return replace(self._begun, status="failed", error=error_of(error), output=output)
 
     def _ended(self, kind: Lifecycle, response: ResponseObject) -> Frame:
         self._final = _encode(response)

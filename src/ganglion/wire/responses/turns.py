@@ -10,12 +10,14 @@ from typing import assert_never
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
 from ganglion.core.request import Message, ToolCall
+from ganglion.wire.responses import foreign
 from ganglion.wire.responses.compaction import open_compaction, open_reasoning
 from ganglion.wire.responses.items import (
     AdditionalToolsItem,
     CompactionItem,
     CustomToolCallItem,
     CustomToolCallOutputItem,
+    ForeignItem,
     FunctionCallItem,
     FunctionCallOutputItem,
     InputAudio,
@@ -77,8 +79,27 @@ class Turns:
                 self._unfold(blob, path)
             case AdditionalToolsItem():
                 pass
+            case ForeignItem():
+                self._carry(item)
             case _:
                 assert_never(item)
+
+    def _carry(self, item: ForeignItem) -> None:
+        """What was done elsewhere, as far as it is text."""
+        said = foreign.told(item)
+        if not said:
+            self.warnings.append(f"an item of the type {item.type!r}, which another server's tool made")
+        for each in said:
+            match each:
+                case foreign.Called(call_id, name, arguments):
+                    self._names[call_id] = name
+                    self._calls.append(ToolCall(call_id, name, arguments))
+                case foreign.Answered(call_id, text):
+                    self._end_turn()
+                    called = self._names.get(call_id)
+                    self.messages.append(Message("tool", text, name=called, tool_call_id=call_id))
+                case _:
+                    assert_never(each)
 
     def _end_turn(self) -> None:
         if self._text is None and not self._calls and not self._reasoning:

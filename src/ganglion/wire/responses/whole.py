@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 
-from ganglion.core.events import Closed, Delta, Event, Opened
+from ganglion.core.events import Closed, Delta, Event, Opened, Started
 from ganglion.core.fold import Answer
 from ganglion.wire.responses.reading import Ids
 from ganglion.wire.responses.reply import Reply
@@ -22,6 +22,7 @@ def body(
 
 
 def _events_of(answer: Answer) -> Iterator[Event]:
+    yield Started(answer.finished.usage.prompt_tokens, sampling=answer.sampling)
     for index, block in enumerate(answer.blocks):
         yield Opened(index, block.kind, block.call_id, block.name)
         yield Delta(index, block.text, block.tokens)

@@ -27,20 +27,22 @@ class OpenSessionRequest(_message.Message):
     def __init__(self, model: _Optional[str] = ..., ttl_s: _Optional[float] = ..., steering: _Optional[_Iterable[_Union[Steer, _Mapping]]] = ...) -> None: ...
 
 class OpenSessionResponse(_message.Message):
-    __slots__ = ("session_id", "model", "context_length", "vocab_size", "readout", "ttl_s")
+    __slots__ = ("session_id", "model", "context_length", "vocab_size", "readout", "ttl_s", "end_token_ids")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     CONTEXT_LENGTH_FIELD_NUMBER: _ClassVar[int]
     VOCAB_SIZE_FIELD_NUMBER: _ClassVar[int]
     READOUT_FIELD_NUMBER: _ClassVar[int]
     TTL_S_FIELD_NUMBER: _ClassVar[int]
+    END_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     model: str
     context_length: int
     vocab_size: int
     readout: ReadoutManifest
     ttl_s: float
-    def __init__(self, session_id: _Optional[str] = ..., model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., readout: _Optional[_Union[ReadoutManifest, _Mapping]] = ..., ttl_s: _Optional[float] = ...) -> None: ...
+    end_token_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_id: _Optional[str] = ..., model: _Optional[str] = ..., context_length: _Optional[int] = ..., vocab_size: _Optional[int] = ..., readout: _Optional[_Union[ReadoutManifest, _Mapping]] = ..., ttl_s: _Optional[float] = ..., end_token_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Range(_message.Message):
     __slots__ = ("start", "end")
@@ -51,7 +53,7 @@ class Range(_message.Message):
     def __init__(self, start: _Optional[int] = ..., end: _Optional[int] = ...) -> None: ...
 
 class GenerateRequest(_message.Message):
-    __slots__ = ("session_id", "append_tokens", "offset", "truncating", "max_tokens", "logprobs_ranges", "logprob_top_k", "readout_ranges", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "priority", "ignore_eos")
+    __slots__ = ("session_id", "append_tokens", "offset", "truncating", "max_tokens", "logprobs_ranges", "logprob_top_k", "readout_ranges", "temperature", "top_p", "top_k", "min_p", "seed", "stop_token_ids", "priority", "ignore_eos", "json_schema", "pattern", "choice", "lark", "gbnf", "stop", "presence_penalty", "frequency_penalty", "repetition_penalty", "prefix")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     APPEND_TOKENS_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -68,6 +70,16 @@ class GenerateRequest(_message.Message):
     STOP_TOKEN_IDS_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     IGNORE_EOS_FIELD_NUMBER: _ClassVar[int]
+    JSON_SCHEMA_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    CHOICE_FIELD_NUMBER: _ClassVar[int]
+    LARK_FIELD_NUMBER: _ClassVar[int]
+    GBNF_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    PRESENCE_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    FREQUENCY_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    REPETITION_PENALTY_FIELD_NUMBER: _ClassVar[int]
+    PREFIX_FIELD_NUMBER: _ClassVar[int]
     session_id: str
     append_tokens: _containers.RepeatedScalarFieldContainer[int]
     offset: int
@@ -84,7 +96,23 @@ class GenerateRequest(_message.Message):
     stop_token_ids: _containers.RepeatedScalarFieldContainer[int]
     priority: int
     ignore_eos: bool
-    def __init__(self, session_id: _Optional[str] = ..., append_tokens: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., truncating: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., logprobs_ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., logprob_top_k: _Optional[int] = ..., readout_ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., ignore_eos: _Optional[bool] = ...) -> None: ...
+    json_schema: str
+    pattern: str
+    choice: Choice
+    lark: str
+    gbnf: str
+    stop: _containers.RepeatedScalarFieldContainer[str]
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    prefix: str
+    def __init__(self, session_id: _Optional[str] = ..., append_tokens: _Optional[_Iterable[int]] = ..., offset: _Optional[int] = ..., truncating: _Optional[bool] = ..., max_tokens: _Optional[int] = ..., logprobs_ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., logprob_top_k: _Optional[int] = ..., readout_ranges: _Optional[_Iterable[_Union[Range, _Mapping]]] = ..., temperature: _Optional[float] = ..., top_p: _Optional[float] = ..., top_k: _Optional[int] = ..., min_p: _Optional[float] = ..., seed: _Optional[int] = ..., stop_token_ids: _Optional[_Iterable[int]] = ..., priority: _Optional[int] = ..., ignore_eos: _Optional[bool] = ..., json_schema: _Optional[str] = ..., pattern: _Optional[str] = ..., choice: _Optional[_Union[Choice, _Mapping]] = ..., lark: _Optional[str] = ..., gbnf: _Optional[str] = ..., stop: _Optional[_Iterable[str]] = ..., presence_penalty: _Optional[float] = ..., frequency_penalty: _Optional[float] = ..., repetition_penalty: _Optional[float] = ..., prefix: _Optional[str] = ...) -> None: ...
+
+class Choice(_message.Message):
+    __slots__ = ("options",)
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    options: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, options: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GenerateEvent(_message.Message):
     __slots__ = ("token", "progress", "done")
@@ -133,20 +161,24 @@ class Progress(_message.Message):
     def __init__(self, prefilled: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
 
 class Done(_message.Message):
-    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "finish_reason", "stop_token")
+    __slots__ = ("prompt_tokens", "completion_tokens", "cached_tokens", "total_tokens", "finish_reason", "stop_token", "stop_text", "stop_start")
     PROMPT_TOKENS_FIELD_NUMBER: _ClassVar[int]
     COMPLETION_TOKENS_FIELD_NUMBER: _ClassVar[int]
     CACHED_TOKENS_FIELD_NUMBER: _ClassVar[int]
     TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     STOP_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    STOP_TEXT_FIELD_NUMBER: _ClassVar[int]
+    STOP_START_FIELD_NUMBER: _ClassVar[int]
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int
     total_tokens: int
     finish_reason: str
     stop_token: int
-    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., stop_token: _Optional[int] = ...) -> None: ...
+    stop_text: str
+    stop_start: int
+    def __init__(self, prompt_tokens: _Optional[int] = ..., completion_tokens: _Optional[int] = ..., cached_tokens: _Optional[int] = ..., total_tokens: _Optional[int] = ..., finish_reason: _Optional[str] = ..., stop_token: _Optional[int] = ..., stop_text: _Optional[str] = ..., stop_start: _Optional[int] = ...) -> None: ...
 
 class AppendImageRequest(_message.Message):
     __slots__ = ("session_id", "data", "mime", "offset", "truncating")
@@ -299,6 +331,44 @@ class ReadoutManifest(_message.Message):
     concepts: _containers.RepeatedScalarFieldContainer[str]
     layers: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, model: _Optional[str] = ..., concepts: _Optional[_Iterable[str]] = ..., layers: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GetTokensRequest(_message.Message):
+    __slots__ = ("session_id", "offset", "limit")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    offset: int
+    limit: int
+    def __init__(self, session_id: _Optional[str] = ..., offset: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class GetTokensResponse(_message.Message):
+    __slots__ = ("tokens", "total_tokens")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    total_tokens: int
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., total_tokens: _Optional[int] = ...) -> None: ...
+
+class RenderMessagesRequest(_message.Message):
+    __slots__ = ("model", "chat", "is_continued", "preceding_tokens")
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    CHAT_FIELD_NUMBER: _ClassVar[int]
+    IS_CONTINUED_FIELD_NUMBER: _ClassVar[int]
+    PRECEDING_TOKENS_FIELD_NUMBER: _ClassVar[int]
+    model: str
+    chat: str
+    is_continued: bool
+    preceding_tokens: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, model: _Optional[str] = ..., chat: _Optional[str] = ..., is_continued: _Optional[bool] = ..., preceding_tokens: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RenderMessagesResponse(_message.Message):
+    __slots__ = ("tokens", "text")
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    tokens: _containers.RepeatedScalarFieldContainer[int]
+    text: str
+    def __init__(self, tokens: _Optional[_Iterable[int]] = ..., text: _Optional[str] = ...) -> None: ...
 
 class TokenizeRequest(_message.Message):
     __slots__ = ("model", "text", "add_special", "parse_special")
