@@ -9,7 +9,9 @@ from ganglion.scheduler.prefix import (
     PrefixIndex,
     common_blocks,
     common_length,
+    covered,
     digests,
+    whole_blocks,
 )
 
 TOKENS = st.lists(st.integers(0, 2), max_size=80)
@@ -34,9 +36,16 @@ def test_the_common_length_is_what_counting_finds(prefix, left, right):
 @given(TOKENS, TOKENS, TOKENS)
 def test_common_blocks_are_the_whole_blocks_of_the_common_length(prefix, left, right):
     one, other = prefix + left, prefix + right
-    expected = shared(one, other) // BLOCK
+    expected = whole_blocks(shared(one, other))
     assert common_blocks(digests("", one), digests("", other)) == expected
     assert common_blocks(digests("a", one), digests("b", other)) == 0
+
+
+def test_blocks_are_small_at_the_start_and_cover_what_they_say():
+    assert [covered(blocks) for blocks in range(6)] == [0, 4, 8, 16, 32, 48]
+    assert [length for length in range(50) if whole_blocks(length) > whole_blocks(length - 1)] == [
+        covered(blocks) for blocks in range(1, 6)
+    ]
 
 
 @given(TOKENS, TOKENS)
@@ -55,8 +64,8 @@ def test_the_nominees_share_the_most_whole_blocks_and_nobody_who_left_is_named(l
     kept = {key: tokens for key, tokens in enumerate(lists) if key not in gone}
     wanted = data.draw(st.sampled_from(lists))
     nominees = index.nominate(digests("", wanted))
-    most = max((shared(tokens, wanted) // BLOCK for tokens in kept.values()), default=0)
-    best = [key for key, tokens in kept.items() if most and shared(tokens, wanted) // BLOCK == most]
+    most = max((whole_blocks(shared(tokens, wanted)) for tokens in kept.values()), default=0)
+    best = [key for key, tokens in kept.items() if most and whole_blocks(shared(tokens, wanted)) == most]
     assert set(nominees) <= set(best)
     assert len(nominees) == min(len(best), CANDIDATES)
 

@@ -326,6 +326,42 @@ def test_a_follow_up_turn_reuses_the_conversation_even_after_it_was_parked():
     assert device.blobs
 
 
+@pytest.mark.parametrize("length", [4, 8, 15, 16, 17])
+def test_a_short_list_that_goes_on_is_not_computed_again(length):
+    subject, pool = scheduler()
+    device, sequences = Device(SHAPE), {0: sequence(0, list(range(length)), max_tokens=1)}
+    subject.add(sequences[0])
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+    for number, tokens, cached in (
+        (1, [*range(length), 7, 7, 7], length),
+        (2, [*range(length), 7, 7, 7], length + 2),
+        (3, list(range(length)), length - 1 if length > 4 else 0),
+    ):
+        one = sequences[number] = sequence(number, tokens, max_tokens=1)
+        subject.add(one)
+        run_until(subject, pool, device, sequences, lambda: not sequences)
+        assert one.cached_tokens == cached
+    assert not device.blobs
+
+
+def test_the_first_words_that_all_prompts_share_are_computed_and_not_carried_from_a_stranger():
+    subject, pool = scheduler()
+    device, moves = Device(SHAPE), []
+    sequences = {n: sequence(n, [*range(10), *[50 + n] * 40], max_tokens=2) for n in range(8)}
+    for one in list(sequences.values()):
+        subject.add(one)
+    while sequences:
+        step = drive(subject, pool, device, sequences, 0.0)
+        assert step is not None
+        moves += step.moves
+    assert not [move for move in moves if isinstance(move, Copy | Load | Share)]
+    for number in range(60):  # short ones are dropped, not parked, when their slots are needed
+        sequences[number] = sequence(number, [900 + number] * 5, max_tokens=1)
+        subject.add(sequences[number])
+        run_until(subject, pool, device, sequences, lambda: not sequences)
+    assert all(len(tokens) >= BLOCK for tokens in device.blobs.values())
+
+
 def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_finishes():
     shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=160)
     subject, pool = scheduler(shape, parallel=1)

@@ -3,11 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ganglion.scheduler.exactness import BY_TILES
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.places import LaneShape
 from ganglion.scheduler.pool import KvPool, PoolShape
-from ganglion.scheduler.scheduler import Scheduler
-from ganglion.scheduler.sequence import SMALLEST_EXACT, Sequence
+from ganglion.scheduler.scheduler import Chunk, Scheduler
+from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import clipped, end_of, first_from, merged, shifted
 
 LENGTH = 400
@@ -41,16 +42,19 @@ def test_spans_are_the_sets_they_stand_for(
 @given(
     prompts=st.lists(st.tuples(st.integers(1, LENGTH), st.integers(0, 2), ranges), min_size=1, max_size=6),
     is_deterministic=st.booleans(),
+    can_move=st.booleans(),
     speed_s=st.sampled_from([0.0001, 0.004, 0.05]),
     aborted=st.integers(0, 6),
 )
 def test_every_wanted_position_runs_once_in_an_exact_batch(
     prompts: list[tuple[int, int, list[tuple[int, int | None]]]],
     is_deterministic: bool,
+    can_move: bool,
     speed_s: float,
     aborted: int,
 ) -> None:
-    shape = PoolShape((LaneShape(2, 96, False), LaneShape(4, 512, True)), parked_tokens=300)
+    lanes = (LaneShape(2, 96, False), LaneShape(1, 256, False, is_exact=True), LaneShape(4, 512, True))
+    shape = PoolShape(lanes, parked_tokens=300, can_move=can_move)
     scheduler = Scheduler(
         KvPool(shape),
         Pace(0.5, 256),
@@ -90,8 +94,9 @@ def test_every_wanted_position_runs_once_in_an_exact_batch(
             seen[chunk.sequence] += [place for span in chunk.wanted for place in range(*span)]
             if chunk.wanted and not is_deterministic:
                 assert len(step.chunks) == 1
-                whole = chunk.count == len(sequences[chunk.sequence].tokens)
-                assert whole or chunk.count >= SMALLEST_EXACT
+                if len(sequences[chunk.sequence].tokens) <= 256:
+                    assert not lanes[step.lane].is_shared
+                assert has_fixed_ends(chunk, len(sequences[chunk.sequence].tokens))
         ended = [
             chunk
             for chunk in step.chunks
@@ -105,3 +110,11 @@ def test_every_wanted_position_runs_once_in_an_exact_batch(
     for number, sequence in sequences.items():
         expected = [place for span in sequence.wanted for place in range(*span)]
         assert seen[number] == expected or number == aborted
+
+
+def has_fixed_ends(chunk: Chunk, length: int) -> bool:
+    """Whether a batch begins and ends where it always does, or where its rows of logits were too many."""
+    rows = BY_TILES.rows
+    ends = {0, *range(rows, length - BY_TILES.least + 1, rows), length}
+    is_cut_by_rows = chunk.count >= MOST_ROWS or chunk.start % rows >= MOST_ROWS
+    return is_cut_by_rows or {chunk.start, chunk.start + chunk.count} <= ends

@@ -3,11 +3,20 @@
 Law: an entry's `tokens` are what its place or blob holds; keys are given once and never again.
 """
 
+from collections.abc import Callable
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass
 
 from ganglion.scheduler.places import BlobId, Place
-from ganglion.scheduler.prefix import BLOCK, Digests, PrefixIndex, common_length, digests
+from ganglion.scheduler.prefix import (
+    BLOCK,
+    LEAST,
+    Digests,
+    PrefixIndex,
+    common_length,
+    digests,
+    whole_blocks,
+)
 
 SequenceId = int
 
@@ -56,24 +65,30 @@ class Catalogue:
         """Let an entry be found by all its whole blocks; `chain`, if given, begins with their digests."""
         if chain is None:
             chain = digests(entry.salt, entry.tokens, self._index.chain(entry.key))
-        self._index.put(entry.key, chain[: len(entry.tokens) // BLOCK])
+        self._index.put(entry.key, chain[: whole_blocks(len(entry.tokens))])
 
     def cut(self, entry: Entry, length: int) -> None:
         """The entry holds its first `length` tokens only."""
         del entry.tokens[length:]
-        self._index.cut(entry.key, length // BLOCK)
+        self._index.cut(entry.key, whole_blocks(length))
 
     def match(
-        self, salt: str, tokens: Tokens[int], chain: Digests, limit: int, *, without_lane: int | None = None
+        self,
+        salt: str,
+        tokens: Tokens[int],
+        chain: Digests,
+        limit: int,
+        *,
+        is_usable: Callable[[Entry], bool] | None = None,
     ) -> tuple[Entry, int] | None:
         """The entry to reuse and how much of it, which is `limit` at most: the rest is run for its logits."""
         best: tuple[Entry, int] | None = None
         for key in self._index.nominate(chain):
             entry = self._entries[key]
-            if without_lane is not None and entry.place is not None and entry.place.lane == without_lane:
+            if is_usable is not None and not is_usable(entry):
                 continue
             length = min(common_length(tokens, entry.tokens), limit)
-            if entry.salt != salt or length < BLOCK:
+            if entry.salt != salt or not _is_worth_reusing(entry, length):
                 continue
             if not self._can_trim and (length != len(entry.tokens) or entry.owner is not None):
                 continue
@@ -103,6 +118,19 @@ class Catalogue:
     def oldest_parked(self) -> Entry:
         """Of the entries in blobs the one that was not used for longest."""
         return min((entry for entry in self._entries.values() if entry.blob is not None), key=used)
+
+
+def _is_worth_reusing(entry: Entry, length: int) -> bool:
+    """Whether so many tokens of an entry are sooner reused than computed.
+
+    Fewer than a block are only where they lie already: taken over with their slot, they cost nothing, while
+    a copy of them passes through a state of all that the entry holds. Else every chat would copy the first
+    words of its template from a stranger's.
+    """
+    if length >= BLOCK:
+        return True
+    is_taken_over = entry.owner is None and entry.place is not None and 2 * length >= len(entry.tokens)
+    return length >= LEAST and is_taken_over
 
 
 def used(entry: Entry) -> int:

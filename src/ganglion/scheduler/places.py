@@ -2,7 +2,8 @@
 
 A lane is one native context. A *private* lane gives each slot its own cells, which decodes fastest; the
 *shared* lane is one field of cells in which slots share a common prefix for nothing, and holds what is too
-long for a private slot. Copies through memory cost about a microsecond a token, prefill three thousand.
+long for a private slot. An *exact* lane is a private one that only prompts use whose numbers are wanted.
+Copies through memory cost about a microsecond a token, prefill three thousand.
 """
 
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ class LaneShape:
     slots: int
     cells: int
     is_shared: bool
+    is_exact: bool = False
+    """Private, and kept for prompts whose numbers are wanted and that fit no other private slot."""
 
     @property
     def total_cells(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ganglion.scheduler.catalogue import Catalogue, Entry, SequenceId, used
 from ganglion.scheduler.cells import SharedCells
 from ganglion.scheduler.places import BlobId, Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
-from ganglion.scheduler.prefix import BLOCK, Digests
+from ganglion.scheduler.prefix import BLOCK, LEAST, Digests
 
 SHARE_FROM = 256
 """A prefix in the shared lane that is at least this long is worth reading once for all who share it."""
@@ -28,6 +28,8 @@ class PoolShape:
     run_tokens: int = 0
     """How many tokens are computed while one piece of cells is read: what lies in many pieces is not worth
     parking. Nothing in main memory; each piece is a copy of its own for every layer of a GPU."""
+    can_move: bool = True
+    """Whether KV can be carried from one lane to another."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class KvPool:
     @property
     def total_cells(self) -> int:
         """How many tokens all lanes can hold."""
-        return sum(lane.shape.total_cells for lane in self._lanes)
+        return sum(lane.shape.total_cells for lane in self._lanes if not lane.shape.is_exact)
 
     @property
     def used_cells(self) -> int:
@@ -75,7 +77,7 @@ class KvPool:
         private = sum(
             len(entry.tokens)
             for lane in self._lanes
-            if not lane.shape.is_shared
+            if not lane.shape.is_shared and not lane.shape.is_exact
             for entry in lane.slots
             if entry is not None
         )
@@ -145,20 +147,28 @@ class KvPool:
         room: int,
         *,
         limit: int,
+        exact_grain: int | None = None,
     ) -> int | None:
         """Give a sequence a place with room for `room` tokens; returns how many of its tokens it reuses.
 
-        That is `limit` at most: the rest is run for its logits.
+        That is `limit` at most: the rest is run for its logits. With an `exact_grain` it is a multiple of it,
+        and the place is private if any private slot is large enough, since cells of others move bits.
         None means that nothing can be evicted to make room, and changes nothing.
         """
         assert sequence not in self._owned
-        locked = self.shared_lane if self._is_shared_locked else None
-        match = self._catalogue.match(salt, tokens, chain, limit, without_lane=locked)
+        is_private = exact_grain is not None and self._fits_private(room, is_exact=True)
+
+        def is_usable(entry: Entry) -> bool:
+            return self._is_usable(entry, is_private=is_private)
+
+        match = self._catalogue.match(salt, tokens, chain, limit, is_usable=is_usable)
         entry = None
+        if match is not None and exact_grain is not None:
+            match = self._at_grain(*match, exact_grain)
         if match is not None:
-            entry = self._reuse(*match, room)
+            entry = self._reuse(*match, room, is_private=is_private)
         if entry is None:
-            place = self._find_place(room, None, 0)
+            place = self._find_place(room, None, 0, is_private=is_private)
             if place is None:
                 return None
             entry = self._new_entry(salt, [], place)
@@ -200,7 +210,7 @@ class KvPool:
         self._promised.pop(sequence, None)
         entry.owner = None
         self._catalogue.touch(entry)
-        if not is_sound or len(entry.tokens) < BLOCK:
+        if not is_sound or len(entry.tokens) < LEAST:
             self._forget(entry)
             return
         self._catalogue.index(entry)
@@ -256,10 +266,10 @@ class KvPool:
         """Whether a sequence waits for the shared lane: it must live there, or much of it is there."""
         if not self._is_shared_locked:
             return False
-        if room > max(lane.shape.cells for lane in self._lanes[:-1]):
+        if not self._fits_private(room):
             return True
         best = self._catalogue.match(salt, tokens, chain, limit)
-        other = self._catalogue.match(salt, tokens, chain, limit, without_lane=self.shared_lane)
+        other = self._catalogue.match(salt, tokens, chain, limit, is_usable=self._is_outside)
         return best is not None and best[1] >= (other[1] if other is not None else 0) + SHARE_FROM
 
     def is_stuck(self, sequence: SequenceId, count: int) -> bool:
@@ -271,24 +281,34 @@ class KvPool:
             return False
         return not any(
             need <= lane.shape.cells and any(each is None or each.owner is None for each in lane.slots)
-            for lane in self._lanes[entry.place.lane + 1 : -1]
+            for number, lane in self._private_lanes()
+            if number > entry.place.lane
         )
 
     # Matching
 
-    def _reuse(self, source: Entry, length: int, room: int) -> Entry | None:
+    def _at_grain(self, source: Entry, length: int, grain: int) -> tuple[Entry, int] | None:
+        """What of a match ends at a multiple of the grain."""
+        whole = length - length % grain
+        is_possible = whole > 0 and (self._shape.can_trim or whole == len(source.tokens))
+        return (source, whole) if is_possible else None
+
+    def _reuse(self, source: Entry, length: int, room: int, *, is_private: bool) -> Entry | None:
         """An entry that holds the first `length` tokens of the source: itself, when idle, or a copy."""
-        if self._can_adopt(source, length, room):
+        is_in_place = self._may_live(source.place, is_private=is_private)
+        if is_in_place and self._can_adopt(source, length, room):
             self._trim(source, length)
             return source
-        place = self._find_place(room, source, length)
+        if length < BLOCK:
+            return None
+        place = self._find_place(room, source, length, is_private=is_private)
         if place is not None and not self._can_carry(source, place):
             return None
         if place is not None:
             entry = self._new_entry(source.salt, source.tokens[:length], place)
             self._fill(entry, source, length)
             return entry
-        if source.owner is None and self._fits(source, room):
+        if is_in_place and source.owner is None and self._fits(source, room):
             self._trim(source, length)
             return source
         return None
@@ -312,6 +332,35 @@ class KvPool:
         """An idle entry is taken over when most of it is wanted; else its tail is kept for its next turn."""
         return entry.owner is None and 2 * length >= len(entry.tokens) and self._fits(entry, room)
 
+    def _is_usable(self, entry: Entry, *, is_private: bool) -> bool:
+        """Whether an entry can be continued by a sequence that will live here, or be carried to it."""
+        if self._is_shared_locked and not self._is_outside(entry):
+            return False
+        if self._shape.can_move:
+            return True
+        return self._is_exact(entry.place) == is_private
+
+    def _is_outside(self, entry: Entry) -> bool:
+        """Whether an entry can be had without touching the shared lane."""
+        return entry.place is None or entry.place.lane != self.shared_lane
+
+    def _is_exact(self, place: Place | None) -> bool:
+        return place is not None and self._lanes[place.lane].shape.is_exact
+
+    def _may_live(self, place: Place | None, *, is_private: bool) -> bool:
+        """Whether a sequence that must, or need not, be private may go on where its source lies."""
+        if place is None or place.lane == self.shared_lane:
+            return not is_private
+        return is_private or not self._is_exact(place)
+
+    def _private_lanes(self, *, is_exact: bool = False) -> list[tuple[int, _Lane]]:
+        """The lanes of private slots and their numbers, smallest slots first."""
+        lanes = enumerate(self._lanes[:-1])
+        return [(number, lane) for number, lane in lanes if is_exact or not lane.shape.is_exact]
+
+    def _fits_private(self, room: int, *, is_exact: bool = False) -> bool:
+        return any(room <= lane.shape.cells for _, lane in self._private_lanes(is_exact=is_exact))
+
     def _fits(self, entry: Entry, room: int) -> bool:
         if entry.place is None:
             return False
@@ -326,11 +375,14 @@ class KvPool:
     def _shared(self) -> _Lane:
         return self._lanes[-1]
 
-    def _find_place(self, room: int, source: Entry | None, length: int) -> Place | None:
+    def _find_place(
+        self, room: int, source: Entry | None, length: int, *, is_private: bool = False
+    ) -> Place | None:
         """A slot for `room` tokens: beside its source when they share much, else the smallest that fits."""
         last = self.shared_lane
         if (
-            source is not None
+            not is_private
+            and source is not None
             and source.place is not None
             and source.place.lane == last
             and length >= SHARE_FROM
@@ -338,12 +390,12 @@ class KvPool:
             place = self._shared_place(room - length, keep=source)
             if place is not None:
                 return place
-        for number, lane in enumerate(self._lanes[:last]):
+        for number, lane in self._private_lanes(is_exact=is_private):
             if room <= lane.shape.cells:
                 place = self._private_place(number, keep=source)
                 if place is not None:
                     return place
-        return self._shared_place(room, keep=source)
+        return None if is_private else self._shared_place(room, keep=source)
 
     def _private_place(self, number: int, keep: Entry | None) -> Place | None:
         slots = self._lanes[number].slots
@@ -475,6 +527,8 @@ class KvPool:
         self._parked_tokens += len(entry.tokens)
 
     def _is_worth_parking(self, entry: Entry, place: Place) -> bool:
+        if len(entry.tokens) < BLOCK or (not self._shape.can_move and self._is_exact(place)):
+            return False
         is_shared = place.lane == self.shared_lane
         cost_tokens = self._shape.run_tokens * self._shared.cells.runs(place.slot) if is_shared else 0
         return cost_tokens <= len(entry.tokens) <= self._shape.parked_tokens

@@ -3,12 +3,19 @@
 Token lists are indexed by blocks: the digest of a block covers everything before it and the salt, so one
 dictionary finds every list that shares the first n blocks. A digest only nominates: the tokens themselves
 are compared before anything is reused, so a collision costs a miss and never a wrong answer.
+
+The first block is cut finer, at `STARTS`, so that short lists are found too.
 """
 
 from collections.abc import Sequence as Tokens
 from itertools import islice
 
 BLOCK = 16
+"""A shared prefix of so many tokens is worth carrying from where it lies to where it is needed."""
+STARTS = (4, 8)
+"""Where the first block is cut. Who begins with fewer tokens than that is computed again for less than it
+costs to remember them."""
+LEAST = STARTS[0]
 CANDIDATES = 8
 """Lists compared token by token per look-up; they share all whole blocks, so more would gain little."""
 
@@ -19,10 +26,26 @@ def digests(salt: str, tokens: Tokens[int], known: Digests = ()) -> Digests:
     """The digest of each complete block, continuing from those already known."""
     chain = list(known)
     previous = chain[-1] if chain else hash(salt)
-    for start in range(len(chain) * BLOCK, len(tokens) - BLOCK + 1, BLOCK):
-        previous = hash((previous, *tokens[start : start + BLOCK]))
+    start = covered(len(chain))
+    while (end := covered(len(chain) + 1)) <= len(tokens):
+        previous = hash((previous, *tokens[start:end]))
         chain.append(previous)
+        start = end
     return tuple(chain)
+
+
+def covered(blocks: int) -> int:
+    """How many tokens the first blocks have together."""
+    if blocks <= len(STARTS):
+        return STARTS[blocks - 1] if blocks else 0
+    return (blocks - len(STARTS)) * BLOCK
+
+
+def whole_blocks(length: int) -> int:
+    """How many blocks are complete in so many tokens."""
+    if length < BLOCK:
+        return sum(start <= length for start in STARTS)
+    return len(STARTS) + length // BLOCK
 
 
 def common_blocks(left: Digests, right: Digests) -> int:

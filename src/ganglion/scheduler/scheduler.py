@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from ganglion.scheduler.catalogue import SequenceId
+from ganglion.scheduler.exactness import BY_TILES, Cut
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.places import Move
 from ganglion.scheduler.pool import KvPool
-from ganglion.scheduler.prefix import BLOCK, common_blocks
-from ganglion.scheduler.sequence import SMALLEST_EXACT, Sequence
+from ganglion.scheduler.prefix import BLOCK, common_blocks, covered
+from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import Spans, clipped, end_of
 
 AGE_S = 10.0
@@ -84,8 +85,10 @@ class Scheduler:
         parallel: int,
         is_deterministic: bool = False,
         most_rows: int | None = None,
+        exact_cut: Cut = BY_TILES,
     ) -> None:
         """`most_rows` bounds the wanted positions of one step, since each costs a row of logits."""
+        self._exact_cut = exact_cut
         self._most_rows = pace.largest_chunk if most_rows is None else most_rows
         self._pool = pool
         self._pace = pace
@@ -294,10 +297,10 @@ class Scheduler:
         """
         first = pending[0]
         group = self._group(first)
+        if first.is_scored:
+            return [(first, self._exact(first))], group
         is_whole = self._cost(first) <= budget
         most = self._pace.largest_chunk if is_whole else self._pace.chunk(budget, self._pool.held(first.id))
-        if first.is_scored:
-            return [(first, self._exact(first, min(self._missing(first), most)))], group
         plan = [(first, min(self._missing(first), most))]
         room = self._pace.largest_chunk - plan[0][1]
         budget -= self._cost(first)
@@ -329,13 +332,10 @@ class Scheduler:
         end = end_of(sequence.wanted, max(start, sequence.read_tokens), self._most_rows)
         return count if end is None else min(count, end - start)
 
-    def _exact(self, sequence: Sequence, count: int) -> int:
-        """The same, and neither it nor what it leaves is too small to be scored exactly."""
-        missing = self._missing(sequence)
-        if missing < 2 * SMALLEST_EXACT:
-            return self._within_rows(sequence, missing)
-        most = self._within_rows(sequence, max(count, SMALLEST_EXACT))
-        return missing if most >= missing else min(most, missing - SMALLEST_EXACT)
+    def _exact(self, sequence: Sequence) -> int:
+        """How much of a prompt that is scored the next step holds, whatever the clock and the others say."""
+        count = self._exact_cut.count(self._pool.held(sequence.id), self._missing(sequence))
+        return self._within_rows(sequence, count)
 
     def _chunk(self, sequence: Sequence, count: int) -> Chunk:
         """The next tokens of a sequence, and what of them is wanted and was not read in an earlier life."""
@@ -418,17 +418,31 @@ class Scheduler:
     def _attach(self, sequence: Sequence) -> int | None:
         room = self._room(sequence)
         return self._pool.attach(
-            sequence.id, sequence.salt, sequence.tokens, sequence.chain, room, limit=sequence.reusable
+            sequence.id,
+            sequence.salt,
+            sequence.tokens,
+            sequence.chain,
+            room,
+            limit=self._reusable(sequence),
+            exact_grain=self._exact_cut.rows if sequence.is_scored else None,
         )
 
     def _room(self, sequence: Sequence) -> int:
         remaining = sequence.max_tokens - sequence.generated_tokens
-        return min(len(sequence.tokens) + min(remaining, GROWTH), self._context)
+        # One that is scored stays where it began: not every model's KV can be moved out of there.
+        growth = remaining if sequence.is_scored else min(remaining, GROWTH)
+        return min(len(sequence.tokens) + growth, self._context)
+
+    def _reusable(self, sequence: Sequence) -> int:
+        """How many leading tokens cached KV may stand for."""
+        if not sequence.is_scored:
+            return sequence.reusable
+        return self._exact_cut.reusable(sequence.reusable, len(sequence.tokens))
 
     def _waits_for_lane(self, sequence: Sequence) -> bool:
         room = self._room(sequence)
         return self._pool.needs_locked_lane(
-            sequence.salt, sequence.tokens, sequence.chain, room, sequence.reusable
+            sequence.salt, sequence.tokens, sequence.chain, room, self._reusable(sequence)
         )
 
     def _waits_for_prefix(self, sequence: Sequence) -> bool:
@@ -436,14 +450,15 @@ class Scheduler:
         if not sequence.chain:
             return False
         known: int | None = None
+        reusable = self._reusable(sequence)
         for other in self._running.values():
             if other.salt != sequence.salt or not other.chain or other.chain[0] != sequence.chain[0]:
                 continue
-            common = min(common_blocks(sequence.chain, other.chain) * BLOCK, sequence.reusable)
+            common = min(covered(common_blocks(sequence.chain, other.chain)), reusable)
             if common <= self._pool.held(other.id):
                 continue
             if known is None:
-                known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, sequence.reusable)
+                known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, reusable)
             if common >= known + WORTH_WAITING:
                 return True
         return False

@@ -6,11 +6,6 @@ from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.prefix import Digests, digests
 from ganglion.scheduler.spans import Spans, first_from
 
-SMALLEST_EXACT = 64
-"""Attention over fewer rows than this is computed by another kernel, whose logprobs differ by hundredths.
-Where they are wanted, a batch therefore holds one prompt alone, and of it so many tokens or all there are:
-scores then depend on the prompt and not on what was cached, on neighbours or on the clock."""
-
 
 @dataclass(slots=True, eq=False)
 class Sequence:
@@ -77,7 +72,7 @@ class Sequence:
             most = min(most, residual)
         first = first_from(self.wanted, self.read_tokens)
         if first is not None:
-            most = min(most, first, len(self.tokens) - SMALLEST_EXACT)
+            most = min(most, first)
         return max(most, 0)
 
     @property
