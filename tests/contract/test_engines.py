@@ -386,6 +386,18 @@ async def test_the_token_that_ends_is_told_and_counted(subject: Subject) -> None
     assert (ended(events).reason, ended(events).usage.completion_tokens) == ("stop", 3)
 
 
+async def test_a_stop_text_ends_a_continuation_whose_tokens_are_all_told(subject: Subject) -> None:
+    tokens = await subject.tokens()
+    free = told(await subject.go_on(tokens))
+    said = b"".join(token.piece for token in free[2:4]).decode()
+    events = await subject.go_on(tokens, stop=Stop(strings=("never said", said[1:-1])))
+    stopped = told(events)
+    assert [token.id for token in stopped] == [token.id for token in free[: len(stopped)]]
+    assert 0 < len(stopped) <= 4
+    assert (ended(events).reason, ended(events).stop_sequence) == ("stop", said[1:-1])
+    assert ended(events).usage.completion_tokens == len(stopped)
+
+
 async def test_reading_alone_generates_nothing_and_is_remembered(subject: Subject) -> None:
     tokens = await subject.tokens("Remembered once. " + STORY)
     first = await subject.go_on(tokens, max_tokens=0)

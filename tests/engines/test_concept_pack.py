@@ -30,7 +30,7 @@ MUTANTS = 300
 def concept(name: str, seed: int = 1, layers: tuple[int, ...] = (0, 3, 7)) -> TrainedConcept:
     chance = np.random.default_rng(seed)
     positive, negative = chance.normal(size=(2, 12, len(layers), 16)).astype(np.float32)
-    return train(name, positive + 1, negative, layers, block_count=12, is_auto=False, digest="d")
+    return train(name, positive + 1, negative, layers, block_count=12, choice="named", digest="d")
 
 
 @pytest.fixture
@@ -85,8 +85,18 @@ def test_packs_bind_side_by_side_on_the_same_layers(pack: ConceptPack) -> None:
     assert [each.shape for each in book.vectors] == [(3, 16)] * 3
     with pytest.raises(LoadFailed, match="name the concept"):
         bind([pack, pack])
-    with pytest.raises(LoadFailed, match="different layers"):
-        bind([pack, pack_of("thin", MODEL, concept("thin", 4, (3,)))])
+    thin = pack_of("thin", MODEL, concept("thin", 4, (3,)))
+    with pytest.raises(LoadFailed, match="different layers") as refused:
+        bind([pack, thin])
+    command = "ganglion concepts train thin --concept thin --positive FILE --negative FILE --layers 0,3,7"
+    assert command in (refused.value.hint or "")
+    with pytest.raises(LoadFailed) as refused:
+        bind([thin, pack])
+    words = "--positive FILE --negative FILE"
+    assert (refused.value.hint or "").endswith(
+        f"ganglion concepts train pair-again --concept up {words} --layers 3; "
+        f"ganglion concepts train pair-again --concept right {words} --add"
+    )
 
 
 def test_the_digest_of_examples_does_not_depend_on_their_order() -> None:

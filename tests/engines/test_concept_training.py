@@ -152,14 +152,31 @@ def test_cosines_of_concepts_by_layer() -> None:
 
 def test_automatic_layers_leave_the_shallow_ones_out_and_named_ones_are_kept() -> None:
     positive, negative = (np.repeat(each[:, None], 15, axis=1) for each in clouds(3.0, hidden=4))
-    made = train("up", positive, negative, range(15), block_count=16, is_auto=True)
+    made = train("up", positive, negative, range(15), block_count=16, choice="best")
     assert made.chosen == (4, 6, 8, 10)
     assert len(made.judged) == 15
-    named = train("up", positive[:, :2], negative[:, :2], (0, 9), block_count=16, is_auto=False)
+    named = train("up", positive[:, :2], negative[:, :2], (0, 9), block_count=16, choice="named")
     assert named.chosen == (0, 9)
+
+
+@pytest.mark.parametrize(
+    ("block_count", "layers"), [(30, (10, 15, 20, 25)), (16, (5, 8, 10, 13)), (4, (1, 2)), (2, (0,))]
+)
+def test_by_default_every_concept_of_a_model_is_read_after_the_same_layers(
+    block_count: int, layers: tuple[int, ...]
+) -> None:
+    for distance in (0.5, 3.0):
+        positive, negative = (
+            np.repeat(each[:, None], block_count - 1, axis=1) for each in clouds(distance, hidden=4)
+        )
+        positive[:, 0] += 5
+        readable = range(block_count - 1)
+        assert train("up", positive, negative, readable, block_count=block_count, choice="common").chosen == (
+            layers
+        )
 
 
 def test_too_few_examples_are_refused() -> None:
     few = np.ones((FEWEST_EXAMPLES - 1, 1, 4), np.float32)
     with pytest.raises(InvalidValue, match="8 examples"):
-        train("few", few, few, (3,), block_count=8, is_auto=False)
+        train("few", few, few, (3,), block_count=8, choice="named")

@@ -23,6 +23,7 @@ from ganglion.core.grammar import Grammar
 from ganglion.core.request import ChatPrompt, Message, Request, Stop, TokenPrompt, TokenRequest
 from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.engines.echo_script import Script
+from ganglion.engines.echo_words import REMEMBERED_BYTES, Words
 
 
 def ask(text: str = "one two three four", **changes: object) -> Request:
@@ -215,3 +216,13 @@ async def test_tokens_go_in_and_come_out() -> None:
     assert isinstance(events[-1], Finished)
     assert events[-1].reason == "length"
     assert spoken.text("text") == "to be or <7>"
+
+
+def test_words_that_clients_invent_are_forgotten_before_they_fill_the_memory() -> None:
+    words = Words()
+    first = words.id_of("first")
+    for number in range(300):
+        words.id_of(f"{number}" + "x" * 10_000)
+        assert words.text_of((words.id_of("often"),)) == "often"
+    assert words.text_of((first,)) == f" <{first}>"
+    assert sum(map(len, words._words_by_id.values())) <= REMEMBERED_BYTES

@@ -165,8 +165,11 @@ async def test_images_are_no_words_and_hold_their_places() -> None:
 async def test_tokens_are_told_alone_without_text_the_one_that_ends_included() -> None:
     async with opened() as engine:
         tokens = await tokens_of(engine, "a b c d")
-        stop = Stop(strings=("b",), token_ids=(tokens[2],))
+        stop = Stop(token_ids=(tokens[2],))
         events = await told(engine, asked(tokens, 9, in_tokens=True, stop=stop))
+        by_text = await told(engine, asked(tokens, 9, in_tokens=True, stop=Stop(strings=("b c", "d"))))
+    assert [token.id for token in said(by_text)] == list(tokens[:3])
+    assert isinstance(by_text[-1], Finished) and by_text[-1].stop_sequence == "b c"
     assert [token.id for token in said(events)] == list(tokens[:3])
     pieces = [piece for event in events if isinstance(event, Pieces) for piece in event.pieces]
     assert [(piece.text, len(piece.tokens)) for piece in pieces] == [("", 1)] * 3

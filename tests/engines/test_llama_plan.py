@@ -12,10 +12,12 @@ from ganglion.engines.llama.plan import (
     CELL_STEP,
     DEFAULT_CONTEXT,
     DEFAULT_EXTRA,
+    EXACT_TOKENS,
     MAX_SLOTS,
     PRIVATE_SLOTS,
     EnginePlan,
     plan,
+    plan_second,
 )
 from ganglion.engines.llama.settings import LlamaSettings
 
@@ -42,7 +44,7 @@ def test_nothing_asked_gives_a_bounded_context_private_slots_beside_it_and_all_c
     found = planned()
     assert found.context == DEFAULT_CONTEXT
     assert found.kv_tokens == DEFAULT_CONTEXT + DEFAULT_EXTRA
-    assert [lane.cells for lane in found.lanes[:-1]] == list(PRIVATE_SLOTS)
+    assert [lane.cells for lane in found.lanes[:-1]] == [*PRIVATE_SLOTS, EXACT_TOKENS]
     assert found.threads == 4
 
 
@@ -79,9 +81,10 @@ def test_deterministic_lanes_give_every_sequence_a_whole_context_of_its_own(cont
 
 @pytest.mark.parametrize(("context", "kv_tokens"), [(512, 512), (512, 1024), (700, 5000), (4096, 4096)])
 def test_a_pool_too_small_to_divide_is_shared_by_all(context, kv_tokens):
-    (lane,) = planned(context=context, kv_tokens=kv_tokens, parallel=8).lanes
+    exact, lane = planned(context=context, kv_tokens=kv_tokens, parallel=8).lanes
     assert (lane.is_shared, lane.slots) == (True, 16), "as many idle ones beside those that run"
     assert 0 <= lane.cells - kv_tokens < CELL_STEP
+    assert (exact.is_exact, exact.is_shared) == (True, False), "but prompts that are scored"
 
 
 def test_a_pool_smaller_than_the_context_is_an_error_that_says_what_to_raise():
@@ -156,3 +159,27 @@ def test_a_model_that_only_just_fits_is_not_held_twice_while_it_is_loaded():
     required = planned(RECASTABLE).required_bytes
     assert not planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes - 1).is_recast
     assert planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes).is_recast
+
+
+def test_a_second_worker_computes_as_the_first_and_shares_what_is_mapped():
+    asked = LlamaSettings("m", kv_folder="/somewhere")
+    first = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE)
+    second = plan_second(asked, FACTS, first, cores=4, free_bytes=first.required_bytes - FACTS.size_bytes)
+    alike = ("path", "context", "threads", "kv_type", "is_deterministic", "is_recast")
+    assert [getattr(second, name) for name in alike] == [getattr(first, name) for name in alike]
+    assert [lane.cells for lane in second.lanes[:-1]] == [lane.cells for lane in first.lanes[:-1]]
+    assert second.kv_tokens < first.kv_tokens
+    assert second.required_bytes < first.required_bytes - FACTS.size_bytes
+    assert (second.parallel, second.kv_folder) == (1, None)
+
+
+def test_a_second_worker_that_has_no_room_is_refused():
+    asked = LlamaSettings("m")
+    first = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE)
+    with pytest.raises(InsufficientMemory):
+        plan_second(asked, FACTS, first, cores=4, free_bytes=100 * 2**20)
+    recast = replace(first, is_recast=True)
+    needed = plan_second(asked, FACTS, recast, cores=4, free_bytes=GIBIBYTE).required_bytes
+    assert needed > FACTS.size_bytes, "recast weights are each worker's own"
+    with pytest.raises(InsufficientMemory):
+        plan_second(asked, FACTS, replace(first, gpu_layers=9), cores=4, free_bytes=GIBIBYTE)

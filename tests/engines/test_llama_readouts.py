@@ -254,6 +254,19 @@ async def test_a_stop_token_is_told_with_its_readout_where_tokens_are_read(engin
     assert told.finished.usage.completion_tokens == first + 1
 
 
+async def test_the_tokens_of_a_stop_text_are_told_once_with_their_readouts(engine: LlamaEngine) -> None:
+    tokens = await prompt_of(engine, TEXT, 17)
+    request = asked(tokens, (17, None), max_tokens=6)
+    free = await run(engine, request)
+    text = b"".join(token.piece for token in free.generated[2:4]).decode()
+    stopped = await run(engine, replace(request, stop=Stop(strings=(text,), ignore_eos=True)))
+    assert [token.id for token in stopped.generated] == [
+        token.id for token in free.generated[: len(stopped.generated)]
+    ]
+    assert len(stopped.generated) <= 4 and all(token.readout for token in stopped.generated)
+    assert stopped.finished.stop_sequence == text
+
+
 async def test_text_carries_the_readouts_of_its_tokens_however_it_is_held_back(engine: LlamaEngine) -> None:
     request = Request(
         "text",

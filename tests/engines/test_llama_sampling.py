@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ganglion.core.request import ResolvedSampling
+from ganglion.core.samplers import Samplers
+from ganglion.engines.llama.dry import MAX_MATCH, MAX_WINDOW, DryPenalty
 from ganglion.engines.llama.library import open_library
 from ganglion.engines.llama.native_context import NativeContext
 from ganglion.engines.llama.native_model import NativeModel, load_model
-from ganglion.engines.llama.sampling import NotANumber, Sampler, logprobs
+from ganglion.engines.llama.sampling import NotANumber, NothingLeft, Sampler, logprobs
 from ganglion.registry.embedded import SMOLLM2, find
 
 ROWS = arrays(np.float32, st.integers(8, 200), elements=st.floats(-60, 60, width=32))
@@ -25,6 +27,13 @@ class Words:
     """What a greedy sampler asks of a model."""
 
     end_tokens = (END,)
+    vocabulary_size = 4
+
+    def piece(self, token: int) -> bytes:
+        return PIECES[token]
+
+
+PIECES = [b"a", b"b", b"\n", b""]
 
 
 def greedy(prompt: list[int] | None = None, *, ignore_eos: bool = False, **fields: object) -> Sampler:
@@ -99,6 +108,71 @@ def test_repetition_remembers_what_was_said():
     assert choose(sampler, 1.0, 0.5, 0.0, 0.0)[0] == 1
 
 
+def test_a_window_forgets_what_falls_out_of_it():
+    sampler = greedy([1, 0], repetition_penalty=2.0, samplers=Samplers(repeat_last_n=2))
+    assert choose(sampler, 1.0, 0.9, 0.8, 0.0)[1] == pytest.approx([0.5, 0.45, 0.8, 0.0])  # says 2
+    assert choose(sampler, 1.0, 0.9, 0.8, 0.0)[1] == pytest.approx([0.5, 0.9, 0.4, 0.0])  # says 1
+    assert choose(sampler, 1.0, 0.9, 0.8, 0.0)[1] == pytest.approx([1.0, 0.45, 0.4, 0.0])
+    counted = greedy([0], frequency_penalty=0.25, samplers=Samplers(repeat_last_n=1))
+    assert [choose(counted, 1.0, 0.0, 0.0, 0.0)[1][0] for _ in range(3)] == [1.0, 0.75, 0.75]
+
+
+def test_no_window_is_no_penalty():
+    sampler = greedy([0], repetition_penalty=2.0, presence_penalty=2.0, samplers=Samplers(repeat_last_n=0))
+    assert [choose(sampler, 1.0, 0.5, 0.0, 0.0) for _ in range(2)] == [(0, [1.0, 0.5, 0.0, 0.0])] * 2
+
+
+def test_only_allowed_tokens_are_chosen():
+    assert choose(greedy(samplers=Samplers(allowed_token_ids=(2, 3))), 5.0, 4.0, 1.0, 0.0)[0] == 2
+    with pytest.raises(NothingLeft):
+        choose(greedy(samplers=Samplers(allowed_token_ids=())), 5.0, 4.0, 1.0, 0.0)
+
+
+def dry_rule(tokens: list[int], samplers: Samplers) -> dict[int, float]:
+    """DRY as its author wrote it down, token by token."""
+    last = len(tokens) - 1
+    broken = [PIECES[token] in (b"\n",) for token in tokens]
+    found: dict[int, float] = {}
+    for place in range(last):
+        length = 0
+        while (
+            length <= place
+            and length < MAX_MATCH
+            and tokens[place - length] == tokens[last - length]
+            and not broken[last - length]
+        ):
+            length += 1
+        if length >= samplers.dry_allowed_length:
+            penalty = samplers.dry_multiplier * samplers.dry_base ** (length - samplers.dry_allowed_length)
+            found[tokens[place + 1]] = max(found.get(tokens[place + 1], 0.0), penalty)
+    return found
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=60), st.integers(1, 4), st.integers(0, 8))
+def test_dry_is_the_rule_of_its_author(tokens, allowed, split):
+    asked = Samplers(dry_multiplier=0.5, dry_base=1.5, dry_allowed_length=allowed)
+    dry = DryPenalty(asked, tokens[:split], PIECES.__getitem__)
+    for token in tokens[split:]:
+        dry.remember(token)
+    row = np.zeros(4, np.float32)
+    dry.apply(row)
+    expected = dry_rule(tokens, asked)
+    assert (-row).tolist() == pytest.approx([expected.get(token, 0.0) for token in range(4)], rel=1e-5)
+
+
+def test_dry_looks_no_further_back_than_its_window_and_never_further_than_the_bound():
+    row = np.zeros(4, np.float32)
+    DryPenalty(Samplers(dry_multiplier=1.0, dry_penalty_last_n=4), [0, 1, 1, 1, 0], PIECES.__getitem__).apply(
+        row
+    )
+    assert not row.any()
+    dry = DryPenalty(Samplers(dry_multiplier=1.0), [0] * 3 * MAX_WINDOW, PIECES.__getitem__)
+    for _ in range(2 * MAX_WINDOW + 1):
+        dry.remember(1)
+    dry.apply(row)
+    assert row[0] == 0.0 and row[1] == -np.float32(1e6)
+
+
 @pytest.mark.parametrize(
     "row", [[np.nan] * 4, [0.0, np.nan, 1.0, 0.0], [-np.inf] * 4, [0.0, np.inf, 0.0, 0.0]]
 )
@@ -161,3 +235,36 @@ def test_the_filters_leave_out_what_they_say(model, context):
     assert set(draws(model, context, 200, top_k=4)) == {10, 20, 30, 40}
     assert len(set(draws(model, context, 200, top_p=0.4))) == 2
     assert len(set(draws(model, context, 50, top_k=1))) == 1
+
+
+@pytest.mark.model
+def test_the_special_samplers_leave_out_what_they_say(model, context):
+    """Four tokens at 2/9 and one at 1/9; the rest is 55 nats away."""
+    assert set(draws(model, context, 200, samplers=Samplers(top_n_sigma=0.1))) == {10, 20, 30, 40}
+    assert 50 not in draws(model, context, 200, samplers=Samplers(typical_p=0.8))
+    drawn = draws(model, context, 200, samplers=Samplers(xtc_probability=1.0, xtc_threshold=0.1))
+    assert len(set(drawn)) == 1, "of those above the threshold the least likely stays"
+    rest = draws(model, context, 200, samplers=Samplers(xtc_probability=1.0, xtc_threshold=0.4))
+    assert len(set(rest)) == 5, "nothing is above the threshold"
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("version", [1, 2])
+def test_mirostat_draws_by_its_seed_and_a_small_tau_draws_little(model, context, version):
+    loose = Samplers(mirostat=version, mirostat_tau=8.0)
+    drawn = draws(model, context, 200, samplers=loose)
+    assert draws(model, context, 200, samplers=loose) == drawn
+    assert draws(model, context, 200, samplers=loose, seed=6) != drawn
+    tight = Samplers(mirostat=version, mirostat_tau=0.01)
+    assert len(set(draws(model, context, 200, samplers=tight)[100:])) < len(set(drawn[100:]))
+    assert len(set(draws(model, context, 50, temperature=0.0, samplers=loose))) <= len(set(drawn))
+
+
+@pytest.mark.model
+def test_a_dynamic_temperature_moves_with_the_range(model, context):
+    cold = Counter(draws(model, context, 600, temperature=0.1))
+    warm = Counter(draws(model, context, 600, temperature=0.1, samplers=Samplers(dynatemp_range=2.0)))
+    assert warm[50] != cold[50]
+    assert draws(model, context, 3, temperature=0.0) == [10] * 3
+    moved = draws(model, context, 200, temperature=0.0, samplers=Samplers(dynatemp_range=1.0))
+    assert len(set(moved)) > 1

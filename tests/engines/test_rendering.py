@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -12,18 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.core.errors import InvalidValue, ShuttingDown
+from ganglion.core.errors import InvalidValue, Overloaded, ShuttingDown
 from ganglion.core.request import ChatPrompt, JsonValue, Message
 from ganglion.engines.rendering import Renderer
 from ganglion.text.generic import GENERIC_TEMPLATE
+from handles import no_more_files
 
 HELLO = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 
 
-async def rendered(renderer: Renderer, source: str, content: str = "Hello", **arguments: JsonValue) -> str:
+async def rendered(
+    renderer: Renderer, source: str, content: str = "Hello", tenant: str = "", **arguments: JsonValue
+) -> str:
     prompt = ChatPrompt((Message("user", content),), arguments)
-    return await renderer.render(source, prompt, bos_token="<s>", eos_token="</s>")
+    return await renderer.render(source, prompt, bos_token="<s>", eos_token="</s>", tenant=tenant)
 
 
 @asynccontextmanager
@@ -37,8 +41,14 @@ async def opened(**limits: float) -> AsyncIterator[Renderer]:
 
 
 def process_of(renderer: Renderer) -> int:
-    assert renderer._child is not None
-    return renderer._child.process.pid
+    (process,) = renderer.process_ids
+    return process
+
+
+def children_took_s() -> float:
+    """Processor time of the children that ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def is_running(process: int) -> bool:
@@ -124,10 +134,10 @@ BOMBS = [
 async def test_bombs_cost_their_own_request_an_error_and_the_next_one_nothing() -> None:
     async with opened(budget_s=0.4) as renderer:
         for bomb in BOMBS:
-            started = time.perf_counter()
+            before_s = children_took_s()
             with pytest.raises(InvalidValue):
                 await rendered(renderer, bomb)
-            assert time.perf_counter() - started < 2.0, bomb[:80]
+            assert children_took_s() - before_s < 2.0, bomb[:80]
             assert await rendered(renderer, GENERIC_TEMPLATE) == HELLO, bomb[:80]
 
 
@@ -279,7 +289,7 @@ from ganglion.engines.rendering import Renderer
 async def main():
     renderer = Renderer(budget_s=0.2)
     await renderer.open()
-    print(renderer._child.process.pid, flush=True)
+    print(renderer.process_ids[0], flush=True)
     if {source!r}:
         asyncio.ensure_future(renderer.render({source!r}, ChatPrompt(()), bos_token="", eos_token=""))
         await asyncio.sleep(0.05)
@@ -304,3 +314,72 @@ def test_the_child_imports_no_event_loop_and_no_engine() -> None:
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert printed.stdout == "[]\n"
+
+
+async def test_a_busy_machine_is_not_the_templates_fault() -> None:
+    async with opened(budget_s=0.5, wall_s=30) as renderer:
+        child = process_of(renderer)
+        os.kill(child, signal.SIGSTOP)
+        work = asyncio.create_task(rendered(renderer, GENERIC_TEMPLATE))
+        await asyncio.sleep(1.0)
+        assert not work.done()
+        os.kill(child, signal.SIGCONT)
+        assert await work == HELLO
+        assert process_of(renderer) == child
+
+
+async def test_a_machine_that_does_not_get_to_it_says_when_to_come_back() -> None:
+    async with opened(wall_s=0.3) as renderer:
+        os.kill(process_of(renderer), signal.SIGSTOP)
+        with pytest.raises(Overloaded) as refused:
+            await rendered(renderer, GENERIC_TEMPLATE)
+        assert refused.value.retry_after_s
+        assert await rendered(renderer, GENERIC_TEMPLATE) == HELLO
+
+
+async def test_a_child_that_cannot_be_started_now_is_no_fault_of_the_request() -> None:
+    renderer = Renderer()
+    with no_more_files(), pytest.raises(Overloaded) as refused:
+        await rendered(renderer, GENERIC_TEMPLATE)
+    assert refused.value.retry_after_s
+    assert await rendered(renderer, GENERIC_TEMPLATE) == HELLO
+    await renderer.close()
+
+
+async def test_a_child_that_somebody_kills_again_and_again_is_our_fault() -> None:
+    async with opened(budget_s=30) as renderer:
+        work = asyncio.create_task(rendered(renderer, ENDLESS))
+        killed: set[int] = set()
+        while not work.done():
+            await asyncio.sleep(0.05)
+            for process in set(renderer.process_ids) - killed:
+                killed.add(process)
+                os.kill(process, signal.SIGKILL)
+        with pytest.raises(Overloaded):
+            await work
+        assert len(killed) == 2
+
+
+async def test_ten_hostile_callers_keep_no_other_tenant_from_its_turn() -> None:
+    async with opened(budget_s=0.4) as renderer:
+        ended = 0
+
+        async def hostile() -> None:
+            nonlocal ended
+            with suppress(InvalidValue):
+                await rendered(renderer, ENDLESS, tenant="hostile")
+            ended += 1
+
+        callers = [asyncio.create_task(hostile()) for _ in range(10)]
+        async with asyncio.timeout(30):
+            while len(renderer.process_ids) < 3:  # noqa: ASYNC110 - nobody tells
+                await asyncio.sleep(0.02)
+        for _ in range(3):
+            before = ended
+            assert await rendered(renderer, GENERIC_TEMPLATE, tenant="neighbour") == HELLO
+            assert ended - before <= 1, "one may end by chance; none is waited for"
+        assert not all(caller.done() for caller in callers)
+        assert len(renderer.process_ids) <= 3
+        for caller in callers:
+            caller.cancel()
+        await asyncio.gather(*callers, return_exceptions=True)

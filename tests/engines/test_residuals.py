@@ -40,7 +40,7 @@ def test_a_concept_is_found_in_layers_that_were_asked_for(formal: Residuals) -> 
     assert formal.values.shape == (2 * COUNT, 4, 576)
     assert (formal.model.architecture, formal.model.block_count) == ("llama", 30)
     made = train(
-        "formal", formal.values[:COUNT], formal.values[COUNT:], LAYERS, block_count=30, is_auto=False
+        "formal", formal.values[:COUNT], formal.values[COUNT:], LAYERS, block_count=30, choice="named"
     )
     assert max(each.auc for each in made.judged) >= 0.9
     assert max(each.auc_logistic for each in made.judged) >= 0.9

@@ -17,6 +17,7 @@ from brief_worker import JAM
 from ganglion.core.errors import EngineFailed, LoadFailed, ModelRecovering, ShuttingDown
 from ganglion.engines.limits import WorkerLimits
 from ganglion.engines.supervisor import Supervisor
+from handles import no_more_files
 
 LIMITS = WorkerLimits(stop_s=0.3, backoff_s=(0.01, 0.01))
 WATCHFUL = replace(LIMITS, ping_s=0.05, silence_s=0.5, hang_s=0.2)
@@ -212,3 +213,36 @@ async def test_a_supervisor_that_was_closed_can_be_opened_again() -> None:
         kill(subject)
         await until(subject, "recovering")
         assert (await subject.connection()).ready.done()
+
+
+@pytest.mark.parametrize("new_loop", [uvloop.new_event_loop, asyncio.new_event_loop])
+def test_a_restart_without_file_handles_is_tried_until_there_are_some(new_loop) -> None:
+    async def scenario() -> None:
+        limits = replace(LIMITS, recovery_wait_s=0.05, healthy_s=1000.0)
+        async with supervised("live", limits) as subject:
+            kill(subject)
+            with no_more_files():
+                await until(subject, "recovering")
+                # More often than a worker may die.
+                for _ in range(3 * len(LIMITS.backoff_s)):
+                    with pytest.raises(ModelRecovering):
+                        await subject.connection()
+                assert "Too many open files" in (subject.error.message if subject.error else "")
+                assert subject.status == "recovering"
+            await until(subject, "loaded")
+            assert (await subject.connection()).ready.done()
+            assert subject.restarts == 1
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(scenario())
+
+
+async def test_a_first_start_without_file_handles_says_so_and_leaves_nothing() -> None:
+    subject = Supervisor("m", "brief_worker", b"live", LIMITS)
+    before = psutil.Process().num_fds()
+    with no_more_files(), pytest.raises(EngineFailed, match="Too many open files") as caught:
+        await subject.open()
+    assert "ulimit" in (caught.value.hint or "")
+    assert psutil.Process().num_fds() == before
+    await subject.open()
+    await subject.close()

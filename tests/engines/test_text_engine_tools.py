@@ -32,7 +32,9 @@ class Scripted:
             yield Pieces((Piece(char, (Token(ord(char), char.encode(), at),)),))
         yield Finished(self._reason, Usage(len(request.tokens), len(self._answer)))  # type: ignore[arg-type]
 
-    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, tenant: str = "", most: int | None = None
+    ) -> tuple[int, ...]:
         return (7,) if text == "<mark>" and parse_special else tuple(map(ord, text))
 
     async def text_of(self, tokens: tuple[int, ...]) -> str:

@@ -7,7 +7,7 @@ examples they were judged on.
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, assert_never
 
 import msgspec
 import numpy as np
@@ -19,6 +19,7 @@ from ganglion.engines.concept_training import (
     Direction,
     LayerJudgement,
     choose_layers,
+    common_layers,
     difference_of_means,
     judge,
     rounds_of,
@@ -28,6 +29,7 @@ Floats = npt.NDArray[np.float32]
 
 FEWEST_EXAMPLES: Final = 8
 """Of each kind; fewer separate by chance."""
+LayerChoice = Literal["common", "best", "named"]
 SHALLOW: Final = 4
 """The first such part of the layers is never chosen: they mostly tell which words stand there."""
 
@@ -73,7 +75,7 @@ def train(
     layers: Sequence[int],
     *,
     block_count: int,
-    is_auto: bool,
+    choice: LayerChoice,
     pool: str = "mean",
     held_out: float = 0.25,
     digest: str = "",
@@ -81,7 +83,7 @@ def train(
 ) -> TrainedConcept:
     """Make a concept of examples and their opposites, `[examples, layers, hidden]` each.
 
-    Vectors are made for all layers, or for those that separate best when `is_auto`.
+    Vectors are made for the layers that all concepts share, for those that separate best, or for all.
     """
     smallest = min(len(positive), len(negative))
     if smallest < FEWEST_EXAMPLES:
@@ -91,8 +93,7 @@ def train(
     for place, layer in enumerate(layers):
         judged.append(judge(positive[:, place], negative[:, place], layer, rounds=rounds))
         report(place + 1, len(layers))
-    deep = [each for each in judged if each.layer >= max(block_count // SHALLOW, 1)]
-    chosen = choose_layers(deep or judged, block_count) if is_auto else tuple(layers)
+    chosen = _chosen(choice, judged, block_count)
     directions = {
         layer: difference_of_means(positive[:, place], negative[:, place])
         for place, layer in enumerate(layers)
@@ -107,6 +108,20 @@ def train(
         {str(each.layer): _noted(each) for each in judged},
     )
     return TrainedConcept(name, directions, tuple(judged), notes)
+
+
+def _chosen(choice: LayerChoice, judged: Sequence[LayerJudgement], block_count: int) -> tuple[int, ...]:
+    layers = tuple(each.layer for each in judged)
+    match choice:
+        case "common":
+            return common_layers(block_count, layers)
+        case "best":
+            deep = [each for each in judged if each.layer >= max(block_count // SHALLOW, 1)]
+            return choose_layers(deep or judged, block_count)
+        case "named":
+            return layers
+        case _:
+            assert_never(choice)
 
 
 def pack_of(name: str, model: PackModel, concept: TrainedConcept, description: str = "") -> ConceptPack:

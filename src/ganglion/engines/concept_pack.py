@@ -24,6 +24,7 @@ Floats = npt.NDArray[np.float32]
 FORMAT: Final = 1
 MAX_MANIFEST_BYTES: Final = 2**20
 MAX_VECTOR_BYTES: Final = 2**30
+SHOWN_CONCEPTS: Final = 4
 MAX_CONCEPTS: Final = 256
 """A readout is sent with every token: more concepts than this are a mistake."""
 UNIT_TOLERANCE: Final = 1e-3
@@ -125,6 +126,20 @@ def write_pack(pack: ConceptPack, path: Path) -> None:
     fresh.replace(manifest_path(path))
 
 
+def _alignment(pack: ConceptPack, layers: Sequence[int]) -> str:
+    """What brings a pack to the layers of another one, as commands that can be typed."""
+    about = pack.manifest
+    named = ",".join(map(str, layers))
+    # A pack of several is not written over by its first concept.
+    name = about.name if len(about.concepts) == 1 else f"{about.name}-again"
+    commands = [
+        f"ganglion concepts train {name} --concept {concept} --positive FILE --negative FILE "
+        + (f"--layers {named}" if place == 0 else "--add")
+        for place, concept in enumerate(about.concepts[:SHOWN_CONCEPTS])
+    ]
+    return f"Train {about.name} on the layers of the other: {'; '.join(commands)}"
+
+
 def bind(packs: Sequence[ConceptPack]) -> ConceptBook | None:
     """Packs side by side, None for no pack; raises LoadFailed where they do not go together."""
     if not packs:
@@ -136,7 +151,7 @@ def bind(packs: Sequence[ConceptPack]) -> ConceptBook | None:
             raise LoadFailed(
                 f"The concept packs {packs[0].manifest.name!r} and {pack.manifest.name!r} name different "
                 f"layers: {layers} and {pack.manifest.layers}.",
-                hint="Train them on the same layers, or load one of them.",
+                hint=_alignment(pack, layers),
             )
     twice = sorted({concept for concept in concepts if concepts.count(concept) > 1})
     if twice:

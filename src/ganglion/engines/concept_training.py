@@ -18,6 +18,9 @@ Doubles = npt.NDArray[np.float64]
 
 CHOSEN_LAYERS: Final = 4
 """So many are enough to see where a concept forms, and few enough that reading them is cheap."""
+DEPTHS: Final = ((1, 3), (1, 2), (2, 3), (5, 6))
+"""Where they lie unless somebody says otherwise, in parts of the model's depth: where concepts mostly
+separate, and the same for every concept, so that packs of one model can be served together."""
 SPREAD: Final = 8
 """Chosen layers lie at least this part of the model's depth apart: neighbours say the same."""
 LARGEST_DPRIME: Final = 99.0
@@ -163,6 +166,12 @@ def judge(positive: Floats, negative: Floats, layer: int, *, rounds: int) -> Lay
         along = ours @ means, theirs @ means
         found.append((auc(*along), auc(ours @ probe, theirs @ probe), dprime(*along)))
     return LayerJudgement(layer, *(float(each) for each in np.mean(found, axis=0)))
+
+
+def common_layers(block_count: int, readable: Sequence[int]) -> tuple[int, ...]:
+    """The layers that every concept of a model is read after by default, whatever its examples say."""
+    deepest = max(readable)
+    return tuple(sorted({min(block_count * part // whole, deepest) for part, whole in DEPTHS}))
 
 
 def choose_layers(

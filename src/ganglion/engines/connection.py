@@ -75,7 +75,7 @@ class Mailbox:
         await self._arrived.wait()
         updates, self._updates = self._updates, []
         if not updates and self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # many share it: their frames would add up
         if self._error is None:
             self._arrived.clear()
         return updates
@@ -221,11 +221,24 @@ class Connection(asyncio.Protocol):
             if self._mailboxes.pop(submit.id, None) is not None and not is_ended:
                 self.send(Abort(submit.id))
 
+    def interrupt(self, number: int, error: GanglionError) -> None:
+        """End a sequence with an error of ours; some time later it is gone."""
+        mailbox = self._mailboxes.pop(number, None)
+        if mailbox is not None:
+            mailbox.fail(error)
+            self.send(Abort(number))
+
     async def tokenize(
-        self, text: str, *, add_special: bool, parse_special: bool, when_gone: WhenGone = _nobody_asks
+        self,
+        text: str,
+        *,
+        add_special: bool,
+        parse_special: bool,
+        tenant: str = "",
+        when_gone: WhenGone = _nobody_asks,
     ) -> tuple[int, ...]:
         """Ask the worker, which answers beside its running batch."""
-        asked = Tokenize(self.new_id(), text, add_special, parse_special)
+        asked = Tokenize(self.new_id(), text, add_special, parse_special, tenant)
         answer = await self._ask(asked, when_gone)
         assert isinstance(answer, Tokenized)
         return tuple(answer.tokens)
@@ -276,7 +289,7 @@ class Connection(asyncio.Protocol):
     def _check_alive(self, when_gone: WhenGone) -> None:
         if self.is_lost:
             when_gone("abandoned")
-            raise self._reason
+            raise self._reason.with_traceback(None)
 
     def _receive(self, frame: FromWorker) -> None:
         self._frames += 1

@@ -45,7 +45,15 @@ from ganglion.core.events import (
     Started,
     TokenEvent,
 )
-from ganglion.core.request import PLACEHOLDER, ChatPrompt, Request, TokenPrompt, TokenRequest
+from ganglion.core.request import (
+    PLACEHOLDER,
+    ChatPrompt,
+    Request,
+    Sampling,
+    TokenPrompt,
+    TokenRequest,
+    resolve,
+)
 from ganglion.engines.echo_answer import Block, Plan, Run, Said, opened, say, words_of
 from ganglion.engines.echo_concepts import Reader
 from ganglion.engines.echo_memory import PrefixMemory
@@ -54,6 +62,7 @@ from ganglion.engines.echo_tokens import cached_of, scored_of
 from ganglion.engines.echo_vectors import shares_of, vector_of
 from ganglion.engines.echo_words import Words, split
 from ganglion.engines.slots import Slots, Ticket
+from ganglion.engines.truncation import truncated
 
 MAX_TOKENS_DEFAULT: Final = 2048
 
@@ -76,6 +85,8 @@ class EchoSettings:
     concepts: tuple[str, ...] = ()
     """What can be read out and steered; empty for a model without readouts."""
     readout_layers: tuple[int, ...] = (1, 2)
+    sampling: Sampling = Sampling()
+    """What it says of itself where a request leaves something out; an echo draws nothing."""
 
 
 class EchoEngine:
@@ -139,6 +150,7 @@ class EchoEngine:
                 slots_total=slots.total,
                 restarts=self._restarts,
                 readout=self._manifest,
+                sampling=settings.sampling,
             ),
         )
 
@@ -221,7 +233,9 @@ class EchoEngine:
         self._check_name(model)
         return PlacedImage(max(len(data) // 100, 1), sha256(data).hexdigest())
 
-    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, tenant: str = "", most: int | None = None
+    ) -> tuple[int, ...]:
         """A token for each word; an echo has no special ones."""
         return tuple(map(self._words.id_of, split(text)))
 
@@ -270,14 +284,16 @@ class EchoEngine:
             text, script = take_directives(text, script)
         if request.stop.ignore_eos:
             script = replace(script, is_unbounded=True)
+        asked = MAX_TOKENS_DEFAULT if request.max_tokens is None else request.max_tokens
         tokens = self._words.ids_of(request.prompt)
+        tokens = truncated(tokens, request.truncate_prompt, self._settings.context, asked)
         room = self._settings.context - len(tokens)
-        if room <= 0:
+        asked = MAX_TOKENS_DEFAULT if request.max_tokens is None else request.max_tokens
+        if room < min(asked, 1):
             raise ContextLengthExceeded(len(tokens), self._settings.context)
         if request.keep_markers and script.reasoning:
             text = f"<think>{script.reasoning}</think>{text if script.reply is None else script.reply}"
             script = replace(script, reasoning="", reply=None)
-        asked = MAX_TOKENS_DEFAULT if request.max_tokens is None else request.max_tokens
         wanted = ((len(tokens), None),) if request.wants_readout else ()
         reader = Reader(self._manifest, wanted, request.steering)
         return Plan(
@@ -292,6 +308,8 @@ class EchoEngine:
             cached_tokens=min(script.cached_tokens, len(tokens)),
             scored=scored_of(tokens, request.score, reader, self._words),
             readout_concepts=len(self._settings.concepts) if wanted else 0,
+            prompt_token_ids=tokens if request.wants_token_ids else None,
+            sampling=resolve(request.sampling, self._settings.sampling),
         )
 
     def _token_plan(self, request: TokenRequest) -> Plan:
@@ -305,8 +323,7 @@ class EchoEngine:
             words=words_of(self._words.text_of(request.tokens), script),
             prompt_tokens=len(request.tokens),
             max_tokens=request.max_tokens,
-            # Whoever reads tokens sees no text, so no text ends it.
-            stop=replace(request.stop, strings=()) if request.in_tokens else request.stop,
+            stop=request.stop,
             top_logprobs=request.top_logprobs,
             priority=request.priority,
             reader=reader,

@@ -21,7 +21,7 @@ from ganglion.core.events import (
     Token,
     Usage,
 )
-from ganglion.core.request import Stop
+from ganglion.core.request import ResolvedSampling, Stop
 from ganglion.engines.echo_concepts import Reader
 from ganglion.engines.echo_script import Call, Script
 from ganglion.engines.echo_words import Words, split
@@ -47,6 +47,9 @@ class Plan:
     scored: tuple[Token, ...] = ()
     in_tokens: bool = False
     readout_concepts: int = 0
+    prompt_token_ids: tuple[int, ...] | None = None
+    """The prompt, where somebody wants to hear of tokens."""
+    sampling: ResolvedSampling | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,15 +107,22 @@ async def say(
 ) -> AsyncGenerator[Started | Scored | Said | Finished, None]:
     """Say the plan; raises what the script, or whoever ends the run, says instead."""
     script, started_s = plan.script, time.perf_counter()
-    yield Started(plan.prompt_tokens, plan.cached_tokens, plan.readout_concepts)
+    yield Started(
+        plan.prompt_tokens,
+        plan.cached_tokens,
+        plan.readout_concepts,
+        plan.prompt_token_ids,
+        plan.sampling,
+    )
     await run.pause(script.first_token_delay_s)
     if plan.scored:
         yield Scored(plan.scored)
     first_s = time.perf_counter()
     made = reasoned = 0
+    said: list[int] = []
     has_called = False
     stop_token: int | None = None
-    matcher = StopMatcher(plan.stop.strings)
+    matcher = StopMatcher(plan.stop.strings, is_shown=plan.stop.is_shown)
     for block, word in plan.words:
         if made == plan.max_tokens:
             break
@@ -120,25 +130,25 @@ async def say(
         told = words.told(words.id_of(word), plan.prompt_tokens + made, plan.top_logprobs)
         token = plan.reader.read(told)
         made += 1
+        said.append(token.id)
         reasoned += block == "reasoning"
         if plan.in_tokens:
             yield Said("text", Piece("", (token,)))
         if token.id in plan.stop.token_ids:
             stop_token = token.id
             break
-        if plan.in_tokens:
-            continue
-        if block != "text":
+        if block != "text" and not plan.in_tokens:
             for piece in matcher.flush():
                 yield Said("text", piece)
             has_called = has_called or isinstance(block, Call)
             yield Said(block, Piece(word, (token,)))
             continue
-        for piece in matcher.feed((Piece(word, (token,)),)):
+        shown = matcher.feed((Piece(word, (token,)),))
+        for piece in () if plan.in_tokens else shown:  # to whom every token is told, the text is not
             yield Said(block, piece)
         if matcher.matched is not None:
             break
-    for piece in matcher.flush():
+    for piece in () if plan.in_tokens else matcher.flush():
         yield Said("text", piece)
     reason: FinishReason = "tool_calls" if has_called else "stop"
     if made >= plan.max_tokens and matcher.matched is None and stop_token is None:
@@ -150,6 +160,7 @@ async def say(
         Timing(queued_s, first_s - started_s, ended_s - first_s),
         matcher.matched,
         stop_token,
+        None if plan.prompt_token_ids is None else tuple(said),
     )
 
 

@@ -7,8 +7,11 @@ from typing import Final, assert_never
 from ganglion.core.events import Alternative, Token
 from ganglion.core.request import PLACEHOLDER, ChatPrompt, Prompt, TextPrompt, TokenPrompt
 
-REMEMBERED_WORDS: Final = 1 << 16
-"""Words that ids can be turned back into: a vocabulary's worth."""
+REMEMBERED_BYTES: Final = 1 << 20
+"""Of the words that ids can be turned back into: a small vocabulary's worth. Clients invent words, as long
+as a body."""
+_WORD_COSTS: Final = 64
+"""What remembering one takes besides its text."""
 _WORD: Final = re.compile(r"\s*\S+|\s+")
 
 
@@ -22,14 +25,22 @@ class Words:
 
     def __init__(self) -> None:
         self._words_by_id: dict[int, str] = {}
+        self._size_bytes = 0
 
     def id_of(self, word: str) -> int:
         """The same id for the same word, always."""
         token_id = zlib.crc32(word.encode()) & 0x7FFFFFFF
-        if len(self._words_by_id) >= REMEMBERED_WORDS:
-            self._words_by_id.pop(next(iter(self._words_by_id)))
+        self._forget(token_id)
         self._words_by_id[token_id] = word
+        self._size_bytes += len(word) + _WORD_COSTS
+        while self._size_bytes > REMEMBERED_BYTES and len(self._words_by_id) > 1:
+            self._forget(next(iter(self._words_by_id)))
         return token_id
+
+    def _forget(self, token_id: int) -> None:
+        word = self._words_by_id.pop(token_id, None)
+        if word is not None:
+            self._size_bytes -= len(word) + _WORD_COSTS
 
     def ids_of(self, prompt: Prompt) -> tuple[int, ...]:
         """A prompt as token ids."""
@@ -72,4 +83,4 @@ class Words:
         top += [
             Alternative(rank, f" other{rank}".encode(), logprob - rank) for rank in range(1, alternatives)
         ]
-        return Token(token_id, piece, position, logprob, tuple(top[:alternatives]))
+        return Token(token_id, piece, position, logprob, tuple(top[:alternatives]), rank=1)

@@ -8,6 +8,8 @@ from typing import Final
 
 import msgspec
 
+from ganglion.core.samplers import Samplers
+
 MAX_FRAME_BYTES: Final = 256 * 2**20
 """A frame announces its size; anything larger than a prompt could be is a broken peer."""
 MAX_STATE_BYTES: Final = MAX_FRAME_BYTES - 16 * 2**20
@@ -52,6 +54,13 @@ class Submit(Frame, frozen=True):
     """Positions whose readouts are wanted, of the prompt and of what is generated, half-open."""
     steering: list[tuple[str, float, list[int] | None]] = []
     """Concept, strength and layers, None for all of the pack's."""
+    samplers: Samplers | None = None
+    """What few ask for; None where nothing is."""
+    shows_stop: bool = False
+    """Whether the string that ends the answer stands at its end."""
+    wants_token_ids: bool = False
+    tenant: str = ""
+    """Whose grammar it is: tenants take turns."""
 
 
 class Abort(Frame, frozen=True):
@@ -67,6 +76,8 @@ class Tokenize(Frame, frozen=True):
     text: str
     add_special: bool
     parse_special: bool
+    tenant: str = ""
+    """Whose question it is: tenants take turns."""
 
 
 class Detokenize(Frame, frozen=True):
@@ -75,6 +86,7 @@ class Detokenize(Frame, frozen=True):
     id: int
     tokens: list[int]
     in_pieces: bool = False
+    tenant: str = ""
 
 
 class Embed(Frame, frozen=True):
@@ -141,6 +153,8 @@ class Ready(Frame, frozen=True):
     concepts: list[str] = []
     """What is read out, of each of the layers."""
     readout_layers: list[int] = []
+    longest_pieces: list[int] = []
+    """For each byte value the longest piece with it, as `token_floor` wants it; empty where none is known."""
 
 
 class Refused(Frame, frozen=True):
@@ -170,7 +184,7 @@ class Detokenized(Frame, frozen=True):
 
 
 class Reading(Frame, frozen=True):
-    """What was asked to be embedded is being read: a sign of progress, since it may take long."""
+    """What is to be embedded or tokenized is being read: a sign of progress, since it may take long."""
 
 
 class Vectors(Frame, frozen=True):
@@ -203,6 +217,7 @@ class TokenRecord(msgspec.Struct, frozen=True, array_like=True):
     logprob: float | None = None
     top: list[tuple[int, bytes, float]] = []
     readout: bytes = b""
+    rank: int | None = None
 
 
 class PieceRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -226,6 +241,8 @@ class End(msgspec.Struct, frozen=True, array_like=True):
     code: str | None = None
     """The code of an error that is the request's own fault, such as a grammar that cannot be compiled."""
     stop_token: int | None = None
+    token_ids: list[int] | None = None
+    """All that were generated, where somebody asked for them."""
 
 
 class Update(msgspec.Struct, frozen=True, array_like=True):

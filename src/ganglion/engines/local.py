@@ -20,6 +20,7 @@ from ganglion.core.request import (
     ChatPrompt,
     Prompt,
     Request,
+    ResolvedSampling,
     TextPrompt,
     TokenPrompt,
     TokenRequest,
@@ -30,6 +31,7 @@ from ganglion.core.request import (
 from ganglion.engines.ipc import Signs
 from ganglion.engines.rendering import Renderer
 from ganglion.engines.tool_markers import control_ids
+from ganglion.engines.truncation import truncated
 from ganglion.text.constraint import compose
 from ganglion.text.generic import GENERIC_TEMPLATE
 from ganglion.text.markers import MarkerFamily, family_of, opens_reasoning
@@ -85,10 +87,13 @@ class TextEngine:
             is_open=is_open,
             keep_markers=request.keep_markers,
             calls=self._calls(request.prompt),
+            shows_special=request.shows_special,
         )
         async with aclosing(self._tokens.run(token_request)) as events:
             async for event in events:
-                for out in _translate(event, splitter):
+                for out in _translate(event, splitter, token_request.sampling):
+                    if isinstance(out, Started) and request.wants_token_ids:
+                        out = replace(out, prompt_token_ids=token_request.tokens)  # noqa: PLW2901
                     yield out
 
     def _calls(self, prompt: Prompt) -> CallRules | None:
@@ -97,7 +102,7 @@ class TextEngine:
             return None
         use = prompt.tool_use
         tools = callable_tools(use)
-        return CallRules(self._tool_family, tools, _new_call_id, use.is_parallel) if tools else None
+        return CallRules(self._tool_family, tools, _new_call_id, use.max_calls > 1) if tools else None
 
     @property
     def template(self) -> str:
@@ -111,20 +116,25 @@ class TextEngine:
         self._check_tokens(request)
         prompt = request.prompt
         if isinstance(prompt, ChatPrompt):
-            text = await self._render(prompt)
-            tokens = await self._tokens.tokenize(text, add_special=False, parse_special=True)
+            text = await self._render(prompt, request.tenant)
+            tokens = await self._tokens.tokenize(
+                text, add_special=False, parse_special=True, tenant=request.tenant
+            )
             return ReadPrompt(tokens, text)
-        tokens, _ = await self._tokenize(prompt)
+        tokens, _ = await self._tokenize(prompt, request.tenant, most=None)
         return ReadPrompt(tokens, prompt.text if isinstance(prompt, TextPrompt) else None)
 
     async def _prepare(self, request: Request) -> tuple[TokenRequest, bool]:
         """The token request, and whether its prompt leaves a reasoning block open."""
         self._check_tokens(request)
-        tokens, is_open = await self._tokenize(request.prompt)
+        # What is cut to fit may be of any length.
+        most = self._context if request.truncate_prompt is None else None
+        tokens, is_open = await self._tokenize(request.prompt, request.tenant, most=most)
         if not tokens:
             raise InvalidValue("The prompt is empty; give it at least one token.", param="prompt")
-        room = self._context - len(tokens)
         asked = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        tokens = truncated(tokens, request.truncate_prompt, self._context, asked)
+        room = self._context - len(tokens)
         if room < min(asked, 1):
             raise ContextLengthExceeded(len(tokens), self._context)
         max_tokens = min(asked, room)
@@ -142,6 +152,7 @@ class TextEngine:
             salt=salt_of(request.tenant, request.steering),
             readout=((len(tokens), None),) if request.wants_readout else (),
             steering=request.steering,
+            wants_token_ids=request.wants_token_ids,
         )
         return prepared, is_open
 
@@ -167,21 +178,28 @@ class TextEngine:
             return None
         if self._control_ids is None:
             self._control_ids = await control_ids(self._tokens, self._tool_family.markers)
-        asked = replace(use, choice="required") if is_alternative else use
-        return forced(asked, self._tool_family, control_ids=self._control_ids)
+        return forced(use, self._tool_family, is_call_only=is_alternative, control_ids=self._control_ids)
 
-    async def _tokenize(self, prompt: Prompt) -> tuple[tuple[int, ...], bool]:
+    async def _tokenize(
+        self, prompt: Prompt, tenant: str, *, most: int | None
+    ) -> tuple[tuple[int, ...], bool]:
         match prompt:
             case ChatPrompt():
-                text = await self._render(prompt)
+                text = await self._render(prompt, tenant)
                 # The template writes the special tokens itself, so they are read from the text and not added.
-                tokens = await self._tokens.tokenize(text, add_special=False, parse_special=True)
+                tokens = await self._tokens.tokenize(
+                    text, add_special=False, parse_special=True, tenant=tenant, most=most
+                )
                 return tokens, opens_reasoning(text, self._family)
             case TextPrompt(text=text, suffix=suffix) if suffix is not None:
-                return await self._fill_in(text, suffix), False
+                return await self._fill_in(text, suffix, tenant, most=most), False
             case TextPrompt(text=text):
                 tokens = await self._tokens.tokenize(
-                    text, add_special=prompt.adds_special, parse_special=prompt.parses_special
+                    text,
+                    add_special=prompt.adds_special,
+                    parse_special=prompt.parses_special,
+                    tenant=tenant,
+                    most=most,
                 )
                 return tokens, False
             case TokenPrompt(tokens=tokens):
@@ -189,12 +207,13 @@ class TextEngine:
             case _:
                 assert_never(prompt)
 
-    async def _render(self, prompt: ChatPrompt) -> str:
+    async def _render(self, prompt: ChatPrompt, tenant: str) -> str:
+        facts = self._facts
         return await self._renderer.render(
-            self._template, prompt, bos_token=self._facts.bos_token, eos_token=self._facts.eos_token
+            self._template, prompt, bos_token=facts.bos_token, eos_token=facts.eos_token, tenant=tenant
         )
 
-    async def _fill_in(self, text: str, suffix: str) -> tuple[int, ...]:
+    async def _fill_in(self, text: str, suffix: str, tenant: str, *, most: int | None) -> tuple[int, ...]:
         """What asks for the text between two others, in the vocabulary's own signs."""
         signs = self._signs()
         opening, closing, middle = signs.fill_prefix, signs.fill_suffix, signs.fill_middle
@@ -205,7 +224,9 @@ class TextEngine:
                 hint="Leave 'suffix' out.",
             )
         before, after = [
-            await self._tokens.tokenize(part, add_special=False, parse_special=False)
+            await self._tokens.tokenize(
+                part, add_special=False, parse_special=False, tenant=tenant, most=most
+            )
             for part in (text, suffix)
         ]
         bos = (signs.bos,) if signs.adds_bos and signs.bos is not None else ()
@@ -217,6 +238,7 @@ class TextEngine:
         named = {
             "logit_bias": (token for token, _ in request.sampling.logit_bias),
             "stop_token_ids": iter(request.stop.token_ids),
+            "allowed_token_ids": iter(request.sampling.samplers.allowed_token_ids or ()),
             "prompt": iter(request.prompt.tokens if isinstance(request.prompt, TokenPrompt) else ()),
         }
         for param, tokens in named.items():
@@ -231,14 +253,16 @@ def _new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-def _translate(event: TokenEvent, splitter: PartSplitter) -> list[Event]:
+def _translate(event: TokenEvent, splitter: PartSplitter, sampling: ResolvedSampling) -> list[Event]:
     match event:
-        case Progress() | Started() | Scored():
+        case Started():
+            return [replace(event, sampling=sampling)]
+        case Progress() | Scored():
             return [event]
         case Pieces(pieces=pieces):
             return list(splitter.feed(pieces))
         case Finished():
-            closing = splitter.finish()
+            closing = splitter.finish(is_cut=event.reason == "length")
             usage = replace(event.usage, reasoning_tokens=splitter.reasoning_tokens)
             is_call = event.reason == "stop" and splitter.has_calls
             return [*closing, replace(event, usage=usage, reason="tool_calls" if is_call else event.reason)]

@@ -1,112 +1,196 @@
-"""Renders chat templates in a child process that can be killed.
+"""Renders chat templates in child processes that can be killed.
 
-Law: a template may take `budget_s` of time, `memory_bytes` of memory and `max_bytes` of output, and one that
-takes more costs its own request an error and every other request nothing but the wait for a new child.
+Law: a template may take `budget_s` of processor time, `memory_bytes` of memory and `max_bytes` of output. One
+that takes more, or refuses, is the request's fault; that the machine is busy or has no room for a child is
+ours. Either costs its own request an error and the others at most the wait for a child. Tenants take turns,
+and none has all children unless there is only one.
 
 Templates come with model files, so they are somebody else's programs. Jinja's sandbox keeps them from Python;
 only a process boundary keeps `{{ 'a' * 10**9 }}` from the server.
 """
 
 import asyncio
-import os
-import sys
-from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
-from typing import cast
+from typing import Final, cast
 
 import msgspec
 
-from ganglion.core.errors import EngineFailed, InvalidValue, ShuttingDown
+from ganglion.core.errors import GanglionError, InvalidValue, Overloaded, ShuttingDown
+from ganglion.core.fair_queue import FairQueue
 from ganglion.core.request import ChatPrompt, Tool
-from ganglion.engines.rendering_frames import (
-    LENGTH_BYTES,
-    READY,
-    Ask,
-    AskedTool,
-    Refused,
-    Rendered,
-    Reply,
-    framed,
+from ganglion.engines.rendering_frames import Ask, AskedTool, Refused, Rendered, framed
+from ganglion.engines.rendering_process import (
+    ChildDied,
+    RenderingLimits,
+    RenderingProcess,
+    start_rendering,
 )
+from ganglion.engines.turns import Turn, Turns
 
 MEBIBYTE = 1024 * 1024
-STARTUP_S = 30.0  # an import on a machine whose cores are all busy decoding
+LIMITS: Final = RenderingLimits()
 
 # A child that dies without being told to was perhaps killed from outside; rendering is pure, so once more.
-ATTEMPTS = 2
-
-# The operator's secrets travel in the environment, and this process runs strangers' code.
-ENVIRONMENT = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
-
-# Room for a frame's wrapping and for a refusal, which quotes at most a few hundred characters.
-FRAME_SLACK_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class _Child:
-    process: asyncio.subprocess.Process
-    stdin: asyncio.StreamWriter
-    stdout: asyncio.StreamReader
-
-
-class _ChildDied(Exception):
-    """The child ended before it answered."""
+ATTEMPTS: Final = 2
+CHILDREN: Final = 3
+"""At most; all but the first are started when somebody has waited."""
+PATIENCE_S: Final = 0.05
+"""A wait after which another child is started: a prompt takes a millisecond, and a start a hundred."""
+SPARE_S: Final = 5.0
+"""How long those beside the first stay when nothing is rendered."""
+WAITING: Final = 96 * MEBIBYTE
+WAITING_EACH: Final = 48 * MEBIBYTE
+"""Characters that wait to be rendered, and of one tenant."""
 
 
 class Renderer:
-    """Renders one template at a time; others wait for their turn, and for a new child where one is needed."""
+    """Renders templates, as many at once as there are children."""
 
     def __init__(
-        self, budget_s: float = 1.0, max_bytes: int = 16 * MEBIBYTE, memory_bytes: int = 512 * MEBIBYTE
+        self,
+        budget_s: float = LIMITS.budget_s,
+        max_bytes: int = LIMITS.max_bytes,
+        memory_bytes: int = LIMITS.memory_bytes,
+        *,
+        wall_s: float = LIMITS.wall_s,
+        children: int = CHILDREN,
     ) -> None:
-        self._budget_s = budget_s
-        self._max_bytes = max_bytes
-        self._memory_bytes = memory_bytes
-        self._turn = asyncio.Lock()
-        self._child: _Child | None = None
+        self._limits = RenderingLimits(budget_s, wall_s, max_bytes, memory_bytes)
+        self._most = children
+        self._turns = Turns(
+            1, 1, FairQueue(most=WAITING, most_each=WAITING_EACH, of="prompts to be rendered")
+        )
+        self._children: set[RenderingProcess] = set()
+        self._idle: list[RenderingProcess] = []
+        self._growing: asyncio.Task[None] | None = None
+        self._shrinking: asyncio.Task[None] | None = None
+        self._rendered = self._inside = 0
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
         self._is_closed = False
 
+    @property
+    def process_ids(self) -> tuple[int, ...]:
+        """The children that there are."""
+        return tuple(child.process_id for child in self._children)
+
     async def open(self) -> None:
-        """Start the child now, so that the first render does not wait for it."""
-        async with self._turn:
-            self._is_closed = False
-            if self._child is None:
-                await self._spawn()
+        """Start the first child now, so that the first render does not wait for it."""
+        self._is_closed = False
+        if not self._children:
+            with await self._turns.enter(""):
+                self._idle.append(await self._start())
 
     async def close(self) -> None:
-        """End the child; renders that run or wait end with ShuttingDown."""
+        """End the children; renders that run or wait end with ShuttingDown."""
         self._is_closed = True
-        if self._child is not None:
-            _kill(self._child)
-        async with self._turn:
-            await self._discard()
+        tasks = [task for task in (self._growing, self._shrinking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for child in self._children:
+            child.kill()
+        await self._is_empty.wait()
+        for child in tuple(self._children):
+            await self._discard(child)
 
-    async def render(self, source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str) -> str:
+    async def render(
+        self, source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, tenant: str = ""
+    ) -> str:
         """Render a prompt; raises InvalidValue where the template refuses, fails or takes too much.
 
-        Cancelling a render that has begun kills the child it runs in.
+        Raises Overloaded where too many wait, or the machine does not get to it. Cancelling a render that has
+        begun kills the child it runs in.
         """
-        frame = self._ask(source, prompt, bos_token, eos_token)
-        async with self._turn:
-            for _ in range(ATTEMPTS):
-                if self._is_closed:
-                    raise ShuttingDown("The template renderer is shutting down.")
-                child = self._child or await self._spawn()
-                try:
-                    reply = await self._exchange(child, frame)
-                except _ChildDied:
-                    continue
-                match reply:
-                    case Rendered(text=text):
-                        return text
-                    case Refused(message=message):
-                        raise InvalidValue(message, param="messages")
-        if self._is_closed:
+        cost = _size_of(prompt)
+        self._rendered += 1
+        self._inside += 1
+        self._is_empty.clear()
+        try:
+            with self._turns.take(tenant, cost=cost) or await self._wait(tenant, cost):
+                return await self._render(self._ask(source, prompt, bos_token, eos_token))
+        finally:
+            self._inside -= 1
+            if not self._inside:
+                self._is_empty.set()
+
+    async def _render(self, frame: bytes) -> str:
+        failure: GanglionError | None = None
+        for _ in range(ATTEMPTS):
+            if self._is_closed:
+                break
+            child = self._idle.pop() if self._idle else await self._start()
+            try:
+                reply = await child.ask(frame)
+            except ChildDied as death:
+                failure = _unlucky() if death.was_killed else _fatal()
+                continue
+            finally:
+                self._put_back(child)
+            match reply:
+                case Rendered(text=text):
+                    return text
+                case Refused(message=message):
+                    raise InvalidValue(message, param="messages")
+        if failure is None or self._is_closed:
             raise ShuttingDown("The template renderer is shutting down.")
-        raise InvalidValue(
-            "The model's chat template ended the process that it was rendered in.", param="messages"
-        )
+        raise failure
+
+    async def _wait(self, tenant: str, cost: int) -> Turn:
+        growth = asyncio.get_running_loop().call_later(PATIENCE_S, self._grow)
+        try:
+            return await self._turns.enter(tenant, cost=cost)
+        finally:
+            growth.cancel()
+
+    def _grow(self) -> None:
+        """Start another child beside those that are busy, where somebody waits and there may be one more."""
+        has_room = self._growing is None and self._turns.room < self._most
+        if self._turns.waiting and has_room and not self._is_closed:
+            self._growing = asyncio.create_task(self._add_child())
+
+    async def _add_child(self) -> None:
+        try:
+            self._idle.append(await self._start())
+        except Overloaded:
+            return  # those that are there go on; whoever waits next tries again
+        finally:
+            self._growing = None
+        self._turns.room += 1
+        # One is left to whoever comes anew.
+        self._turns.share(max(self._turns.room - 1, 1))
+        asyncio.get_running_loop().call_later(PATIENCE_S, self._grow)
+        if self._shrinking is None or self._shrinking.done():
+            self._shrinking = asyncio.create_task(self._shrink())
+
+    async def _shrink(self) -> None:
+        """End all children but one once nothing has been rendered for a while."""
+        rendered = -1
+        while rendered != self._rendered or self._inside:
+            rendered = self._rendered
+            await asyncio.sleep(SPARE_S)
+        spare, self._idle = self._idle[1:], self._idle[:1]
+        self._turns.room = 1
+        self._turns.share(1)
+        for child in spare:
+            await self._discard(child)
+
+    async def _start(self) -> RenderingProcess:
+        child = await start_rendering(self._limits)
+        self._children.add(child)
+        return child
+
+    def _put_back(self, child: RenderingProcess) -> None:
+        if child.is_ended:
+            self._children.discard(child)
+        else:
+            self._idle.append(child)
+
+    async def _discard(self, child: RenderingProcess) -> None:
+        self._children.discard(child)
+        if child in self._idle:
+            self._idle.remove(child)
+        await child.end()
 
     def _ask(self, source: str, prompt: ChatPrompt, bos_token: str, eos_token: str) -> bytes:
         use = prompt.tool_use
@@ -126,64 +210,11 @@ class Renderer:
         except (UnicodeEncodeError, OverflowError, RecursionError) as error:
             raise InvalidValue(f"The messages cannot be rendered: {error}.", param="messages") from error
 
-    async def _exchange(self, child: _Child, frame: bytes) -> Reply:
-        reply: Reply | None = None
-        try:
-            async with asyncio.timeout(self._budget_s):
-                child.stdin.write(frame)
-                await child.stdin.drain()
-                length = int.from_bytes(await child.stdout.readexactly(LENGTH_BYTES), "big")
-                if length > self._max_bytes + FRAME_SLACK_BYTES:
-                    raise EngineFailed("the template renderer answered more than it may")
-                reply = msgspec.msgpack.decode(await child.stdout.readexactly(length), type=Reply)
-        except TimeoutError:
-            raise InvalidValue(
-                f"The model's chat template did not finish in time: it may take {self._budget_s:g} s.",
-                param="messages",
-            ) from None
-        except (asyncio.IncompleteReadError, ConnectionError) as error:
-            raise _ChildDied from error
-        except msgspec.MsgspecError as error:
-            raise EngineFailed("the template renderer answered nonsense") from error
-        finally:
-            if reply is None:  # also when cancelled: what it would still answer belongs to nobody
-                await self._discard()
-        return reply
 
-    async def _spawn(self) -> _Child:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",  # the working directory is no place to import from
-            "-m",
-            "ganglion.engines.rendering_child",
-            str(self._memory_bytes),
-            str(self._max_bytes),
-            str(self._budget_s + 1),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-            start_new_session=True,  # Ctrl-C in the terminal is not for it
-        )
-        assert process.stdin is not None and process.stdout is not None
-        child = self._child = _Child(process, process.stdin, process.stdout)
-        is_ready = False
-        try:
-            async with asyncio.timeout(STARTUP_S):
-                is_ready = await child.stdout.readexactly(len(READY)) == READY
-        except (TimeoutError, asyncio.IncompleteReadError) as error:
-            raise EngineFailed("the template renderer did not start") from error
-        finally:
-            if not is_ready:
-                await self._discard()
-        return child
-
-    async def _discard(self) -> None:
-        child, self._child = self._child, None
-        if child is None:
-            return
-        _kill(child)
-        child.stdin.close()
-        await child.process.communicate()  # reads stdout to its end, so that no pipe outlives the process
+def _size_of(prompt: ChatPrompt) -> int:
+    return len(prompt.messages) + sum(
+        len(message.content) + len(message.reasoning or "") for message in prompt.messages
+    )
 
 
 def _asked(tool: Tool) -> AskedTool:
@@ -191,6 +222,14 @@ def _asked(tool: Tool) -> AskedTool:
     return AskedTool(tool.name, tool.description, parameters, tool.is_custom)
 
 
-def _kill(child: _Child) -> None:
-    with suppress(ProcessLookupError):
-        child.process.kill()
+def _fatal() -> InvalidValue:
+    return InvalidValue(
+        "The model's chat template ended the process that it was rendered in.", param="messages"
+    )
+
+
+def _unlucky() -> Overloaded:
+    return Overloaded(
+        "The process that renders templates was killed, perhaps for want of memory.",
+        hint="Retry in a moment.",
+    )

@@ -1,6 +1,6 @@
 """The child process that renders chat templates.
 
-`python -m ganglion.engines.rendering_child MEMORY_BYTES MAX_BYTES ALARM_S` says `READY`, then answers each
+`python -m ganglion.engines.rendering_child MEMORY_BYTES MAX_BYTES CPU_S` says `READY`, then answers each
 `Ask` on stdin with a `Reply` on stdout until stdin ends. The frames are in
 `rendering_frames.py`.
 
@@ -23,27 +23,26 @@ from ganglion.text.template import render
 
 def main() -> None:
     """Serve one parent until it closes our stdin."""
-    memory_bytes, max_bytes, alarm_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
+    memory_bytes, max_bytes, cpu_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     confine(memory_bytes)
     try:
-        _serve(sys.stdin.buffer, sys.stdout.buffer, max_bytes, alarm_s)
+        _serve(sys.stdin.buffer, sys.stdout.buffer, max_bytes, cpu_s)
     except BrokenPipeError:
         # The parent is gone; an ordinary exit would flush stdout and complain about it on stderr.
         os._exit(0)
 
 
-def _serve(source: BinaryIO, sink: BinaryIO, max_bytes: int, alarm_s: float) -> None:
+def _serve(source: BinaryIO, sink: BinaryIO, max_bytes: int, cpu_s: float) -> None:
     decoder = msgspec.msgpack.Decoder(Ask)
     sink.write(READY)
     sink.flush()
     while length := source.read(LENGTH_BYTES):
-        ask = decoder.decode(source.read(int.from_bytes(length, "big")))
-        # The parent kills a template that takes too long. The alarm is for a parent that died meanwhile:
-        # nobody handles it, so it ends the process even inside one endless C call.
-        signal.setitimer(signal.ITIMER_REAL, alarm_s)
-        reply = _reply(ask, max_bytes)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        data = source.read(int.from_bytes(length, "big"))
+        # Nobody handles it, so it ends the process even inside one endless C call.
+        signal.setitimer(signal.ITIMER_PROF, cpu_s)
+        reply = _reply(decoder.decode(data), max_bytes)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         sink.write(framed(reply))
         sink.flush()
 

@@ -5,12 +5,13 @@ one that crashed.
 """
 
 import asyncio
+import errno
 import logging
 import os
 import signal
 import socket
 import sys
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 from ganglion.core.engine import Status
@@ -26,7 +27,12 @@ LAST_WORDS_S = 0.2
 
 ALONE: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """Numpy's own threads would spin on the cores that the model computes on: 16 % of reading a prompt out."""
+NO_HANDLES: Final = "This process has as many files and sockets open as it may; raise its limit (ulimit -n)."
 LOAD_HINT = "A worker that is killed while it loads is often too large for the memory that is left."
+
+
+class CannotSpawn(EngineFailed):
+    """The system has no process, handle or memory for a worker now; that says nothing about the worker."""
 
 
 class Supervisor:
@@ -98,8 +104,9 @@ class Supervisor:
             raise EngineFailed(f"The engine is down: {self.error.message}")
         raise ModelRecovering(f"The model {self._name!r} is being restarted after a crash.")
 
-    async def _start(self) -> Connection:
+    async def _start(self, *, is_again: bool = False) -> Connection:
         connection = await self._spawn()
+        self.restarts += is_again
         connection.send_raw(self._plan)
         try:
             ready = await asyncio.wait_for(connection.ready, self._limits.load_s)
@@ -124,30 +131,30 @@ class Supervisor:
 
     async def _spawn(self) -> Connection:
         """A process at the other end of a new socket, which it alone inherits."""
-        ours, theirs = socket.socketpair()
-        try:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable,
-                "-m",
-                self._module,
-                str(theirs.fileno()),
-                pass_fds=[theirs.fileno()],
-                stdin=asyncio.subprocess.DEVNULL,
-                env={**ALONE, **os.environ},
-            )
-        except OSError as error:
-            ours.close()
-            raise EngineFailed(f"The worker could not be started: {error}.") from error
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-        self.process_id = self._process.pid
-        ours.setblocking(False)
-        self._lost.clear()
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(lambda: Connection(self._on_lost), sock=ours)
+        with ExitStack() as opened:
+            try:
+                ours, theirs = socket.socketpair()
+                opened.callback(ours.close)
+                with theirs:
+                    self._process = await asyncio.create_subprocess_exec(
+                        sys.executable,
+                        "-m",
+                        self._module,
+                        str(theirs.fileno()),
+                        pass_fds=[theirs.fileno()],
+                        stdin=asyncio.subprocess.DEVNULL,
+                        env={**ALONE, **os.environ},
+                    )
+                self.process_id = self._process.pid
+                ours.setblocking(False)
+                self._lost.clear()
+                _, connection = await asyncio.get_running_loop().create_connection(
+                    lambda: Connection(self._on_lost), sock=ours
+                )
+            except OSError as error:
+                hint = NO_HANDLES if error.errno in (errno.EMFILE, errno.ENFILE) else None
+                raise CannotSpawn(f"The worker could not be started: {error}.", hint=hint) from error
+            opened.pop_all()
         return connection
 
     def _on_lost(self) -> None:
@@ -191,14 +198,20 @@ class Supervisor:
 
     async def _restart(self, deaths: list[str]) -> Connection | None:
         """A new worker after some deaths, which failed starts add to; None when there were too many."""
-        while len(deaths) <= len(self._limits.backoff_s):
-            pause_s = self._limits.backoff_s[len(deaths) - 1]
+        pauses_s = self._limits.backoff_s
+        tries = 0
+        while len(deaths) <= len(pauses_s):
+            pause_s = pauses_s[min(len(deaths) + tries, len(pauses_s)) - 1]
             self.status, self.error = "recovering", EngineFailed(f"{deaths[-1]}.")
             logger.warning("%s: %s; restarting in %g s", self._name, deaths[-1], pause_s)
             await asyncio.sleep(pause_s)
-            self.restarts += 1
             try:
-                return await self._start()
+                return await self._start(is_again=True)
+            except CannotSpawn as error:
+                # Whatever else the system lacks it may have again: the model is never given up for it.
+                await self._reap()
+                tries += 1
+                deaths[-1] = error.message.rstrip(".")
             except GanglionError as error:
                 await self._reap()
                 deaths.append(error.message.rstrip("."))

@@ -1,14 +1,17 @@
-"""Who may be in a worker together: everybody, or one suspect alone.
+"""Who may be in a worker together: everybody whom nobody suspects, and one suspect alone.
 
 Law: whoever entered leaves exactly once, and not before the worker has let go of the work: also of a client's
 that is long gone, since it may still bring the worker down.
+Law: isolation costs the suspect. With a second worker suspects run there one after another, and nobody else
+waits for them. Without one, a suspect is let in when nobody else is inside, and whoever comes then waits
+`ALONE_S` at most: after that the suspect is interrupted, and stays one.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Literal
+from typing import Final, Literal, assert_never
 
 from ganglion.core.errors import Overloaded, RequestQuarantined
 from ganglion.engines.suspects import Key, Suspects
@@ -17,6 +20,14 @@ Outcome = Literal["completed", "abandoned", "crashed"]
 """It came to its own good end, it was given up or failed by itself, or the worker died with it inside."""
 WhenGone = Callable[[Outcome], None]
 
+Stay = Literal["beside", "apart", "alone"]
+"""Beside others, alone in the second worker, or alone in the only one."""
+
+SUSPECTS_SHARE: Final = 4
+"""This part of all places may be taken by suspects that wait, so that they do not fill the model's queue."""
+ALONE_S: Final = 1.0
+"""How long others wait for a suspect that is alone in the only worker."""
+
 
 class Place:
     """One request's stay, or its wait for one."""
@@ -24,18 +35,56 @@ class Place:
     def __init__(self, key: Key) -> None:
         self.key = key
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.is_alone = False
+        self.stay: Stay = "beside"
+        self._is_due = False
+        self._interrupt: Callable[[], None] | None = None
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether nothing else is in its worker."""
+        return self.stay != "beside"
+
+    def interruptible(self, interrupt: Callable[[], None]) -> None:
+        """Say how to end what is done here; called at once when others already wait for it."""
+        self._interrupt = interrupt
+        if self._is_due:
+            interrupt()
+
+    def interrupt(self) -> None:
+        """End what is done here as soon as that can be."""
+        self._is_due = True
+        if self._interrupt is not None:
+            self._interrupt()
 
 
 class Ward:
-    """Lets requests in, in the order they came; a suspect waits until it is empty, and all others for it."""
+    """Lets requests in, in the order they came, and suspects by turns between those who sent them.
 
-    def __init__(self, limit: int, suspects: Suspects, clock: Callable[[], float] = monotonic) -> None:
+    `has_second` says whether there is a second worker for suspects, or room for one.
+    """
+
+    def __init__(
+        self,
+        limit: int,
+        suspects: Suspects,
+        clock: Callable[[], float] = monotonic,
+        *,
+        has_second: Callable[[], bool] = lambda: False,
+        alone_s: float = ALONE_S,
+    ) -> None:
         self._limit = limit
         self._suspects = suspects
         self._clock = clock
+        self._has_second = has_second
+        self._alone_s = alone_s
         self._inside: set[Place] = set()
         self._queue: deque[Place] = deque()
+        self._apart: Place | None = None
+        self._alone: Place | None = None
+        self._alone_until_s = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._turns: dict[str, int] = {}
+        """How many suspects of each salt were let in since suspects began to wait."""
 
     @property
     def inside(self) -> int:
@@ -49,8 +98,14 @@ class Ward:
 
     async def enter(self, key: Key) -> Place:
         """Wait to be let in; raises RequestQuarantined, or Overloaded when too many are here."""
-        if self._suspects.judge(key, self._clock()) == "quarantined":
+        verdict = self._suspects.judge(key, self._clock())
+        if verdict == "quarantined":
             raise _quarantined()
+        if verdict == "suspect" and self.queued >= self._limit // SUSPECTS_SHARE:
+            raise Overloaded(
+                f"{self.queued} requests that were in a worker which died wait for their turn alone.",
+                extras={"queue_depth": self.queued},
+            )
         if self.inside + self.queued >= self._limit:
             raise Overloaded(
                 f"{self.inside} requests run and {self.queued} wait, which is as many as this model takes.",
@@ -69,7 +124,7 @@ class Ward:
     def leave(self, place: Place, outcome: Outcome) -> None:
         """Give the place up and draw the conclusion."""
         if place in self._inside:
-            self._inside.remove(place)
+            self._vacate(place)
             if outcome == "crashed":
                 self._suspects.blame(place.key, self._clock(), was_alone=place.is_alone)
             elif outcome == "completed" and place.is_alone:
@@ -80,24 +135,66 @@ class Ward:
             # Later, so that all whom one crash concerns are blamed before anybody is judged.
             asyncio.get_running_loop().call_soon(self._admit)
 
-    def _admit(self) -> None:
-        while self._queue:
-            place = self._queue[0]
-            verdict = self._suspects.judge(place.key, self._clock())
-            if verdict != "quarantined" and self._must_wait(is_suspect=verdict == "suspect"):
-                return
-            self._queue.popleft()
-            if place.turn.done():
-                continue  # cancelled, and about to leave
-            if verdict == "quarantined":
-                place.turn.set_exception(_quarantined())
-                continue
-            place.is_alone = verdict == "suspect"
-            self._inside.add(place)
-            place.turn.set_result(None)
+    def _vacate(self, place: Place) -> None:
+        self._inside.remove(place)
+        if place is self._apart:
+            self._apart = None
+        if place is self._alone:
+            self._alone = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
 
-    def _must_wait(self, *, is_suspect: bool) -> bool:
-        return bool(self._inside) and (is_suspect or any(each.is_alone for each in self._inside))
+    def _admit(self) -> None:
+        """Let in everybody who may be, judging all who wait anew: a crash may have made suspects of them."""
+        suspected: list[Place] = []
+        for place in list(self._queue):
+            if place.turn.done():
+                self._queue.remove(place)  # cancelled, and about to leave
+                continue
+            verdict = self._suspects.judge(place.key, self._clock())
+            match verdict:
+                case "quarantined":
+                    self._queue.remove(place)
+                    place.turn.set_exception(_quarantined())
+                case "suspect":
+                    suspected.append(place)
+                case "clear" if self._alone is None:
+                    self._let_in(place, "beside")
+                case "clear":
+                    self._hurry()
+                case _:
+                    assert_never(verdict)
+        if not suspected:
+            self._turns.clear()
+        elif self._has_second():
+            if self._apart is None:
+                self._let_in(self._next(suspected), "apart")
+        elif self._inside <= {self._apart}:
+            self._let_in(self._next(suspected), "alone")
+
+    def _next(self, suspected: list[Place]) -> Place:
+        """The first of whoever had the fewest turns: nobody's many suspects keep another's one waiting."""
+        chosen = min(suspected, key=lambda place: self._turns.get(place.key.salt, 0))
+        self._turns[chosen.key.salt] = self._turns.get(chosen.key.salt, 0) + 1
+        return chosen
+
+    def _let_in(self, place: Place, stay: Stay) -> None:
+        self._queue.remove(place)
+        place.stay = stay
+        self._inside.add(place)
+        if stay == "apart":
+            self._apart = place
+        if stay == "alone":
+            self._alone = place
+            self._alone_until_s = asyncio.get_running_loop().time() + self._alone_s
+        place.turn.set_result(None)
+
+    def _hurry(self) -> None:
+        """Somebody whom nobody suspects waits for the one that is alone: not for long."""
+        if self._timer is None and self._alone is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_at(self._alone_until_s, self._alone.interrupt)
 
 
 def _quarantined() -> RequestQuarantined:

@@ -1,6 +1,6 @@
 """What a worker does with a loaded model: frames come in, steps, texts and vectors go out.
 
-A reader thread takes frames in and answers pings, a second one tokenizes beside the running batch, a third
+A reader thread takes frames in and answers pings, others tokenize beside the running batch (`texts.py`), one
 makes vectors, and the main thread steps.
 Law: the worker dies with its server: end of file on the socket ends the process at once.
 """
@@ -9,17 +9,18 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from time import monotonic
+
+import msgspec
 
 from ganglion.core.errors import GanglionError
 from ganglion.engines.concept_pack import ConceptBook
 from ganglion.engines.ipc import (
     Abort,
     Detokenize,
-    Detokenized,
     Embed,
-    FromWorker,
     LoadKv,
     Ping,
     Pong,
@@ -30,7 +31,6 @@ from ganglion.engines.ipc import (
     Stop,
     Submit,
     Tokenize,
-    Tokenized,
     ToWorker,
     to_worker,
 )
@@ -39,13 +39,12 @@ from ganglion.engines.llama.line import Line
 from ganglion.engines.llama.loop import Inbox, Loop
 from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
+from ganglion.engines.llama.texts import Texts
 from ganglion.engines.llama.vectors import VectorMaker
-
-Questions = SimpleQueue["Tokenize | Detokenize"]
-"""What is answered beside the batch, in order."""
+from ganglion.engines.token_floor import longest_pieces
 
 Inputs = SimpleQueue[Embed]
-"""What vectors are wanted of. Bounded, as the questions are, by what the server lets in at once."""
+"""What vectors are wanted of. Bounded by what the server lets in at once."""
 
 
 def serve(
@@ -54,17 +53,19 @@ def serve(
     """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told."""
     try:
         model = loaded()
-        book = load_book(plan, model)
-        loop = Loop(model, plan if model.has_one_cache else plan.in_one_lane(), line, book)
+        with ThreadPoolExecutor(1) as beside:
+            longest = beside.submit(_longest_pieces, model)  # while the contexts are made
+            book = load_book(plan, model)
+            loop = Loop(model, plan if model.has_one_cache else plan.for_several_caches(), line, book)
     except GanglionError as error:
         line.send(_refused(0, error))
         return
-    line.send(_ready(model, plan, book, monotonic() - began_s))
+    ready = _ready(model, plan, book, longest.result())
+    line.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
-    questions: Questions = SimpleQueue()
     inputs: Inputs = SimpleQueue()
-    threading.Thread(target=read, args=(line, bodies, inbox, questions, inputs), daemon=True).start()
-    threading.Thread(target=answer, args=(line, model, questions), daemon=True).start()
+    texts = Texts(model, line.send, lambda number, error: line.send(_refused(number, error)))
+    threading.Thread(target=read, args=(line, bodies, inbox, texts, inputs), daemon=True).start()
     maker = VectorMaker(model, plan.vectors, threads=plan.threads)
     threading.Thread(target=embed, args=(line, maker, inputs), daemon=True).start()
     try:
@@ -75,15 +76,17 @@ def serve(
         os._exit(1)
 
 
-def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: Questions, inputs: Inputs) -> None:
+def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, texts: Texts, inputs: Inputs) -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
         match frame:
             case Ping():
                 line.send(Pong())
+                if texts.is_getting_on:
+                    line.send(Reading())
             case Tokenize() | Detokenize():
-                questions.put(frame)
+                texts.ask(frame)
             case Embed():
                 inputs.put(frame)
             case Stop(keep_s=0.0):
@@ -91,16 +94,6 @@ def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, questions: Questions
             case Submit() | Abort() | SaveKv() | LoadKv() | Stop():
                 inbox.put(frame)
     os._exit(0)
-
-
-def answer(line: Line, model: NativeModel, questions: Questions) -> None:
-    """Answer questions for ever; a long text holds up other texts and nothing else."""
-    while True:
-        question = questions.get()
-        try:
-            line.send(_answer(model, question))
-        except GanglionError as error:
-            line.send(_refused(question.id, error))
 
 
 def embed(line: Line, maker: VectorMaker, inputs: Inputs) -> None:
@@ -127,26 +120,23 @@ def _embed(line: Line, maker: VectorMaker, frames: list[Embed]) -> None:
             line.send(_refused(number, error))
 
 
-def _answer(model: NativeModel, question: Tokenize | Detokenize) -> FromWorker:
-    match question:
-        case Tokenize(text=text, add_special=add_special, parse_special=parse_special):
-            tokens = model.tokenize(text, add_special=add_special, parse_special=parse_special)
-            return Tokenized(question.id, tokens)
-        case Detokenize(tokens=ids, in_pieces=in_pieces):
-            pieces = [model.piece(token) for token in ids]
-            text = b"".join(pieces).decode("utf-8", "replace")
-            return Detokenized(question.id, text, pieces if in_pieces else [])
+def _longest_pieces(model: NativeModel) -> list[int]:
+    if not model.keeps_all_text:
+        return []
+    pieces = (model.piece(token) for token in range(model.vocabulary_size))
+    return longest_pieces(pieces, drops_whitespace=model.strips_whitespace)
 
 
-def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None, load_s: float) -> Ready:
+def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None, longest: list[int]) -> Ready:
     return Ready(
         model.vocabulary_size,
-        load_s,
+        0.0,
         model.signs(),
         ranks=plan.vectors.pooling == "rank",
         rank_template=model.metadata("tokenizer.chat_template.rerank"),
         concepts=[] if book is None else list(book.manifest.concepts),
         readout_layers=[] if book is None else list(book.manifest.layers),
+        longest_pieces=longest,
     )
 
 

@@ -6,7 +6,8 @@ Law: a question holds so little that whoever cancels soon stops the work, and th
 import asyncio
 import math
 from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from operator import mul
 from typing import Final
@@ -35,48 +36,62 @@ class WorkerEmbedder:
         self._longest = longest
         self._vocabulary_size = vocabulary_size
 
-    async def embed(self, inputs: Sequence[TextPrompt | TokenPrompt], *, is_normalized: bool) -> Embedded:
+    async def embed(
+        self, inputs: Sequence[TextPrompt | TokenPrompt], *, is_normalized: bool, tenant: str = ""
+    ) -> Embedded:
         """A vector of each input."""
-        read = [await self._read(each, f"input[{place}]") for place, each in enumerate(inputs)]
+        read = [await self._read(each, f"input[{place}]", tenant) for place, each in enumerate(inputs)]
         vectors = await self._vectors(read, is_normalized=is_normalized)
         return Embedded(vectors, sum(map(len, read)))
 
-    async def rank(self, query: str, documents: Sequence[str], ready: Ready) -> Ranked:
+    async def rank(self, query: str, documents: Sequence[str], ready: Ready, tenant: str = "") -> Ranked:
         """How well each document answers the query."""
         if ready.ranks:
-            return await self._classify(query, documents, ready)
+            return await self._classify(query, documents, ready, tenant)
         inputs = [TextPrompt(query), *map(TextPrompt, documents)]
         read = [
-            await self._read(each, f"documents[{place - 1}]" if place else "query")
+            await self._read(each, f"documents[{place - 1}]" if place else "query", tenant)
             for place, each in enumerate(inputs)
         ]
         first, *others = await self._vectors(read, is_normalized=True)
         return Ranked(tuple(_dot(first, other) for other in others), sum(map(len, read)))
 
-    async def _classify(self, query: str, documents: Sequence[str], ready: Ready) -> Ranked:
-        pairs = [await self._pair(query, document, ready) for document in documents]
-        for place, pair in enumerate(pairs):
-            self._check(pair, f"documents[{place}]")
+    async def _classify(self, query: str, documents: Sequence[str], ready: Ready, tenant: str) -> Ranked:
+        pairs = []
+        for place, document in enumerate(documents):
+            param = f"documents[{place}]"
+            with self._named(param):
+                pairs.append(await self._pair(query, document, ready, tenant))
+            self._check(pairs[-1], param)
         answers = await self._vectors(pairs, is_normalized=False)
         return Ranked(tuple(map(_relevance, answers)), sum(map(len, pairs)))
 
-    async def _pair(self, query: str, document: str, ready: Ready) -> Tokens:
+    async def _pair(self, query: str, document: str, ready: Ready, tenant: str) -> Tokens:
         """A query and a document as the classifier was trained to see them."""
         if ready.rank_template is not None:
             asked = ready.rank_template.replace("{query}", query).replace("{document}", document)
-            return await self._tokens.tokenize(asked, add_special=False, parse_special=True)
+            return await self._tokens.tokenize(
+                asked, add_special=False, parse_special=True, tenant=tenant, most=self._longest
+            )
         signs = ready.signs
         texts = [
-            await self._tokens.tokenize(text, add_special=False, parse_special=False)
+            await self._tokens.tokenize(
+                text, add_special=False, parse_special=False, tenant=tenant, most=self._longest
+            )
             for text in (query, document)
         ]
         return joined(texts[0], texts[1], signs)
 
-    async def _read(self, given: TextPrompt | TokenPrompt, param: str) -> Tokens:
+    async def _read(self, given: TextPrompt | TokenPrompt, param: str, tenant: str) -> Tokens:
         if isinstance(given, TextPrompt):
-            tokens = await self._tokens.tokenize(
-                given.text, add_special=given.adds_special, parse_special=True
-            )
+            with self._named(param):
+                tokens = await self._tokens.tokenize(
+                    given.text,
+                    add_special=given.adds_special,
+                    parse_special=True,
+                    tenant=tenant,
+                    most=self._longest,
+                )
         else:
             tokens = given.tokens
             for token in tokens:
@@ -88,11 +103,20 @@ class WorkerEmbedder:
         self._check(tokens, param)
         return tokens
 
+    @contextmanager
+    def _named(self, param: str) -> Iterator[None]:
+        """Say which input it is that was found too long before it was tokenized."""
+        try:
+            yield
+        except ContextLengthExceeded as error:
+            raise _too_long(f"at least {error.extras['prompt_len']}", self._longest, param, error) from None
+
     def _check(self, tokens: Tokens, param: str) -> None:
         if not tokens:
             raise InvalidValue(f"'{param}' is empty; give it at least one token.", param=param)
         if len(tokens) > self._longest:
-            raise _too_long(len(tokens), self._longest, param)
+            count = len(tokens)
+            raise _too_long(f"{count}", self._longest, param, ContextLengthExceeded(count, self._longest))
 
     async def _vectors(self, inputs: list[Tokens], *, is_normalized: bool) -> tuple[bytes, ...]:
         turn = asyncio.Semaphore(AT_ONCE)
@@ -142,8 +166,7 @@ def _dot(left: bytes, right: bytes) -> float:
     return float(sum(map(mul, array("f", left), array("f", right))))
 
 
-def _too_long(tokens: int, longest: int, param: str) -> ContextLengthExceeded:
-    error = ContextLengthExceeded(tokens, longest)
+def _too_long(tokens: str, longest: int, param: str, error: ContextLengthExceeded) -> ContextLengthExceeded:
     error.param = param
     error.message = f"'{param}' holds {tokens} tokens; {longest} is the most that this model embeds."
     return error

@@ -29,6 +29,7 @@ from ganglion.core.errors import (
     InvalidValue,
     ModelLoading,
     ModelNotFound,
+    ModelRecovering,
     Overloaded,
     ReadoutUnavailable,
     VisionUnsupported,
@@ -46,19 +47,23 @@ from ganglion.engines.ipc import MAX_STATE_BYTES, Ready
 from ganglion.engines.llama.embedder import WorkerEmbedder
 from ganglion.engines.llama.faults import Fault
 from ganglion.engines.llama.memory import ResidentMemory, free_bytes, usable_cores
-from ganglion.engines.llama.plan import EnginePlan, plan
+from ganglion.engines.llama.plan import EnginePlan, plan, plan_second
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.steerable import check_steering, is_kept_apart
 from ganglion.engines.llama.telling import events_of, submit_of
 from ganglion.engines.local import TextEngine
 from ganglion.engines.rendering import Renderer
+from ganglion.engines.second_worker import SecondWorker
 from ganglion.engines.supervisor import Supervisor
 from ganglion.engines.suspects import Key, Suspects, key_of_text, key_of_tokens
-from ganglion.engines.ward import Ward, WhenGone
+from ganglion.engines.token_floor import TokenFloor
+from ganglion.engines.ward import Outcome, Place, Ward, WhenGone
 
 logger = logging.getLogger("ganglion.engines")
 
 WORKER: Final = "ganglion.engines.llama.worker"
+SECOND_PATIENCE: Final = 4.0
+"""How many times as long a second worker may take for a step."""
 KEEP_S: Final = 5.0
 """How long a worker that ends may take to keep its hot prefixes."""
 
@@ -101,8 +106,11 @@ class LlamaEngine:
         self._resident = ResidentMemory()
         self._in_flight = 0
         self._limit = self.plan.parallel + settings.queue_limit
+        self._second = SecondWorker(settings.model_id, self._make_second)
+        self._second_resident = ResidentMemory()
+        self._second_bytes = 0
         # Twice: clients that left are counted until the worker has let go of what they asked for.
-        self._ward = Ward(2 * self._limit, Suspects())
+        self._ward = Ward(2 * self._limit, Suspects(), has_second=lambda: self._second.is_available)
         self._text = TextEngine(
             settings.model_id,
             self,
@@ -113,6 +121,7 @@ class LlamaEngine:
             signs=lambda: self._ready.signs,
         )
         self._ready = Ready(facts.vocabulary_size, 0.0)
+        self._floor = TokenFloor([])
         self._has_vectors = "embeddings" in facts.capabilities
         """Whether what vectors take is part of what was promised."""
         self._embedder = WorkerEmbedder(
@@ -131,10 +140,12 @@ class LlamaEngine:
             await self._renderer.close()
             raise
         self._ready = (await self._supervisor.connection()).ready.result()
+        self._floor = TokenFloor(self._ready.longest_pieces)
 
     async def close(self) -> None:
         """Stop the worker, which keeps its hot prefixes where there is a folder for them."""
         await self._renderer.close()
+        await self._second.close()
         await self._supervisor.close(KEEP_S if self.plan.kv_folder is not None else 0.0)
 
     def models(self) -> tuple[ModelState, ...]:
@@ -153,7 +164,7 @@ class LlamaEngine:
                 aliases=self._settings.aliases,
                 capabilities=self._facts.capabilities or ("chat",),
                 memory_mb=self._required_bytes() >> 20,
-                resident_mb=self._resident.of(supervisor.process_id, time.monotonic()) >> 20,
+                resident_mb=self._resident_bytes() >> 20,
                 devices=("gpu",) if self.plan.video_bytes else ("cpu",),
                 in_flight=self._in_flight,
                 queued=self._ward.queued + (load.waiting if load is not None else 0),
@@ -161,11 +172,12 @@ class LlamaEngine:
                 kv_total=self.plan.kv_tokens,
                 slots_used=running,
                 slots_total=self.plan.parallel,
-                restarts=supervisor.restarts,
+                restarts=supervisor.restarts + self._second.restarts,
                 step_s=load.step_s if load is not None else 0.0,
                 native_s=load.decode_s if load is not None else 0.0,
                 error=supervisor.error.message if supervisor.error is not None else None,
                 facts=self._facts,
+                sampling=self._facts.sampling,
                 readout=self._readout,
             ),
         )
@@ -238,13 +250,15 @@ class LlamaEngine:
                 hint="Ask it through /v1/rerank, or name another model.",
             )
         with self._embedding():
-            return await self._embedder.embed(request.inputs, is_normalized=request.is_normalized)
+            return await self._embedder.embed(
+                request.inputs, is_normalized=request.is_normalized, tenant=request.tenant
+            )
 
     async def rank(self, request: RankRequest) -> Ranked:
         """Rank every document."""
         self._check(request.model)
         with self._embedding():
-            return await self._embedder.rank(request.query, request.documents, self._ready)
+            return await self._embedder.rank(request.query, request.documents, self._ready, request.tenant)
 
     @contextmanager
     def _embedding(self) -> Iterator[None]:
@@ -275,7 +289,14 @@ class LlamaEngine:
 
     def _required_bytes(self) -> int:
         is_promised = not self._has_vectors or "embeddings" in self._facts.capabilities
-        return self.plan.required_bytes + (0 if is_promised else self.plan.vectors.size_bytes)
+        vectors = 0 if is_promised else self.plan.vectors.size_bytes
+        second = 0 if self._second.process_id is None else self._second_bytes
+        return self.plan.required_bytes + vectors + second
+
+    def _resident_bytes(self) -> int:
+        now_s = time.monotonic()
+        first = self._resident.of(self._supervisor.process_id, now_s)
+        return first + self._second_resident.of(self._second.process_id, now_s)
 
     def _check(self, model: str, tokens: tuple[int, ...] = ()) -> None:
         if model != self._settings.model_id:
@@ -342,11 +363,17 @@ class LlamaEngine:
 
     # The token engine under it
 
-    async def tokenize(self, text: str, *, add_special: bool, parse_special: bool) -> tuple[int, ...]:
-        """Text to ids, in the worker."""
+    async def tokenize(
+        self, text: str, *, add_special: bool, parse_special: bool, tenant: str = "", most: int | None = None
+    ) -> tuple[int, ...]:
+        """Text to ids, in the worker, unless it certainly has more of them than `most`."""
+        least = None if most is None else await self._floor.above(text, most)
+        if least is not None:
+            assert most is not None
+            raise ContextLengthExceeded(least, most, is_least=True)
         connection, when_gone = await self._enter(key_of_text(text))
         return await connection.tokenize(
-            text, add_special=add_special, parse_special=parse_special, when_gone=when_gone
+            text, add_special=add_special, parse_special=parse_special, tenant=tenant, when_gone=when_gone
         )
 
     async def text_of(self, tokens: tuple[int, ...]) -> str:
@@ -365,9 +392,10 @@ class LlamaEngine:
                     param="readout",
                     hint="Start it with --concepts PACK, or leave the readout out.",
                 )
-            connection, when_gone = await self._enter(key_of_tokens(request.salt, request.tokens))
+            connection, place = await self._placed(key_of_tokens(request.salt, request.tokens))
             submit = submit_of(connection.new_id(), request, is_deterministic=self.plan.is_deterministic)
-            async with aclosing(connection.updates(submit, when_gone)) as updates:
+            async with aclosing(connection.updates(submit, partial(self._leave, place))) as updates:
+                place.interruptible(partial(connection.interrupt, submit.id, _others_wait()))
                 usage = Started(len(request.tokens))
                 async for update in updates:
                     for event in events_of(update, usage):
@@ -383,15 +411,43 @@ class LlamaEngine:
         return ReadoutManifest(tuple(concepts), tuple(layers)) if concepts else None
 
     async def _enter(self, key: Key) -> tuple[Connection, WhenGone]:
-        """A place in the worker, and whom to tell once the worker has let go of what is done with it."""
-        await self._supervisor.connection()  # all who wait for a restart wait together, not one by one inside
-        place = await self._ward.enter(key)
+        """A place in a worker, and whom to tell once the worker has let go of what is done with it."""
+        connection, place = await self._placed(key)
+        return connection, partial(self._leave, place)
+
+    async def _placed(self, key: Key) -> tuple[Connection, Place]:
+        while True:
+            # All who wait for a restart wait together, not one by one inside.
+            await self._supervisor.connection()
+            place = await self._ward.enter(key)
+            try:
+                if place.stay != "apart":
+                    return await self._supervisor.connection(), place
+                return await self._second.enter(), place
+            except BaseException as error:
+                self._ward.leave(place, "abandoned")
+                if place.stay != "apart" or not isinstance(error, GanglionError) or self._second.is_available:
+                    raise
+                # It could not be started after all: the next turn is one alone in the first worker.
+
+    def _leave(self, place: Place, outcome: Outcome) -> None:
+        if place.stay == "apart":
+            self._second.leave()
+        self._ward.leave(place, outcome)
+
+    def _make_second(self) -> Supervisor | None:
+        """A second worker's supervisor; None where memory has no room for it."""
+        settings = self._settings
         try:
-            connection = await self._supervisor.connection()
-        except BaseException:
-            self._ward.leave(place, "abandoned")
-            raise
-        return connection, partial(self._ward.leave, place)
+            second = plan_second(
+                settings, self._facts, self.plan, cores=usable_cores(), free_bytes=free_bytes()
+            )
+        except InsufficientMemory:
+            return None
+        self._second_bytes = second.required_bytes
+        # Its processor time is the first one's to take: slow is not hung.
+        limits = replace(settings.limits, hang_s=SECOND_PATIENCE * settings.limits.hang_s)
+        return Supervisor(f"{settings.model_id} (second)", WORKER, msgspec.msgpack.encode(second), limits)
 
 
 def _only_embeds(model_id: str) -> InvalidValue:
@@ -399,6 +455,13 @@ def _only_embeds(model_id: str) -> InvalidValue:
         f"The model {model_id!r} makes embeddings and does not generate text.",
         param="model",
         hint="Ask it through /v1/embeddings, or name another model.",
+    )
+
+
+def _others_wait() -> ModelRecovering:
+    return ModelRecovering(
+        "This prompt was in a worker that died, so it runs alone, and others wait for the worker.",
+        hint="Try again when the model is less busy.",
     )
 
 

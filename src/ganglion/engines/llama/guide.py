@@ -9,13 +9,13 @@ from collections import OrderedDict
 from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from queue import SimpleQueue
 from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue
+from ganglion.engines.llama.fair_inbox import FairInbox
 from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.sampling import Booleans, Ids
 
@@ -29,6 +29,9 @@ KEPT: Final = 64
 TOKENS_OF_ONE: Final = 16_384
 """Tokens that one compiled grammar follows, over all its sequences. They share the states of its lexer, which
 only grow, and are refused together when these are too many; so it is compiled anew long before."""
+WAITING: Final = 1024
+WAITING_EACH: Final = 256
+"""Grammars that wait to be compiled, and of one tenant."""
 SLOWEST_S: Final = 0.1
 """Processor time of one look ahead, for which neighbours wait; nearly always llguidance stops long before."""
 
@@ -117,24 +120,29 @@ class Guided:
 
 
 class Guides:
-    """Makes guides for requests, in order; `report` is called on another thread."""
+    """Makes guides for requests, the tenants taking turns; `report` is called on another thread."""
 
     def __init__(self, model: NativeModel, report: Callable[[Guided], None], wanted: Container[int]) -> None:
         """`wanted` holds the requests that still want their guide when it is their turn."""
         self._model = model
         self._report = report
         self._wanted = wanted
-        self._asked: SimpleQueue[tuple[int, str]] = SimpleQueue()
+        self._asked: FairInbox[tuple[int, str]] = FairInbox(
+            most=WAITING, most_each=WAITING_EACH, of="output formats"
+        )
         self._thread: threading.Thread | None = None
         self._known: OrderedDict[str, Compiled | str] = OrderedDict()
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
-    def ask(self, number: int, grammar: str) -> None:
-        """Ask for a request's guide; it is reported, unless the request is given up before."""
+    def ask(self, number: int, grammar: str, tenant: str = "") -> None:
+        """Ask for a request's guide; it is reported, unless the request is given up before.
+
+        Raises Overloaded where too many wait.
+        """
+        self._asked.put(tenant, (number, grammar))
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, daemon=True)
             self._thread.start()
-        self._asked.put((number, grammar))
 
     def _work(self) -> None:
         # 60 ms and some memory, which a worker whose requests ask for no format does not pay.

@@ -6,6 +6,7 @@ import numpy as np
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
 from ganglion.core.request import ResolvedSampling
+from ganglion.core.samplers import PLAIN
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
 from ganglion.engines.llama.guide import Guide, OffGrammar
 from ganglion.engines.llama.native_context import Floats, NativeContext
@@ -74,14 +75,17 @@ class Job:
                 frequency_penalty=submit.frequency_penalty,
                 seed=submit.seed,
                 logit_bias=tuple(submit.logit_bias),
+                samplers=submit.samplers or PLAIN,
             ),
             submit.tokens,
             ignore_eos=submit.ignore_eos,
         )
         self._detokenizer = Detokenizer()
-        self._stops = StopMatcher(tuple(submit.stop_strings))
+        self._stops = StopMatcher(tuple(submit.stop_strings), is_shown=submit.shows_stop)
         self._first_token_s: float | None = None
         self._stop_token: int | None = None
+        self._final: int | None = None
+        """The last token, once it is known that it does not run."""
         self.is_announced = False
         asked = merged(submit.score_ranges, len(submit.tokens))
         self.scores_first = bool(asked) and asked[0][0] == 0 and not clipped(readout, 0, 1)
@@ -163,7 +167,9 @@ class Job:
         is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
         if is_end or token in self._stop_tokens:
             self._stop_token = token
-            return self._closed("stop", record, self._last(record), now_s)
+            is_shown = self._submit.shows_stop and not is_end
+            last = self._shown(record) + self._flushed() if is_shown else self._last(record)
+            return self._closed("stop", record, last, now_s)
         if self._guide is not None:
             self._guide.follow(token)
         pieces = self._shown(record)
@@ -182,6 +188,7 @@ class Job:
     ) -> tuple[int | None, Update]:
         """The end that a token brings: now, or once it has run where it is told with its readout."""
         if not self._is_early(token, pieces):
+            self._final = token.id
             return None, self._ended(reason, pieces, now_s)
         self._reason = reason
         self.sequence.is_ending = True
@@ -234,16 +241,21 @@ class Job:
 
     def _shown(self, token: Token) -> list[Piece]:
         """What may be told now that a token is there."""
-        if self._submit.in_tokens:
-            return [Piece("", (token,))]
         is_special = self._vocabulary[token.id][1]
-        return list(self._stops.feed(self._detokenizer.feed(token, is_special)))
+        if not self._submit.in_tokens:
+            return list(self._stops.feed(self._detokenizer.feed(token, is_special)))
+        if self._submit.stop_strings:
+            # Only watched: whoever reads tokens is told each of them as it comes, those of the stop as well.
+            self._stops.feed(self._detokenizer.feed(token, is_special))
+        return [Piece("", (token,))]
 
     def _last(self, token: Token) -> list[Piece]:
         """What is told of a token that ends the answer: nothing, unless somebody reads tokens."""
         return [Piece("", (token,))] if self._submit.in_tokens else self._flushed()
 
     def _flushed(self) -> list[Piece]:
+        if self._submit.in_tokens:
+            return []
         last = self._stops.feed(self._detokenizer.flush())
         return [*last, *self._stops.flush()]
 
@@ -277,7 +289,13 @@ class Job:
             error=error.message if error is not None else None,
             code=error.code if isinstance(error, OffGrammar) else None,
             stop_token=self._stop_token,
+            token_ids=self._generated() if self._submit.wants_token_ids else None,
         )
+
+    def _generated(self) -> list[int]:
+        """All tokens so far; the last one is not part of the sequence where the answer ends with it."""
+        made = self.sequence.tokens[self.sequence.prompt_tokens :]
+        return made if self._final is None else [*made, self._final]
 
     def _unscored(self, position: int) -> TokenRecord:
         token = self.sequence.tokens[position]

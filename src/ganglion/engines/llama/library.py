@@ -75,6 +75,8 @@ bool llama_vocab_get_add_eos(const void *vocab);
 bool llama_vocab_get_add_sep(const void *vocab);
 bool llama_vocab_is_eog(const void *vocab, llama_token token);
 bool llama_vocab_is_control(const void *vocab, llama_token token);
+int llama_vocab_get_attr(const void *vocab, llama_token token);
+int llama_vocab_type(const void *vocab);
 int32_t llama_tokenize(const void *vocab, const char *text, int32_t length, llama_token *tokens,
                        int32_t most, bool add_special, bool parse_special);
 int32_t llama_token_to_piece(const void *vocab, llama_token token, char *buffer, int32_t length,
@@ -99,7 +101,13 @@ void llama_sampler_chain_add(void *chain, void *sampler);
 void *llama_sampler_init_top_k(int32_t k);
 void *llama_sampler_init_top_p(float p, size_t min_keep);
 void *llama_sampler_init_min_p(float p, size_t min_keep);
+void *llama_sampler_init_typical(float p, size_t min_keep);
+void *llama_sampler_init_top_n_sigma(float n);
+void *llama_sampler_init_xtc(float probability, float threshold, size_t min_keep, uint32_t seed);
 void *llama_sampler_init_temp(float temperature);
+void *llama_sampler_init_temp_ext(float temperature, float range, float exponent);
+void *llama_sampler_init_mirostat(int32_t vocabulary, uint32_t seed, float tau, float eta, int32_t m);
+void *llama_sampler_init_mirostat_v2(uint32_t seed, float tau, float eta);
 void *llama_sampler_init_dist(uint32_t seed);
 llama_token llama_sampler_sample(void *chain, void *context, int32_t row);
 void llama_sampler_free(void *sampler);

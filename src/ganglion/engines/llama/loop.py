@@ -6,6 +6,7 @@ from time import monotonic
 
 import numpy as np
 
+from ganglion.core.errors import Overloaded
 from ganglion.engines.concept_pack import ConceptBook
 from ganglion.engines.ipc import (
     Abort,
@@ -32,6 +33,7 @@ from ganglion.engines.llama.runner import Aside, Runner
 from ganglion.engines.llama.sampling import NotANumber
 from ganglion.engines.llama.sanity import Sanity
 from ganglion.engines.llama.scoring import Scorer
+from ganglion.scheduler.exactness import BY_TILES, Cut
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
@@ -64,6 +66,7 @@ class Loop:
             plan.lanes,
             plan.parked_tokens,
             can_trim=model.can_trim,
+            can_move=model.has_one_cache,
             run_tokens=RUN_TOKENS if plan.gpu_layers else 0,
         )
         self._pool = KvPool(shape)
@@ -74,6 +77,7 @@ class Loop:
             parallel=plan.parallel,
             is_deterministic=plan.is_deterministic,
             most_rows=output_rows(model.vocabulary_size),
+            exact_cut=Cut(LARGEST_CHUNK) if plan.gpu_layers else BY_TILES,
         )
         self._scorer = Scorer(self._vocabulary, model.vocabulary_size)
         self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
@@ -129,7 +133,10 @@ class Loop:
             case Submit(grammar=str(grammar)):
                 assert self._guides is not None
                 self._compiling[item.id] = item
-                self._guides.ask(item.id, grammar)
+                try:
+                    self._guides.ask(item.id, grammar, item.tenant)
+                except Overloaded as error:
+                    self._take_guide(Guided(item.id, None, error))
             case Submit():
                 self._begin(item)
             case Guided():

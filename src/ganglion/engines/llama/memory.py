@@ -24,8 +24,11 @@ def read_memory() -> Memory:
 
 
 def free_bytes() -> int:
-    """What is left of it."""
-    return read_memory().free_bytes
+    """What is left of it; nothing while the system does not say, which takes a file handle."""
+    try:
+        return read_memory().free_bytes
+    except OSError:
+        return 0
 
 
 def usable_cores() -> int:
@@ -53,5 +56,5 @@ class ResidentMemory:
 def _resident_bytes(process_id: int | None) -> int:
     try:
         return int(psutil.Process(process_id).memory_info().rss) if process_id is not None else 0
-    except psutil.Error:
-        return 0
+    except (psutil.Error, OSError):
+        return 0  # it is gone, or this process has no file handle left to look at it

@@ -16,6 +16,12 @@ FLASH_ATTENTION: Final = {None: -1, False: 0, True: 1}
 POOLINGS: Final[dict[Pooling, int]] = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
 UNMAPPED: Final = 0
 """How the library loads a file that it reads whole."""
+KEEPING_VOCABULARIES: Final = (1, 2)
+"""SentencePiece's and byte pairs: others normalize a text, or take an unknown word for one token."""
+CUTTING: Final = 1 | 8 | 16
+"""Attributes of tokens at which a text is cut before it is tokenized: unknown, control, user-defined."""
+STRIPPING: Final = 128 | 256
+"""Of tokens that swallow the white space on their left, or right."""
 
 
 def load_model(library: Library, path: str, *, gpu_layers: int, is_mapped: bool = True) -> "NativeModel":
@@ -94,6 +100,25 @@ class NativeModel:
         self.library.lib.llama_model_meta_val_str(self._pointer, key.encode(), buffer, size + 1)
         text: bytes = self.library.ffi.string(buffer)
         return text.decode("utf-8", "replace")
+
+    @property
+    def keeps_all_text(self) -> bool:
+        """Whether the tokens of a text, put together, are the text, but for white space around markers."""
+        return self.library.lib.llama_vocab_type(self._vocab) in KEEPING_VOCABULARIES
+
+    @property
+    def strips_whitespace(self) -> bool:
+        """Whether some marker swallows the white space beside it."""
+        return any(self._attributes(token) & STRIPPING for token in range(self.vocabulary_size))
+
+    def markers(self) -> list[bytes]:
+        """The names of the tokens that are looked for in a text before it is tokenized."""
+        cutting = (token for token in range(self.vocabulary_size) if self._attributes(token) & CUTTING)
+        return [name for token in cutting if (name := self.piece(token))]
+
+    def _attributes(self, token: int) -> int:
+        attributes: int = self.library.lib.llama_vocab_get_attr(self._vocab, token)
+        return attributes
 
     def is_control(self, token: int) -> bool:
         """Whether a token is the vocabulary's own sign and not text."""

@@ -20,6 +20,8 @@ CELL_STEP: Final = 256
 LARGEST_CHUNK: Final = 256
 """More tokens in one prefill batch gain nothing on CPUs and cost compute buffers of a vocabulary a token."""
 MAX_SLOTS: Final = 256
+EXACT_TOKENS: Final = 2048
+"""The longest prompt whose scores do not depend on a load; its cells are made when the first one comes."""
 NO_LANE: Final = LaneShape(1, CELL_STEP, is_shared=True)
 """What a model gets that never generates."""
 OUTPUT_BYTES: Final = 24 * 2**20
@@ -31,6 +33,8 @@ ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
 
+NICENESS: Final = 5
+"""Of a second worker: a quarter of the time where the first one wants all of it, so that neither starves."""
 RECAST_QUANTISATIONS: Final = frozenset({"Q4_1"})
 RECAST_ARCHITECTURES: Final = frozenset({"llama", "mistral3", "qwen2", "qwen3", "smollm3"})
 """Whose graphs were seen to add an adapter's share to every matrix that is recast."""
@@ -64,22 +68,31 @@ class EnginePlan:
     vectors: VectorPlan = VectorPlan()
     concepts: tuple[str, ...] = ()
     """Concept packs, by the path of their vectors."""
+    niceness: int = 0
+    """How far the worker stands back behind others that want the processor."""
 
-    def in_one_lane(self) -> "EnginePlan":
-        """The same pool without private slots, for models whose saved state does not fit another lane."""
-        shared = replace(self.lanes[-1], cells=sum(lane.total_cells for lane in self.lanes))
-        return replace(self, lanes=(shared,))
+    def for_several_caches(self) -> "EnginePlan":
+        """The same pool for models whose saved state fits no other lane: nothing moves between lanes."""
+        if self.is_deterministic:  # each stays in the slot that it began in, or is computed again
+            return replace(self, parked_tokens=0)
+        exact = tuple(lane for lane in self.lanes if lane.is_exact)
+        return replace(self, lanes=(*exact, replace(self.lanes[-1], cells=self.kv_tokens)))
 
     @property
     def kv_tokens(self) -> int:
-        """How many tokens the lanes hold."""
-        return sum(lane.total_cells for lane in self.lanes)
+        """How many tokens the lanes hold that everybody uses."""
+        return sum(lane.total_cells for lane in self.lanes if not lane.is_exact)
 
 
 def output_rows(vocabulary_size: int) -> int:
     """How many rows of a batch may have logits; whole tiles, since kernels work in these."""
     rows = OUTPUT_BYTES // (4 * max(vocabulary_size, 1))
     return min(max(rows // SMALLEST_OUTPUT * SMALLEST_OUTPUT, SMALLEST_OUTPUT), LARGEST_CHUNK)
+
+
+def context_of(asked: int | None, trained: int) -> int:
+    """The longest single sequence: what the operator asked for, else what the model was trained for."""
+    return asked or min(trained, DEFAULT_CONTEXT)
 
 
 def plan(
@@ -93,7 +106,7 @@ def plan(
     """Decide everything, or say what does not fit; without `free_video_bytes` there is no accelerator."""
     if facts.context_length < 1 or facts.kv_values_per_token < 0:
         raise InvalidValue(f"{facts.path} does not say how long its context is.", param="model")
-    context = settings.context or min(facts.context_length, DEFAULT_CONTEXT)
+    context = context_of(settings.context, facts.context_length)
     kv_tokens = settings.kv_tokens or context + DEFAULT_EXTRA
     if kv_tokens < context:
         raise InvalidValue(
@@ -143,7 +156,7 @@ def plan(
         context=context,
         lanes=lanes,
         parked_tokens=parked,
-        parallel=min(settings.parallel, sum(lane.slots for lane in lanes)),
+        parallel=min(settings.parallel, sum(lane.slots for lane in lanes if not lane.is_exact)),
         threads=settings.threads or cores,
         kv_type=settings.kv_type,
         gpu_layers=settings.gpu_layers,
@@ -156,6 +169,26 @@ def plan(
         kv_folder_bytes=settings.kv_folder_bytes,
         vectors=vectors,
         concepts=settings.concepts,
+    )
+
+
+def plan_second(
+    settings: LlamaSettings, facts: ModelFacts, first: EnginePlan, *, cores: int, free_bytes: int
+) -> EnginePlan:
+    """A worker for one sequence at a time beside the first, which computes as that one does.
+
+    Where the weights are mapped from their file, both workers have the same pages. Raises what does not fit.
+    """
+    if first.gpu_layers:
+        # What the accelerator has left now is not known here, and a worker without it would prove nothing.
+        raise InsufficientMemory("No second worker on an accelerator.", free_mb=0, required_mb=0)
+    kv_tokens = min(first.kv_tokens, first.context + sum(PRIVATE_SLOTS))
+    alone = replace(settings, context=first.context, kv_tokens=kv_tokens, parallel=1, kv_folder=None)
+    shared = 0 if first.is_recast else facts.size_bytes
+    decided = plan(alone, facts, cores=cores, free_bytes=free_bytes + shared)
+    required = decided.required_bytes - shared
+    return replace(
+        decided, is_recast=first.is_recast, required_bytes=required, faults=first.faults, niceness=NICENESS
     )
 
 
@@ -178,12 +211,13 @@ def _lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]
     beside = min(2 * parallel, MAX_SLOTS - 1)
     shared = _padded(max(context, kv_tokens // 2))
     slots = min(max(kv_tokens - shared, 0) // sum(PRIVATE_SLOTS), parallel)
+    exact = LaneShape(1, _padded(min(context, EXACT_TOKENS)), is_shared=False, is_exact=True)
     if slots < 1 or context <= max(PRIVATE_SLOTS):
-        return (LaneShape(beside, _padded(kv_tokens), is_shared=True),)
+        return (exact, LaneShape(beside, _padded(kv_tokens), is_shared=True))
     private = tuple(LaneShape(slots, cells, is_shared=False) for cells in PRIVATE_SLOTS)
     left = kv_tokens - sum(lane.total_cells for lane in private)
     shared = max(shared, left // CELL_STEP * CELL_STEP)
-    return (*private, LaneShape(beside, shared, is_shared=True))
+    return (*private, exact, LaneShape(beside, shared, is_shared=True))
 
 
 def _deterministic_lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:

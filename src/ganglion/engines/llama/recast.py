@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -158,7 +158,7 @@ def in_two(rows: Offsets) -> bytes:
     return np.concatenate(parts, axis=1).tobytes()
 
 
-@cache
+@lru_cache(64)
 def sums(width: int) -> bytes:
     """A Q4_0 matrix that gives the sum of each block of a row of this width, for each of the two."""
     count = width // BLOCK

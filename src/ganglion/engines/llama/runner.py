@@ -60,11 +60,13 @@ class Runner:
 
         # Side by side: most of it is the clearing of cells.
         with ThreadPoolExecutor() as threads:
-            self._lanes = list(threads.map(new_context, range(len(plan.lanes))))
+            usual = [number for number, lane in enumerate(plan.lanes) if not lane.is_exact]
+            self._lanes = dict(zip(usual, threads.map(new_context, usual), strict=True))
+        self._new_context = new_context
         self._steerer = Steerer(book, model.block_count)
-        self._steered_by = [""] * len(self._lanes)
-        for capture, context in zip(self._captures, self._lanes, strict=False):
-            capture.learn(context)
+        self._steered_by = [""] * len(plan.lanes)
+        for number, context in self._lanes.items():
+            self._learn(number, context)
         self._can_trim = model.can_trim
         self._shapes = plan.lanes
         self._spare = plan.lanes[-1].slots
@@ -78,10 +80,17 @@ class Runner:
         return not steering or self._steerer.knows(steering)
 
     def lane(self, number: int) -> NativeContext:
-        """The context behind a lane, once no step in the background uses it."""
+        """The context behind a lane, once no step in the background uses it; an exact one is made now."""
         if self._aside is not None and self._aside.step.lane == number:
             self._aside.computed.wait()
+        if number not in self._lanes:
+            self._lanes[number] = self._new_context(number)
+            self._learn(number, self._lanes[number])
         return self._lanes[number]
+
+    def _learn(self, number: int, context: NativeContext) -> None:
+        if self._captures:
+            self._captures[number].learn(context)
 
     @property
     def is_aside(self) -> bool:
@@ -161,7 +170,7 @@ class Runner:
 
     def sample(self) -> SavedState:
         """One cell as the library writes it here, to know states of this model by."""
-        lane = self.lane(len(self._lanes) - 1)
+        lane = self.lane(len(self._shapes) - 1)
         lane.decode([(self._spare, 0, [0], False)])
         state = lane.save(self._spare)
         lane.trim(self._spare, 0)
@@ -239,7 +248,7 @@ class Runner:
         """Read a blob into a slot and keep its first positions."""
         lane = self.lane(target.lane)
         if not lane.try_load(target.slot, blob):
-            shared = self.lane(len(self._lanes) - 1)
+            shared = self.lane(len(self._shapes) - 1)
             shared.load(self._spare, blob)
             shared.trim(self._spare, length)
             cut = shared.save(self._spare)

@@ -11,8 +11,10 @@ import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed
 from ganglion.core.request import ResolvedSampling
+from ganglion.engines.llama.dry import DryPenalty
 from ganglion.engines.llama.native_context import Floats, NativeContext
 from ganglion.engines.llama.native_model import NativeModel
+from ganglion.engines.llama.penalties import Penalties
 from ganglion.engines.llama.sampler_chain import SamplerChain
 
 Ids = npt.NDArray[np.int64]
@@ -37,18 +39,15 @@ class Sampler:
     ) -> None:
         self._sampling = sampling
         self._bias = _bias(sampling, model, ignore_eos=ignore_eos)
-        self._counts: dict[int, int] = {}
-        self._said = dict.fromkeys(prompt) if sampling.repetition_penalty != 1.0 else {}
+        self._penalties = Penalties(sampling, prompt) if Penalties.are_asked(sampling) else None
+        more = sampling.samplers
+        self._dry = DryPenalty(more, prompt, model.piece) if more.has_dry else None
+        self._disallowed = _disallowed(more.allowed_token_ids, model)
         self._chain: SamplerChain | None = None
-        if sampling.temperature > 0.0:
+        if sampling.temperature > 0.0 or more.draws:
             seed = sampling.seed if sampling.seed is not None else int.from_bytes(os.urandom(4))
             self._chain = SamplerChain(
-                model.library,
-                temperature=sampling.temperature,
-                top_k=sampling.top_k,
-                top_p=sampling.top_p,
-                min_p=sampling.min_p,
-                seed=seed % 2**32,
+                model.library, sampling, vocabulary_size=model.vocabulary_size, seed=seed % 2**32
             )
 
     def choose(
@@ -65,13 +64,18 @@ class Sampler:
         token = int(logits.argmax())
         if not np.isfinite(logits[token]):
             raise NotANumber("The model's output is not a number; this request cannot go on.")
+        if self._disallowed is not None:
+            token = _restrict(logits, None, self._disallowed)
         if withheld is not None or forbidden is not None:
             token = _restrict(logits, withheld, forbidden)
         if self._chain is not None:
             drawn = context.sample(self._chain, row)
             # Sums of floats leave a sliver of chance to what has none.
             token = drawn if logits[drawn] != NEVER else token
-        self._remember(token)
+        if self._penalties is not None:
+            self._penalties.remember(token)
+        if self._dry is not None:
+            self._dry.remember(token)
         return token
 
     def free(self) -> None:
@@ -81,26 +85,21 @@ class Sampler:
             self._chain = None
 
     def _shape(self, logits: Floats) -> None:
-        sampling = self._sampling
-        if self._said:
-            seen = np.fromiter(self._said, np.int64, len(self._said))
-            values = logits[seen]
-            penalty = np.float32(sampling.repetition_penalty)
-            logits[seen] = np.where(values > 0, values / penalty, values * penalty)
-        if self._counts:
-            seen = np.fromiter(self._counts, np.int64, len(self._counts))
-            counts = np.fromiter(self._counts.values(), np.float32, len(self._counts))
-            logits[seen] -= counts * sampling.frequency_penalty + sampling.presence_penalty
+        if self._penalties is not None:
+            self._penalties.apply(logits)
+        if self._dry is not None:
+            self._dry.apply(logits)
         if self._bias is not None:
             tokens, values = self._bias
             logits[tokens] += values
 
-    def _remember(self, token: int) -> None:
-        sampling = self._sampling
-        if sampling.frequency_penalty or sampling.presence_penalty:
-            self._counts[token] = self._counts.get(token, 0) + 1
-        if sampling.repetition_penalty != 1.0:
-            self._said[token] = None
+
+def _disallowed(allowed: tuple[int, ...] | None, model: NativeModel) -> Booleans | None:
+    if allowed is None:
+        return None
+    disallowed = np.ones(model.vocabulary_size, np.bool_)
+    disallowed[np.fromiter(allowed, np.int64, len(allowed))] = False
+    return disallowed
 
 
 def _bias(sampling: ResolvedSampling, model: NativeModel, *, ignore_eos: bool) -> tuple[Ids, Floats] | None:

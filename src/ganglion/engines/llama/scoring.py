@@ -34,7 +34,7 @@ class Scorer:
     def score(self, logits: Floats, tokens: Sequence[int], first: int, top: int) -> list[TokenRecord]:
         """A record for each of some tokens of a prompt, the first of which stands at position `first`.
 
-        Row i holds the logits that foretell token i.
+        Row i holds the logits that foretell token i. A token's rank is told where likelier ones are.
         """
         records: list[TokenRecord] = []
         step = len(self._scratch)
@@ -42,10 +42,13 @@ class Scorer:
             rows = logits[start : start + step]
             chosen = np.asarray(tokens[start : start + step])
             normalisers = self._normalisers(rows)
-            values = rows[np.arange(len(rows)), chosen] - normalisers
+            own = rows[np.arange(len(rows)), chosen]
+            values = own - normalisers
             for place, value in enumerate(values.tolist()):
                 likeliest = likeliest_of(rows[place], top, float(normalisers[place]))
-                records.append(self._record(int(chosen[place]), first + start + place, value, likeliest))
+                rank = 1 + int(np.count_nonzero(rows[place] > own[place])) if top else None
+                position = first + start + place
+                records.append(self._record(int(chosen[place]), position, value, likeliest, rank))
         return records
 
     def unscored(self, token: int, position: int) -> TokenRecord:
@@ -63,9 +66,11 @@ class Scorer:
             raise NotANumber("The model's output is not a number; this prompt cannot be scored.")
         return found
 
-    def _record(self, token: int, position: int, logprob: float, likeliest: Likeliest) -> TokenRecord:
+    def _record(
+        self, token: int, position: int, logprob: float, likeliest: Likeliest, rank: int | None
+    ) -> TokenRecord:
         top = [(each, self._vocabulary[each][0], value) for each, value in likeliest]
-        return TokenRecord(token, self._vocabulary[token][0], position, logprob, top)
+        return TokenRecord(token, self._vocabulary[token][0], position, logprob, top, rank=rank)
 
 
 def likeliest_of(row: Floats, count: int, normaliser: float) -> Likeliest:

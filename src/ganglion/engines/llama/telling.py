@@ -3,7 +3,7 @@
 from array import array
 from typing import Final
 
-from ganglion.core.errors import EngineFailed, InvalidValue
+from ganglion.core.errors import EngineFailed, InvalidValue, Overloaded
 from ganglion.core.events import (
     Alternative,
     Failed,
@@ -19,7 +19,8 @@ from ganglion.core.events import (
     TokenEvent,
     Usage,
 )
-from ganglion.core.request import TokenRequest
+from ganglion.core.request import TokenRequest, tenant_of
+from ganglion.core.samplers import PLAIN
 from ganglion.engines.ipc import End, PieceRecord, Submit, TokenRecord, Update
 
 REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
@@ -58,6 +59,10 @@ def submit_of(number: int, request: TokenRequest, *, is_deterministic: bool) -> 
             (steer.concept, steer.strength, None if steer.layers is None else list(steer.layers))
             for steer in request.steering
         ],
+        samplers=None if sampling.samplers == PLAIN else sampling.samplers,
+        shows_stop=request.stop.is_shown,
+        wants_token_ids=request.wants_token_ids,
+        tenant=tenant_of(request.salt),
     )
 
 
@@ -81,11 +86,14 @@ def events_of(update: Update, started: Started) -> list[TokenEvent]:
 def _end(end: End, started: Started) -> Finished | Failed:
     if end.error is not None and end.code == InvalidValue.code:
         return Failed(InvalidValue(end.error, param="response_format"))
+    if end.error is not None and end.code == Overloaded.code:
+        return Failed(Overloaded(end.error, hint="Retry in a moment."))
     if end.error is not None:
         return Failed(EngineFailed(end.error))
     usage = Usage(started.prompt_tokens, end.completion_tokens, started.cached_tokens)
     timing = Timing(end.queued_s, end.prefill_s, end.decode_s)
-    return Finished(REASONS[end.reason], usage, timing, end.stop_sequence, end.stop_token)
+    token_ids = None if end.token_ids is None else tuple(end.token_ids)
+    return Finished(REASONS[end.reason], usage, timing, end.stop_sequence, end.stop_token, token_ids)
 
 
 def _piece(record: PieceRecord) -> Piece:
@@ -95,4 +103,4 @@ def _piece(record: PieceRecord) -> Piece:
 def _token(record: TokenRecord) -> Token:
     top = tuple(Alternative(*each) for each in record.top)
     readout = tuple(array("f", record.readout)) if record.readout else ()
-    return Token(record.id, record.piece, record.position, record.logprob, top, readout)
+    return Token(record.id, record.piece, record.position, record.logprob, top, readout, record.rank)

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from time import monotonic
 from typing import IO, Final
 
@@ -68,18 +69,22 @@ class Trial:
     def _start_anew(self) -> None:
         """Begin the next child now, so that the next grammar finds it ready."""
         self.close()
-        self._start()
+        with suppress(EngineFailed):  # whoever comes next tries again
+            self._start()
 
     def _start(self) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-P", "-m", "ganglion.engines.llama.trial_child", *self._arguments]
         self._is_ready = False
-        self._child = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # an allocation that failed says so there, and we tell the client
-            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-        )
+        try:
+            self._child = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # an allocation that failed says so there, and we tell the client
+                env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            )
+        except OSError as error:
+            raise EngineFailed(f"The process that tries grammars could not be started: {error}.") from error
         return self._child
 
     def _await_ready(self, stream: IO[bytes]) -> None:

@@ -39,6 +39,7 @@ def main() -> None:
         if first is None:
             return
         plan = msgspec.msgpack.decode(first, type=EnginePlan)
+        os.nice(plan.niceness)
         began_s = monotonic()
         loading = thread.submit(lambda: load(opening.result(), plan))
         from ganglion.engines.llama.attending import serve  # noqa: PLC0415
