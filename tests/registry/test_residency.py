@@ -1,6 +1,7 @@
 """Models that come and go, as one engine."""
 
 import asyncio
+import traceback
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field, replace
 
@@ -157,6 +158,34 @@ async def test_an_unknown_model_is_told_what_is_here() -> None:
     await subject.close()
 
 
+async def test_a_model_that_nobody_loads_for_a_request_is_not_called_unknown() -> None:
+    shop = Shop()
+    subject = shop.residency(shop.candidate("echo-a"), shop.candidate("echo-b"), auto_load=False)
+    await subject.open()
+    await subject.unload("echo-a", is_forced=False)
+    error = await error_of(subject, "echo-a")
+    assert (error.status, error.code, error.message) == (
+        404,
+        "model_not_found",
+        "The model 'echo-a' is not loaded.",
+    )
+    assert error.hint is not None and "Did you mean" not in error.hint
+    assert await said(subject, "echo-b") == "echo-b"
+    await subject.close()
+
+
+async def test_an_error_that_is_told_often_does_not_grow() -> None:
+    shop = Shop()
+    subject = shop.residency(shop.candidate("bad", error=LoadFailed("a bad file")))
+    for _ in range(50):
+        error = await error_of(subject, "bad")
+    frames, trace = 0, error.__traceback__
+    while trace is not None:
+        frames, trace = frames + 1, trace.tb_next
+    assert frames < 10
+    await subject.close()
+
+
 async def test_one_that_cannot_open_stays_listed_while_the_others_serve() -> None:
     shop, broken = Shop(), LoadFailed("a bad file")
     subject = shop.residency(shop.candidate("bad", error=broken), shop.candidate("good"))
@@ -231,7 +260,8 @@ async def test_a_load_that_fails_fails_everyone_who_waits_once_and_is_not_tried_
     assert set(errors) == {broken}
     assert await error_of(subject, "bad") is broken
     assert shop.builds == ["bad"]
-    subject._residents["bad"].retry_s = 0.0
+    resident = subject._residents["bad"]
+    resident.failure = replace(resident.failure, until_s=0.0)
     assert await error_of(subject, "bad") is broken
     assert shop.builds == ["bad", "bad"]
     await subject.close()
@@ -533,3 +563,16 @@ def test_two_models_cannot_have_one_name() -> None:
     shop = Shop()
     with pytest.raises(InvalidValue, match="'same'"):
         shop.residency(shop.candidate("same"), shop.candidate("same"))
+
+
+async def test_an_error_that_many_are_told_holds_nothing_of_them() -> None:
+    shop = Shop()
+    broken = shop.candidate("bad", error=LoadFailed("a bad file"))
+    subject = Residency((), [broken, shop.candidate("good")], free_bytes=lambda: 1 << 40)
+    depths = set()
+    for _ in range(5):
+        last = (await collect(subject, "bad"))[-1]
+        assert isinstance(last, Failed)
+        depths.add(sum(1 for _ in traceback.walk_tb(last.error.__traceback__)))
+    assert len(depths) <= 2, "the first one was raised by the load, all others from memory"
+    await subject.close()

@@ -195,6 +195,20 @@ def test_the_configured_quantisation_comes_before_the_documented_order() -> None
     assert asked("qwen3-4b", absent).id == "Qwen3-4B-Q4_K_M"
 
 
+def test_the_embedded_model_is_found_by_its_architecture_where_no_file_has_it() -> None:
+    for name in ("llama", "LLaMA", "llama:latest", "llama:135m"):
+        found = asked(name, Catalogue())
+        assert (found.id, isinstance(found.source, EmbeddedSource)) == (SMOLLM2.id, True), name
+    held = asked("llama", Catalogue(held=(Held(SMOLLM2.id, SMOLLM2.names),)))
+    assert held.source == HeldSource(SMOLLM2.id)
+    own = stored("mine", "llama")
+    assert asked("llama", Catalogue(stored=(own,))).source == FileSource(own.path, own.store)
+    with pytest.raises(ModelNotFound):
+        asked("llama", Catalogue(stored=(own, stored("other", "llama"))))
+    with pytest.raises(ModelNotFound):
+        asked("qwen3", Catalogue())
+
+
 def test_different_models_of_one_architecture_are_not_chosen_between() -> None:
     catalogue = Catalogue(stored=(stored("Tiny", "llama"), stored("Large", "llama"), stored("Bad", "gone")))
     outcome = explain("llama", catalogue, may_be_path=False)

@@ -63,6 +63,15 @@ class Activating:
         pause_s = self._retry_s[min(attempt, len(self._retry_s) - 1)]
         self._pending[model] = asyncio.get_running_loop().time() + pause_s
 
+    @property
+    def is_warming(self) -> bool:
+        """Whether a model is being loaded, or is still to be tried for the first time."""
+        return self._in_progress is not None or any(each not in self._attempts for each in self._pending)
+
+    def awaits(self, model: str) -> bool:
+        """Whether it is configured and has not come up yet."""
+        return model in self._pending or model == self._in_progress
+
     def hopeless(self) -> GanglionError | None:
         """The first reason, when every model failed for good."""
         if self._failed and not self._pending and not self._completed and self._in_progress is None:

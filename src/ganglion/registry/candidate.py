@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ganglion.core.engine import LoadOptions, ManagedEngine
+from ganglion.core.request import Sampling
 from ganglion.registry.download import Report
 
 
@@ -36,6 +37,8 @@ class Candidate:
     context_length: int = 0
     created_s: int = 0
     capabilities: tuple[str, ...] = ()
+    sampling: Sampling = Sampling()
+    """Its own defaults, where its file is here to say them."""
     is_pinned: bool = False
     priority: int = 0
     keep_alive_s: float | None = None

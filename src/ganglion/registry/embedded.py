@@ -27,6 +27,8 @@ class EmbeddedModel:
     distribution: str
     version: str
     hub_path: str
+    architecture: str = "llama"
+    """As its file says."""
 
 
 SMOLLM2: Final = EmbeddedModel(

@@ -295,7 +295,8 @@ def _number(metadata: Metadata, key: str, *, largest: float) -> float | None:
         return None
     if isinstance(value, bool | str | Array) or not math.isfinite(value) or not 0 <= value <= largest:
         raise Malformed(f"{key} is {shortened(value)}, expected 0 to {largest:g}")
-    return float(value)
+    # Written as 32 bits: 0.6 is meant where 0.6000000238418579 is read.
+    return float(f"{value:.7g}") if isinstance(value, float) else float(value)
 
 
 def _text(metadata: Metadata, key: str) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ganglion.core.errors import ModelNotFound
+from ganglion.registry.parts import part_of
 
 NAME_LIMIT: Final = 200
 """Characters of the longest name: beyond every hub id in use, short enough to be repeated in an error."""
@@ -105,6 +106,15 @@ def operator_path(text: str) -> Path | None:
         return real_file(Path(text).expanduser())
     except (OSError, RuntimeError):  # longer than a path can be, or the home of nobody
         return None
+
+
+def linked_name(text: str) -> str | None:
+    """What an operator called a file by linking to it; None where the argument is no link to another name."""
+    path = Path(text).expanduser()
+    if not path.is_symlink() or path.suffix.casefold() != ".gguf" or real_file(path).name == path.name:
+        return None
+    part = part_of(path.name)
+    return path.stem if part is None else part.stem
 
 
 def real_file(path: Path) -> Path:

@@ -2,13 +2,14 @@
 
 Law: one load however many ask; loads take their turns in the order they were asked for; a model that is
 pinned, or that somebody uses, is never evicted: the one whose turn it is waits until it is let go, while
-newcomers of that model line up behind.
+newcomers of that model line up behind. A name that a request made up is held only while it is looked for:
+when that fails it is remembered for whoever asked (`failures`), and listed for nobody.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Protocol, cast
@@ -38,14 +39,16 @@ from ganglion.core.errors import (
     InvalidValue,
     ModelLoading,
     ModelNotFound,
+    ModelNotLoaded,
     Overloaded,
     ShuttingDown,
 )
 from ganglion.core.events import Event, Failed, Progress, TokenEvent
-from ganglion.core.request import Request, TokenRequest
+from ganglion.core.request import Request, TokenRequest, tenant_of
 from ganglion.registry.activation import Activating
 from ganglion.registry.candidate import Candidate
 from ganglion.registry.catalogue import Held
+from ganglion.registry.failures import Failure, Failures, failed_again
 from ganglion.registry.manifest import CATCH_ALL
 from ganglion.registry.names import fold
 from ganglion.registry.resident import Resident
@@ -56,8 +59,10 @@ logger = logging.getLogger("ganglion.registry")
 
 WAITING_LIMIT: Final = 1024
 """Requests that may wait for one model to load; further ones are told to come back."""
-BACKOFF_S: Final = (1.0, 2.0, 5.0, 15.0, 60.0)
-"""How long after a failed load a request tries again; until then it gets the same error at once."""
+LOOKUPS: Final = 64
+"""Models on their way that nobody knew before they were asked for."""
+LOOKUPS_OF_TENANT: Final = 4
+"""The same of one tenant: a hub takes its time to say that it does not know a name, and others wait too."""
 WATCH_S: Final = 1.0
 """How often models are looked at that nobody has asked for."""
 
@@ -109,6 +114,20 @@ def _report(loop: asyncio.AbstractEventLoop, resident: Resident, done: int, tota
     loop.call_soon_threadsafe(resident.report, done, total)
 
 
+def _again(error: GanglionError) -> GanglionError:
+    """An error that was raised before, without the frames of whoever it was raised for: they would add up."""
+    return error.with_traceback(None)
+
+
+def _refuse_another_engine(resident: Resident, options: LoadOptions) -> None:
+    """A model is run by the engine that reads its file, loaded or not."""
+    engine = resident.candidate.engine
+    if options.engine not in (None, engine):
+        raise InvalidValue(
+            f"The engine {options.engine!r} does not run {resident.id!r}; {engine!r} does.", param="engine"
+        )
+
+
 def _refuse_another_context(resident: Resident, options: LoadOptions) -> None:
     """What is loaded has the context it has."""
     if options.context_length is None or resident.status != "loaded":
@@ -138,6 +157,7 @@ class Residency:
         self._free_bytes = free_bytes
         self._settings = settings or ResidencySettings()
         self._residents: dict[str, Resident] = {}
+        self._failures = Failures()
         self._activating = Activating()
         self._turn = asyncio.Lock()
         self._watch: asyncio.Task[None] | None = None
@@ -165,6 +185,7 @@ class Residency:
         for candidate in candidates:
             resident = self._residents.setdefault(candidate.id, Resident(candidate))
             resident.candidate, resident.is_pinned = candidate, candidate.is_pinned
+            resident.is_established = True
         self._activating.configure([candidate.id for candidate in warm])
         if self._watch is not None and (self._warming is None or self._warming.done()):
             self._warming = asyncio.create_task(self._activate(), name="load configured models")
@@ -215,7 +236,21 @@ class Residency:
 
     def models(self) -> tuple[ModelState, ...]:
         """Every model that is held or was named, in that order."""
-        return tuple(state for resident in self._residents.values() for state in resident.states())
+        is_settled = self._settings.auto_load and not self._is_closing and not self._activating.is_warming
+        return tuple(
+            state
+            for resident in self._residents.values()
+            if resident.is_listed
+            for state in resident.states(loads_on_request=is_settled and self._would_load(resident))
+        )
+
+    def _would_load(self, resident: Resident) -> bool:
+        """Whether a request would load it now; what failed is tried again for one, after its pause."""
+        if self._activating.awaits(resident.id):
+            return False  # a hub is asked for it now and then
+        if resident.status == "failed":
+            return resident.failure is None or self._is_over(resident.failure)
+        return resident.status in ("unloaded", "loading", "downloading", "draining")
 
     def held(self) -> tuple[Held, ...]:
         """The names that are taken, for whoever resolves others."""
@@ -231,8 +266,8 @@ class Residency:
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer with the model that is meant, loading it when it is not here."""
         try:
-            resident = await self._asked_for(request.model)
-            with resident.claimed() as claim:
+            resident = await self._asked_for(request.model, request.tenant)
+            with self._claimed(resident) as claim:
                 if await self._must_wait(resident, claim):
                     yield Progress("queued", 0, resident.claims)
                     await self._bring(resident, claim, LoadOptions(), is_patient=True)
@@ -248,7 +283,7 @@ class Residency:
         """Run a token list on the model that is meant, loading it when it is not here."""
         try:
             async with (
-                self._serving(model) as (model_id, engine),
+                self._serving(model, tenant_of(request.salt)) as (model_id, engine),
                 aclosing(_continuer(engine).continue_tokens(model_id, request)) as events,
             ):
                 async for event in events:
@@ -273,7 +308,7 @@ class Residency:
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the model that is meant reads it."""
-        async with self._serving(request.model) as (model_id, engine):
+        async with self._serving(request.model, request.tenant) as (model_id, engine):
             return await _reader(engine).read(replace(request, model=model_id))
 
     async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
@@ -293,30 +328,56 @@ class Residency:
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """Embed with the model that is meant."""
-        async with self._serving(request.model) as (model_id, engine):
+        async with self._serving(request.model, request.tenant) as (model_id, engine):
             return await _embedder(engine).embed(replace(request, model=model_id))
 
     async def rank(self, request: RankRequest) -> Ranked:
         """Rank with the model that is meant."""
-        async with self._serving(request.model) as (model_id, engine):
+        async with self._serving(request.model, request.tenant) as (model_id, engine):
             return await _embedder(engine).rank(replace(request, model=model_id))
 
     @asynccontextmanager
-    async def _serving(self, name: str) -> AsyncGenerator[tuple[str, ManagedEngine], None]:
+    async def _serving(self, name: str, tenant: str = "") -> AsyncGenerator[tuple[str, ManagedEngine], None]:
         """The engine of the model that is meant, held for as long as it is used."""
-        resident = await self._asked_for(name)
-        with resident.claimed() as claim:
+        resident = await self._asked_for(name, tenant)
+        with self._claimed(resident) as claim:
             if await self._must_wait(resident, claim):
                 await self._bring(resident, claim, LoadOptions(), is_patient=True)
             assert resident.engine is not None
             yield resident.id, resident.engine
 
-    async def _asked_for(self, name: str) -> Resident:
+    async def _asked_for(self, name: str, tenant: str) -> Resident:
         """The resident that a request means; raises where it may not be loaded for one."""
         resident = await self._meant(name, may_find=self._settings.auto_load, may_catch_all=True)
         if not self._settings.auto_load and resident.status in ("unloaded", "failed"):
-            raise resident.error or self._unknown(name)
+            if resident.error is not None:
+                raise _again(resident.error)
+            raise ModelNotLoaded(
+                resident.id,
+                hint="Load it with `ganglion models load`: no request loads a model here (auto_load is off).",
+            )
+        if resident.is_established:
+            return resident
+        failure = self._failures.of(tenant, resident.id, asyncio.get_running_loop().time())
+        if failure is not None and resident.loading is None:
+            resident.failure = failure
+        if resident.loading is None and (failure is None or self._is_over(failure)):
+            self._check_lookups(resident, tenant)
+        resident.asked_by.add(tenant)
         return resident
+
+    def _check_lookups(self, resident: Resident, tenant: str | None) -> None:
+        """Raise Overloaded where as many models are looked for as may be, for all or for one tenant."""
+        if resident.is_established or resident.candidate.path is not None:
+            return
+        coming = [each for each in self._residents.values() if each.is_looked_for]
+        of_tenant = sum(tenant in each.asked_by for each in coming)
+        if len(coming) >= LOOKUPS or of_tenant >= LOOKUPS_OF_TENANT:
+            self._let_go_of_invented(resident)
+            raise Overloaded("Too many models are being looked for.", hint="Retry when they are found.")
+
+    def _is_over(self, failure: Failure) -> bool:
+        return asyncio.get_running_loop().time() >= failure.until_s
 
     async def _must_wait(self, resident: Resident, claim: object) -> bool:
         """Whether the model is not here yet; raises when nobody may wait for it."""
@@ -326,18 +387,32 @@ class Residency:
             raise ModelLoading(f"The model {resident.id!r} is still loading.", param="model")
         return True
 
+    @contextmanager
+    def _claimed(self, resident: Resident) -> Iterator[object]:
+        """Use a model or wait for it; a name that was made up is gone with the last one who did."""
+        try:
+            with resident.claimed() as claim:
+                yield claim
+        finally:
+            if not resident.claims and resident.loading is None:
+                self._let_go_of_invented(resident)
+
     # Loading and unloading
 
     async def load(self, name: str, options: LoadOptions) -> AsyncGenerator[LoadProgress, None]:
         """Load a model, joining whoever already does; ends when it is resident, raises why it cannot be."""
         wanted = f"{name}:{options.quant}" if options.quant is not None else name
         resident = await self._meant(wanted, may_find=True)
+        _refuse_another_engine(resident, options)
         _refuse_another_context(resident, options)
+        if resident.loading is None:
+            self._check_lookups(resident, None)
+        resident.is_ordered = True
         if options.is_pinned is not None:
             resident.is_pinned = options.is_pinned
         if resident.status in ("unloaded", "failed"):
             self._loading(resident, options)  # also for somebody who does not wait for the first step
-        with resident.claimed() as claim:
+        with self._claimed(resident) as claim:
             bringing = asyncio.ensure_future(self._bring(resident, claim, options, is_patient=False))
             try:
                 while not bringing.done():
@@ -369,20 +444,19 @@ class Residency:
         self, resident: Resident, claim: object, options: LoadOptions, *, is_patient: bool
     ) -> None:
         """Return once the model serves the holder of the claim, raise why it cannot."""
-        loop = asyncio.get_running_loop()
         while not resident.serves(claim) or await self._has_given_up(resident):
             if self._is_closing:
                 raise ShuttingDown("The server is shutting down.")
-            if resident.status == "failed" and is_patient and loop.time() < resident.retry_s:
-                assert resident.error is not None
-                raise resident.error
+            failure = resident.failure
+            if failure is not None and is_patient and resident.loading is None and not self._is_over(failure):
+                raise _again(failure.error)
             if resident.status == "draining":
                 await resident.changed()
                 continue
             # Waited for and not awaited: whoever leaves, the others still wait for this load.
             await asyncio.wait((self._loading(resident, options),))
             if resident.error is not None:
-                raise resident.error
+                raise _again(resident.error)
 
     def _loading(self, resident: Resident, options: LoadOptions) -> asyncio.Task[None]:
         """The one load of a model, begun now unless it has been."""
@@ -406,6 +480,7 @@ class Residency:
                 resident.engine = engine
                 await engine.open()
             resident.become("loaded")
+            self._failures.forget(resident.id)
             logger.info("%s loaded in %.1f s", resident.id, loop.time() - began_s)
         except GanglionError as error:
             await self._fail(resident, error)
@@ -419,14 +494,26 @@ class Residency:
             await self._fail(resident, EngineFailed(f"The model could not be opened: {error}"))
         finally:
             resident.loading = None
+            if resident.status != "loaded":
+                self._let_go_of_invented(resident)
 
     async def _fail(self, resident: Resident, error: GanglionError) -> None:
-        logger.error("%s failed to load: %s", resident.id, error.message)
+        # What a client made up is no error of ours, and not worth a line each time somebody tries.
+        is_ours = resident.is_listed or resident.candidate.path is not None
+        logger.log(
+            logging.ERROR if is_ours else logging.DEBUG, "%s failed to load: %s", resident.id, error.message
+        )
         await self._close_engine(resident)
-        pause_s = BACKOFF_S[min(resident.failures, len(BACKOFF_S) - 1)]
-        resident.failures += 1
-        resident.retry_s = asyncio.get_running_loop().time() + pause_s
+        now_s = asyncio.get_running_loop().time()
+        failure = resident.failure = failed_again(error, resident.failure, now_s)
         resident.become("failed", error)
+        for tenant in resident.asked_by:
+            self._failures.note(tenant, resident.id, failure)
+
+    def _let_go_of_invented(self, resident: Resident) -> None:
+        """Hold a name no longer that was asked for in vain; whoever waits has the resident in hand."""
+        if not resident.is_established and self._residents.get(resident.id) is resident:
+            del self._residents[resident.id]
 
     async def _has_given_up(self, resident: Resident) -> bool:
         """Whether the engine of a loaded model is dead for good; it then counts as a load that failed."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from ganglion.core.engine import LoadProgress, ManagedEngine, ModelState, Status
 from ganglion.core.errors import GanglionError
 from ganglion.registry.candidate import Candidate
+from ganglion.registry.failures import Failure
 
 
 class Resident:
@@ -24,9 +25,14 @@ class Resident:
         self.engine: ManagedEngine | None = None
         self.status: Status = "unloaded"
         self.error: GanglionError | None = None
-        self.failures = 0
-        self.retry_s = 0.0
-        """On the event loop's clock: not before this is a failed load tried again for a request."""
+        self.failure: Failure | None = None
+        """How its last load failed; its times are on the event loop's clock."""
+        self.is_established = False
+        """Whether an operator named it, or it was loaded once: else its name may be anybody's invention."""
+        self.is_ordered = False
+        """Whether somebody had it loaded, rather than naming it in a request."""
+        self.asked_by: set[str] = set()
+        """The tenants that asked for it before it was established."""
         self.idle_since_s = 0.0
         """On the event loop's clock."""
         self.loading: asyncio.Task[None] | None = None
@@ -46,6 +52,18 @@ class Resident:
     def is_idle(self) -> bool:
         """Whether nobody uses it or waits for it."""
         return not self._claims
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether others hear of it: not of a name that a hub has yet to confirm, or a load that failed."""
+        is_likely = self.is_ordered or self.candidate.path is not None or self.status == "downloading"
+        return self.is_established or (is_likely and self.status != "failed")
+
+    @property
+    def is_looked_for(self) -> bool:
+        """Whether a load runs of a name that may mean nothing: no file is here, and no hub knows it yet."""
+        is_unsure = not self.is_established and self.candidate.path is None
+        return is_unsure and self.loading is not None and self.status != "downloading"
 
     @property
     def claims(self) -> int:
@@ -80,8 +98,11 @@ class Resident:
         if status == "unloaded":
             self._claims |= self._late
             self._late.clear()
+        if status in ("loaded", "unloaded"):
+            self.failure = None
         if status == "loaded":
-            self.failures = 0
+            self.is_established = True
+            self.asked_by.clear()
         self._tell()
 
     def report(self, done: int, total: int) -> None:
@@ -97,7 +118,7 @@ class Resident:
         """How far its load has come."""
         return LoadProgress(self.id, self.status, *self._bytes)
 
-    def states(self) -> tuple[ModelState, ...]:
+    def states(self, *, loads_on_request: bool = False) -> tuple[ModelState, ...]:
         """As its engine sees it once it is loaded, else as it is known from outside."""
         if self.status in ("loaded", "draining") and self.engine is not None:
             states = self.engine.models()
@@ -109,6 +130,7 @@ class Resident:
                 state,
                 status=state.status if status == "loaded" else status,
                 aliases=tuple(dict.fromkeys((*state.aliases, *self.candidate.aliases))),
+                loads_on_request=loads_on_request,
                 is_pinned=self.is_pinned,
                 priority=self.candidate.priority,
                 last_used_s=self._last_used_s,
@@ -123,14 +145,21 @@ class Resident:
             id=candidate.id,
             engine=candidate.engine,
             status=self.status,
-            context_length=candidate.context_length,
+            context_length=self._context_length(),
             created_s=candidate.created_s,
             capabilities=candidate.capabilities,
+            sampling=candidate.sampling,
             queued=self.claims,
             bytes_done=self._bytes[0],
             bytes_total=self._bytes[1],
             error=None if self.error is None else self.error.message,
         )
+
+    def _context_length(self) -> int:
+        """As it is planned; who loads it may have asked for another, which its engine knows."""
+        if self.engine is None:
+            return self.candidate.context_length
+        return self.engine.models()[0].context_length
 
     def _tell(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

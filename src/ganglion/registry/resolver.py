@@ -199,9 +199,14 @@ def _by_architecture(ref: ModelRef, catalogue: Catalogue) -> _Found | Miss:
 
 def _by_embedded(ref: ModelRef, catalogue: Catalogue) -> _Found | Miss:
     model = catalogue.embedded
-    if model is not None and any(map(catalogue.is_embedded, _spellings(ref))):
+    if model is None:
+        return Miss("there is none")
+    if any(map(catalogue.is_embedded, _spellings(ref))):
         return _Found(model, model.id)
-    return Miss("it has another name" if model else "there is none")
+    kind = fold(model.architecture)
+    if kind in (fold(ref.text), fold(ref.base)) and kind not in catalogue.shelf.by_architecture:
+        return _Found(model, f"{model.id}, the only model of this architecture")
+    return Miss("it has another name")
 
 
 def _by_catch_all(ref: ModelRef, catalogue: Catalogue) -> _Found | Miss:
