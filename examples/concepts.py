@@ -56,7 +56,7 @@ def train_concept(folder: Path) -> Path:
         read.values[len(formal) :],
         read.layers,
         block_count=read.model.block_count,
-        is_auto=True,
+        choice="common",
     )
     show_layers(concept)
     model = PackModel(SMOLLM2.id, read.model.architecture, read.model.hidden_size, read.model.block_count)

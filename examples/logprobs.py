@@ -6,8 +6,9 @@ import sys
 
 from openai import OpenAI
 
-base_url = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("GANGLION_URL", "http://127.0.0.1:8080/v1")
-client = OpenAI(base_url=base_url, api_key=os.environ.get("GANGLION_KEY", "none"))
+node = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("GANGLION_URL", "http://127.0.0.1:8080")
+base_url = node.removesuffix("/v1") + "/v1"
+client = OpenAI(base_url=base_url, api_key=os.environ.get("GANGLION_API_KEY", "none"))
 
 answer = client.chat.completions.create(
     model=client.models.list().data[0].id,

@@ -7,7 +7,7 @@ import sys
 
 from ganglion import Client
 
-url = sys.argv[1].removesuffix("/v1") if len(sys.argv) > 1 else "http://127.0.0.1:8080"
+url = sys.argv[1].removesuffix("/v1") if len(sys.argv) > 1 else None  # then GANGLION_URL, or this machine
 model = sys.argv[2] if len(sys.argv) > 2 else "smollm2"
 endings = (" the sea.", " the moon.", " a spreadsheet.")
 

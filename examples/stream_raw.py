@@ -5,8 +5,9 @@ import os
 import sys
 import urllib.request
 
-base_url = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("GANGLION_URL", "http://127.0.0.1:8080/v1")
-headers = {"authorization": f"Bearer {os.environ.get('GANGLION_KEY', 'none')}"}
+node = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("GANGLION_URL", "http://127.0.0.1:8080")
+base_url = node.removesuffix("/v1") + "/v1"
+headers = {"authorization": f"Bearer {os.environ.get('GANGLION_API_KEY', 'none')}"}
 with urllib.request.urlopen(urllib.request.Request(f"{base_url}/models", headers=headers)) as response:
     model = json.load(response)["data"][0]["id"]
 

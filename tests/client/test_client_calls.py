@@ -27,6 +27,7 @@ from ganglion.core.errors import (
     ModelNotFound,
     Overloaded,
     RateLimited,
+    ReadoutNotFound,
     ServerError,
 )
 from ganglion.wire.salience import salience_pb2 as pb
@@ -49,7 +50,9 @@ def test_the_table_of_rpcs_is_the_services() -> None:
         "Tokenize",
         "Detokenize",
         "GetReadoutManifest",
+        "GetTokens",
         "ListSessions",
+        "RenderMessages",
     }
 
 
@@ -123,7 +126,8 @@ async def test_clones_share_one_line_and_the_last_one_closes_it(kind: Kind) -> N
         await done(each.tokenize("fake", "one"))
         assert await done(each.readout_manifest("fake")) is not None
     assert node.lines_opened == 1 and node.count("GetReadoutManifest") == 1
-    await done(clone.session("fake").append("one"))
+    held = clone.session("fake")
+    await done(held.append("one"))
     assert len(await done(grandchild.sessions())) == 1 and await done(client.sessions()) == ()
     await done(client.close())
     await done(client.close())
@@ -165,6 +169,23 @@ async def test_a_manifest_comes_with_the_session_and_is_not_asked_for(kind: Kind
     await every(session.generate(readout="generated"))
     assert (await done(client.readout_manifest("fake"))).layers == (1, 2, 3)
     assert node.count("GetReadoutManifest") == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_that_a_model_has_no_readouts_is_asked_for_once_too(kind: Kind) -> None:
+    node = FakeNode(manifest=None)
+    client = client_of(node, kind)
+    for each in (client, client, client.clone()):
+        with pytest.raises(ReadoutNotFound):
+            await done(each.readout_manifest("fake"))
+    assert node.count("GetReadoutManifest") == 1
+    session = client.session("fake")
+    for _ in range(2):
+        with pytest.raises(ReadoutNotFound):
+            await every(session.generate(readout="all"))
+    assert node.count("GetReadoutManifest") == 1
+    with pytest.raises(ModelNotFound):
+        await done(client.readout_manifest("nobody"))
 
 
 async def test_cancelling_a_task_cancels_the_call_and_changes_nothing() -> None:

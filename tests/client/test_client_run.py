@@ -16,12 +16,17 @@ from ganglion.client import (
     Image,
     ImageAppended,
     SessionDivergence,
-    SessionNotFound,
     TokenEvent,
 )
 from ganglion.client.fake import FakeNode
 from ganglion.client.fake_sessions import IMAGE_POSITIONS
-from ganglion.core.errors import EngineFailed
+from ganglion.core.errors import (
+    ContextLengthExceeded,
+    EngineFailed,
+    InvalidValue,
+    RateLimited,
+    VisionUnsupported,
+)
 from ganglion.core.request import PLACEHOLDER
 
 CHUNKS = st.one_of(
@@ -141,10 +146,15 @@ class Talk:
 
     async def restart(self, more: list[Chunk]) -> None:
         self.node.restart()
-        if self.session.id is not None:
-            with pytest.raises(SessionNotFound):
-                await every(self.session.run([*self.held, *more], max_tokens=1))
+        chunks, is_forgotten = [*self.held, *more], self.session.id is not None
+        sent = chunks if is_forgotten else self._rest(chunks, self.session.length)
+        events = await every(self.session.run(chunks, max_tokens=1))
+        assert sum(isinstance(event, ImageAppended) for event in events) == sum(
+            isinstance(chunk, Image) for chunk in sent
+        )
+        self.held = [*chunks, tuple(event.id for event in events if isinstance(event, TokenEvent))]
         self.is_settled = True
+        assert self.node.tokens(self.session.id) == self.session.tokens == tokens_of(self.node, self.held)
 
     async def bend(self, chunks: list[Chunk], max_tokens: int) -> None:
         reason = expected_divergence(self.node, self.held, chunks)
@@ -247,6 +257,33 @@ async def test_a_node_that_restarts_under_an_answer_is_said_and_the_next_run_sen
     assert node.tokens(session.id) == session.tokens
     sent = [list(call.request.append_tokens) for call in node.calls if call.rpc == "Generate"]
     assert len(sent[-1]) == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_a_refused_image_and_any_other_refusal_leave_the_session_as_it_was(kind: Kind) -> None:
+    node = FakeNode()
+    session = client_of(node, kind).session("fake")
+    first = await done(session.run(["one two"], max_tokens=2).result())
+    before, session_id = session.tokens, session.id
+    chunks: list[Chunk] = ["one two", first.tokens, " three", Image(b"cat"), " four", Image(b"dog")]
+    for error, after in (
+        (VisionUnsupported("No images."), 0),
+        (InvalidValue("No image.", param="data"), 1),
+        (RateLimited("Later."), 1),
+    ):
+        for _ in range(after):
+            node.fail_next(Disconnected("never comes"), rpc="AppendImage", after=9)
+        node.fail_next(error, rpc="AppendImage")
+        with pytest.raises(type(error)):
+            await every(session.run(chunks, max_tokens=1))
+        assert (session.tokens, session.id) == (before, session_id)
+    node.fail_next(ContextLengthExceeded(9, 8), rpc="Generate")
+    with pytest.raises(ContextLengthExceeded):
+        await every(session.run(["one two", first.tokens, " three"], max_tokens=1))
+    assert (session.tokens, session.id) == (before, session_id)
+    await every(session.run(chunks, max_tokens=1))
+    assert session.id == session_id and node.tokens(session_id) == session.tokens
+    assert node.count("OpenSession") == 1
 
 
 async def test_a_conversation_that_is_no_list_of_chunks_is_refused() -> None:

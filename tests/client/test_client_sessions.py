@@ -1,7 +1,9 @@
 """Sessions through both clients: what each call means, and what is true after it went wrong."""
 
 import asyncio
+import gc
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -306,3 +308,102 @@ async def test_a_session_is_one_callers_at_a_time(kind: Kind) -> None:
             await done(session.append("two"))
         await task
     assert session.length == 2
+
+
+async def test_a_node_that_forgot_the_session_is_told_all_of_it_again_by_any_call(kind: Kind) -> None:
+    node = FakeNode(replies=[" four"], runs_ahead=2)
+    session = client_of(node, kind).session("fake")
+    await done(session.append("one two"))
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("append", lambda: session.append(" three")),
+        ("generate", lambda: session.generate(max_tokens=2).result()),
+        ("score", lambda: session.score(" five")),
+        ("fork", session.fork),
+        ("truncate", lambda: session.truncate(3)),
+        ("save", session.save),
+        ("suspend", session.suspend),
+        ("append", lambda: session.append(" six")),
+    ]
+    for number, (name, call) in enumerate(calls, 2):
+        node.restart()
+        await done(call())
+        if name not in ("score", "truncate"):
+            assert node.tokens(session.id) == session.tokens, name
+        await done(session.append(f" {name}"))
+        assert node.tokens(session.id) == session.tokens, name
+        assert node.count("OpenSession") == number, "once a call"
+
+
+async def test_nothing_is_told_twice_when_the_node_forgets_under_an_answer(kind: Kind) -> None:
+    node = FakeNode(replies=[" three four", " five"])
+    session = client_of(node, kind).session("fake")
+    await done(session.append("one two"))
+    before = session.tokens
+    node.fail_next(SessionNotFound(session.id or ""), rpc="Generate", after=2)
+    with pytest.raises(SessionNotFound):
+        await every(session.generate())
+    assert session.tokens == before and node.count("OpenSession") == 1
+    node.restart()
+    assert await done(session.generate().text()) == " five"
+    assert node.tokens(session.id) == session.tokens and node.count("OpenSession") == 2
+
+
+async def test_a_session_that_cannot_be_told_again_stays_not_found(kind: Kind) -> None:
+    node = FakeNode()
+    client = client_of(node, kind)
+    seeing, session = client.session("fake"), client.session("fake")
+    await done(seeing.append(Image(b"cat")))
+    await done(session.append("one two"))
+    attached = await done(client.attach(session.id or ""))
+    node.restart()
+    for each in (seeing, attached):
+        with pytest.raises(SessionNotFound):
+            await done(each.append(" three"))
+    node.fail_next(SessionNotFound("x"), rpc="Generate")
+    node.fail_next(SessionNotFound("x"), rpc="Generate")
+    with pytest.raises(SessionNotFound):
+        await done(session.append(" three"))
+    assert session.length == 3
+
+
+async def test_a_session_that_nobody_holds_is_closed_on_the_node(kind: Kind) -> None:
+    node = FakeNode()
+    client = client_of(node, kind)
+    session = client.session("fake")
+    await done(session.append("one two"))
+    attached = await done(client.attach(session.id or ""))
+    fork = await done(session.fork())
+    kept = await done(session.fork())
+    await done(kept.suspend())
+    await done(attached.suspend())
+    await done(attached.truncate(attached.length))
+    assert len(node.sessions.held) == 3
+
+    async def closed(count: int) -> None:
+        for _ in range(500):
+            if node.count("CloseSession") == count:
+                break
+            await asyncio.sleep(0.01)
+        assert node.count("CloseSession") == count
+
+    cycle = [fork]
+    cycle.append(cycle)  # type: ignore[arg-type]
+    del fork, cycle, attached, kept
+    gc.collect()
+    await closed(1)
+    assert len(node.sessions.held) == 2, "what was suspended or attached to stays"
+    generation = session.generate(max_tokens=2)
+    await some(generation, 1)
+    del session
+    assert len(await every(generation)) == 3, "whoever reads its answer holds the session"
+    del generation
+    gc.collect()
+    await closed(2)
+    dropped = client.session("fake")
+    await done(dropped.append("one"))
+    del dropped
+    gc.collect()
+    await asyncio.sleep(0)
+    await done(client.close())
+    assert node.count("CloseSession") == 3, "closing the client waits for them"
+    assert not [thread for thread in threading.enumerate() if thread.name == "ganglion-dropped"]

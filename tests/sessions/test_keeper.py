@@ -235,6 +235,40 @@ async def test_overflow_says_so_and_changes_nothing(engine: EchoEngine) -> None:
     with pytest.raises(ContextLengthExceeded) as error:
         await all_of(keeper, session, Asked(offset=64, max_tokens=1))
     assert error.value.extras["session_length"] == 64
+    assert "messages" not in error.value.message and "truncate the session" in error.value.message
+
+
+async def test_a_position_beyond_the_end_is_refused_by_the_name_of_its_field(engine: EchoEngine) -> None:
+    keeper = keeper_of(engine)
+    session = (await keeper.open("a", "echo")).session_id
+    await all_of(keeper, session, Asked((1, 2, 3)))
+    await keeper.append_image("a", session, PNG, "image/png", offset=3, is_truncating=False)
+    for refused, kind, param in (
+        (keeper.fork("a", session, at=8), SessionDrift, "at"),
+        (keeper.truncate("a", session, 8), SessionDrift, "length"),
+        (keeper.fork("a", session, at=4), ImageBlockCut, "at"),
+        (keeper.truncate("a", session, 4), ImageBlockCut, "length"),
+    ):
+        with pytest.raises(kind) as error:
+            await refused
+        assert error.value.param == param
+    await keeper.truncate("a", session, 3)
+    for ranges, is_right in ((((0, 5),), True), (((5, None),), True), (((3, None), (0, 6)), False)):
+        for asked in (
+            Asked(offset=3, max_tokens=2, logprobs=ranges),
+            Asked(offset=3, append=(4, 5), logprobs=ranges),
+        ):
+            if is_right:
+                await all_of(keeper, session, asked)
+                await keeper.truncate("a", session, 3)
+                continue
+            with pytest.raises(InvalidValue, match=r"\[0, 6\)") as beyond:
+                await all_of(keeper, session, asked)
+            assert beyond.value.param == "logprobs_ranges[1]"
+            assert keeper.sessions("a")[0].total_tokens == 3
+    with pytest.raises(InvalidValue) as beyond:
+        await all_of(keeper, session, Asked(offset=3, readout=((4, None),)))
+    assert beyond.value.param == "readout_ranges[0]"
 
 
 async def test_a_failure_before_the_engine_began_changes_nothing_and_one_after_keeps_what_was_told() -> None:

@@ -18,6 +18,7 @@ from ganglion.client.session import Session
 from ganglion.client.values import (
     PLACEHOLDER,
     Alternative,
+    Branch,
     Chunk,
     Done,
     Event,
@@ -46,6 +47,7 @@ __all__ = [
     "AsyncClient",
     "AsyncGeneration",
     "AsyncSession",
+    "Branch",
     "Chunk",
     "Client",
     "Disconnected",

@@ -8,13 +8,14 @@ from typing import TypeVar
 
 from ganglion.client.async_session import AsyncSession
 from ganglion.client.awaiting import finish
-from ganglion.client.conversation import Conversation
+from ganglion.client.conversation import Conversation, NodeSession
+from ganglion.client.dropped import AsyncDropped
 from ganglion.client.flow import Flow
 from ganglion.client.grpc_aio_line import AsyncGrpcLine
 from ganglion.client.ledger import Ledger, checked_tokens
 from ganglion.client.lines import AsyncLine, Shared, Terms
 from ganglion.client.settings import IDLE_TIMEOUT_S, TIMEOUT_S, settings_of
-from ganglion.client.station import Station
+from ganglion.client.station import Manifests, Station
 from ganglion.client.values import ReadoutManifest, Score, SessionInfo
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Steer
@@ -35,6 +36,7 @@ class AsyncClient:
     _shared: Shared[AsyncLine]
     _terms: Terms
     _station: Station
+    _dropped: AsyncDropped
     _is_closed: bool
 
     def __init__(
@@ -58,9 +60,7 @@ class AsyncClient:
         self._begin(Shared(lambda: AsyncGrpcLine(settings.address, settings.ca_file)), settings.terms, {})
 
     @classmethod
-    def over(
-        cls, shared: Shared[AsyncLine], terms: Terms, manifests: dict[str, ReadoutManifest]
-    ) -> "AsyncClient":
+    def over(cls, shared: Shared[AsyncLine], terms: Terms, manifests: Manifests) -> "AsyncClient":
         """A client over a line of one's own, as the fake and clones are."""
         client = cls.__new__(cls)
         client._begin(shared, terms, manifests)
@@ -95,10 +95,11 @@ class AsyncClient:
         """A session from what `Session.save()` gave: its bytes, or a file of them."""
         data = saved if isinstance(saved, bytes) else await asyncio.to_thread(Path(saved).read_bytes)
         restored = await self._finish(self._station.restore(data))
+        place = NodeSession(restored.session_id)
         ledger = Ledger.of_unknown(restored.total_tokens)
-        return self._session(
-            Conversation(self._station, restored.model, session_id=restored.session_id, ledger=ledger)
-        )
+        conversation = Conversation(self._station, restored.model, place=place, ledger=ledger)
+        conversation.is_restored = True
+        return self._session(conversation)
 
     async def attach(self, session_id: str) -> AsyncSession:
         """A session that is open or suspended on the node; raises SessionNotFound."""
@@ -109,7 +110,7 @@ class AsyncClient:
                 info.model,
                 ttl_s=info.ttl_s,
                 steering=info.steering,
-                session_id=session_id,
+                place=NodeSession(session_id, is_ours=False),
                 ledger=Ledger.of_unknown(info.total_tokens),
             )
         )
@@ -158,6 +159,7 @@ class AsyncClient:
         """Let go of the channel; also twice."""
         if not self._is_closed:
             self._is_closed = True
+            await self._dropped.settle()
             line = self._shared.leave()
             if line is not None:
                 await line.close()
@@ -170,14 +172,15 @@ class AsyncClient:
     ) -> None:
         await self.close()
 
-    def _begin(self, shared: Shared[AsyncLine], terms: Terms, manifests: dict[str, ReadoutManifest]) -> None:
+    def _begin(self, shared: Shared[AsyncLine], terms: Terms, manifests: Manifests) -> None:
         self._shared = shared
         self._terms = terms
         self._station = Station(terms.timeout_s, manifests)
+        self._dropped = AsyncDropped(shared)
         self._is_closed = False
 
     def _session(self, conversation: Conversation) -> AsyncSession:
-        return AsyncSession(conversation, self._shared, self._terms)
+        return AsyncSession(conversation, self._shared, self._terms, self._dropped)
 
     async def _finish(self, flow: Flow[T]) -> T:
         if self._is_closed:

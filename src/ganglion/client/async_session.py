@@ -1,7 +1,7 @@
 """A session in an event loop."""
 
 import asyncio
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -10,10 +10,12 @@ from weakref import ref
 
 from ganglion.client.awaiting import AsyncGeneration, finish
 from ganglion.client.conversation import Conversation
+from ganglion.client.dropped import AsyncDropped
 from ganglion.client.flow import Flow
 from ganglion.client.lines import AsyncLine, Shared, Terms
 from ganglion.client.options import GenerateOptions
-from ganglion.client.values import Chunk, Score, Suspended
+from ganglion.client.search import Judge, beam, mean_logprob, tree
+from ganglion.client.values import Branch, Chunk, Score, Suspended
 from ganglion.core.errors import InvalidValue, SessionBusy
 
 T = TypeVar("T")
@@ -28,8 +30,12 @@ class AsyncSession:
             ...
     """
 
-    def __init__(self, conversation: Conversation, shared: Shared[AsyncLine], terms: Terms) -> None:
+    def __init__(
+        self, conversation: Conversation, shared: Shared[AsyncLine], terms: Terms, dropped: AsyncDropped
+    ) -> None:
         self._conversation = conversation
+        self._dropped = dropped
+        dropped.watch(conversation, terms)
         self._shared = shared
         self._terms = terms
         self._is_calling = False
@@ -49,7 +55,8 @@ class AsyncSession:
     def tokens(self) -> tuple[int, ...]:
         """What it holds after the last call that ended; PLACEHOLDER (-1) where no token is known.
 
-        That is so at an image's positions, and at what a restored session held before.
+        That is so at an image's positions, and until `read_tokens()` at what it held before it was restored
+        or attached to.
         """
         return self._conversation.ledger.tokens
 
@@ -71,6 +78,30 @@ class AsyncSession:
         """
         return await self._finish(self._conversation.append(chunk, parse_special=parse_special))
 
+    async def append_messages(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        **template: object,
+    ) -> int:
+        """Put chat messages at the end as the model's own template writes them; the new length.
+
+        Only those that are new, in the words of `/v1/chat/completions`; what begins the model's answer comes
+        last, so that `generate()` goes on from there. A turn that was left open is closed first. What stands
+        in the session is never rewritten. `tools`, `chat_template_kwargs` and the like go to the template.
+
+            session.append_messages([{"role": "user", "content": "Name a colour."}])
+            print(await session.generate(max_tokens=32).text())
+            session.append_messages([{"role": "user", "content": "And another."}])
+        """
+        chat = {"messages": list(messages), **({"tools": list(tools)} if tools else {}), **template}
+        return await self._finish(self._conversation.append_messages(chat))
+
+    async def read_tokens(self) -> tuple[int, ...]:
+        """All its tokens, those that stood in it before it was attached to or restored read from the node."""
+        return await self._finish(self._conversation.read_tokens())
+
     def generate(self, **options: Unpack[GenerateOptions]) -> AsyncGeneration:
         """Continue the session: an iterator of events, the last of which is `Done`.
 
@@ -85,7 +116,7 @@ class AsyncSession:
 
         Pass the tokens of an answer back as the next chunk. Raises SessionDivergence, before anything is
         sent, when the chunks are not a continuation of the session. On any other error the session is
-        dropped; the next `run()` opens another one and sends everything.
+        dropped, unless the call was refused; the next `run()` opens another one and sends everything.
 
             answer = session.run(chunks, max_tokens=64).result()
             chunks += [answer.tokens, "And then?"]
@@ -97,10 +128,44 @@ class AsyncSession:
         """How likely a continuation is, with `top` alternatives at each token; the session stays as it is."""
         return await self._finish(self._conversation.score([chunk], top, parse_special))
 
+    async def best_of(
+        self, count: int, *, score: Judge = mean_logprob, **options: Unpack[GenerateOptions]
+    ) -> tuple[Branch, ...]:
+        """Try `count` answers side by side, and append the one with the highest score; all, best first."""
+        flow = tree(self._conversation, options, depth=1, breadth=count, keep=1, judge=score)
+        return await self._finish(flow)
+
+    async def tree(
+        self,
+        *,
+        depth: int,
+        breadth: int,
+        keep: int = 1,
+        score: Judge = mean_logprob,
+        **options: Unpack[GenerateOptions],
+    ) -> tuple[Branch, ...]:
+        """Go `depth` times from each of the best `keep` branches to `breadth` continuations of it.
+
+        Each is as long as the options say (`max_tokens`, `stop`). The best is appended; those that are left
+        are told, best first.
+        """
+        flow = tree(self._conversation, options, depth=depth, breadth=breadth, keep=keep, judge=score)
+        return await self._finish(flow)
+
+    async def beam(
+        self, width: int, *, max_tokens: int = 64, length_penalty: float = 1.0
+    ) -> tuple[Branch, ...]:
+        """Follow the `width` likeliest continuations token by token; the best is appended, all are told.
+
+        They are ranked by logprob / tokens ** length_penalty.
+        """
+        flow = beam(self._conversation, width=width, max_tokens=max_tokens, length_penalty=length_penalty)
+        return await self._finish(flow)
+
     async def fork(self, at: int | None = None, *, ttl_s: float | None = None) -> "AsyncSession":
         """Another session that begins with the same tokens, all or the first `at`; costs nothing."""
         child = await self._finish(self._conversation.fork(at, ttl_s))
-        return AsyncSession(child, self._shared, self._terms)
+        return AsyncSession(child, self._shared, self._terms, self._dropped)
 
     async def truncate(self, length: int) -> int:
         """Forget everything from a position on; the length."""
@@ -160,6 +225,7 @@ class AsyncSession:
             before.close()
         self._open_generation = None
         self._is_calling = True
+        self._dropped.enter()
         try:
             yield
         finally:

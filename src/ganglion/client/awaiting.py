@@ -1,14 +1,12 @@
 """Flows driven in an event loop, and the iterator over a generation that is."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
-from typing import TypeVar, assert_never
-
-from google.protobuf.message import Message
+from typing import Any, TypeVar, assert_never
 
 from ganglion.client.course import Course, Gathered
-from ganglion.client.flow import Begin, Call, Effect, Emit, Flow, Pause, Read, Upload
+from ganglion.client.flow import Begin, Call, Effect, EffectReply, Emit, Flow, Pause, Read, Together, Upload
 from ganglion.client.lines import AsyncIncoming, AsyncLine, Terms
 from ganglion.client.values import Event, Result
 from ganglion.core.errors import GanglionError, SessionBusy
@@ -56,7 +54,7 @@ class Errand:
         if incoming is not None:
             incoming.cancel()
 
-    async def _perform(self, effect: Effect) -> Message | None:
+    async def _perform(self, effect: Effect) -> EffectReply:
         match effect:
             case Call(rpc=rpc, request=request):
                 return await self._line.call(rpc, request, self._terms)
@@ -65,17 +63,29 @@ class Errand:
             case Begin(rpc=rpc, request=request):
                 self.hang_up()
                 self._incoming = self._line.stream(rpc, request, self._terms)
-                return None
             case Read():
                 assert self._incoming is not None
                 return await self._incoming.read()
             case Pause(seconds=seconds):
                 await asyncio.sleep(seconds)
-                return None
+            case Together(flows=flows):
+                return await _side_by_side([finish(flow, self._line, self._terms) for flow in flows])
             case Emit():
-                return None
+                pass
             case _:
                 assert_never(effect)
+        return None
+
+
+async def _side_by_side(calls: "list[Coroutine[Any, Any, T]]") -> tuple[T, ...]:
+    """What each comes to; where one raises or nobody waits any more, none goes on."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return tuple(await asyncio.gather(*tasks))
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def finish(flow: Flow[T], line: AsyncLine, terms: Terms) -> T:

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar, assert_never
 
-from google.protobuf.message import Message
-
 from ganglion.client.course import Course, Gathered
-from ganglion.client.flow import Begin, Call, Effect, Emit, Flow, Pause, Read, Upload
+from ganglion.client.flow import Begin, Call, Effect, EffectReply, Emit, Flow, Pause, Read, Together, Upload
 from ganglion.client.lines import Incoming, Line, Terms
 from ganglion.client.values import Event, Result
 from ganglion.core.errors import GanglionError, SessionBusy
@@ -56,7 +55,7 @@ class Errand:
         if incoming is not None:
             incoming.cancel()
 
-    def _perform(self, effect: Effect) -> Message | None:
+    def _perform(self, effect: Effect) -> EffectReply:
         match effect:
             case Call(rpc=rpc, request=request):
                 return self._line.call(rpc, request, self._terms)
@@ -65,17 +64,20 @@ class Errand:
             case Begin(rpc=rpc, request=request):
                 self.hang_up()
                 self._incoming = self._line.stream(rpc, request, self._terms)
-                return None
             case Read():
                 assert self._incoming is not None
                 return self._incoming.read()
             case Pause(seconds=seconds):
                 time.sleep(seconds)
-                return None
+            case Together(flows=flows):
+                with ThreadPoolExecutor(max(len(flows), 1), thread_name_prefix="ganglion-branch") as threads:
+                    running = [threads.submit(finish, flow, self._line, self._terms) for flow in flows]
+                return tuple(each.result() for each in running)
             case Emit():
-                return None
+                pass
             case _:
                 assert_never(effect)
+        return None
 
 
 def finish(flow: Flow[T], line: Line, terms: Terms) -> T:

@@ -6,14 +6,15 @@ from types import TracebackType
 from typing import TypeVar
 
 from ganglion.client.blocking import finish
-from ganglion.client.conversation import Conversation
+from ganglion.client.conversation import Conversation, NodeSession
+from ganglion.client.dropped import Dropped
 from ganglion.client.flow import Flow
 from ganglion.client.grpc_line import GrpcLine
 from ganglion.client.ledger import Ledger, checked_tokens
 from ganglion.client.lines import Line, Shared, Terms
 from ganglion.client.session import Session
 from ganglion.client.settings import IDLE_TIMEOUT_S, TIMEOUT_S, settings_of
-from ganglion.client.station import Station
+from ganglion.client.station import Manifests, Station
 from ganglion.client.values import ReadoutManifest, Score, SessionInfo
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Steer
@@ -41,6 +42,7 @@ class Client:
     _shared: Shared[Line]
     _terms: Terms
     _station: Station
+    _dropped: Dropped
     _is_closed: bool
 
     def __init__(
@@ -64,7 +66,7 @@ class Client:
         self._begin(Shared(lambda: GrpcLine(settings.address, settings.ca_file)), settings.terms, {})
 
     @classmethod
-    def over(cls, shared: Shared[Line], terms: Terms, manifests: dict[str, ReadoutManifest]) -> "Client":
+    def over(cls, shared: Shared[Line], terms: Terms, manifests: Manifests) -> "Client":
         """A client over a line of one's own, as the fake and clones are."""
         client = cls.__new__(cls)
         client._begin(shared, terms, manifests)
@@ -97,10 +99,11 @@ class Client:
         """A session from what `Session.save()` gave: its bytes, or a file of them."""
         data = saved if isinstance(saved, bytes) else Path(saved).read_bytes()
         restored = self._finish(self._station.restore(data))
+        place = NodeSession(restored.session_id)
         ledger = Ledger.of_unknown(restored.total_tokens)
-        return self._session(
-            Conversation(self._station, restored.model, session_id=restored.session_id, ledger=ledger)
-        )
+        conversation = Conversation(self._station, restored.model, place=place, ledger=ledger)
+        conversation.is_restored = True
+        return self._session(conversation)
 
     def attach(self, session_id: str) -> Session:
         """A session that is open or suspended on the node; raises SessionNotFound."""
@@ -111,7 +114,7 @@ class Client:
                 info.model,
                 ttl_s=info.ttl_s,
                 steering=info.steering,
-                session_id=session_id,
+                place=NodeSession(session_id, is_ours=False),
                 ledger=Ledger.of_unknown(info.total_tokens),
             )
         )
@@ -160,6 +163,7 @@ class Client:
         """Let go of the channel; also twice."""
         if not self._is_closed:
             self._is_closed = True
+            self._dropped.settle()
             line = self._shared.leave()
             if line is not None:
                 line.close()
@@ -172,14 +176,15 @@ class Client:
     ) -> None:
         self.close()
 
-    def _begin(self, shared: Shared[Line], terms: Terms, manifests: dict[str, ReadoutManifest]) -> None:
+    def _begin(self, shared: Shared[Line], terms: Terms, manifests: Manifests) -> None:
         self._shared = shared
         self._terms = terms
         self._station = Station(terms.timeout_s, manifests)
+        self._dropped = Dropped(shared)
         self._is_closed = False
 
     def _session(self, conversation: Conversation) -> Session:
-        return Session(conversation, self._shared, self._terms)
+        return Session(conversation, self._shared, self._terms, self._dropped)
 
     def _finish(self, flow: Flow[T]) -> T:
         if self._is_closed:

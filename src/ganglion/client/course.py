@@ -3,10 +3,8 @@
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from google.protobuf.message import Message
-
 from ganglion.client.errors import Disconnected
-from ganglion.client.flow import Effect, Flow
+from ganglion.client.flow import Effect, EffectReply, Flow
 from ganglion.client.values import Done, Event, Result, TokenEvent
 from ganglion.core.errors import GanglionError
 
@@ -30,7 +28,7 @@ class Course(Generic[T]):
             raise Disconnected("The call was left before its end.")
         return self._answers[0]
 
-    def reply(self, message: Message | None) -> None:
+    def reply(self, message: EffectReply) -> None:
         """The effect was performed."""
         self._step(lambda: self._flow.send(message))
 
@@ -86,4 +84,7 @@ class Gathered:
             # Told and committed, but no part of what was said.
             del shown[-1]
         text = b"".join(token.piece for token in shown).decode("utf-8", "replace")
+        if self._done.stop_text is not None:
+            text = text.partition(self._done.stop_text)[0]
+        text = text.removeprefix(self._done.healed)
         return Result(text, self.tokens, tuple(self._tokens), self._done)

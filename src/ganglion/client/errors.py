@@ -27,6 +27,7 @@ SESSION_LENGTH: Final = "ganglion-session-length"
 HINT: Final = "ganglion-hint"
 PARAM: Final = "ganglion-param"
 RETRY_AFTER: Final = "retry-after"
+NEVER_SENT: Final = "failed to connect to all addresses"
 IS_THE_NODE_RUNNING: Final = "Is the node running? `ganglion serve` starts one."
 
 Divergence = Literal["straddles", "unknown", "short", "differs"]
@@ -67,6 +68,10 @@ class Disconnected(ServerError):
     grpc = "UNAVAILABLE"
 
 
+class Unreachable(Disconnected):
+    """Nobody listens where the node should be: nothing of the call was sent."""
+
+
 def error_of(status: str, details: str, metadata: Mapping[str, str]) -> GanglionError:
     """The error that a call ended with, from its status' name, its details and its trailing metadata."""
     code = metadata.get(CODE)
@@ -90,7 +95,9 @@ def _of_status(status: str, details: str) -> GanglionError:
     if status == "DEADLINE_EXCEEDED":
         return _built(DeadlineExceeded, f"The node was too slow: {details}", hint="Raise timeout_s.")
     if status in ("UNAVAILABLE", "CANCELLED"):
-        return Disconnected(f"The node cannot be reached: {details}", hint=IS_THE_NODE_RUNNING)
+        # gRPC's own words are the only sign by which a call that was never sent is told from a lost one.
+        kind = Unreachable if details.startswith(NEVER_SENT) else Disconnected
+        return kind(f"The node cannot be reached: {details}", hint=IS_THE_NODE_RUNNING)
     return _built(_BY_STATUS.get(status, ServerError), f"{status}: {details}")
 
 

@@ -102,9 +102,9 @@ class FakeNode:
 
     def restart(self) -> None:
         """Forget every session and break what runs, as a node does that was killed and started again."""
-        replies = self.sessions.replies
-        self.sessions = self._new()
-        self.sessions.replies = replies
+        before, self.sessions = self.sessions, self._new()
+        # What it is asked next is answered as if nothing had happened, under ids that nobody had before.
+        self.sessions.replies, self.sessions.numbers = before.replies, before.numbers
         self._generation += 1
 
     def tokens(self, session_id: str | None) -> tuple[int, ...] | None:

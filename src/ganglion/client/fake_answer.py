@@ -27,11 +27,12 @@ def told(
 
     A node that runs ahead has committed a few tokens more than it told when it notices.
     """
-    answer = words.tokens(reply)[: request.max_tokens]
+    answer = words.tokens(request.prefix + reply)[: request.max_tokens]
     if len(answer) < request.max_tokens and not request.ignore_eos:
         answer.append(EOS)
     ends = [at for at, token in enumerate(answer) if token in request.stop_token_ids]
     answer = answer[: ends[0] + 1] if ends else answer
+    answer, stop_text = _stopped(answer, request.stop, words)
     prompt_tokens = len(session.tokens)
     session.is_busy = True
     told_tokens = 0
@@ -50,7 +51,10 @@ def told(
         raise
     finally:
         session.is_busy = False
-    yield _event(_done(request, session, prompt_tokens, answer))
+    done = _done(request, session, prompt_tokens, answer, stop_text)
+    if stop_text is not None:
+        done.stop_start = _start(answer, stop_text, prompt_tokens, words)
+    yield _event(done)
 
 
 def _token(
@@ -75,17 +79,44 @@ def _token(
     )
 
 
+def _stopped(answer: list[int], stops: Sequence[str], words: Words) -> tuple[list[int], str | None]:
+    """An answer up to the token with which one of the texts is whole, and which one that is."""
+    text = ""
+    for count, token in enumerate(answer, 1):
+        text += words.piece(token).decode()
+        for stop in stops:
+            if stop in text:
+                return answer[:count], stop
+    return answer, None
+
+
+def _start(answer: Sequence[int], stop_text: str, prompt_tokens: int, words: Words) -> int:
+    """The position of the first token that has a part of a text."""
+    at = "".join(words.piece(token).decode() for token in answer).index(stop_text)
+    for place, token in enumerate(answer):
+        at -= len(words.piece(token).decode())
+        if at < 0:
+            return prompt_tokens + place
+    raise AssertionError("it stands somewhere")
+
+
 def _done(
-    request: pb.GenerateRequest, session: FakeSession, prompt_tokens: int, answer: Sequence[int]
+    request: pb.GenerateRequest,
+    session: FakeSession,
+    prompt_tokens: int,
+    answer: Sequence[int],
+    stop_text: str | None,
 ) -> pb.Done:
-    is_stopped = bool(answer) and (answer[-1] == EOS or answer[-1] in request.stop_token_ids)
+    is_end = bool(answer) and (answer[-1] == EOS or answer[-1] in request.stop_token_ids)
+    is_stopped = is_end and stop_text is None
     return pb.Done(
         prompt_tokens=prompt_tokens,
         completion_tokens=len(answer),
         cached_tokens=request.offset,
         total_tokens=len(session.tokens),
-        finish_reason="stop" if is_stopped else "length",
+        finish_reason="stop" if is_stopped or stop_text is not None else "length",
         stop_token=answer[-1] if is_stopped else None,
+        stop_text=stop_text,
     )
 
 

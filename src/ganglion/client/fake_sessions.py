@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from ganglion.client.fake_answer import DEFAULT_REPLY, told
 from ganglion.client.fake_session import TTL_S, FakeSession
-from ganglion.client.fake_words import VOCABULARY_SIZE, Words
+from ganglion.client.fake_words import EOS, VOCABULARY_SIZE, Words, rendered
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import (
     ContextLengthExceeded,
@@ -18,6 +18,7 @@ from ganglion.core.errors import (
     ModelNotFound,
     ReadoutNotFound,
     ReadoutUnavailable,
+    SessionDrift,
     SessionNotFound,
     VisionUnsupported,
 )
@@ -49,7 +50,7 @@ class FakeSessions:
         self._sees_images = sees_images
         self._runs_ahead = runs_ahead
         self.words = Words()
-        self._numbers = itertools.count(1)
+        self.numbers = itertools.count(1)
         self._replies: dict[type[Message], Callable[[Any, str | None], Message]] = {
             pb.OpenSessionRequest: self._open,
             pb.AppendImageRequest: self._append_image,
@@ -60,6 +61,8 @@ class FakeSessions:
             pb.SuspendSessionRequest: self._suspend,
             pb.SessionBytes: self._restore,
             pb.GetReadoutManifestRequest: self._tell_manifest,
+            pb.GetTokensRequest: self._tokens,
+            pb.RenderMessagesRequest: self._render,
             pb.TokenizeRequest: self._tokenize,
             pb.DetokenizeRequest: self._detokenize,
         }
@@ -82,14 +85,14 @@ class FakeSessions:
         return session
 
     def _hold(self, session: FakeSession) -> str:
-        session_id = f"fake-{next(self._numbers)}"
+        session_id = f"fake-{next(self.numbers)}"
         self.held[session_id] = session
         return session_id
 
     def _truncate(self, request: pb.TruncateSessionRequest, owner: str | None) -> Message:
         session = self._found(request.session_id, owner)
         if request.length > len(session.tokens):
-            raise InvalidValue("The session is shorter than that.", param="length")
+            raise SessionDrift(request.length, len(session.tokens), param="length")
         session.move(request.length, True)
         return pb.TruncateSessionResponse(total_tokens=len(session.tokens))
 
@@ -104,9 +107,25 @@ class FakeSessions:
         return pb.SuspendSessionResponse(total_tokens=len(session.tokens), size_bytes=len(_MAGIC))
 
     def _tell_manifest(self, request: pb.GetReadoutManifestRequest, _: str | None) -> Message:
+        self._check_model(request.model or self._models[0])
         if self._manifest is None:
             raise ReadoutNotFound("No concepts are loaded.", param="model")
         return self._manifest_message(request.model or self._models[0])
+
+    def _tokens(self, request: pb.GetTokensRequest, owner: str | None) -> Message:
+        tokens = self._found(request.session_id, owner).tokens
+        if request.offset > len(tokens):
+            raise SessionDrift(request.offset, len(tokens))
+        end = request.offset + (request.limit or len(tokens))
+        return pb.GetTokensResponse(tokens=tokens[request.offset : end], total_tokens=len(tokens))
+
+    def _render(self, request: pb.RenderMessagesRequest, _: str | None) -> Message:
+        self._check_model(request.model)
+        text = rendered(json.loads(request.chat)["messages"])
+        if request.is_continued and request.preceding_tokens[-1:] != [EOS]:
+            text = f"</s>{text}"
+        tokens = self.words.tokens(text, add_special=not request.is_continued, parse_special=True)
+        return pb.RenderMessagesResponse(tokens=tokens, text=text)
 
     def _tokenize(self, request: pb.TokenizeRequest, _: str | None) -> Message:
         self._check_model(request.model)
@@ -141,6 +160,7 @@ class FakeSessions:
             vocab_size=VOCABULARY_SIZE,
             readout=readout,
             ttl_s=ttl_s,
+            end_token_ids=[EOS],
         )
 
     def _list(self, _: pb.ListSessionsRequest, owner: str | None) -> Message:
@@ -173,7 +193,7 @@ class FakeSessions:
         session = self._found(request.session_id, owner)
         at = request.at if request.HasField("at") else len(session.tokens)
         if at > len(session.tokens):
-            raise InvalidValue("The session is shorter than that.", param="at")
+            raise SessionDrift(at, len(session.tokens), param="at")
         fork = FakeSession(
             session.model, session.owner, [*session.tokens], [*session.images], session.steering
         )
@@ -182,7 +202,12 @@ class FakeSessions:
         return pb.ForkSessionResponse(session_id=self._hold(fork), total_tokens=at)
 
     def _save(self, session: FakeSession) -> Messages:
-        kept = {"model": session.model, "tokens": session.tokens, "images": session.images}
+        kept = {
+            "model": session.model,
+            "tokens": session.tokens,
+            "images": session.images,
+            "steering": [each.SerializeToString().hex() for each in session.steering],
+        }
         saved = _MAGIC + json.dumps(kept).encode()
         half = len(saved) // 2
         yield pb.SessionBytes(data=saved[:half])
@@ -195,7 +220,8 @@ class FakeSessions:
         kept = json.loads(saved[len(_MAGIC) :])
         self._check_model(kept["model"])
         images = [(start, count) for start, count in kept["images"]]
-        session = FakeSession(kept["model"], owner, kept["tokens"], images)
+        steering = tuple(pb.Steer.FromString(bytes.fromhex(each)) for each in kept["steering"])
+        session = FakeSession(kept["model"], owner, kept["tokens"], images, steering)
         return pb.RestoreSessionResponse(
             session_id=self._hold(session),
             model=session.model,

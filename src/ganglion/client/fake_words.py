@@ -38,6 +38,11 @@ class Words:
         return token
 
 
+def rendered(messages: list[dict[str, str]]) -> str:
+    """Messages as the fake's template writes them, up to where an answer begins."""
+    return "".join(f" {each['role']}: {each['content']}</s>" for each in messages) + " assistant:"
+
+
 def logprob_of(token: int) -> float:
     """How likely a token is, wherever it stands: always the same, and exact in float32."""
     return -(token % 16 + 1) / 8

@@ -4,12 +4,13 @@ A flow yields effects. Whoever drives it, blocking or in an event loop, performs
 or throws the GanglionError that came instead. Closing a flow is leaving it: it notes what it has seen.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from google.protobuf.message import Message
 
+from ganglion.client.errors import Unreachable
 from ganglion.client.rpcs import Q, R, Rpc
 from ganglion.client.values import Event
 from ganglion.core.errors import GanglionError, SessionBusy
@@ -21,6 +22,8 @@ FIRST_PAUSE_S: Final = 0.1
 PAUSE_GROWTH: Final = 4
 LONGEST_PAUSE_S: Final = 30.0
 BUSY_PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+UNREACHED_PAUSES_S: Final = (0.1, 0.3, 0.5)
+"""Together longer than gRPC goes on saying that a node is away which is back (`max_reconnect_backoff_ms`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,16 +69,27 @@ class Emit:
     event: Event
 
 
-Effect = Call | Upload | Begin | Read | Pause | Emit
-Flow = Generator[Effect, Message | None, T]
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Runs other flows side by side, to whose events nobody listens; replies what they came to, in order."""
+
+    flows: "tuple[Flow[Any], ...]"
+
+
+Effect = Call | Upload | Begin | Read | Pause | Emit | Together
+EffectReply = Message | tuple[Any, ...] | None
+Flow = Generator[Effect, EffectReply, T]
 """Events for whoever listens, then an answer."""
 
 
 def ask(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
     """Call; where that is safe and the node is away for now, again after a while.
 
-    All pauses together are no longer than `patience_s`.
+    All pauses together are no longer than `patience_s`. What is not safe is called again where nothing of
+    it was sent.
     """
+    if not rpc.is_safe:
+        return _reply(rpc, (yield from reached(lambda: _called(rpc, request))))
     waited_s = 0.0
     for attempt in range(RETRIES + 1):
         try:
@@ -83,7 +97,7 @@ def ask(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
         except GanglionError as error:
             pause_s = _pause(error, attempt)
             waited_s += pause_s
-            if not rpc.is_safe or error.grpc != "UNAVAILABLE" or attempt == RETRIES or waited_s > patience_s:
+            if error.grpc != "UNAVAILABLE" or attempt == RETRIES or waited_s > patience_s:
                 raise
         yield Pause(pause_s)
     raise AssertionError("the last attempt returns or raises")
@@ -92,6 +106,23 @@ def ask(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
 def upload(rpc: Rpc[Q, R], requests: tuple[Q, ...]) -> Flow[R]:
     """Send several messages for one reply."""
     return _reply(rpc, (yield Upload(rpc, requests)))
+
+
+def together(flows: "Iterable[Flow[T]]") -> "Flow[tuple[T, ...]]":
+    """Run flows side by side; what each came to. Where one raises, so does this, once all are over."""
+    answers = yield Together(tuple(flows))
+    assert isinstance(answers, tuple)
+    return answers
+
+
+def reached(attempt: Callable[[], Flow[T]]) -> Flow[T]:
+    """Attempt; where nobody listened, again in a moment: a node that restarts is soon back."""
+    for pause_s in UNREACHED_PAUSES_S:
+        try:
+            return (yield from attempt())
+        except Unreachable:
+            yield Pause(pause_s)
+    return (yield from attempt())
 
 
 def unbusied(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
@@ -109,8 +140,7 @@ def unbusied(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
 
 def first(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
     """Open the stream and read its first message; None where it has none."""
-    yield Begin(rpc, request)
-    return (yield from read(rpc))
+    return (yield from reached(lambda: _begun(rpc, request)))
 
 
 def read(rpc: Rpc[Q, R]) -> Flow[R | None]:
@@ -119,7 +149,16 @@ def read(rpc: Rpc[Q, R]) -> Flow[R | None]:
     return None if reply is None else _reply(rpc, reply)
 
 
-def _reply(rpc: Rpc[Q, R], reply: Message | None) -> R:
+def _begun(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
+    yield Begin(rpc, request)
+    return (yield from read(rpc))
+
+
+def _called(rpc: Rpc[Q, R], request: Q) -> Flow[EffectReply]:
+    return (yield Call(rpc, request))
+
+
+def _reply(rpc: Rpc[Q, R], reply: EffectReply) -> R:
     assert isinstance(reply, rpc.reply)
     return reply
 

@@ -77,6 +77,10 @@ class Ledger:
         """Nobody knows what the server holds after a position."""
         return replace(self, certain=min(certain, self.certain), is_ragged=True)
 
+    def revealed(self, tokens: Sequence[int]) -> "Ledger":
+        """The same, with the leading tokens known that somebody else put there."""
+        return replace(self, tokens=(*tokens, *self.tokens[self.hidden :]), hidden=0)
+
     def cut(self, length: int) -> "Ledger":
         """Only the first tokens; raises InvalidValue where there are fewer."""
         if not 0 <= length <= self.length:

@@ -1,7 +1,8 @@
 """What can be asked of a generation, by keyword."""
 
-from collections.abc import Sequence
-from typing import Final, Literal, TypedDict
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, TypedDict
 
 from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.wire.salience import salience_pb2 as pb
@@ -29,6 +30,26 @@ class GenerateOptions(TypedDict, total=False):
     """Each of them ends the answer, and is its last token."""
     ignore_eos: bool
     """Goes on where the model would end."""
+    stop: str | Sequence[str]
+    """Each of these texts ends the answer. `text()` ends before it; its tokens are in the session."""
+    presence_penalty: float
+    frequency_penalty: float
+    repetition_penalty: float
+    json_schema: Mapping[str, object] | str
+    """The answer is JSON that this schema accepts. At most one of this and the next four."""
+    pattern: str
+    """The answer is matched by the whole of this regular expression."""
+    choice: Sequence[str]
+    """The answer is one of these texts."""
+    lark: str
+    """The answer follows a grammar in llguidance's Lark, from its rule `start`."""
+    gbnf: str
+    """The answer follows a grammar in llama.cpp's GBNF, from its rule `root`."""
+    prefix: str
+    """The answer's text begins with this, in whatever tokens; a format begins after it."""
+    heal: bool
+    """Token healing, of `generate()`: the last token is taken back and written again, by a longer one where
+    the model would rather have that. Prompts that end within a word want it."""
     logprobs: Positions
     """Where tokens come with their logprob."""
     top_k_logprobs: int
@@ -40,6 +61,7 @@ class GenerateOptions(TypedDict, total=False):
 
 
 _KNOWN: Final = frozenset(GenerateOptions.__annotations__)
+_FORMATS: Final = ("json_schema", "pattern", "choice", "lark", "gbnf")
 
 
 def generate_request(
@@ -73,9 +95,31 @@ def generate_request(
             stop_token_ids=options.get("stop_token_ids", ()),
             priority=options.get("priority", 0),
             ignore_eos=options.get("ignore_eos", False),
+            stop=_texts(options.get("stop", ())),
+            presence_penalty=options.get("presence_penalty"),
+            frequency_penalty=options.get("frequency_penalty"),
+            repetition_penalty=options.get("repetition_penalty"),
+            prefix=options.get("prefix", ""),
+            **_format(options),
         )
     except (ValueError, TypeError) as error:
         raise InvalidValue(f"A token or an option cannot be sent: {error}.") from error
+
+
+def _texts(texts: str | Sequence[str]) -> Sequence[str]:
+    return (texts,) if isinstance(texts, str) else texts
+
+
+def _format(options: GenerateOptions) -> dict[str, Any]:
+    given = [name for name in _FORMATS if name in options]
+    if len(given) > 1:
+        raise InvalidValue(f"{given[0]!r} and {given[1]!r} both say what the answer is.", param=given[1])
+    if "json_schema" in options:
+        schema = options["json_schema"]
+        return {"json_schema": schema if isinstance(schema, str) else json.dumps(schema)}
+    if "choice" in options:
+        return {"choice": pb.Choice(options=_texts(options["choice"]))}
+    return {name: options[name] for name in given}
 
 
 def _ranges(positions: Positions, generated_from: int) -> list[pb.Range]:

@@ -59,6 +59,8 @@ def done_of(done: pb.Done) -> Done:
         done.total_tokens,
         done.finish_reason,
         done.stop_token if done.HasField("stop_token") else None,
+        done.stop_text if done.HasField("stop_text") else None,
+        done.stop_start if done.HasField("stop_start") else None,
     )
 
 

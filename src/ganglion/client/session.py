@@ -1,6 +1,6 @@
 """A session, blocking."""
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -9,10 +9,12 @@ from weakref import ref
 
 from ganglion.client.blocking import Generation, finish
 from ganglion.client.conversation import Conversation
+from ganglion.client.dropped import Dropped
 from ganglion.client.flow import Flow
 from ganglion.client.lines import Line, Shared, Terms
 from ganglion.client.options import GenerateOptions
-from ganglion.client.values import Chunk, Score, Suspended
+from ganglion.client.search import Judge, beam, mean_logprob, tree
+from ganglion.client.values import Branch, Chunk, Score, Suspended
 from ganglion.core.errors import InvalidValue, SessionBusy
 
 T = TypeVar("T")
@@ -21,7 +23,8 @@ T = TypeVar("T")
 class Session:
     """A token list that a node keeps, so that only what is new is sent; made by `Client.session()`.
 
-    It is opened on the node with the first call and closed on leaving the `with` block. A call that raises
+    It is opened on the node with the first call and closed on leaving the `with` block, or when nobody holds
+    it any more (one that was attached to is not: it is somebody else's). A call that raises
     changes nothing in it; an iteration that is left keeps what was seen. One call at a time, from one thread
     at a time: a call while a generation is open, and nobody reads it, leaves that one.
 
@@ -30,8 +33,12 @@ class Session:
             print(session.generate(max_tokens=8).text())
     """
 
-    def __init__(self, conversation: Conversation, shared: Shared[Line], terms: Terms) -> None:
+    def __init__(
+        self, conversation: Conversation, shared: Shared[Line], terms: Terms, dropped: Dropped
+    ) -> None:
         self._conversation = conversation
+        self._dropped = dropped
+        dropped.watch(conversation, terms)
         self._shared = shared
         self._terms = terms
         self._is_calling = False
@@ -51,7 +58,8 @@ class Session:
     def tokens(self) -> tuple[int, ...]:
         """What it holds after the last call that ended; PLACEHOLDER (-1) where no token is known.
 
-        That is so at an image's positions, and at what a restored session held before.
+        That is so at an image's positions, and until `read_tokens()` at what it held before it was restored
+        or attached to.
         """
         return self._conversation.ledger.tokens
 
@@ -73,6 +81,30 @@ class Session:
         """
         return self._finish(self._conversation.append(chunk, parse_special=parse_special))
 
+    def append_messages(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] = (),
+        **template: object,
+    ) -> int:
+        """Put chat messages at the end as the model's own template writes them; the new length.
+
+        Only those that are new, in the words of `/v1/chat/completions`; what begins the model's answer comes
+        last, so that `generate()` goes on from there. A turn that was left open is closed first. What stands
+        in the session is never rewritten. `tools`, `chat_template_kwargs` and the like go to the template.
+
+            session.append_messages([{"role": "user", "content": "Name a colour."}])
+            print(session.generate(max_tokens=32).text())
+            session.append_messages([{"role": "user", "content": "And another."}])
+        """
+        chat = {"messages": list(messages), **({"tools": list(tools)} if tools else {}), **template}
+        return self._finish(self._conversation.append_messages(chat))
+
+    def read_tokens(self) -> tuple[int, ...]:
+        """All its tokens, those that stood in it before it was attached to or restored read from the node."""
+        return self._finish(self._conversation.read_tokens())
+
     def generate(self, **options: Unpack[GenerateOptions]) -> Generation:
         """Continue the session: an iterator of events, the last of which is `Done`.
 
@@ -87,7 +119,7 @@ class Session:
 
         Pass the tokens of an answer back as the next chunk. Raises SessionDivergence, before anything is
         sent, when the chunks are not a continuation of the session. On any other error the session is
-        dropped; the next `run()` opens another one and sends everything.
+        dropped, unless the call was refused; the next `run()` opens another one and sends everything.
 
             answer = session.run(chunks, max_tokens=64).result()
             chunks += [answer.tokens, "And then?"]
@@ -99,10 +131,42 @@ class Session:
         """How likely a continuation is, with `top` alternatives at each token; the session stays as it is."""
         return self._finish(self._conversation.score([chunk], top, parse_special))
 
+    def best_of(
+        self, count: int, *, score: Judge = mean_logprob, **options: Unpack[GenerateOptions]
+    ) -> tuple[Branch, ...]:
+        """Try `count` answers side by side, and append the one with the highest score; all, best first."""
+        flow = tree(self._conversation, options, depth=1, breadth=count, keep=1, judge=score)
+        return self._finish(flow)
+
+    def tree(
+        self,
+        *,
+        depth: int,
+        breadth: int,
+        keep: int = 1,
+        score: Judge = mean_logprob,
+        **options: Unpack[GenerateOptions],
+    ) -> tuple[Branch, ...]:
+        """Go `depth` times from each of the best `keep` branches to `breadth` continuations of it.
+
+        Each is as long as the options say (`max_tokens`, `stop`). The best is appended; those that are left
+        are told, best first.
+        """
+        flow = tree(self._conversation, options, depth=depth, breadth=breadth, keep=keep, judge=score)
+        return self._finish(flow)
+
+    def beam(self, width: int, *, max_tokens: int = 64, length_penalty: float = 1.0) -> tuple[Branch, ...]:
+        """Follow the `width` likeliest continuations token by token; the best is appended, all are told.
+
+        They are ranked by logprob / tokens ** length_penalty.
+        """
+        flow = beam(self._conversation, width=width, max_tokens=max_tokens, length_penalty=length_penalty)
+        return self._finish(flow)
+
     def fork(self, at: int | None = None, *, ttl_s: float | None = None) -> "Session":
         """Another session that begins with the same tokens, all or the first `at`; costs nothing."""
         child = self._finish(self._conversation.fork(at, ttl_s))
-        return Session(child, self._shared, self._terms)
+        return Session(child, self._shared, self._terms, self._dropped)
 
     def truncate(self, length: int) -> int:
         """Forget everything from a position on; the length."""

@@ -1,48 +1,97 @@
 """A node as the client asks it, apart from any one session: flows, and what is remembered of its models."""
 
+import json
+from collections.abc import Mapping
 from typing import Final
 
 from ganglion.client.flow import Flow, ask, upload
 from ganglion.client.readings import info_of, manifest_of, steering_messages
-from ganglion.client.rpcs import DETOKENIZE, LIST, MANIFEST, OPEN, RESTORE, TOKENIZE
+from ganglion.client.rpcs import (
+    DETOKENIZE,
+    LIST,
+    MANIFEST,
+    OPEN,
+    RENDER,
+    RESTORE,
+    TOKENIZE,
+    TOKENS,
+)
 from ganglion.client.values import SessionInfo
 from ganglion.core.engine import ReadoutManifest
-from ganglion.core.errors import InvalidValue, ReadoutNotFound, SessionNotFound
+from ganglion.core.errors import InvalidValue, ReadoutNotFound, ServerError, SessionNotFound
 from ganglion.core.request import Steering
 from ganglion.wire.salience import salience_pb2 as pb
 
+PART_TOKENS: Final = 1 << 16
 UPLOAD_BYTES: Final = 1 << 20
 """One message of a session that is restored."""
+
+
+Manifests = dict[str, ReadoutManifest | None]
+"""By the name that was asked for; None of a model that has no readouts."""
 
 
 class Station:
     """One node's models, texts and lists."""
 
-    def __init__(self, patience_s: float, manifests: dict[str, ReadoutManifest] | None = None) -> None:
+    def __init__(self, patience_s: float, manifests: Manifests | None = None) -> None:
         self.patience_s = patience_s
-        self.manifests: dict[str, ReadoutManifest] = {} if manifests is None else manifests
-        """By the name that was asked for; shared by all clones of a client."""
+        self.manifests: Manifests = {} if manifests is None else manifests
+        """Shared by all clones of a client."""
+        self.end_ids: dict[str, frozenset[int]] = {}
+        """By which tokens a model ends its answers, as its last session was told."""
 
     def open(self, model: str, ttl_s: float | None, steering: Steering) -> Flow[pb.OpenSessionResponse]:
         """A fresh session."""
         request = pb.OpenSessionRequest(model=model, ttl_s=ttl_s, steering=steering_messages(steering))
         opened = yield from ask(OPEN, request, patience_s=self.patience_s)
-        manifest = manifest_of(opened.readout)
-        if manifest is not None:
-            self.manifests[model] = manifest
+        self.manifests[model] = manifest_of(opened.readout)
+        self.end_ids[model] = frozenset(opened.end_token_ids)
         return opened
 
     def manifest(self, model: str) -> Flow[ReadoutManifest]:
-        """What is read out of a model; asked for once."""
-        known = self.manifests.get(model)
-        if known is not None:
-            return known
-        request = pb.GetReadoutManifestRequest(model=model)
-        manifest = manifest_of((yield from ask(MANIFEST, request, patience_s=self.patience_s)))
+        """What is read out of a model; asked for once, also where it is nothing."""
+        if model not in self.manifests:
+            self.manifests[model] = yield from self._manifest(model)
+        manifest = self.manifests[model]
         if manifest is None:
-            raise ReadoutNotFound(f"The model {model!r} has no readouts.", param="model")
-        self.manifests[model] = manifest
+            raise ReadoutNotFound(
+                f"The model {model!r} has no readouts.", param="model", hint="Serve it with --concepts PACK."
+            )
         return manifest
+
+    def _manifest(self, model: str) -> Flow[ReadoutManifest | None]:
+        request = pb.GetReadoutManifestRequest(model=model)
+        try:
+            return manifest_of((yield from ask(MANIFEST, request, patience_s=self.patience_s)))
+        except ReadoutNotFound:
+            return None
+
+    def render(
+        self, model: str, chat: Mapping[str, object], preceding: tuple[int, ...], *, is_continued: bool
+    ) -> Flow[tuple[int, ...]]:
+        """Chat messages to token ids, by the model's template."""
+        try:
+            request = pb.RenderMessagesRequest(
+                model=model, chat=json.dumps(chat), is_continued=is_continued, preceding_tokens=preceding
+            )
+        except (ValueError, TypeError) as error:
+            raise InvalidValue(f"Expected messages that JSON can say: {error}.", param="messages") from error
+        reply = yield from ask(RENDER, request, patience_s=self.patience_s)
+        return tuple(reply.tokens)
+
+    def tokens(self, session_id: str, count: int) -> Flow[tuple[int, ...]]:
+        """The first tokens of a session, a part at a time."""
+        tokens: list[int] = []
+        while len(tokens) < count:
+            request = pb.GetTokensRequest(
+                session_id=session_id, offset=len(tokens), limit=min(count - len(tokens), PART_TOKENS)
+            )
+            reply = yield from ask(TOKENS, request, patience_s=self.patience_s)
+            if not reply.tokens:
+                raise ServerError(f"The session holds {reply.total_tokens} tokens, and not {count}.")
+            tokens += reply.tokens
+        return tuple(tokens)
 
     def tokenize(
         self, model: str, text: str, *, add_special: bool, parse_special: bool

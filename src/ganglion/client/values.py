@@ -15,6 +15,7 @@ from ganglion.core.request import PLACEHOLDER, Steer, Steering
 __all__ = [
     "PLACEHOLDER",
     "Alternative",
+    "Branch",
     "Chunk",
     "Done",
     "Event",
@@ -144,6 +145,13 @@ class Done:
     finish_reason: str
     stop_token: int | None = None
     """The token that ended it, where one did: the last one told, and no part of the text."""
+    stop_text: str | None = None
+    """The text of `stop` that ended it, where one did: its tokens are in the session, and no part of the
+    text."""
+    stop_start: int | None = None
+    """The position of the first token that has a part of it: `truncate()` there to be rid of it."""
+    healed: str = ""
+    """What `heal=True` took back and had written again; the first tokens begin with it, the text does not."""
 
 
 Event = TokenEvent | Progress | ImageAppended | Done
@@ -161,6 +169,25 @@ class Result:
     tokens: tuple[int, ...]
     events: tuple[TokenEvent, ...]
     done: Done
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One continuation that a search has tried."""
+
+    tokens: tuple[int, ...]
+    text: str
+    logprob: float
+    """Of all its tokens together."""
+    is_ended: bool
+    """Whether the model, or a stop, has ended it."""
+    score: float = 0.0
+    """By which it was ranked."""
+
+    @property
+    def mean(self) -> float:
+        """The logprob per token; 0 of nothing."""
+        return self.logprob / len(self.tokens) if self.tokens else 0.0
 
 
 @dataclass(frozen=True, slots=True)

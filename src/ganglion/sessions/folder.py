@@ -28,16 +28,12 @@ class SessionFolder:
 
     def open(self) -> list[SavedSession]:
         """What was suspended; what cannot be read is left where it is."""
-        try:
-            self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        except OSError as error:
-            raise StoreUnusable(f"Sessions cannot be kept in {self._path}: {error.strerror}.") from error
         found = []
         for file in self._files():
-            if file.suffix == UNFINISHED:
-                file.unlink(missing_ok=True)
-                continue
             with suppress(InvalidValue, OSError):
+                if file.suffix == UNFINISHED:
+                    file.unlink(missing_ok=True)
+                    continue
                 found.append(_header(file))
         return found
 
@@ -47,6 +43,7 @@ class SessionFolder:
         path = self._file(session_id)
         fresh = path.with_suffix(UNFINISHED)
         try:
+            self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
@@ -70,7 +67,13 @@ class SessionFolder:
         self._file(session_id).unlink(missing_ok=True)
 
     def _files(self) -> Iterator[Path]:
-        for file in sorted(self._path.iterdir()):
+        try:
+            files = sorted(self._path.iterdir())
+        except FileNotFoundError:
+            return  # the first session that is suspended makes it
+        except OSError as error:
+            raise StoreUnusable(f"Sessions cannot be kept in {self._path}: {error.strerror}.") from error
+        for file in files:
             if NAME.fullmatch(file.stem) and file.suffix in (SUFFIX, UNFINISHED) and file.is_file():
                 yield file
 

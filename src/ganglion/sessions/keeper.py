@@ -14,7 +14,6 @@ from typing import Final
 
 from ganglion.core.engine import PromptReader, SessionEngine
 from ganglion.core.errors import (
-    ContextLengthExceeded,
     EngineUnavailable,
     GanglionError,
     InvalidValue,
@@ -24,14 +23,17 @@ from ganglion.core.events import Failed, Finished, Pieces, Progress, Scored, Sta
 from ganglion.core.request import ImageBlock, Sampling, Score, Steering, Stop, TokenRequest, resolve
 from ganglion.sessions.archive import Archive, Models, check_steering, check_vocabulary, state_of
 from ganglion.sessions.folder import SessionFolder
+from ganglion.sessions.formats import grammar_of, named
 from ganglion.sessions.holding import Held, Holdings, telling_length
 from ganglion.sessions.saved import SavedSession, decode
-from ganglion.sessions.session import Change, Session
+from ganglion.sessions.session import Change, Session, overflow
 from ganglion.sessions.settings import SessionSettings
+from ganglion.sessions.stop_text import StopText
 from ganglion.sessions.values import (
     Asked,
     Done,
     Forked,
+    HeldTokens,
     Opened,
     Placed,
     Restored,
@@ -40,7 +42,7 @@ from ganglion.sessions.values import (
     Suspended,
     Told,
 )
-from ganglion.sessions.wanted import Wanted
+from ganglion.sessions.wanted import Wanted, check_reach
 
 logger = logging.getLogger("ganglion.sessions")
 
@@ -120,7 +122,15 @@ class Keeper:
         like = Held("", tenant, model if state is None else state.id, info.context_length, 0.0, 0.0, steering)
         held = self._keep(like, Session(), ttl_s)
         readout = None if state is None else state.readout
-        return Opened(held.id, held.model, info.context_length, info.vocabulary_size, held.ttl_s, readout)
+        return Opened(
+            held.id,
+            held.model,
+            info.context_length,
+            info.vocabulary_size,
+            held.ttl_s,
+            readout,
+            info.end_ids,
+        )
 
     async def generate(
         self, tenant: str, session_id: str, asked: Asked
@@ -136,6 +146,9 @@ class Keeper:
                 context_length=held.context_length,
                 room=min(asked.max_tokens, 1),
             )
+            reach = change.length + asked.max_tokens
+            check_reach("logprobs_ranges", asked.logprobs, reach)
+            check_reach("readout_ranges", asked.readout, reach)
             self._holdings.check_tokens(change.length - session.length)
             async with aclosing(self._run(held, session, change, asked)) as events:
                 async for event in events:
@@ -145,7 +158,7 @@ class Keeper:
         self, held: Held, session: Session, change: Change, asked: Asked
     ) -> AsyncGenerator[SessionEvent, None]:
         request = self._request(held, session, change, asked)
-        wanted = Wanted(asked.logprobs)
+        wanted, stop_text = Wanted(asked.logprobs), StopText(asked.stop_strings)
         is_made = False
         async with aclosing(self._engine.continue_tokens(held.model, request)) as events:
             async for event in events:
@@ -165,6 +178,7 @@ class Keeper:
                         for piece in pieces:
                             for token in piece.tokens:
                                 session.commit(token.id)
+                                stop_text.feed(token)
                                 yield Told(wanted.only(token), is_prefill=False)
                     case Finished(usage=usage):
                         yield Done(
@@ -174,9 +188,11 @@ class Keeper:
                             total_tokens=session.length,
                             reason=event.reason,
                             stop_token=event.stop_token,
+                            stop_text=event.stop_sequence,
+                            stop_start=stop_text.start(event.stop_sequence),
                         )
                     case Failed(error=error):
-                        raise error
+                        raise named(error, asked)
                     case Progress() | Started():
                         pass
 
@@ -193,7 +209,7 @@ class Keeper:
             )
             image = await self._engine.place_image(held.model, data, mime)
             if change.length + image.count > held.context_length:
-                raise ContextLengthExceeded(change.length + image.count, held.context_length, param="data")
+                raise overflow(change.length + image.count, held.context_length, param="data")
             self._holdings.check_tokens(image.count)
             session.make(change)
             session.place(ImageBlock(session.length, image.count, image.digest))
@@ -220,6 +236,14 @@ class Keeper:
             session = await self._awake(held)
             session.truncate(length)
             return session.length
+
+    async def tokens(self, tenant: str, session_id: str, *, offset: int, limit: int) -> HeldTokens:
+        """Some of a session's tokens, also of one that is busy."""
+        held = self._holdings.find(tenant, session_id)
+        with telling_length(held):
+            session = await self._awake(held)
+            self._holdings.touch(held)
+            return HeldTokens(session.part(offset, limit), session.length)
 
     def sessions(self, tenant: str) -> tuple[SessionInfo, ...]:
         """A tenant's own sessions."""
@@ -264,7 +288,7 @@ class Keeper:
         state = self._archive.same_model(header)
         info = await self._reader.tokenizer_info(state.id)
         if session.length > info.context_length:
-            raise ContextLengthExceeded(session.length, info.context_length, param="data")
+            raise overflow(session.length, info.context_length, param="data")
         check_vocabulary(session, info.vocabulary_size)
         check_steering(header.steers(), state)
         self._holdings.check_count(tenant)
@@ -332,7 +356,7 @@ class Keeper:
 
     def _sampling_of(self, model: str) -> Sampling:
         state = state_of(self._models(), model)
-        return Sampling() if state is None or state.facts is None else state.facts.sampling
+        return Sampling() if state is None else state.sampling
 
     async def _sweep(self) -> None:
         while True:
@@ -346,9 +370,10 @@ class Keeper:
             id=f"gen_{secrets.token_hex(12)}",
             tokens=session.after(change),
             max_tokens=asked.max_tokens,
+            grammar=grammar_of(asked) if asked.max_tokens else None,
             score=Score(score, asked.top) if score else None,
             sampling=resolve(asked.sampling, held.sampling),
-            stop=Stop(token_ids=asked.stop_token_ids, ignore_eos=asked.ignore_eos),
+            stop=Stop(asked.stop_strings, asked.stop_token_ids, asked.ignore_eos),
             top_logprobs=asked.top if reaches_generated and asked.max_tokens else None,
             priority=asked.priority,
             salt=held.salt,

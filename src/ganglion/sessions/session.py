@@ -53,7 +53,7 @@ class Session:
         self._check_cut(offset)
         change = Change(offset, append)
         if change.length + room > context_length:
-            raise ContextLengthExceeded(change.length, context_length, param="append_tokens")
+            raise overflow(change.length, context_length, param="append_tokens")
         if change.length == 0 and room:
             raise InvalidValue(
                 "The session is empty: there is nothing to generate from.",
@@ -88,32 +88,45 @@ class Session:
     def truncate(self, length: int) -> None:
         """Forget everything from a position on; raises where there is no such cut."""
         if length > self.length:
-            raise SessionDrift(length, self.length)
-        self._check_cut(length)
+            raise SessionDrift(length, self.length, param="length")
+        self._check_cut(length, param="length")
         self._tokens.truncate(length)
         self._images = self.images_before(length)
 
     def fork(self, at: int) -> "Session":
         """Another session with the first `at` positions of this one; costs nothing."""
         if at > self.length:
-            raise SessionDrift(at, self.length)
-        self._check_cut(at)
+            raise SessionDrift(at, self.length, param="at")
+        self._check_cut(at, param="at")
         return Session(self._tokens.fork(at), self.images_before(at))
 
     def tokens(self) -> tuple[int, ...]:
         """All tokens, placeholders where images are."""
         return self._tokens.first(self.length)
 
+    def part(self, offset: int, limit: int) -> tuple[int, ...]:
+        """At most `limit` tokens from a position on; raises where it lies beyond the end."""
+        if offset > self.length:
+            raise SessionDrift(offset, self.length)
+        return self._tokens.part(offset, min(offset + limit, self.length))
+
     def tobytes(self) -> bytes:
         """All tokens, four bytes each."""
         return self._tokens.tobytes()
 
-    def _check_cut(self, at: int) -> None:
+    def _check_cut(self, at: int, *, param: str = "offset") -> None:
         for image in self._images:
             if image.start < at < image.start + image.count:
                 raise ImageBlockCut(
                     f"Position {at} lies inside the image at {image.start} to {image.start + image.count}.",
-                    param="offset",
+                    param=param,
                     hint=f"Cut at {image.start}, or at {image.start + image.count}.",
                     extras={"session_length": self.length},
                 )
+
+
+def overflow(length: int, context_length: int, *, param: str) -> ContextLengthExceeded:
+    """The error for a session that does not fit its model's context."""
+    return ContextLengthExceeded(
+        length, context_length, param=param, advice="Append less, or truncate the session first."
+    )

@@ -46,6 +46,11 @@ class TokenList:
         """The first `length` tokens."""
         return tuple(self._trunk[: min(length, self._length)])
 
+    def part(self, start: int, end: int) -> tuple[int, ...]:
+        """The tokens of a half-open range that lies inside."""
+        assert 0 <= start <= end <= self._length
+        return tuple(self._trunk[start:end])
+
     def tobytes(self) -> bytes:
         """All tokens, four bytes each in the machine's order."""
         return self._trunk[: self._length].tobytes()

@@ -6,7 +6,7 @@ from typing import Protocol
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.events import FinishReason, Progress, Token
-from ganglion.core.request import Ranges, Sampling, Steering
+from ganglion.core.request import Constraint, Ranges, Sampling, Steering
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +19,7 @@ class Opened:
     vocabulary_size: int
     ttl_s: float
     readout: ReadoutManifest | None = None
+    end_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,10 @@ class Asked:
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     priority: int = 0
+    stop_strings: tuple[str, ...] = ()
+    constraint: Constraint | None = None
+    prefix: str = ""
+    """What the generated text begins with, in whatever tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,9 @@ class Done:
     total_tokens: int
     reason: FinishReason
     stop_token: int | None = None
+    stop_text: str | None = None
+    stop_start: int | None = None
+    """The position of the first token that has a part of the stop text."""
 
 
 SessionEvent = Told | Progress | Done
@@ -74,6 +82,14 @@ class Forked:
     """A session that begins like another."""
 
     session_id: str
+    total_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeldTokens:
+    """A part of a session's tokens, PLACEHOLDER where an image is, and how many it has in all."""
+
+    tokens: tuple[int, ...]
     total_tokens: int
 
 
@@ -140,6 +156,10 @@ class SessionKeeper(Protocol):
 
     async def truncate(self, tenant: str, session_id: str, length: int) -> int:
         """Forget everything from a position on; returns the length."""
+        ...
+
+    async def tokens(self, tenant: str, session_id: str, *, offset: int, limit: int) -> HeldTokens:
+        """Some of a session's tokens, also of one that is busy."""
         ...
 
     def sessions(self, tenant: str) -> tuple[SessionInfo, ...]:

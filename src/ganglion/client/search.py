@@ -1,0 +1,197 @@
+"""Searches over continuations of one session: several are tried side by side in forks, and the best is kept.
+
+Law: what is tried is never in the session itself; the winner's tokens are appended to it at the end, once.
+Forks share what came before, so that each costs its own tokens. They are closed at the end; those of a search
+that is left are forgotten by the node after `FORK_TTL_S`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ganglion.client.conversation import Conversation
+from ganglion.client.flow import Flow, together
+from ganglion.client.options import GenerateOptions
+from ganglion.client.values import Alternative, Branch
+from ganglion.core.errors import GanglionError, InvalidValue
+
+MAX_BRANCHES: Final = 64
+"""At one time: each runs in a thread of the blocking client, and takes a place on the node."""
+MAX_WIDTH: Final = 16
+MAX_STEPS: Final = 4096
+FORK_TTL_S: Final = 300.0
+
+Judge = Callable[[Branch], float]
+"""How good a branch is; the highest wins."""
+
+
+def mean_logprob(branch: Branch) -> float:
+    """How likely its tokens were, each."""
+    return branch.mean
+
+
+@dataclass(frozen=True, slots=True)
+class _Growing:
+    """A branch, and the session that holds it; None of one that has ended."""
+
+    branch: Branch
+    conversation: Conversation | None
+    unsent: tuple[int, ...] = ()
+    """Tokens of it that the session does not hold yet."""
+
+
+class _Forks:
+    """The forks of one search, to be closed together."""
+
+    def __init__(self) -> None:
+        self._open: list[Conversation] = []
+
+    def of(self, conversation: Conversation, at: int | None = None) -> Flow[Conversation]:
+        """Another one; made one after another, since a call on a session is one caller's at a time."""
+        fork = yield from conversation.fork(at, FORK_TTL_S)
+        self._open.append(fork)
+        return fork
+
+    def close(self) -> Flow[None]:
+        """Close all of them."""
+        forks, self._open = self._open, []
+        yield from together(fork.close() for fork in forks)
+
+
+_ROOT: Final = Branch((), "", 0.0, is_ended=False)
+
+
+def tree(
+    root: Conversation,
+    options: GenerateOptions,
+    *,
+    depth: int,
+    breadth: int,
+    keep: int,
+    judge: Judge = mean_logprob,
+) -> Flow[tuple[Branch, ...]]:
+    """Sample `breadth` continuations of each branch, keep the best few, `depth` times; the best is appended.
+
+    A branch that has ended stays among them as it is. With a seed, every sample has one of its own.
+    """
+    _check("depth", depth, MAX_STEPS)
+    _check("keep", keep, MAX_BRANCHES)
+    _check("breadth", breadth, MAX_BRANCHES // keep)
+    forks = _Forks()
+    try:
+        kept = [_Growing(_ROOT, root)]
+        for level in range(depth):
+            fresh: list[_Growing] = []
+            for each in kept:
+                for _ in range(breadth if each.conversation is not None else 0):
+                    assert each.conversation is not None
+                    fresh.append(_Growing(each.branch, (yield from forks.of(each.conversation))))
+            if not fresh:
+                break
+            first = level * MAX_BRANCHES
+            sampled = yield from together(
+                _sampled(each, _seeded(options, first + number)) for number, each in enumerate(fresh)
+            )
+            judged = [replace(each, branch=_judged(each.branch, judge)) for each in sampled]
+            ended = [each for each in kept if each.conversation is None]
+            kept = sorted([*ended, *judged], key=lambda each: -each.branch.score)[:keep]
+        return (yield from _won(root, [each.branch for each in kept], forks))
+    except Exception:  # also what the caller's own judge raises
+        yield from forks.close()
+        raise
+
+
+def beam(
+    root: Conversation, *, width: int, max_tokens: int, length_penalty: float = 1.0
+) -> Flow[tuple[Branch, ...]]:
+    """The likeliest continuations, found by following the `width` best at each token; the best is appended.
+
+    They are ranked by logprob / tokens ** length_penalty: 1 is the mean, 0 the sum, which prefers short ones.
+    """
+    _check("width", width, MAX_WIDTH)
+    _check("max_tokens", max_tokens, MAX_STEPS)
+    forks = _Forks()
+    try:
+        alive = [_Growing(_ROOT, (yield from forks.of(root)))]
+        ended: list[Branch] = []
+        for _ in range(max_tokens):
+            tops = yield from together(_likeliest(each, width) for each in alive)
+            ends = root.station.end_ids.get(root.model, frozenset[int]())
+            found = [
+                (place, _longer(alive[place].branch, one, length_penalty, one.id in ends))
+                for place, top in enumerate(tops)
+                for one in top
+            ]
+            best = sorted(found, key=lambda each: -each[1].logprob)[:width]
+            ended += [branch for _, branch in best if branch.is_ended]
+            alive = yield from _followed(alive, [each for each in best if not each[1].is_ended], forks)
+            if not alive or len(ended) >= width:
+                break
+        branches = ended + [each.branch for each in alive]
+        return (yield from _won(root, sorted(branches, key=lambda each: -each.score)[:width], forks))
+    except GanglionError:
+        yield from forks.close()
+        raise
+
+
+def _judged(branch: Branch, judge: Judge) -> Branch:
+    return replace(branch, score=float(judge(branch)))
+
+
+def _sampled(growing: _Growing, options: GenerateOptions) -> Flow[_Growing]:
+    """A branch with one continuation more."""
+    conversation, before = growing.conversation, growing.branch
+    assert conversation is not None
+    result = yield from conversation.collected({**options, "logprobs": "generated"})
+    logprobs = (token.logprob for token in result.events if not token.is_prefill)
+    branch = Branch(
+        (*before.tokens, *result.tokens),
+        before.text + result.text,
+        before.logprob + sum(each for each in logprobs if each is not None),
+        is_ended=result.done.finish_reason == "stop",
+    )
+    return _Growing(branch, None if branch.is_ended else conversation)
+
+
+def _likeliest(growing: _Growing, count: int) -> Flow[tuple[Alternative, ...]]:
+    assert growing.conversation is not None
+    return (yield from growing.conversation.likeliest(growing.unsent, count))
+
+
+def _longer(branch: Branch, one: Alternative, length_penalty: float, is_end: bool) -> Branch:
+    """A branch with one token more; the one that ends it is no part of its text."""
+    tokens, logprob = (*branch.tokens, one.id), branch.logprob + one.logprob
+    text = branch.text if is_end else branch.text + one.piece.decode("utf-8", "replace")
+    return Branch(tokens, text, logprob, is_end, logprob / len(tokens) ** length_penalty)
+
+
+def _followed(
+    alive: Sequence[_Growing], best: Sequence[tuple[int, Branch]], forks: _Forks
+) -> Flow[list[_Growing]]:
+    """The best branches, each in a session of its own: the first takes over where it came from."""
+    followed: list[_Growing] = []
+    taken: set[int] = set()
+    for place, branch in best:
+        conversation = alive[place].conversation
+        assert conversation is not None
+        if place in taken:
+            conversation = yield from forks.of(conversation, conversation.ledger.length)
+        taken.add(place)
+        followed.append(_Growing(branch, conversation, branch.tokens[-1:]))
+    return followed
+
+
+def _won(root: Conversation, ranked: Sequence[Branch], forks: _Forks) -> Flow[tuple[Branch, ...]]:
+    """Append the first of them, and close the forks."""
+    yield from root.append(ranked[0].tokens, parse_special=False)
+    yield from forks.close()
+    return tuple(ranked)
+
+
+def _seeded(options: GenerateOptions, number: int) -> GenerateOptions:
+    return {**options, "seed": options["seed"] + number} if "seed" in options else options
+
+
+def _check(name: str, value: int, most: int) -> None:
+    if not 1 <= value <= most:
+        raise InvalidValue(f"Expected {name} from 1 to {most}, found {value}.", param=name)
