@@ -208,7 +208,7 @@ def is_whole(wire: str, said: Said) -> bool:
         case "messages":
             return said.events[-1][0] == "message_stop"
         case "responses":
-            return said.events[-1][0] == "response.completed"
+            return said.events[-2][0] == "response.completed" and said.events[-1][1] == "[DONE]"
         case _:
             return bool(json.loads(said.body.splitlines()[-1]).get("done"))
 
@@ -220,7 +220,12 @@ def is_told_broken(wire: str, said: Said) -> bool:
     if wire == "ollama":
         lines = [json.loads(line) for line in said.body.splitlines()]
         return "error" in lines[-1] and not any(line.get("done") for line in lines)
-    name, data = said.events[-1]
+    events = said.events
+    if wire == "responses":
+        *events, (_, ending) = events
+        if ending != "[DONE]":
+            return False
+    name, data = events[-1]
     event = json.loads(data)
     match wire:
         case "chat" | "completions":
@@ -228,6 +233,6 @@ def is_told_broken(wire: str, said: Said) -> bool:
         case "messages":
             return name == "error" and event["type"] == "error" and b"message_stop" not in said.body
         case _:
-            numbers = [json.loads(data)["sequence_number"] for _, data in said.events]
+            numbers = [json.loads(data)["sequence_number"] for _, data in events]
             is_counted = all(after == before + 1 for before, after in pairwise(numbers))
             return name == "response.failed" and is_counted and b"response.completed" not in said.body

@@ -59,6 +59,8 @@ class FaultProxy:
     fault: Fault | None = None
     is_cut_off: bool = False
     """Whether nothing gets through, and nobody is told."""
+    is_mute: bool = False
+    """Whether requests get through, and answers do not."""
     spoilt: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
@@ -93,7 +95,7 @@ class FaultProxy:
 
     async def _back(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(65536):
-            if not self.is_cut_off:
+            if not self.is_cut_off and not self.is_mute:
                 writer.write(data)
                 await writer.drain()
         writer.close()

@@ -115,6 +115,18 @@ class Place:
 
     wanted: Wanted
     settled: list[Usage | None] = field(default_factory=list)
+    answer_tokens: int | None = None
+    answered: str = ""
+
+    @property
+    def model(self) -> str:
+        return self.answered or self.wanted.model
+
+    def answered_by(self, model: str) -> None:
+        self.answered = model
+
+    async def cover(self, wanted: Wanted) -> None:
+        self.wanted = wanted
 
     def settle(self, usage: Usage | None) -> None:
         self.settled.append(usage)

@@ -47,20 +47,27 @@ async def gateway(
     catalogue: Catalogue | None = None,
     node_key: str | None = None,
     reload: Reload | None = None,
+    first_byte_s: float = 900.0,
+    poll_s: float = 2.0,
+    fields: dict[str, object] | None = None,
     **server: object,
 ) -> AsyncIterator[Running]:
-    """A gateway over these nodes, which has heard of one where there are any."""
+    """A gateway over these nodes, which has heard of one where there are any; `fields` are its settings'."""
     shutdown = Shutdown()
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     lines: list[str] = []
-    fields = {"port": 0, "has_grpc": False, "drain_timeout_s": 0.2, "is_strict": True, **server}
+    of_server = {"port": 0, "has_grpc": False, "drain_timeout_s": 0.2, "is_strict": True, **server}
     settings = GatewaySettings(
-        ServerSettings(**fields),  # type: ignore[arg-type]
+        ServerSettings(**of_server),  # type: ignore[arg-type]
         nodes=tuple(nodes),
         catalogue=catalogue or Catalogue(),
         storage=storage,
         node_key=node_key,
+        poll_s=poll_s,
+        first_byte_s=first_byte_s,
+        idle_s=min(first_byte_s, 300.0),
         request_log=lines.append,
+        **(fields or {}),  # type: ignore[arg-type]
     )
     serving = asyncio.create_task(
         serve(settings, shutdown=shutdown, on_listening=lambda url, _: told.set_result(url), reload=reload)

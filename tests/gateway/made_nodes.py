@@ -45,6 +45,11 @@ class StillLoads:
     in_flight: dict[str, int] = field(default_factory=dict)
     cooling: frozenset[str] = frozenset()
     loading: frozenset[str] = frozenset()
+    reserved: frozenset[str] = frozenset()
+    unloadable: frozenset[str] = frozenset()
+
+    def is_unloadable(self, model: str) -> bool:
+        return model in self.unloadable
 
     def is_cooling(self, name: str) -> bool:
         return name in self.cooling

@@ -145,7 +145,7 @@ async def scripted(*answers: bytes | None) -> AsyncIterator[Scripted]:
 def response(status: int, body: bytes, kind: bytes = b"application/json", *, is_whole: bool = True) -> bytes:
     """A response; one that is not whole announces more than it holds."""
     length = len(body) + (0 if is_whole else 100)
-    head = b"HTTP/1.1 %d X\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
+    head = b"HTTP/1.1 %d X\r\nconnection: close\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n"
     return head % (status, kind, length) + body
 
 

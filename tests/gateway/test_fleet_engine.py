@@ -16,7 +16,6 @@ from ganglion.core.engine import Embedder, EmbedRequest, ModelState, PromptReade
 from ganglion.core.errors import (
     DeadlineExceeded,
     EngineFailed,
-    EngineUnavailable,
     GanglionError,
     InsufficientMemory,
     InvalidValue,
@@ -26,6 +25,7 @@ from ganglion.core.errors import (
     UnsupportedParameter,
     UpstreamRefused,
     UpstreamUnavailable,
+    WireUnsupported,
 )
 from ganglion.core.events import Delta, Event, Failed, Finished
 from ganglion.core.fold import fold
@@ -452,7 +452,7 @@ async def test_prompts_are_read_by_the_node_that_would_answer_them(room: Room) -
         assert await room.engine.tokenizer_info("echo") == await engine.tokenizer_info("echo")
         with pytest.raises(ModelNotFound):
             await room.engine.read(ask(model="nobody"))
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(WireUnsupported):
             await room.engine.pieces("echo", tokens)
 
 
@@ -460,7 +460,7 @@ async def test_a_server_that_does_not_count_says_so_instead_of_guessing(room: Ro
     async with scripted(response(404, b'{"error": "not found"}')) as node:
         room.put("a", node.url, kind="openai", wires=FOREIGN)
         for call in (room.engine.read(ask()), room.engine.tokenizer_info("echo")):
-            with pytest.raises(EngineUnavailable):
+            with pytest.raises(WireUnsupported):
                 await call
 
 
@@ -491,10 +491,10 @@ async def test_a_foreign_servers_vectors_are_brought_to_length_one_and_it_ranks_
     vectors = (
         b'{"data":[{"index":1,"embedding":[0,2]},{"index":0,"embedding":[3,4]}],"usage":{"prompt_tokens":5}}'
     )
-    async with scripted(response(200, vectors)) as node:
+    async with scripted(response(200, vectors), response(501, b'{"error":{"code":501}}')) as node:
         room.put("a", node.url, kind="openai", wires=FOREIGN)
         embedded = await room.engine.embed(EmbedRequest("e", "echo", (TextPrompt("a"), TextPrompt("b"))))
-        with pytest.raises(EngineUnavailable):
+        with pytest.raises(WireUnsupported):
             await room.engine.rank(RankRequest("r", "echo", "q", ("d",)))
     assert [array("f", vector).tolist() for vector in embedded.vectors] == [
         pytest.approx([0.6, 0.8]),

@@ -203,7 +203,7 @@ async def test_what_a_node_does_before_the_first_byte_is_made_good_elsewhere(tmp
         await back_to(fleet, baseline)
 
 
-async def test_a_node_that_hangs_is_given_up_in_time_and_nobody_else_waits(tmp_path: Path) -> None:
+async def test_a_node_that_hangs_is_given_up_for_another_and_nobody_else_waits(tmp_path: Path) -> None:
     async with spoilt_fleet(tmp_path) as (fleet, proxy):
         proxy.fault = hang
         loop = asyncio.get_running_loop()
@@ -216,7 +216,7 @@ async def test_a_node_that_hangs_is_given_up_in_time_and_nobody_else_waits(tmp_p
         done = asyncio.Event()
         others = asyncio.create_task(neighbours(fleet, done))
         said = await hanging
-        assert (said.status, said.code) == (504, "deadline_exceeded"), said.body
+        assert text_of("chat", said, is_stream=False) == TEXT, said.body
         assert 1.0 <= loop.time() - began_s < 4
         done.set()
         assert await others > 10

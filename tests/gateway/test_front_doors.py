@@ -19,9 +19,10 @@ from tests.gateway.front_stage import (
     staged,
 )
 
-from ganglion.core.errors import GanglionError, NotAllowed
-from ganglion.gateway.admission import Identity
+from ganglion.core.errors import NotAllowed
+from ganglion.gateway.admission import Identity, Wanted
 from ganglion.gateway.front import FrontSettings
+from ganglion.gateway.token_bound import TEMPLATE_TOKENS
 
 GOOD = b'{"ok":true}'
 KEYS = {
@@ -114,8 +115,14 @@ async def test_a_limit_is_told_in_the_words_of_each_wire(path: str, shape: objec
 async def test_an_admission_that_must_be_waited_for_is() -> None:
     async with staged(always(answer(GOOD)), keeper=Keeper(waits=True)) as stage:
         assert (await stage.ask(post("/v1/chat/completions", CHAT))).status == 200
-        bound = stage.keeper.places[0].wanted.tokens
-        assert 2048 < bound < 2048 + len(CHAT) and stage.is_settled
+        assert stage.keeper.places[0].wanted == Wanted("m") and stage.is_settled
+
+
+async def test_of_a_key_with_a_cap_all_that_a_request_can_take_is_reserved() -> None:
+    metered = Keeper({b"k": Identity("t", is_limited=True, is_metered=True)})
+    async with staged(always(answer(GOOD)), keeper=metered) as stage:
+        assert (await stage.ask(post("/v1/chat/completions", CHAT, "x-api-key: k"))).status == 200
+        assert stage.keeper.places[0].wanted == Wanted("m", len(CHAT) + TEMPLATE_TOKENS, open_answers=1)
 
 
 async def test_what_is_no_request_is_told_so_and_its_connection_closed() -> None:
@@ -173,14 +180,15 @@ async def test_slow_heads_slow_bodies_and_idle_connections_end() -> None:
 async def test_a_guard_judges_host_and_origin_once_a_request() -> None:
     seen = []
 
-    def guard(host: bytes | None, origin: bytes | None, is_safe: bool) -> GanglionError | None:
-        seen.append((host, origin, is_safe))
+    def guard(host: bytes | None, origin: bytes | None, site: bytes | None, is_public: bool):
+        seen.append((host, origin, site, is_public))
         return None if host == b"here" else NotAllowed("The Host header does not name this machine.")
 
     async with staged(always(answer(GOOD)), settings=FrontSettings(guard=guard)) as stage:
         assert (await stage.ask(post("/v1/chat/completions", CHAT, "origin: http://x"))).status == 200
-        assert (await stage.ask(b"GET /health HTTP/1.1\r\nhost: evil\r\n\r\n")).status == 403
-        assert seen == [(b"here", b"http://x", False), (b"evil", None, True)]
+        asked = b"GET /docs HTTP/1.1\r\nhost: evil\r\nsec-fetch-site: cross-site\r\n\r\n"
+        assert (await stage.ask(asked)).status == 403
+        assert seen == [(b"here", b"http://x", None, False), (b"evil", None, b"cross-site", True)]
 
 
 async def test_a_draining_front_finishes_what_it_has_and_takes_nothing_new() -> None:

@@ -150,7 +150,8 @@ async def test_a_node_that_dies_in_a_stream_leaves_the_wires_own_error_behind(
             assert heard.body.endswith(b"\n\n") and b"[DONE]" not in heard.body and b"half" not in heard.body
             assert len(stage.nodes["n1"].asked) == 0
             usage = stage.keeper.places[0].settled[0]
-            assert usage is not None and usage.completion_tokens == 1 and stage.is_settled
+            said = 0 if b"ping" in sent else 1
+            assert usage is not None and usage.completion_tokens == said and stage.is_settled
 
 
 async def test_a_line_stream_ends_in_a_line_that_tells_the_error() -> None:
@@ -343,3 +344,53 @@ async def test_nothing_of_a_request_waits_for_the_garbage_collector() -> None:
             gc.enable()
         assert not left
         writer.close()
+
+
+def keeps_then(second: Script) -> Script:
+    """A node that answers a connection's first request well, and its second as it is told."""
+    seen: set[asyncio.StreamWriter] = set()
+
+    async def script(asking: Asking, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if writer in seen:
+            await second(asking, reader, writer)
+        else:
+            seen.add(writer)
+            writer.write(answer(GOOD))
+
+    return script
+
+
+async def test_a_kept_connection_that_had_ended_is_made_good_elsewhere_or_on_a_new_one() -> None:
+    async with staged(keeps_then(dies()), always(answer(GOOD))) as stage:
+        for _ in range(2):
+            assert (await stage.ask(post("/v1/chat/completions", CHAT))).body == GOOD
+        assert [len(node.asked) for node in stage.nodes.values()] == [2, 1]
+        assert not stage.fleet.is_cooling("n0") and stage.front.quarantine.is_empty
+    async with staged(keeps_then(dies())) as stage:
+        for _ in range(2):
+            assert (await stage.ask(post("/v1/chat/completions", CHAT))).body == GOOD
+        assert len(stage.nodes["n0"].asked) == 3  # the one that was lost among them
+        assert stage.is_settled
+
+
+async def test_a_large_body_whose_head_has_left_is_passed_on_and_not_begun_again() -> None:
+    async def pauses(_: Asking, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head, _, body = answer(b"x" * 900_000).partition(b"\r\n\r\n")
+        writer.write(head + b"\r\n\r\n")
+        await asyncio.sleep(2.0)
+        writer.write(body)
+
+    async def stalls(_: Asking, __: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(answer(b"x" * 900_000).partition(b"\r\n\r\n")[0] + b"\r\n\r\n")
+        await asyncio.sleep(2.0)
+        writer.transport.abort()
+
+    async with staged(pauses) as stage:
+        assert (await stage.ask(post("/v1/embeddings", b'{"model":"m"}'))).body == b"x" * 900_000
+    async with staged(stalls, always(answer(b"y" * 900_000))) as stage:
+        reader, writer = await stage.send(post("/v1/embeddings", b'{"model":"m"}'))
+        with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
+            await hear(reader)
+        writer.close()
+        assert len(stage.nodes["n1"].asked) == 0
+        await stage.until(lambda: stage.is_settled)

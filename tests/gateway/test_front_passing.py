@@ -235,6 +235,16 @@ async def test_only_the_model_is_renamed_where_a_node_calls_it_otherwise() -> No
         assert second.line == b"GET /tokenizer_info?x=1&model=m-q4.gguf HTTP/1.1"
 
 
+async def test_another_name_of_a_route_reaches_a_node_under_the_one_that_every_server_knows() -> None:
+    async with staged(always(answer(REPLY))) as stage:
+        assert (await stage.ask(post("/chat/completions?x=1", CHAT))).body == REPLY
+        assert (await stage.ask(post("/%63ompletions", CHAT))).body == REPLY
+        first, second = stage.nodes["n0"].asked
+        assert first.line == b"POST /v1/chat/completions?x=1 HTTP/1.1"
+        assert second.line == b"POST /v1/completions HTTP/1.1"
+        assert stage.is_settled
+
+
 async def test_what_no_node_can_answer_in_its_wire_goes_to_the_desk_as_it_is() -> None:
     async with staged(always(answer(REPLY))) as stage:
         spec = stage.fleet.nodes["n0"].spec

@@ -90,7 +90,10 @@ def test_the_document_describes_every_route_and_no_other() -> None:
     }
     described = {(operation.method, operation.path) for operation in openapi.GATEWAY.operations}
     assert served | {("get", "/metrics")} == described
-    assert [route.path for route in built if isinstance(route, WebSocketRoute)] == ["/v1/responses"]
+    assert [route.path for route in built if isinstance(route, WebSocketRoute)] == [
+        "/v1/responses",
+        "/responses",
+    ]
     public = {
         (operation.method, operation.path) for operation in openapi.GATEWAY.operations if operation.is_public
     }
@@ -101,7 +104,7 @@ def test_the_document_describes_every_route_and_no_other() -> None:
 
 
 async def test_everything_but_the_public_list_needs_a_key() -> None:
-    async with fleet(api_keys=(ADMIN,)) as gateway:
+    async with fleet(admin_keys=(ADMIN,)) as gateway:
 
         async def check(method: str, path: str) -> None:
             bare = await gateway.http.request(method, path)
@@ -251,7 +254,7 @@ async def test_errors_are_told_in_the_words_of_their_wire() -> None:
         assert answer.headers["x-request-id"] == answer.headers["request-id"]
         return answer.status_code, envelope(path, answer)
 
-    async with fleet(api_keys=(ADMIN,)) as gateway:
+    async with fleet(admin_keys=(ADMIN,)) as gateway:
         for path, body in WIRES.items():
             mine = {"headers": gateway.as_(ADMIN)}
             status, message = await told(gateway, path, body | {"model": "nobody"}, **mine)

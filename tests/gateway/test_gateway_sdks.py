@@ -18,13 +18,17 @@ from gateways import MEMORY, Running, gateway
 from remote_nodes import echo, listening
 
 from ganglion.core.engine import ManagedEngine
-from ganglion.engines.echo import EchoSettings
+from ganglion.core.request import Sampling
+from ganglion.engines.echo import EchoEngine, EchoSettings
 from ganglion.engines.echo_script import Call, Script
 from ganglion.gateway.node import FOREIGN, NodeSpec
+from open_responses import check_response
 from played_engine import PlayedEngine
+from responses_invariants import check, frames_of
 
 SCRIPT = Path(__file__).with_name("gateway_sdk_script.py")
 ANTHROPIC_SCRIPT = Path(__file__).parents[1] / "server" / "anthropic_script.py"
+RUNNER_SCRIPT = ANTHROPIC_SCRIPT.with_name("tool_runner_script.py")
 OLDER = Path(sys.prefix) / "openai-2"
 """Where `make setup` puts the SDK's previous major."""
 CALLER = Script(reply="", calls=(Call("weather", '{"city":"Oslo"}'),))
@@ -37,6 +41,7 @@ WEATHER = (
     ),
     Script(reply="It rains."),
 )
+NOTHING = {"model": "echo", "input": "one two", "max_output_tokens": 0}
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
 ASKED = [{"role": "user", "content": "one two three"}]
 CALLS: dict[str, dict[str, Any]] = {
@@ -93,9 +98,46 @@ async def test_openais_sdk_accepts_every_answer_with_strict_validation(sdk: str)
     assert said[-1] == "all accepted"
 
 
-async def test_anthropics_sdk_accepts_every_answer() -> None:
+@pytest.mark.parametrize("script", [ANTHROPIC_SCRIPT, RUNNER_SCRIPT], ids=["answers", "tool runner"])
+async def test_anthropics_sdk_accepts_every_answer(script: Path) -> None:
     async with through(PlayedEngine(WEATHER, EchoSettings(context=1000))) as running:
-        assert (await ran(ANTHROPIC_SCRIPT, running.url))[-1] == "all accepted"
+        assert (await ran(script, running.url))[-1] == "all accepted"
+
+
+@pytest.mark.parametrize(
+    ("spec", "expected"),
+    [({}, (0.6, 0.8)), ({"kind": "openai", "wires": FOREIGN}, (1.0, 1.0))],
+    ids=["ours", "foreign"],
+)
+async def test_a_response_tells_the_defaults_of_the_node_that_answered(
+    spec: dict[str, Any], expected: tuple[float, float]
+) -> None:
+    own = EchoEngine(EchoSettings(sampling=Sampling(temperature=0.6, top_p=0.8)))
+    ask = {"model": "echo", "input": "one two"}
+    async with through(own, **spec) as running:
+        for is_streamed in (False, True):
+            answer = await running.http.post("/v1/responses", json=ask | {"stream": is_streamed})
+            if is_streamed:
+                told = [event for _, event in frames_of(answer.content) if "response" in event]
+                check(answer.content)
+            else:
+                told = [{"response": answer.json()}]
+            for event in told:
+                check_response(event["response"])
+                assert (event["response"]["temperature"], event["response"]["top_p"]) == expected
+        kept = await running.http.get(f"/v1/responses/{told[-1]['response']['id']}")
+        assert (kept.json()["temperature"], kept.json()["top_p"]) == expected
+        asked = (await running.http.post("/v1/responses", json=ask | {"temperature": 0})).json()
+        assert (asked["temperature"], asked["top_p"]) == (0, expected[1])
+
+
+async def test_no_token_at_all_is_honoured_by_our_nodes_and_refused_for_others() -> None:
+    async with through(EchoEngine()) as running:
+        read = (await running.http.post("/v1/responses", json=NOTHING)).json()
+        assert (read["status"], read["usage"]["input_tokens"], read["output"]) == ("incomplete", 2, [])
+    async with through(EchoEngine(), kind="openai", wires=FOREIGN) as running:
+        refused = await running.http.post("/v1/responses", json=NOTHING)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_parameter")
 
 
 async def test_messages_are_translated_for_a_node_that_only_chats() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from gates import NOON_S, Clock, Flaky, key, secret_of
 
-from ganglion.core.errors import QuotaExceeded, RateLimited, StoreUnavailable
+from ganglion.core.errors import ExceedsLimit, QuotaExceeded, RateLimited, StoreUnavailable
 from ganglion.core.events import Usage
 from ganglion.gateway.admission import Admission, Wanted
 from ganglion.gateway.gatekeeper import KeyGatekeeper
@@ -176,9 +176,11 @@ async def test_what_was_used_beyond_the_reservation_is_paid_from_the_next_block(
 
 async def test_a_request_larger_than_the_cap_is_told_so(file: Path) -> None:
     async with gate(file, Clock(), tokens_per_minute=100) as gatekeeper:
-        with pytest.raises(RateLimited) as refusal:
+        with pytest.raises(ExceedsLimit, match="may take 101 tokens, and the key has 100") as refusal:
             await ask(gatekeeper, 101)
-        assert refusal.value.hint == "Ask for fewer with max_tokens."
+        assert refusal.value.retry_after_s is None
+        assert "waiting does not help" in (refusal.value.hint or "")
+        assert refusal.value.extras == {"limit": 100, "needed": 101, "kind": "tokens"}
 
 
 async def test_a_budget_is_spent_at_the_models_price(file: Path) -> None:

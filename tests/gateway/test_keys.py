@@ -12,7 +12,7 @@ from gates import Clock, Flaky, key, secret_of
 
 from ganglion.core.errors import InvalidApiKey, NotAllowed
 from ganglion.core.events import Usage
-from ganglion.gateway.admission import EVERYBODY, Gatekeeper, Identity, Wanted
+from ganglion.gateway.admission import EVERYBODY, MOST_URGENT, Gatekeeper, Identity, Wanted
 from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.keys import Keys
 from ganglion.gateway.tally import KeyCount
@@ -28,8 +28,8 @@ async def access(tmp_path: Path) -> AsyncIterator[AccessStore]:
     await access.close()
 
 
-async def loaded(access: AccessStore, *static: str, clock: Clock | None = None) -> Keys:
-    keys = Keys(access, static, clock=clock or Clock())
+async def loaded(access: AccessStore, *admins: str, clock: Clock | None = None) -> Keys:
+    keys = Keys(access, admin_keys=admins, clock=clock or Clock())
     await keys.load()
     return keys
 
@@ -60,7 +60,7 @@ async def test_a_key_of_the_database_says_whose_it_is(access: AccessStore) -> No
 async def test_an_operators_key_is_an_admin_with_the_tenant_that_a_node_gives_it(access: AccessStore) -> None:
     keys = await loaded(access, "secret")
     identity = keys.identify(b"secret")
-    assert identity.role == "admin"
+    assert (identity.role, identity.priority) == ("admin", MOST_URGENT)
     assert identity.tenant == KeyRing(["secret"]).holder_of(b"secret").tenant
     assert not identity.is_limited
     assert "secret" not in identity.key_id and sha256(b"secret").hexdigest() not in identity.key_id
@@ -69,8 +69,8 @@ async def test_an_operators_key_is_an_admin_with_the_tenant_that_a_node_gives_it
 async def test_an_operators_keys_can_be_replaced(access: AccessStore) -> None:
     await access.add_key(key())
     keys = await loaded(access, "old")
-    keys.replace_static(["new"])
-    assert keys.identify(b"new").role == "admin"
+    keys.replace_static(["callers"], ["new"])
+    assert (keys.identify(b"new").role, keys.identify(b"callers").role) == ("admin", "user")
     assert keys.identify(secret_of("app")).key_id == "key_app"
     with pytest.raises(InvalidApiKey):
         keys.identify(b"old")

@@ -14,6 +14,7 @@ from ganglion.core.errors import (
     InvalidValue,
     LoadFailed,
     ModelNotFound,
+    ModelUnavailable,
     ShuttingDown,
     UpstreamUnavailable,
 )
@@ -334,7 +335,8 @@ async def test_a_node_of_ours_loads_lets_go_and_refuses_as_the_loader_expects() 
             await asyncio.wait_for(loading, 2)
             with pytest.raises(GanglionError) as caught:
                 await stage.loader.load("three")
-            assert isinstance(caught.value, ModelNotFound)
+            assert isinstance(caught.value, ModelUnavailable) and caught.value.retry_after_s
+            assert "one" not in caught.value.message and "Here: one, two" in str(caught.value)
             answer = await Outbound(stage.pools).call(spec, "GET", "/models", timeout_s=5)
             assert b'"id":"one","engine":"echo","status":"unloaded"' in answer.body
             assert b'"id":"two","engine":"echo","status":"loaded"' in answer.body

@@ -65,7 +65,7 @@ async def leave_one_running(gateway: Running) -> None:
 async def test_a_response_in_the_background_takes_of_its_keys_limits(tmp_path: Path) -> None:
     storage = await keyed(tmp_path, few={"requests_per_minute": 2}, free={})
     await early_in_a_minute()
-    async with fleet(storage=storage, api_keys=(ADMIN,)) as gateway, sdk(gateway, "few") as client:
+    async with fleet(storage=storage, admin_keys=(ADMIN,)) as gateway, sdk(gateway, "few") as client:
         for words in ("one two three", "four five"):
             begun = await client.responses.create(**MODEL, input=words, background=True)
             async with asyncio.timeout(10):
@@ -105,7 +105,7 @@ async def test_what_is_asked_inside_a_socket_takes_of_its_keys_limits(tmp_path: 
     storage = await keyed(tmp_path, few={"requests_per_minute": 2, "models": ("echo",)})
     await early_in_a_minute()
     async with (
-        fleet(storage=storage, api_keys=(ADMIN,)) as gateway,
+        fleet(storage=storage, admin_keys=(ADMIN,)) as gateway,
         sdk(gateway, "few") as client,
         client.responses.connect() as connection,
     ):

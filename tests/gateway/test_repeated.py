@@ -157,7 +157,7 @@ async def test_every_request_of_a_connection_is_judged_though_its_head_was_read_
 
 
 async def test_a_host_that_is_refused_is_refused_each_time() -> None:
-    def guard(host: bytes | None, _: bytes | None, __: bool) -> GanglionError | None:
+    def guard(host: bytes | None, *_: object) -> GanglionError | None:
         return None if host == b"there" else NotAllowed("Not from here.")
 
     async with staged(settings=FrontSettings(guard=guard)) as stage:

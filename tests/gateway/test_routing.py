@@ -6,16 +6,17 @@ import pytest
 from made_nodes import StillLoads, held, node, nodes
 
 from ganglion.core.errors import (
-    EngineUnavailable,
     GanglionError,
     InsufficientMemory,
     InsufficientVideoMemory,
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
+    ModelUnavailable,
     Overloaded,
     ShuttingDown,
     UpstreamUnavailable,
+    WireUnsupported,
 )
 from ganglion.gateway.catalogue import Catalogue, CatalogueModel
 from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused, Translated
@@ -39,6 +40,7 @@ class Case:
     tried: frozenset[str] = frozenset()
     models: list[CatalogueModel] = field(default_factory=list)
     loads: StillLoads = field(default_factory=StillLoads)
+    is_alone: bool = False
 
 
 def model(model_id: str = "m", **fields: object) -> CatalogueModel:
@@ -156,11 +158,34 @@ CASES = [
         wire="messages",
         tried=one_of("b"),
     ),
-    Case("scores cannot be carried", [node("a", "m", is_foreign=True)], EngineUnavailable, wire="score"),
+    Case("prompts in its own words", [node("a", "m", is_foreign=True)], "translated a m", wire="prompt"),
+    Case("rankings too", [node("a", "m", is_foreign=True)], "translated a m", wire="rerank"),
+    Case(
+        "not one that another has to itself",
+        [node("a", "m"), node("b", "m")],
+        "chosen b m",
+        loads=StillLoads(reserved=frozenset("a")),
+    ),
+    Case(
+        "alone, where nothing runs",
+        [node("a", "m"), node("b", "m")],
+        "chosen b m",
+        loads=StillLoads({"a": 1}),
+        is_alone=True,
+    ),
+    Case(
+        "alone, and something runs everywhere",
+        [node("a", "m"), node("b", "m", "f")],
+        Overloaded,
+        models=[model("m", fallbacks=("f",))],
+        loads=StillLoads({"a": 1, "b": 1}),
+        is_alone=True,
+    ),
+    Case("scores cannot be carried", [node("a", "m", is_foreign=True)], WireUnsupported, wire="score"),
     Case(
         "nor can completions",
         [node("a", "m", wires=frozenset(("chat",)))],
-        EngineUnavailable,
+        WireUnsupported,
         wire="completions",
     ),
     Case("recovering", [node("a", held("m", "recovering"))], ModelRecovering),
@@ -251,7 +276,7 @@ CASES = [
     Case(
         "not loadable, and nobody has it",
         [node("a", "n")],
-        UpstreamUnavailable,
+        ModelUnavailable,
         models=[model(loadable=False)],
     ),
     Case(
@@ -275,7 +300,7 @@ CASES = [
         ModelRecovering,
         tried=one_of("a"),
     ),
-    Case("all are ill", [node("a", "m", is_healthy=False)], UpstreamUnavailable),
+    Case("all are ill", [node("a", "m", is_healthy=False)], ModelUnavailable),
     Case("all drain", [node("a", "m", is_draining=True)], ShuttingDown),
     Case("unknown", [node("a", "n")], ModelNotFound),
     Case("an empty name", [node("a", "n")], ModelNotFound, asked=""),
@@ -298,7 +323,7 @@ def told(decision: Decision) -> str | type[GanglionError]:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.says.replace(" ", "-"))
 def test_route(case: Case) -> None:
     table = RoutingTable(nodes(*case.views), Catalogue(tuple(case.models)))
-    asked = Asked(case.asked, case.wire, case.affinity, case.tried)
+    asked = Asked(case.asked, case.wire, case.affinity, case.tried, case.is_alone)
     for turn in range(3):
         assert told(route(table, asked, case.loads, turn)) == case.expected
 
@@ -320,15 +345,16 @@ def test_refusals_say_when_to_come_back_and_what_is_meant() -> None:
     assert refusal(table, Asked("r", "chat")).retry_after_s == 2
     assert refusal(table, Asked("l", "chat")).retry_after_s == 10
     gone = refusal(table, Asked("gone", "chat"))
-    assert (gone.status, gone.extras) == (502, {"node": "b"})
+    assert (gone.status, gone.extras) == (503, {"node": "b"})
     assert "needs 99,000 MB, 8,000 free" in refusal(table, Asked("big", "chat")).message
     processor = replace(node("a"), devices=(DeviceRoom(-1, "cpu", 9000, 8000),))
     on_processor = RoutingTable(nodes(processor), Catalogue((model("big", memory_mb=99000),)))
     assert type(refusal(on_processor, Asked("big", "chat"))) is InsufficientMemory
     full = RoutingTable(nodes(node("a", "m", max_in_flight=3)), Catalogue())
     assert refusal(full, Asked("m", "chat"), StillLoads({"a": 3})).extras == {"queue_depth": 3}
-    lacking = refusal(RoutingTable(nodes(node("a", "m", is_foreign=True)), Catalogue()), Asked("m", "rerank"))
-    assert "rerank" in lacking.message
+    lacking = refusal(RoutingTable(nodes(node("a", "m", is_foreign=True)), Catalogue()), Asked("m", "score"))
+    assert "score" in lacking.message
+    assert (lacking.status, lacking.retry_after_s) == (501, None)
     assert len(refusal(table, Asked("z" * 9999, "chat")).message) < 300
 
 

@@ -62,7 +62,7 @@ def gateway_of(home: Path, *flags: str, workers: int = 2) -> Iterator[Gateway]:
     port = free_port()
     command = [sys.executable, "-m", "ganglion.cli.main", "gateway", "--port", str(port), "--no-grpc"]
     command += ["--workers", str(workers), "--catalogue", str(home / "models.toml"), *flags]
-    environment = {**os.environ, "GANGLION_HOME": str(home), "GANGLION_SERVER__API_KEYS": ADMIN}
+    environment = {**os.environ, "GANGLION_HOME": str(home), "GANGLION_SERVER__ADMIN_KEYS": ADMIN}
     with (home / "gateway.log").open("wb") as stderr:
         process = subprocess.Popen(command, stderr=stderr, env=environment)
     gateway = Gateway(process, port, home)

@@ -1,14 +1,17 @@
 """Who may come in, and how much they may take: what the proxy asks of whoever keeps the keys."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 from msgspec import Struct
 
+from ganglion.core.errors import NotAllowed
 from ganglion.core.events import Usage
 
 Role = Literal["user", "node", "admin"]
 """A user calls models; a node may join the fleet; an admin may do everything."""
+MOST_URGENT: Final = -1000
+"""The lowest priority that there is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +28,56 @@ class Identity:
     """The most urgent that its requests may be."""
     is_limited: bool = False
     """Whether anything is counted against it before it runs."""
+    is_metered: bool = False
+    """Whether tokens or their cost are: then what a request can take must be known before."""
+
+    def of_these(self, models: frozenset[str]) -> frozenset[str]:
+        """Those of the models that it may ask for."""
+        return models if self.models is None else models & self.models
 
 
-EVERYBODY = Identity("", role="admin")
+EVERYBODY = Identity("", role="admin", priority=MOST_URGENT)
 """Where there are no keys at all."""
 
 
+def require_role(identity: Identity, role: Role) -> None:
+    """Raise NotAllowed where a key's role is neither this one nor an admin's."""
+    if identity.role not in ("admin", role):
+        raise NotAllowed("This key may not do that.", hint=f"It takes a key of role {role}.")
+
+
 class Wanted(Struct, frozen=True, gc=False):
-    """What a request will take at most; a struct, since one is made for each."""
+    """What a request can take at most; a struct, since one is made for each."""
 
     model: str
-    tokens: int
-    """Of prompt and answer together, as far as anybody can tell before."""
+    tokens: int = 0
+    """Of its prompts and of the answers that are bounded, together."""
+    open_answers: int = 0
+    """Answers that nobody has bounded: the place says how long each may be."""
+    answer_tokens: int | None = None
+    """What each of these is at most; None where nobody says."""
 
 
 class Admission(Protocol):
     """A place that was reserved."""
+
+    @property
+    def answer_tokens(self) -> int | None:
+        """How long each answer may be that nobody bounded; None for as long as it likes."""
+        ...
+
+    @property
+    def model(self) -> str:
+        """What its answer is booked as: one of a bounded set of names."""
+        ...
+
+    async def cover(self, wanted: Wanted) -> None:
+        """Reserve what is missing where it turns out that so much can be taken; raises as `admit` does."""
+        ...
+
+    def answered_by(self, model: str) -> None:
+        """Say which model answers, as it is booked; it need not be the one that was asked for."""
+        ...
 
     def settle(self, usage: Usage | None) -> None:
         """Say once what it came to; None where nothing ran, and everything is given back."""

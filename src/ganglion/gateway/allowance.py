@@ -1,7 +1,8 @@
 """What one key may still take of one cap in this process, out of blocks that the database granted.
 
 Law: `here` was granted and not given to anybody else, so whatever is taken of it is within the cap. It is
-below zero where answers came to more than was reserved for them; the next block pays for that first.
+below zero where answers came to more than was reserved for them: that is owed, also in the next window, and
+the next block pays for it first.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from ganglion.core.errors import GanglionError, QuotaExceeded, RateLimited
+from ganglion.core.errors import ExceedsLimit, GanglionError, NotAllowed, QuotaExceeded, RateLimited
 from ganglion.store.access_values import Grant, GrantKind, Window
 
 BLOCK: Final = 64
@@ -43,12 +44,12 @@ class Allowance:
     asking: asyncio.Task[GanglionError | None] | None = None
 
     def turn(self, now_s: float) -> None:
-        """Begin the window that runs; what was left of the one before is gone."""
+        """Begin the window that runs; what was left of the one before is gone, and what is owed is not."""
         if self.window.end_s is None or (self.window.start_s <= now_s < self.window.end_s):
             return
         window = self.window_of(now_s)
         if window != self.window:
-            self.window, self.here, self.left, self.asked_s = window, 0, self.cap, None
+            self.window, self.here, self.left, self.asked_s = window, min(0, self.here), self.cap, None
 
     def is_out_of_reach(self, need: int, now_s: float) -> bool:
         """Whether so much cannot be had, as far as is known."""
@@ -78,8 +79,10 @@ class Allowance:
         if amount < 0 or window == self.window:
             self.here += amount
 
-    def refusal(self, need: int, now_s: float) -> RateLimited:
-        """Why so much cannot be had now, and when it can."""
+    def refusal(self, need: int, now_s: float) -> GanglionError:
+        """Why so much cannot be had now, and when it can; or that it never can."""
+        if need > self.cap:
+            return _never(self.kind, need, self.cap)
         end_s = self.window.end_s
         reset_s = NEVER_S if end_s is None else max(1, math.ceil(end_s - now_s))
         remaining = max(0, self.here + self.left)
@@ -87,6 +90,18 @@ class Allowance:
         error.extras = {"limit": self.cap, "remaining": remaining, "reset": reset_s, "kind": self.kind}
         error.retry_after_s = reset_s
         return error
+
+
+def _never(kind: GrantKind, need: int, cap: int) -> GanglionError:
+    match kind:
+        case "requests":
+            return NotAllowed("The key may make no requests at all.")
+        case "tokens":
+            message = f"The request may take {need} tokens, and the key has {cap} in a whole minute."
+        case "budget":
+            message = f"The request may cost {_units(need)}, and the key's whole budget is {_units(cap)}."
+    hint = "Shorten the prompt or ask for fewer tokens with max_tokens; waiting does not help."
+    return ExceedsLimit(message, hint=hint, extras={"limit": cap, "needed": need, "kind": kind})
 
 
 def _refusal(kind: GrantKind, need: int, cap: int, remaining: int) -> RateLimited:
@@ -99,8 +114,7 @@ def _refusal(kind: GrantKind, need: int, cap: int, remaining: int) -> RateLimite
             message = (
                 f"The request may take {need} tokens, and the key has {remaining} of {cap} left this minute."
             )
-            wait = "" if need > cap else "Wait for the next minute, or a"
-            return RateLimited(message, hint=f"{wait or 'A'}sk for fewer with max_tokens.")
+            return RateLimited(message, hint="Wait for the next minute, or ask for fewer with max_tokens.")
         case "budget":
             return QuotaExceeded(
                 f"The request may cost {_units(need)}, and the key has {_units(remaining)} of its budget of"

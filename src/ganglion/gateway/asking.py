@@ -7,8 +7,9 @@ from msgspec import Struct
 from ganglion.gateway import heads
 from ganglion.gateway.judging import Errand
 from ganglion.gateway.lines import Line
+from ganglion.gateway.node import Wire
 from ganglion.gateway.peek import with_fields, with_model_query
-from ganglion.gateway.trusted import AFFINITY, KEY, PRIORITY, REQUEST_ID, TENANT
+from ganglion.gateway.trusted import AFFINITY, KEY, PLACE, PRIORITY, REQUEST_ID, TENANT
 
 _BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
 
@@ -20,19 +21,27 @@ class Question(Struct, frozen=True, gc=False):
     takes_usage: bool = False
 
 
-def question(errand: Errand, line: Line, model: str | None) -> Question:
-    """The bytes for a node that names the model so; None leaves everything as the client wrote it."""
+def question(errand: Errand, line: Line, model: str | None, context_length: int = 0) -> Question:
+    """The bytes for a node that names the model so; None leaves that as the client wrote it.
+
+    `context_length` is what the model's prompt and answer are together at most; 0 where nobody knows.
+    """
     peeked, head = errand.peeked, errand.call.head
     body, query = errand.call.body, head.target.query
     is_ours = line.spec.kind == "ganglion"
     takes_usage = False
-    if peeked is not None and model is not None:
-        renamed = None if model == peeked.model else model
+    if peeked is not None and (model is not None or peeked.is_filled_in):
+        named = model or peeked.model
+        renamed = named if peeked.is_filled_in or named != peeked.model else None
         takes_usage = not is_ours and _is_counted_by_chunk(errand)
         if head.method == b"GET":
             query = query if renamed is None else with_model_query(query, renamed)
-        elif renamed is not None or takes_usage:
-            body = with_fields(body, model=renamed, asks_usage=takes_usage)
+        elif renamed is not None or takes_usage or errand.answer_tokens is not None:
+            answer = _answer_bound(errand, context_length)
+            body = with_fields(body, model=renamed, asks_usage=takes_usage, answer=answer)
+    elif errand.answer_tokens is not None and errand.route.wire != "responses":
+        # At the desk, where a Responses call finds its bound by its place, and tells its client's own.
+        body = with_fields(body, model=None, asks_usage=False, answer=_answer_bound(errand, 0))
     has_length = body or head.method not in _BODYLESS
     data = b"".join(
         (
@@ -49,6 +58,17 @@ def question(errand: Errand, line: Line, model: str | None) -> Question:
         )
     )
     return Question(data, takes_usage)
+
+
+def _answer_bound(errand: Errand, context_length: int) -> tuple[Wire, int] | None:
+    """What each open answer is held to; None where there is none, or where the model's context does that."""
+    wire, bound, tokens = errand.route.wire, errand.bound, errand.answer_tokens
+    if wire is None or bound is None or tokens is None:
+        return None
+    # Some servers refuse a bound that does not fit behind the prompt, and need none then.
+    if context_length and bound.open_answers == 1 and bound.tokens + tokens > context_length:
+        return None
+    return wire, tokens
 
 
 def _is_counted_by_chunk(errand: Errand) -> bool:
@@ -78,6 +98,8 @@ def _ours(errand: Errand) -> bytes:
         REQUEST_ID,
         errand.request_id.encode(),
     )
+    if errand.place:
+        lines += b"%b: %b\r\n" % (PLACE, errand.place)
     if errand.affinity:
         lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())
     return lines + heads.SOCKET if head.is_socket else lines

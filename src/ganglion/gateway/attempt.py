@@ -45,8 +45,12 @@ class Hearer(Protocol):
         """The connection is a WebSocket's now."""
         ...
 
-    def lost(self, attempt: "Attempt", error: UpstreamUnavailable) -> None:
-        """The node broke off; `stream` says whether that is in the middle of one."""
+    def lost(self, attempt: "Attempt", error: UpstreamUnavailable, *, is_stale: bool = False) -> None:
+        """The node broke off, or its kept connection had before; `stream` says whether inside of one."""
+        ...
+
+    def withdrawn(self, attempt: "Attempt") -> None:
+        """The node is not waited for any longer."""
         ...
 
 
@@ -56,9 +60,11 @@ class Attempt:
     __slots__ = (
         "_fleet",
         "_hearer",
+        "_is_alone",
         "_is_counted",
         "_parts",
         "_size_bytes",
+        "began_after",
         "connection",
         "headers",
         "heard_s",
@@ -70,7 +76,9 @@ class Attempt:
         "stream",
     )
 
-    def __init__(self, hearer: Hearer, spec: NodeSpec, fleet: Fleet, *, is_desk: bool) -> None:
+    def __init__(
+        self, hearer: Hearer, spec: NodeSpec, fleet: Fleet, *, is_desk: bool, is_alone: bool = False
+    ) -> None:
         self._hearer = hearer
         self._fleet = fleet
         self.spec = spec
@@ -86,8 +94,13 @@ class Attempt:
         self._parts: list[bytes] = []
         self._size_bytes = 0
         self._is_counted = not is_desk
+        self._is_alone = is_alone
+        self.began_after = fleet.losses
+        """How many requests had been lost with their nodes when it was put to this one."""
         if self._is_counted:
-            fleet.in_flight[spec.name] = fleet.in_flight.get(spec.name, 0) + 1
+            fleet.begin(spec.name, self)
+        if is_alone:
+            fleet.reserve(spec.name)
 
     def send(self, connection: UpstreamConnection, data: bytes, now_s: float) -> None:
         """Put the request to the node."""
@@ -100,10 +113,27 @@ class Attempt:
         """It is over; nothing more is heard."""
         if self._is_counted:
             self._is_counted = False
-            self._fleet.in_flight[self.spec.name] -= 1
+            self._fleet.end(self.spec.name, self)
+        if self._is_alone:
+            self._is_alone = False
+            self._fleet.free(self.spec.name)
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abort()
+
+    @property
+    def last_heard_s(self) -> float:
+        """For the fleet."""
+        return self.heard_s if self.status else 0.0
+
+    def withdraw(self) -> None:
+        """For the fleet."""
+        if not self._is_counted:
+            return
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.abort()
+        self._hearer.withdrawn(self)
 
     def head(self, status: int, headers: Headers) -> None:
         """For the connection."""
@@ -167,9 +197,9 @@ class Attempt:
 
     def lost(self, error: Exception | None) -> None:
         """For the connection."""
-        self.connection = None
+        connection, self.connection = self.connection, None
         why = f": {error}" if error is not None and str(error) else ""
         told = UpstreamUnavailable(
             f"The node {self.spec.name!r} broke off{why}.", extras={"node": self.spec.name}
         )
-        self._hearer.lost(self, told)
+        self._hearer.lost(self, told, is_stale=connection is not None and connection.is_stale)

@@ -57,7 +57,8 @@ def head_of(
     is_socket: bool = False,
 ) -> Head:
     """A head of these words."""
-    route, named = route_of(method, target.path), dict(headers)
+    named = dict(headers)
+    route = route_of(method, target.path, is_anthropic=b"anthropic-version" in named)
     return Head(method, target, route, headers, named, presented_key(named), is_kept, is_old, is_socket)
 
 

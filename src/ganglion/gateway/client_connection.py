@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from ganglion.core.errors import BodyTooLarge, GanglionError, InvalidRequest, MethodNotAllowed, Overloaded
+from ganglion.engines.turns import Turn
+from ganglion.gateway.body_turns import SMALL_BYTES, WAIT_S
 from ganglion.gateway.call import NOWHERE, Call, head_of, presented_key
 from ganglion.gateway.exchange import Exchange
 from ganglion.gateway.heads import CONTINUE, head_without_upgrade
@@ -26,8 +28,8 @@ MAX_PIPELINED = 64
 """Requests that may wait behind the one being answered; nobody honest sends more."""
 _MAX_EARLY_BYTES = 2**20
 """Of requests that wait; beyond it the client is not read until its turn comes."""
-_LARGE_BYTES = 64 * 2**10
-"""A body that is read only from somebody whose key is good."""
+_LARGE_BYTES = SMALL_BYTES
+"""A larger body is read only from somebody whose key is good, and once there is room for it."""
 _LINGER_S = 2.0
 """How long a refused client may go on sending: cut at once, it would never read why."""
 
@@ -37,6 +39,13 @@ class HeadTooLarge(InvalidRequest):
 
     status = 431
     code = "headers_too_large"
+
+
+class UnknownTransferCoding(InvalidRequest):
+    """The body comes in a form that only its sender can read."""
+
+    status = 501
+    code = "unsupported_transfer_encoding"
 
 
 class TooSlow(InvalidRequest):
@@ -74,7 +83,12 @@ class ClientConnection(asyncio.Protocol):
         self._named: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._body_bytes = 0
+        self._room: Turn | None = None
+        self._waiting: asyncio.Task[None] | None = None
+        """For room; meanwhile the client is not read."""
         self._is_kept = False
+        self._owes_continue = False
+        """A client waits for a word before it sends a body, and others are answered before it."""
 
     # The socket's side.
 
@@ -88,6 +102,7 @@ class ClientConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
         self.front.closed(self)
+        self._leave_room()
         self._queue.clear()
         exchange, self.exchange = self.exchange, None
         if exchange is not None:
@@ -193,12 +208,22 @@ class ClientConnection(asyncio.Protocol):
         named = self._named = dict(self._headers)
         if len(named) != len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1:
             raise InvalidRequest("The request names more than one host.")
+        if b"host" not in named and self._parser.get_http_version() != "1.0":
+            raise InvalidRequest("The request names no host.")
         self._is_kept = self._parser.should_keep_alive() and not self.front.is_draining
         self._parts, self._body_bytes = [], 0
         length = named.get(b"content-length")
         if length is None and b"transfer-encoding" not in named:
             return
+        if length is None:
+            self._check_coding()
         self._expect_body(0 if length is None else int(length), is_chunked=length is None)
+
+    def _check_coding(self) -> None:
+        """Chunks are framing; whatever else is named is a form that nobody here undoes."""
+        codings = [value for name, value in self._headers if name == b"transfer-encoding"]
+        if [coding.strip().lower() for coding in codings] != [b"chunked"]:
+            raise UnknownTransferCoding("The only transfer coding that is understood is 'chunked'.")
 
     def _expect_body(self, length: int, *, is_chunked: bool) -> None:
         front = self.front
@@ -206,10 +231,41 @@ class ClientConnection(asyncio.Protocol):
         if length > front.settings.max_body_bytes:
             raise BodyTooLarge(front.settings.max_body_bytes)
         if is_chunked or length > _LARGE_BYTES:
-            front.gatekeeper.identify(presented_key(self._named))
-        is_asked = self._named.get(b"expect", b"").lower() == b"100-continue"
-        if is_asked and self.exchange is None and not self._queue:
-            self.write(CONTINUE)
+            identity = front.gatekeeper.identify(presented_key(self._named))
+            self._ask_for_room(identity.tenant, length or front.settings.max_body_bytes)
+        self._owes_continue = self._named.get(b"expect", b"").lower() == b"100-continue"
+        if self._owes_continue and self.exchange is None and not self._queue:
+            self._continue()
+
+    def _continue(self) -> None:
+        """Tell a client that waits for it that its body is wanted."""
+        self._owes_continue = False
+        self.write(CONTINUE)
+
+    def _ask_for_room(self, tenant: str, size_bytes: int) -> None:
+        self._room = self.front.bodies.take(tenant, size_bytes)
+        if self._room is None:
+            self._waiting = asyncio.ensure_future(self._wait_for_room(tenant, size_bytes))
+
+    async def _wait_for_room(self, tenant: str, size_bytes: int) -> None:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                self._room = await self.front.bodies.enter(tenant, size_bytes)
+        except (TimeoutError, Overloaded):
+            self._waiting = None
+            self._refuse(Overloaded("The gateway is reading as many large bodies as it may."))
+            self._advance()
+            return
+        self._waiting = None
+        self._bound_early()
+
+    def _leave_room(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        if self._room is not None:
+            self._room.close()
+            self._room = None
 
     def on_body(self, body: bytes) -> None:
         """For the parser."""
@@ -220,7 +276,8 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """For the parser."""
-        self._is_in_body = False
+        self._is_in_body = self._owes_continue = False
+        self._leave_room()
         parts, self._parts = self._parts, []
         method = self._parser.get_method()
         if method == b"CONNECT":
@@ -250,6 +307,7 @@ class ClientConnection(asyncio.Protocol):
             return
         self._is_deaf = True
         self._is_in_head = self._is_in_body = False
+        self._leave_room()
         try:
             target = parse_target(self._url) if self._url else NOWHERE
         except InvalidRequest:
@@ -319,6 +377,8 @@ class ClientConnection(asyncio.Protocol):
             self.exchange = exchange = Exchange(self.front, self, self._queue.popleft())
             exchange.begin()
         self._is_advancing = False
+        if self._owes_continue and self.exchange is None and not self._queue:
+            self._continue()  # its turn has come
         if self._queue or self._is_in_body or self._is_read_paused:
             self._bound_early()
 
@@ -326,7 +386,9 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None or self._transport.is_closing() or self._tunnel is not None:
             return
         early_bytes = sum(len(call.body) for call in self._queue)
-        is_too_much = self.exchange is not None and early_bytes + self._early_body() > _MAX_EARLY_BYTES
+        is_too_much = self._waiting is not None or (
+            self.exchange is not None and early_bytes + self._early_body() > _MAX_EARLY_BYTES
+        )
         if is_too_much != self._is_read_paused:
             self._is_read_paused = is_too_much
             if is_too_much:

@@ -18,6 +18,10 @@ class Asked(Struct, frozen=True, gc=False):
     """Names the conversation; the node whose prefix cache knows it is preferred. Empty for none."""
     tried: frozenset[str] = frozenset()
     """Nodes that have had their turn."""
+    is_alone: bool = False
+    """Whether only a node will do on which nothing else of this gateway runs."""
+    tenant: str = ""
+    """Whose turn it is where requests wait for a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,10 @@ class Chosen:
     node: NodeSpec
     model: str
     """The model as that node names it."""
+    booked_as: str = ""
+    """As its answers are booked: by the catalogue's name, or the node's. Empty for the name asked for."""
+    context_length: int = 0
+    """What prompt and answer are together at most; 0 where nobody knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,8 @@ class Translated:
 
     node: NodeSpec
     model: str
+    booked_as: str = ""
+    context_length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +60,8 @@ class Refused:
     """Nobody can answer, and this is why."""
 
     error: GanglionError
+    waits_for: frozenset[str] = frozenset()
+    """Nodes that would, once they have room for one more."""
 
 
 Decision = Chosen | Translated | Cold | Refused

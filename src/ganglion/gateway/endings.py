@@ -1,4 +1,4 @@
-"""How requests fail, in the words of each wire: as a whole response, and in the middle of a stream."""
+"""What the gateway itself says on each wire: how requests fail, and that they are still waited for."""
 
 import msgspec
 
@@ -6,7 +6,7 @@ from ganglion.core.errors import GanglionError, InvalidApiKey
 from ganglion.gateway.routes import Words
 from ganglion.gateway.upstream import Headers
 from ganglion.wire import errors, messages
-from ganglion.wire.frame import Frame, sse
+from ganglion.wire.frame import Comment, Frame, sse
 from ganglion.wire.ollama import errors as ollama_errors
 from ganglion.wire.responses import errors as responses_errors
 
@@ -48,3 +48,8 @@ def last_event(words: Words, error: GanglionError, request_id: str) -> bytes:
             return sse(Frame(_encode(told), "error"))
         case "openai":
             return sse(Frame(errors.envelope(error)))
+
+
+def sign_of_life(words: Words) -> bytes:
+    """What tells a client that its stream is still waited for, between two events or before the first."""
+    return b'event: ping\ndata: {"type":"ping"}\n\n' if words == "messages" else sse(Comment())

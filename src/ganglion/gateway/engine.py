@@ -1,10 +1,10 @@
 """A fleet as one Engine: whoever holds the model answers, and nobody notices who it was.
 
-Law: before the first of an answer another node may be asked; after it a failure is the answer's end. No text
-is ever told twice.
+Law: before the first of an answer another node may be asked; after it a failure is the answer's end. One that
+is given out whole is kept back until it is, so that it may begin again. No text is ever told twice.
 """
 
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from typing import Final, TypeVar
 
@@ -17,24 +17,26 @@ from ganglion.core.engine import (
     ReadPrompt,
     TokenizerInfo,
 )
-from ganglion.core.errors import EngineUnavailable, GanglionError, RequestQuarantined
-from ganglion.core.events import Delta, Event, Failed, Finished, Opened
+from ganglion.core.errors import GanglionError, RequestQuarantined, WireUnsupported
+from ganglion.core.events import Delta, Event, Failed, Finished, Opened, Progress
 from ganglion.core.request import ChatPrompt, Request, TextPrompt
 from ganglion.gateway.affinity import affinity_of
-from ganglion.gateway.attempts import Attempts, Poke, is_deadly
-from ganglion.gateway.decision import Asked, Chooser, Translated
+from ganglion.gateway.attempts import Attempts, Poke, RunningCall, fault_of
+from ganglion.gateway.booking import note_answer
+from ganglion.gateway.decision import Asked, Chooser
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loading import Loader
-from ganglion.gateway.node import NodeSpec, NodeView, Wire
+from ganglion.gateway.node import NodeSpec, NodeView, Replica, Wire
 from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.prompts import CALL_S, Prompts
-from ganglion.gateway.quarantine import TOOK_DOWN, Quarantine
-from ganglion.gateway.remote import RemoteChat, RemoteDeadlines
+from ganglion.gateway.quarantine import TOOK_DOWN, Quarantine, Suspicion
+from ganglion.gateway.refused import NodeRefused, refused
+from ganglion.gateway.remote import Broken, RemoteChat, RemoteDeadlines
+from ganglion.gateway.retry import Answered, Outcome
 from ganglion.gateway.signing import trusted_headers
 from ganglion.gateway.union import union
 from ganglion.wire import measuring
 from ganglion.wire.chat.asking import asking
-from ganglion.wire.chat.refusal import refusal_of
 
 T = TypeVar("T")
 Call = Callable[[NodeSpec, str], Awaitable[T]]
@@ -46,7 +48,8 @@ _MAX_PREFIX_MESSAGES: Final = 4
 class FleetEngine:
     """An Engine, PromptReader and Embedder over every node; it holds nothing between requests.
 
-    `catalogue` tells what could be loaded, as one tuple until it changes; `poke` hears of nodes that failed.
+    `catalogue` tells what could be loaded, as one tuple until it changes, `listed_as` what clients call a
+    node's replica, and `poke` hears of nodes that failed.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class FleetEngine:
         loader: Loader,
         *,
         catalogue: Callable[[], tuple[ModelState, ...]] = tuple,
+        listed_as: Callable[[NodeView, Replica], str] = lambda view, replica: replica.id,
         poke: Poke | None = None,
         deadlines: RemoteDeadlines | None = None,
         quarantine: Quarantine | None = None,
@@ -66,11 +70,12 @@ class FleetEngine:
         self._outbound = outbound
         self._loader = loader
         self._catalogue = catalogue
+        self._listed_as = listed_as
         self._poke = poke
         self._remote = RemoteChat(outbound, deadlines)
         self._prompts = Prompts(outbound)
         self._quarantine = Quarantine() if quarantine is None else quarantine
-        self._seen: tuple[dict[str, NodeView] | None, tuple[ModelState, ...]] = (None, ())
+        self._seen: tuple[object, object, object] = (None, None, None)
         self._models: tuple[ModelState, ...] = ()
 
     async def open(self) -> None:
@@ -82,56 +87,67 @@ class FleetEngine:
     def models(self) -> tuple[ModelState, ...]:
         """Every model of every node, as they were last heard of."""
         nodes, catalogue = self._fleet.nodes, self._catalogue()
-        if nodes is not self._seen[0] or catalogue is not self._seen[1]:
-            self._seen = nodes, catalogue
-            self._models = union(nodes.values(), catalogue)
+        seen = nodes, catalogue, self._fleet.learned
+        if any(now is not before for now, before in zip(seen, self._seen, strict=True)):
+            self._seen = seen
+            self._models = union(nodes.values(), catalogue, self._listed_as)
         return self._models
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The answer of whoever can give it."""
-        if not self._quarantine.is_empty and self._quarantine.holds(*_suspect(request)):
+        if self._suspicion(request) is Suspicion.REFUSED:
             yield Failed(RequestQuarantined(TOOK_DOWN))
             return
         affinity = _affinity(request)
-        attempts = self._attempts(request.model, "chat", affinity)
+        attempts = self._attempts(
+            request.model, "chat", affinity, lambda: self._suspicion(request), tenant=request.tenant
+        )
         while True:
             try:
                 chosen = await attempts.next()
             except GanglionError as error:
                 yield Failed(error)
                 return
-            spec, held, has_begun, told = chosen.node, list[Event](), False, None
-            answer = self._remote.generate(spec, chosen.model, request, affinity=affinity)
-            with attempts.running(spec):
+            held, failed = _Held(is_folded=request.is_folded), None
+            defaults = self._fleet.sampling_of(chosen.node, chosen.model)
+            with attempts.running(chosen.node) as call:
+                answer = self._remote.generate(
+                    call, chosen.model, request, affinity=affinity, defaults=defaults
+                )
                 async with aclosing(answer) as events:
                     async for event in events:
-                        self._judge(spec, request, event)
-                        if has_begun:
-                            if isinstance(event, Failed):
-                                attempts.broke(spec, event.error)
-                            yield event
-                        elif isinstance(event, Failed):
-                            told = attempts.failed(spec, event.error)
+                        if isinstance(event, Broken):
+                            failed = self._failed(attempts, call, request, event, held)
                             break
-                        else:
-                            held.append(event)
-                            if isinstance(event, Opened | Delta | Finished):
-                                has_begun = True
-                                attempts.answered(spec)
-                                for waiting in held:
-                                    yield waiting
-            if has_begun:
-                return
-            if told is not None:
-                yield Failed(told)
+                        if isinstance(event, Finished):
+                            self._went_well(attempts, call, request)
+                        for told in held.take(event):
+                            note_answer(chosen.booked_as or request.model)
+                            yield told
+            if failed is not None:
+                yield failed
+            if failed is not None or held.has_begun:
                 return
 
-    def _judge(self, spec: NodeSpec, request: Request, event: Event) -> None:
-        """Remember under which request a node was lost, until the same one is answered."""
-        if isinstance(event, Failed) and is_deadly(event.error):
-            self._quarantine.blame(spec.name, *_suspect(request))
-        elif not self._quarantine.is_empty and isinstance(event, Finished):
+    def _failed(
+        self, attempts: Attempts, call: RunningCall, request: Request, broken: Broken, held: "_Held"
+    ) -> Failed | None:
+        """Note how a node failed; None where another one is asked."""
+        decision, loss = attempts.failed(call, broken.outcome, is_given_out=held.has_begun)
+        if loss is not None:
+            self._quarantine.blame(loss, *_suspect(request))
+        told = attempts.goes_on(call.spec, decision, broken.error)
+        return None if told is None else Failed(told)
+
+    def _went_well(self, attempts: Attempts, call: RunningCall, request: Request) -> None:
+        attempts.answered(call.spec)
+        if not self._quarantine.is_empty:
             self._quarantine.acquit(*_suspect(request))
+
+    def _suspicion(self, request: Request) -> Suspicion:
+        if self._quarantine.is_empty:
+            return Suspicion.NONE
+        return self._quarantine.suspicion(*_suspect(request))
 
     async def read(self, request: Request) -> ReadPrompt:
         """The prompt as the model's own server reads it."""
@@ -151,7 +167,7 @@ class FleetEngine:
 
     async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
         """No server tells the bytes of tokens that it did not just make of a text."""
-        raise EngineUnavailable("A gateway does not tell the bytes of single tokens; ask the node.")
+        raise WireUnsupported("A gateway does not tell the bytes of single tokens; ask the node.")
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The model's tokenizer and template."""
@@ -186,33 +202,66 @@ class FleetEngine:
         headers = trusted_headers(spec, tenant=request.tenant, request_id=request.id)
         answer = await self._outbound.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
         if answer.status != 200:
-            raise refusal_of(answer.status, answer.headers, answer.body, model=request.model)
+            raise refused(answer, request.model)
         return answer.body
 
     async def _whole(self, model: str, wire: Wire, call: Call[T]) -> T:
         """One call under the same rules as an answer; raises what the last node said."""
         attempts = self._attempts(model, wire)
+        outcome: Outcome
         while True:
             chosen = await attempts.next()
             spec = chosen.node
-            if isinstance(chosen, Translated) and wire != "prompt":
-                raise EngineUnavailable(f"No server that holds {model!r} answers this ({wire}).")
-            with attempts.running(spec):
+            with attempts.running(spec) as running:
                 try:
-                    answer = await call(spec, chosen.model)
-                except EngineUnavailable:
-                    raise
-                except GanglionError as error:
-                    told = attempts.failed(spec, error)
-                    if told is not None:
-                        raise told from None
+                    async with running.within(None, wire):
+                        answer = await call(spec, chosen.model)
+                except NodeRefused as refusal:
+                    outcome, error = refusal.outcome, refusal.error
+                except GanglionError as failed:
+                    outcome, error = fault_of(failed) or Answered(failed.status, failed.code), failed
                 else:
                     attempts.answered(spec)
+                    note_answer(chosen.booked_as or model)
                     return answer
+                decision, _ = attempts.failed(running, outcome)
+                told = attempts.goes_on(spec, decision, error)
+                if told is not None:
+                    raise told
 
-    def _attempts(self, model: str, wire: Wire, affinity: str = "") -> Attempts:
-        asked = Asked(model, wire, affinity)
-        return Attempts(self._fleet, self._chooser, self._loader, asked, self._poke)
+    def _attempts(
+        self,
+        model: str,
+        wire: Wire,
+        affinity: str = "",
+        suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
+        *,
+        tenant: str = "",
+    ) -> Attempts:
+        asked = Asked(model, wire, affinity, tenant=tenant)
+        return Attempts(self._fleet, self._chooser, self._loader, asked, poke=self._poke, suspicion=suspicion)
+
+
+class _Held:
+    """Events that another node may still tell instead, until they are given out."""
+
+    def __init__(self, *, is_folded: bool) -> None:
+        self._is_folded = is_folded
+        self._events: list[Event] = []
+        self.has_begun = False
+        """Whether any of the answer was given out."""
+
+    def take(self, event: Event) -> Iterable[Event]:
+        """What is given out now that this has come."""
+        if self.has_begun:
+            return (event,)
+        self._events.append(event)
+        if self._is_folded and isinstance(event, Delta):
+            count = len(self._events)
+            return (Progress("generated", count, count),)
+        begins = (Finished, Failed) if self._is_folded else (Opened, Delta, Finished, Failed)
+        self.has_begun = isinstance(event, begins)
+        return self._events if self.has_begun else ()
 
 
 def _beginning(prompt: ChatPrompt) -> list[str]:

@@ -1,7 +1,7 @@
 """One request from its first byte to its last: let in, put to a node, put to another, passed on, settled.
 
 Law: whatever happens, the client hears one answer, the place that was reserved is settled once, and nothing
-is tried again after the first byte has left. As long as nobody must be waited for, no task is made.
+is tried again after the first of an answer has left. As long as nobody must be waited for, no task is made.
 """
 
 import logging
@@ -13,6 +13,8 @@ from ganglion.core.errors import (
     DeadlineExceeded,
     GanglionError,
     ModelLoading,
+    ModelNotLoaded,
+    Overloaded,
     ServerError,
     ShuttingDown,
     UpstreamRefused,
@@ -22,19 +24,34 @@ from ganglion.core.events import Usage
 from ganglion.gateway.admission import Admission, Wanted
 from ganglion.gateway.asking import question
 from ganglion.gateway.attempt import Attempt
+from ganglion.gateway.attempts import ALONE, choose, is_spare
 from ganglion.gateway.call import Call
-from ganglion.gateway.decision import Asked, Chosen, Cold, Refused, Translated
+from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused, Translated
 from ganglion.gateway.heads import is_sane_id
-from ganglion.gateway.judging import Errand, identify, understand
+from ganglion.gateway.judging import Errand, identify, understand, wanted_of
 from ganglion.gateway.lines import Line
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.node_queue import Waiter
 from ganglion.gateway.reply import Reply
+from ganglion.gateway.retry import (
+    Answered,
+    Fault,
+    Mark,
+    Outcome,
+    RetryDecision,
+    Step,
+    code_of,
+    decide,
+    is_worth_a_look,
+    may_go_on,
+)
 from ganglion.gateway.routes import Words
-from ganglion.gateway.spending import usage_of_body
+from ganglion.gateway.spending import estimated_answer, estimated_prompt, usage_of_body
+from ganglion.gateway.streams import ForeignEvents
 from ganglion.gateway.tracing import traced
 from ganglion.gateway.trusted import REQUEST_ID
 from ganglion.gateway.upstream import Headers, UpstreamConnection
-from ganglion.gateway.verdict import Verdict, verdict_of
+from ganglion.wire.chat.refusal import refusal_of
 
 if TYPE_CHECKING:
     from ganglion.gateway.client_connection import ClientConnection
@@ -42,16 +59,15 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ganglion.gateway")
 
-MAX_DEATHS = 2
-"""Nodes that one request may have been running on when they failed."""
 _MAX_TRIES = 64
 _MAX_LOADS = 2
 _HEAD_HELD_S = 1.0
 """How long a head waits for the first event, which leaves with it and until which all can be tried again."""
 _DESK_GRACE_S = 5.0
 _CLIENT_GONE = 499
-_BYTES_A_TOKEN = 4
 _SAFE = (b"GET", b"HEAD")
+_NO_STREAM = "The server answered as a whole where a stream was asked for."
+_WORDS_WITH_CODES: tuple[Words, ...] = ("openai", "responses")
 
 
 class Exchange:
@@ -61,17 +77,23 @@ class Exchange:
         "_admission",
         "_answer",
         "_attempt",
+        "_chosen",
+        "_comforted_s",
         "_connection",
-        "_deaths",
         "_errand",
+        "_error",
         "_front",
         "_is_over",
         "_loads",
         "_reply",
+        "_spent",
+        "_stale",
         "_tried",
         "_tries",
+        "_unloaded",
         "_unreached",
         "_usage",
+        "_waiter",
         "takes_usage",
         "words",
     )
@@ -89,12 +111,21 @@ class Exchange:
         self.takes_usage = False
         self._admission: Admission | None = None
         self._attempt: Attempt | None = None
+        self._chosen: Chosen | None = None
         self._answer: tuple[int, Headers, bytes] | None = None
         """The last refusal that sent the request on."""
+        self._error: GanglionError | None = None
+        """Or what else did."""
         self._tried: frozenset[str] = frozenset()
         self._unreached: frozenset[str] = frozenset()
-        self._tries = self._loads = self._deaths = 0
+        self._stale: frozenset[str] = frozenset()
+        """Nodes whose kept connection had ended: asked again where there is no other."""
+        self._tries = self._loads = self._spent = 0
+        self._comforted_s = 0.0
+        self._unloaded: GanglionError | None = None
+        """Why a model that was needed could not be loaded."""
         self._usage: Usage | None = None
+        self._waiter: Waiter | None = None
         self._is_over = False
 
     def begin(self) -> None:
@@ -113,8 +144,10 @@ class Exchange:
         if errand.call.refusal is not None:
             raise errand.call.refusal
         if front.settings.guard is not None and not head.is_from_here:
-            is_safe = head.method in _SAFE and not head.is_socket
-            refusal = front.settings.guard(head.named.get(b"host"), head.named.get(b"origin"), is_safe)
+            named, is_public = head.named, route.access == "public" and not head.is_socket
+            refusal = front.settings.guard(
+                named.get(b"host"), named.get(b"origin"), named.get(b"sec-fetch-site"), is_public
+            )
             if refusal is not None:
                 raise refusal
             head.is_from_here = True
@@ -128,11 +161,11 @@ class Exchange:
         if route.wire is None:
             self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
             return
-        peeked = understand(errand, front.quarantine)
+        peeked = understand(errand, front.quarantine, front.fleet)
         if peeked.is_background and route.may_outlast:
             self._place()
         else:
-            self._admit(Wanted(peeked.model, peeked.tokens))
+            self._admit(wanted_of(errand))
 
     def _admit(self, wanted: Wanted) -> None:
         self._admission = self._front.gatekeeper.admit_now(self._errand.identity, wanted)
@@ -150,6 +183,8 @@ class Exchange:
         self._place()
 
     def _place(self) -> None:
+        if self._admission is not None:
+            self._errand.answer_tokens = self._admission.answer_tokens
         if self._errand.route.is_desk:
             self._try(self._front.desk, None)
         else:
@@ -162,36 +197,86 @@ class Exchange:
         if self._tries > _MAX_TRIES:
             self._give_up(UpstreamUnavailable("More nodes were tried than there should be."))
             return
-        asked = Asked(errand.model, errand.route.wire, errand.affinity, self._tried)
-        decision = front.chooser.choose(asked)
+        asked = Asked(
+            errand.model, errand.route.wire, errand.affinity, self._tried, tenant=errand.identity.tenant
+        )
+        if front.quarantine.is_empty:
+            decision, is_alone = front.chooser.choose(asked), False
+        else:
+            decision, is_alone = self._choose_warily(asked)
         if isinstance(decision, Chosen):  # first, and not as a pattern: nearly every request comes by here
-            self._try(decision.node, decision.model)
+            self._chosen = decision
+            self._try(decision.node, decision.model, is_alone=is_alone)
             return
         match decision:
             case Translated():
                 self._try(front.desk, None)
             case Cold(model):
-                self._loads += 1
-                if front.loader is None or self._loads > _MAX_LOADS:
-                    self._give_up(ModelLoading(f"The model {model!r} is not loaded."))
+                self._have_loaded(model)
+            case Refused() if self._stale:
+                self._tried -= self._stale
+                self._stale = frozenset()
+                self._choose()
+            case Refused(error, waits_for):
+                if waits_for:
+                    self._later(self._wait_for_room(waits_for))
                 else:
-                    self._later(self._load(model))
-            case Refused(error):
-                self._give_up(error)
+                    self._give_up(self._unloaded or error)
+
+    def _have_loaded(self, model: str) -> None:
+        """Wait for a load of the model, unless whoever asks only looks, or it was tried too often."""
+        if self._errand.call.head.method in _SAFE:
+            self._give_up(ModelNotLoaded(model, hint="A GET loads none: ask it something."))
+            return
+        self._loads += 1
+        if self._front.loader is None or self._loads > _MAX_LOADS:
+            self._give_up(self._unloaded or ModelLoading(f"The model {model!r} is not loaded."))
+        else:
+            self._later(self._load(model))
+
+    async def _wait_for_room(self, nodes: frozenset[str]) -> None:
+        queue = self._front.fleet.queue
+        if self._waiter is None:
+            self._waiter = queue.waiter(self._errand.identity.tenant)
+        try:
+            await queue.room(self._waiter, nodes)
+        except Overloaded as error:
+            self._give_up(error)
+            return
+        if not self._is_over:
+            self._tries -= 1
+            self._choose()
+
+    def _choose_warily(self, asked: Asked) -> tuple[Decision, bool]:
+        """Where a request goes that may have taken a node down, and whether it has that one for itself."""
+        front, errand = self._front, self._errand
+        path, body = errand.call.head.target.path, errand.call.body
+        suspicion = front.quarantine.suspicion(errand.identity.tenant, path, body)
+        decision = choose(front.chooser, asked, suspicion)
+        if suspicion not in ALONE or not isinstance(decision, Chosen):
+            return decision, False
+        return decision, is_spare(front.fleet, front.chooser, asked, decision.node)
 
     async def _load(self, model: str) -> None:
         assert self._front.loader is not None
-        await self._front.loader.load(model)
+        try:
+            await self._front.loader.load(model)
+        except GanglionError as error:
+            self._unloaded = error  # told unless a fallback answers
         if not self._is_over:
             # Whoever did not hold the model before may hold it now.
             self._tried = self._unreached
             self._choose()
 
-    def _try(self, spec: NodeSpec, model: str | None) -> None:
+    def _try(self, spec: NodeSpec, model: str | None, *, is_alone: bool = False) -> None:
         front = self._front
         line = front.lines.to(spec)
         is_desk = spec is front.desk or spec is front.admin
-        attempt = self._attempt = Attempt(self, spec, front.fleet, is_desk=is_desk)
+        attempt = self._attempt = Attempt(self, spec, front.fleet, is_desk=is_desk, is_alone=is_alone)
+        if is_desk:
+            self._chosen = None
+            if self._admission is not None and not self._errand.place:
+                self._errand.place = front.open_places.open(self._admission)
         connection = line.pool.take()
         if connection is None:
             self._later(self._connect(attempt, line, model))
@@ -202,16 +287,17 @@ class Exchange:
         try:
             connection = await line.pool.connect()
         except UpstreamUnavailable as error:
-            if not self._is_over:
-                self._missed(attempt, error)
+            if self._attempt is attempt:
+                self._fell(attempt, Fault.UNREACHED, error)
             return
-        if self._is_over:
+        if self._attempt is not attempt:  # it is over, or elsewhere by now
             connection.close()
         else:
             self._ask(attempt, connection, line, model)
 
     def _ask(self, attempt: Attempt, connection: UpstreamConnection, line: Line, model: str | None) -> None:
-        asked = question(self._errand, line, model)
+        context_length = 0 if self._chosen is None else self._chosen.context_length
+        asked = question(self._errand, line, model, context_length)
         self.takes_usage = asked.takes_usage
         attempt.send(connection, asked.data, self._front.now_s)
 
@@ -219,26 +305,36 @@ class Exchange:
 
     def whole(self, attempt: Attempt, body: bytes) -> None:
         """For the attempt."""
-        spec, status = attempt.spec, attempt.status
-        verdict = Verdict.TOLD
-        if status >= 400 and not attempt.is_desk:
-            verdict = verdict_of(status, body, kind=spec.kind, words=self.words)
-        if verdict is Verdict.TOLD:
+        status = attempt.status
+        if 300 <= status < 400 and not attempt.is_desk:
+            self._redirected(attempt)
+            return
+        if status < 400 or attempt.is_desk:
             self._went_well(attempt)
             self._deliver(status, attempt.headers, body)
             return
-        self._answer = (status, attempt.headers, body)
-        if verdict is Verdict.KEY or spec.kind == "openai":
-            self._front.fleet.failed(spec.name)
-        if verdict is Verdict.KEY:
-            refused = UpstreamRefused(f"The node {spec.name!r} does not take the gateway's key.")
-            refused.extras["node"] = spec.name
+        has_codes = self.words in _WORDS_WITH_CODES
+        outcome = Answered(status, code_of(body) if has_codes else None, has_codes)
+        decision = decide(outcome, kind=attempt.spec.kind)
+        self._mark(attempt, outcome, decision)
+        if decision.step is Step.TELL:
+            self._deliver(status, attempt.headers, body)
+            return
+        self._answer, self._error = (status, attempt.headers, body), None
+        if decision.is_key:
+            refused = UpstreamRefused(f"The node {attempt.spec.name!r} does not take the gateway's key.")
+            refused.extras["node"] = attempt.spec.name
             self._answer = self._reply.told(refused)
-        if verdict in (Verdict.ONCE, Verdict.CRASHED):
-            self._deaths += 1
-            if verdict is Verdict.CRASHED:
-                self._blame(attempt)
-        self._again(attempt)
+        self._again(attempt, decision)
+
+    def _redirected(self, attempt: Attempt) -> None:
+        """A node that sends clients elsewhere is declared wrongly: they cannot go where it can be reached."""
+        name, outcome = attempt.spec.name, Answered(502, None, False)
+        decision = decide(outcome, kind=attempt.spec.kind)
+        self._mark(attempt, outcome, decision)
+        refused = UpstreamRefused(f"The node {name!r} answered with a redirect.", extras={"node": name})
+        self._answer, self._error = self._reply.told(refused), None
+        self._again(attempt, decision)
 
     def heard(self, attempt: Attempt) -> None:
         """For the attempt."""
@@ -249,9 +345,18 @@ class Exchange:
         if attempt.is_tunnel:
             self._reply.pass_on(data)
             return
-        if not self._reply.has_begun and not attempt.is_desk:
+        if self._reply.has_told or self._begin_telling(attempt):
+            self._reply.go_on(attempt, data)
+
+    def _begin_telling(self, attempt: Attempt) -> bool:
+        """Note that a node answers; false where a stream was promised, and this is none."""
+        if not attempt.is_desk:
             self._front.fleet.succeeded(attempt.spec.name)
-        self._reply.go_on(attempt, data)
+        is_stream = attempt.stream is not None and attempt.stream.has_events
+        if is_stream or not self._reply.is_stream:
+            return True
+        self._break_off(attempt, UpstreamUnavailable(_NO_STREAM))
+        return False
 
     def streamed(self, attempt: Attempt, data: bytes) -> None:
         """For the attempt."""
@@ -261,13 +366,11 @@ class Exchange:
         if not stream.is_finished:
             error = UpstreamUnavailable(f"The node {attempt.spec.name!r} ended without a last event.")
             error.extras["node"] = attempt.spec.name
-            if data or self._reply.has_begun:  # the rest of it is no whole event
-                self._note_failure(attempt)
-                self._break_off(attempt, error, data)
-            else:
-                self.lost(attempt, error)
+            self._fell(attempt, Fault.LOST, error, data)  # the rest of it is no whole event
             return
         data += rest
+        if not self._reply.has_told and not self._begin_telling(attempt):
+            return
         if not attempt.is_desk:
             self._went_well(attempt)
         self._reply.close(attempt, data)
@@ -280,46 +383,62 @@ class Exchange:
         self._connection.tunnel(attempt.connection)
         self._reply.switch(attempt)
 
-    def lost(self, attempt: Attempt, error: UpstreamUnavailable) -> None:
+    def lost(self, attempt: Attempt, error: UpstreamUnavailable, *, is_stale: bool = False) -> None:
         """For the attempt."""
         if attempt.is_tunnel:
             self._finish()
-        elif self._reply.has_begun:
-            self._note_failure(attempt)
-            self._blame(attempt)
-            self._break_off(attempt, error)
         else:
-            self._deaths += 1
-            self._blame(attempt)
-            self._answer = None
-            self._missed(attempt, error)
+            self._fell(attempt, Fault.STALE if is_stale else Fault.LOST, error)
 
-    def _missed(self, attempt: Attempt, error: UpstreamUnavailable) -> None:
-        """A node was not there, or left without an answer."""
-        self._note_failure(attempt)
-        self._unreached |= {attempt.spec.name}
-        if attempt.spec is not self._front.desk and attempt.is_desk:
-            leaderless = "The worker that leads this gateway is being replaced."
-            self._refuse(UpstreamUnavailable(leaderless, hint="Ask again in a moment."))
-        elif attempt.is_desk:
+    def withdrawn(self, attempt: Attempt) -> None:
+        """For the attempt."""
+        name = attempt.spec.name
+        self._fell(
+            attempt,
+            Fault.WITHDRAWN,
+            UpstreamUnavailable(f"The node {name!r} no longer answers.", extras={"node": name}),
+        )
+
+    def _fell(self, attempt: Attempt, fault: Fault, error: GanglionError, data: bytes = b"") -> None:
+        """A node was not there, or left without the end of its answer; `data` is the last of it."""
+        if attempt.is_desk:
+            self._desk_fell(attempt, error, data)
+            return
+        is_given_out = self._reply.is_given_out or bool(data)
+        decision = decide(fault, kind=attempt.spec.kind, is_given_out=is_given_out)
+        self._mark(attempt, fault, decision)
+        if decision.step is Step.TELL:
+            self._break_off(attempt, error, data)
+            return
+        if not decision.may_be_same:
+            self._unreached |= {attempt.spec.name}
+        self._answer, self._error = None, error
+        self._again(attempt, decision)
+
+    def _desk_fell(self, attempt: Attempt, error: GanglionError, data: bytes) -> None:
+        self._front.metrics.failed(attempt.spec.name)
+        if self._reply.has_begun or data:
+            self._break_off(attempt, error, data)
+        elif attempt.spec is self._front.desk:
+            attempt.release()
             self._refuse(error)
         else:
-            self._again(attempt)
+            leaderless = "The worker that leads this gateway is being replaced."
+            self._refuse(UpstreamUnavailable(leaderless, hint="Ask again in a moment."))
 
-    def _note_failure(self, attempt: Attempt) -> None:
-        name = attempt.spec.name
-        self._front.metrics.failed(name)
-        if not attempt.is_desk:
-            self._front.fleet.failed(name)
-            self._front.poke(name)
-
-    def _blame(self, attempt: Attempt) -> None:
-        """Remember under which request a node was lost; the desk remembers its own."""
-        if not attempt.is_desk:
-            call = self._errand.call
-            self._front.quarantine.blame(
-                attempt.spec.name, self._errand.identity.tenant, call.head.target.path, call.body
-            )
+    def _mark(self, attempt: Attempt, outcome: Outcome, decision: RetryDecision) -> None:
+        """Note what is held against the node, and whether against the request."""
+        front, name, call = self._front, attempt.spec.name, self._errand.call
+        if decision.mark is Mark.SUCCESS:
+            self._went_well(attempt)
+        elif decision.mark is Mark.FAILURE:
+            front.metrics.failed(name)
+            front.fleet.failed(name)
+        if is_worth_a_look(outcome, decision):
+            front.poke(name)
+        if decision.is_crash:
+            loss = front.fleet.lose(name, attempt.began_after)
+            front.quarantine.blame(loss, self._errand.identity.tenant, call.head.target.path, call.body)
 
     def _went_well(self, attempt: Attempt) -> None:
         self._front.fleet.succeeded(attempt.spec.name)
@@ -327,12 +446,15 @@ class Exchange:
             call = self._errand.call
             self._front.quarantine.acquit(self._errand.identity.tenant, call.head.target.path, call.body)
 
-    def _again(self, attempt: Attempt) -> None:
+    def _again(self, attempt: Attempt, decision: RetryDecision) -> None:
         """Put the request to another node, unless it did enough harm."""
         attempt.release()
         self._tried |= {attempt.spec.name}
+        if decision.may_be_same:
+            self._stale |= {attempt.spec.name}
+        self._spent += decision.step is Step.ONCE_MORE
         try:
-            if self._deaths >= MAX_DEATHS:
+            if not may_go_on(decision, self._spent):
                 self._give_up(None)
             else:
                 self._front.metrics.retried(attempt.spec.name)
@@ -346,6 +468,8 @@ class Exchange:
         """Nobody is left: tell what the last node said, or that it said nothing."""
         if self._answer is not None:
             self._deliver(*self._answer)
+        elif isinstance(self._error, DeadlineExceeded):
+            self._refuse(self._error)
         elif error is not None and not self._unreached:
             self._refuse(error)
         else:
@@ -357,20 +481,29 @@ class Exchange:
     # How it ends.
 
     def _deliver(self, status: int, headers: Headers, body: bytes) -> None:
+        if self._reply.has_begun:  # the client was promised a stream
+            is_error = status >= 400
+            told = refusal_of(status, headers, body, model=self._errand.model) if is_error else None
+            self._refuse(told or UpstreamUnavailable(_NO_STREAM))
+            return
         if status < 400 and self._admission is not None:
-            self._usage = usage_of_body(body) or Usage(0, 0)
+            self._usage = usage_of_body(body) or self._estimated(body)
         self._reply.deliver(status, headers, body)
         self._finish()
 
     def _refuse(self, error: GanglionError) -> None:
         if not self._is_over:
             self._front.metrics.refused(error.code)
-            self._reply.refuse(error)
+            if self._reply.has_begun:
+                self._reply.break_off(None, error)
+            else:
+                self._reply.refuse(error)
             self._finish()
 
     def _break_off(self, attempt: Attempt, error: GanglionError, data: bytes = b"") -> None:
         self._front.metrics.broke(self._errand.route.label)
-        self._count(attempt)
+        if self._reply.has_told or data:
+            self._count(attempt)
         self._reply.break_off(attempt, error, data)
         self._finish()
 
@@ -388,7 +521,7 @@ class Exchange:
         attempt = self._attempt
         if attempt is not None and attempt.is_sent and attempt.status < 400:
             self._count(attempt)
-        if not self._reply.has_begun:
+        if attempt is None or not attempt.is_tunnel:
             self._reply.status = _CLIENT_GONE
         self._finish()
 
@@ -415,15 +548,22 @@ class Exchange:
             limit_s += _DESK_GRACE_S
         # When it was heard is as coarse as the ticks are: a deadline may pass late, never early.
         if silent_s - self._front.tick_s > limit_s:
-            self._note_failure(attempt)
-            attempt.release()
-            error = DeadlineExceeded(stage, limit_s)
-            if self._reply.has_begun:
-                self._break_off(attempt, error)
-            else:
-                self._refuse(error)
+            self._fell(attempt, Fault.SILENT, DeadlineExceeded(stage, limit_s))
         elif attempt.stream is not None and not self._reply.has_begun and silent_s > _HEAD_HELD_S:
             self._reply.open(attempt)
+        elif attempt.spec.kind == "openai" and not attempt.is_desk:
+            self._comfort(attempt, now_s)
+
+    def _comfort(self, attempt: Attempt, now_s: float) -> None:
+        """Tell the client of a stranger's stream that it is waited for; our own nodes do so themselves."""
+        silent_s = now_s - max(attempt.heard_s, self._comforted_s)
+        peeked = self._errand.peeked
+        if silent_s < self._front.settings.sign_of_life_s or peeked is None or not peeked.is_stream:
+            return
+        is_heard = isinstance(attempt.stream, ForeignEvents)
+        if (is_heard or not attempt.status) and self.words != "ollama":
+            self._comforted_s = now_s
+            self._reply.sign_of_life()
 
     @property
     def _node(self) -> str:
@@ -434,14 +574,34 @@ class Exchange:
         stream = attempt.stream
         self._usage = None if stream is None else stream.usage
         if self._usage is None:
-            events = 0 if stream is None else stream.events
-            self._usage = Usage(len(self._errand.call.body) // _BYTES_A_TOKEN, events)
+            self._usage = self._guessed(0 if stream is None else stream.said)
+
+    def _estimated(self, body: bytes) -> Usage:
+        """What a whole answer came to that does not say: ours do, wherever something is counted."""
+        attempt = self._attempt
+        if attempt is None or attempt.is_desk or attempt.spec.kind != "openai":
+            return Usage(0, 0)
+        return self._guessed(estimated_answer(body) if self._errand.route.generates else 0)
+
+    def _guessed(self, completion_tokens: int) -> Usage:
+        """About what was used, within what was reserved."""
+        errand = self._errand
+        if errand.route.wire == "prompt":
+            return Usage(0, 0)
+        prompt_tokens, bound = estimated_prompt(errand.call.body), errand.bound
+        if bound is not None:
+            most = bound.tokens + bound.open_answers * (errand.answer_tokens or 0)
+            prompt_tokens = min(prompt_tokens, most)
+            completion_tokens = min(completion_tokens, most - prompt_tokens)
+        return Usage(prompt_tokens, completion_tokens)
 
     def _finish(self) -> None:
         if self._is_over:
             return
         self._is_over = True
         front, errand, reply = self._front, self._errand, self._reply
+        if self._waiter is not None:
+            front.fleet.queue.leave(self._waiter)
         # Let go of, since each holds the other: nothing of a request should wait for the garbage collector.
         attempt, self._attempt = self._attempt, None
         node = ""
@@ -452,12 +612,17 @@ class Exchange:
             attempt.release()
         duration_s = perf_counter() - reply.began_s
         usage = self._usage
-        if self._admission is None:
+        admission = self._admission
+        if admission is None:
             usage = None
         else:
-            self._admission.settle(usage)
+            if errand.place:
+                front.open_places.close(errand.place)
+            if self._chosen is not None:
+                admission.answered_by(self._chosen.booked_as)
+            admission.settle(usage)
             if usage is not None:
-                front.metrics.spent(errand.identity.tenant, errand.model, usage)
+                front.metrics.spent(errand.identity.tenant, admission.model, usage)
         front.metrics.ended(errand.route.label, reply.status, node, duration_s)
         front.log.add(errand, reply.status, duration_s, node, usage)
         if errand.span is not None:

@@ -132,6 +132,8 @@ class Follower:
             resting=told.resting,
             learned={(node, replica): model for node, replica, model in told.learned},
             loading=told.loading,
+            lapsed=told.lapsed,
+            failed_loads=told.failed_loads,
         )
         for digest in told.poison:
             self._quarantine.hold(digest)

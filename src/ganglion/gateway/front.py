@@ -11,8 +11,11 @@ from itertools import count
 
 from ganglion.core.errors import GanglionError
 from ganglion.gateway.admission import Gatekeeper
+from ganglion.gateway.body_turns import turns_for
+from ganglion.gateway.booking import OpenPlaces
 from ganglion.gateway.client_connection import ClientConnection
 from ganglion.gateway.decision import Chooser
+from ganglion.gateway.descriptors import DescriptorWatch
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.front_log import FrontLog
 from ganglion.gateway.gateway_metrics import GatewayMetrics
@@ -28,8 +31,9 @@ logger = logging.getLogger("ganglion.gateway")
 TICK_S = 0.5
 """How finely timeouts are kept: one walk over all connections costs less than a timer for each request."""
 
-Guard = Callable[[bytes | None, bytes | None, bool], GanglionError | None]
-"""Judges the Host and the Origin of a request; the last argument says that it changes nothing."""
+Guard = Callable[[bytes | None, bytes | None, bytes | None, bool], GanglionError | None]
+"""Judges the Host, the Origin and the Sec-Fetch-Site of a request; the last argument says that it looks at a
+public page."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,8 @@ class FrontSettings:
     """A node that has said nothing by then is given up."""
     idle_s: float = 300.0
     """And one that says nothing more for as long."""
+    sign_of_life_s: float = 10.0
+    """How much silence of a stranger a client's stream may hold before it is told that it is waited for."""
     stall_s: float = 30.0
     """A client that reads nothing for as long is cut."""
     guard: Guard | None = None
@@ -76,6 +82,7 @@ class Front:
         poke: Callable[[str], None] = lambda name: None,
         admin: NodeSpec | None = None,
         quarantine: Quarantine | None = None,
+        open_places: OpenPlaces | None = None,
     ) -> None:
         self.settings = settings
         self.fleet = fleet
@@ -93,6 +100,8 @@ class Front:
         self.log = FrontLog(settings.log, is_json=settings.is_json_log, worker=settings.worker)
         self.lines = Lines(pools)
         self.quarantine = quarantine or Quarantine()
+        self.open_places = OpenPlaces() if open_places is None else open_places
+        self.bodies = turns_for(settings.max_body_bytes)
         self.connections: set[ClientConnection] = set()
         self.in_flight = 0
         self.is_draining = False
@@ -103,6 +112,7 @@ class Front:
         self._alone = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._reaper: asyncio.Task[None] | None = None
+        self._descriptors = DescriptorWatch()
         self._id_prefix = secrets.token_hex(8)
         self._ids = count()
         metrics.in_flight = fleet.in_flight
@@ -174,6 +184,7 @@ class Front:
         while True:
             self.now_s = now_s = time.monotonic()
             self.log.tick()
+            self._descriptors.look()
             for connection in tuple(self.connections):
                 try:
                     connection.check(now_s)

@@ -11,21 +11,27 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
 
-from ganglion.core.errors import GanglionError, NotAllowed
+from ganglion.core.errors import GanglionError, NotAllowed, RateLimited
 from ganglion.core.events import Usage
 from ganglion.gateway.admission import Admission, Identity, Wanted
 from ganglion.gateway.keys import Keys, Known
 from ganglion.gateway.ledger import Ledger
-from ganglion.gateway.limits import Limits, Need, Reservation
+from ganglion.gateway.limits import Caps, Limits, Need, Reservation
 from ganglion.gateway.price import Price
 from ganglion.gateway.tally import KeyCount, Tally
 from ganglion.store.access import AccessStore
 
 MAX_TOKENS: Final = 10**9
-"""Of one request: what a foreign server says it used is not to be believed beyond this."""
+"""Of one prompt or answer: what a foreign server says it used is not to be believed beyond this."""
+OPEN_ANSWER_TOKENS: Final = 4096
+"""What an answer may be whose request does not bound it, where its key has a cap on tokens or cost."""
+SHORTEST: Final = 4
+"""An open answer is cut short by what is left of a cap to this part of its length, and refused below."""
 MAX_COST: Final = 10**15
 UPKEEP_S: Final = 1.0
 SWEEP_S: Final = 600.0
+
+_NOTHING: Final = Need(0, 0)
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +45,28 @@ class KeyGatekeeper:
         static_keys: tuple[str, ...] = (),
         prices: Callable[[str], Price | None] = lambda model: None,
         clock: Callable[[], float] = time.time,
+        *,
+        dearest: Callable[[str], Price | None] | None = None,
+        booked_as: Callable[[str], str] = lambda model: model,
+        open_answer_tokens: int = OPEN_ANSWER_TOKENS,
+        admin_keys: tuple[str, ...] = (),
+        most_urgent: int = 0,
     ) -> None:
+        """`prices` are those of models as they are booked, `dearest` is the most that a request by this name
+        may be charged, and `booked_as` is one of a bounded set of names for whatever a client wrote."""
         self._store = store
         self._prices = prices
-        self.keys = Keys(store, static_keys, clock=clock, on_change=self._configure)
+        self._dearest = dearest or prices
+        self._booked_as = booked_as
+        self._open_answer_tokens = open_answer_tokens
+        self.keys = Keys(
+            store,
+            static_keys,
+            admin_keys=admin_keys,
+            most_urgent=most_urgent,
+            clock=clock,
+            on_change=self._configure,
+        )
         self._limits = Limits(store, clock=clock)
         self._ledger = Ledger(store, clock=clock)
         self._tally = Tally(self.keys.name_of)
@@ -69,7 +93,7 @@ class KeyGatekeeper:
             try:
                 await end()
             except GanglionError as error:
-                log.error("keys: not all was written at the end: %s", error.message)
+                log.error("keys: not all was written at the end: %s", error)
 
     def usage_counts(self) -> tuple[KeyCount, ...]:
         """What each key did here since the start."""
@@ -79,23 +103,55 @@ class KeyGatekeeper:
         try:
             _check_model(identity, wanted.model)
             if not identity.is_limited:
-                return Place(self, identity, wanted.model, None)
-            reservation = self._limits.reserve_now(identity.key_id, self._need(wanted))
+                return Place(self, identity, wanted.model)
+            need, answer_tokens = self._need(identity, wanted)
+            reservation = self._limits.reserve_now(identity.key_id, need)
         except GanglionError as error:
             self._tally.refused(identity.key_id, identity.tenant, error.code)
             raise
-        return None if reservation is None else Place(self, identity, wanted.model, reservation)
+        if reservation is None:
+            return None
+        return Place(self, identity, wanted.model, reservation, need=need, answer_tokens=answer_tokens)
 
     async def admit(self, identity: Identity, wanted: Wanted) -> Admission:
         try:
             _check_model(identity, wanted.model)
             if not identity.is_limited:
-                return Place(self, identity, wanted.model, None)
-            reservation = await self._limits.reserve(identity.key_id, self._need(wanted))
+                return Place(self, identity, wanted.model)
+            need, answer_tokens = self._need(identity, wanted)
+            try:
+                reservation = await self._limits.reserve(identity.key_id, need)
+            except RateLimited:
+                # Others may have taken more than was known: what is left now may do for a shorter answer.
+                less, answer_tokens = self._need(identity, wanted)
+                if less == need:
+                    raise
+                need = less
+                reservation = await self._limits.reserve(identity.key_id, need)
         except GanglionError as error:
             self._tally.refused(identity.key_id, identity.tenant, error.code)
             raise
-        return Place(self, identity, wanted.model, reservation)
+        return Place(self, identity, wanted.model, reservation, need=need, answer_tokens=answer_tokens)
+
+    async def cover(self, place: "Place", wanted: Wanted) -> None:
+        """Reserve what a place lacks of this; for `Place`."""
+        held = place.need
+        if held is None or place.reservation is None:
+            return
+        try:
+            need, answer_tokens = self._need(place.identity, wanted, held)
+            more = Need(max(0, need.tokens - held.tokens), max(0, need.cost - held.cost), requests=0)
+            if more.tokens or more.cost:
+                reserved = await self._limits.reserve(place.identity.key_id, more)
+                if place.is_settled:  # whoever asked has left meanwhile
+                    self._limits.settle(reserved, None)
+                    return
+                place.reservation = place.reservation.and_also(reserved)
+                place.need = Need(held.tokens + more.tokens, held.cost + more.cost)
+        except GanglionError as error:
+            self._tally.refused(place.identity.key_id, place.identity.tenant, error.code)
+            raise
+        place.answer_tokens = answer_tokens
 
     def settle(self, place: "Place", usage: Usage | None) -> None:
         """Count what a request came to; for `Place`."""
@@ -113,10 +169,40 @@ class KeyGatekeeper:
         if reservation is not None:
             self._limits.settle(reservation, Need(usage.prompt_tokens + usage.completion_tokens, cost))
 
-    def _need(self, wanted: Wanted) -> Need:
-        tokens = max(0, min(wanted.tokens, MAX_TOKENS))
-        price = self._prices(wanted.model)
-        return Need(tokens, 0 if price is None else min(price.at_most(tokens), MAX_COST))
+    def booked_as(self, model: str) -> str:
+        """What answers to a name are booked as, as long as nobody says who answered; for `Place`."""
+        return self._booked_as(model)
+
+    def _need(self, identity: Identity, wanted: Wanted, held: Need = _NOTHING) -> tuple[Need, int | None]:
+        """What a request takes at most beside what it holds already, and how long each open answer may be."""
+        if not identity.is_metered:
+            return _NOTHING, None
+        tokens = max(0, min(wanted.tokens, 2 * MAX_TOKENS))
+        price, each = self._dearest(wanted.model), None
+        if price is None and self._limits.caps_of(identity.key_id).tokens is None:
+            return _NOTHING, None  # a budget says nothing about what costs nothing
+        if wanted.open_answers:
+            each = self._each(identity, wanted, tokens, price, held)
+            tokens = min(tokens + each * wanted.open_answers, 2 * MAX_TOKENS)
+        return Need(tokens, 0 if price is None else min(price.at_most(tokens), MAX_COST)), each
+
+    def _each(self, identity: Identity, wanted: Wanted, tokens: int, price: Price | None, held: Need) -> int:
+        """How long an open answer may be: as by default, or what its key can ever have if that is less.
+
+        Where less than that is left now, a shorter answer is better than none, down to a part of it.
+        """
+
+        def room(caps: Caps, held: Need = _NOTHING) -> int:
+            most = [
+                *([] if caps.tokens is None else [caps.tokens + held.tokens]),
+                *([] if caps.cost is None or price is None else [price.tokens_for(caps.cost + held.cost)]),
+            ]
+            return (min(most, default=MAX_TOKENS) - tokens) // wanted.open_answers
+
+        default = self._open_answer_tokens if wanted.answer_tokens is None else wanted.answer_tokens
+        whole = max(1, min(default, room(self._limits.caps_of(identity.key_id))))
+        left = room(self._limits.left_of(identity.key_id), held)
+        return max(min(whole, left), -(-whole // SHORTEST))
 
     def _configure(self, known: dict[str, Known]) -> None:
         self._limits.configure(
@@ -142,21 +228,55 @@ class KeyGatekeeper:
 class Place:
     """What was reserved for one request."""
 
-    __slots__ = ("_gatekeeper", "_is_settled", "identity", "model", "reservation")
+    __slots__ = (
+        "_asked",
+        "_gatekeeper",
+        "_model",
+        "answer_tokens",
+        "identity",
+        "is_settled",
+        "need",
+        "reservation",
+    )
 
     def __init__(
-        self, gatekeeper: KeyGatekeeper, identity: Identity, model: str, reservation: Reservation | None
+        self,
+        gatekeeper: KeyGatekeeper,
+        identity: Identity,
+        model: str,
+        reservation: Reservation | None = None,
+        *,
+        need: Need | None = None,
+        answer_tokens: int | None = None,
     ) -> None:
         self._gatekeeper = gatekeeper
-        self._is_settled = False
+        self.is_settled = False
+        self._asked = model
+        self._model = ""
         self.identity = identity
-        self.model = model
         self.reservation = reservation
+        self.need = need
+        self.answer_tokens = answer_tokens
+        """How long each answer may be that nobody bounded; None for as long as it likes."""
+
+    @property
+    def model(self) -> str:
+        """What its answer is booked as."""
+        return self._model or self._gatekeeper.booked_as(self._asked)
+
+    def answered_by(self, model: str) -> None:
+        """Another model than the one that was asked for answers, and is what is booked."""
+        self._model = model
+
+    async def cover(self, wanted: Wanted) -> None:
+        """Reserve what is missing where it turns out that so much can be taken."""
+        if not self.is_settled:
+            await self._gatekeeper.cover(self, wanted)
 
     def settle(self, usage: Usage | None) -> None:
         """Say once what it came to; again says nothing."""
-        if not self._is_settled:
-            self._is_settled = True
+        if not self.is_settled:
+            self.is_settled = True
             self._gatekeeper.settle(self, usage)
 
 

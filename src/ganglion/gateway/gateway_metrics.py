@@ -15,6 +15,10 @@ _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 
 _MAX_LABELS = 1024
 """Pairs of tenant and model with counts of their own; the rest share one."""
 _OTHERS = ("other", "other")
+_MAX_SERIES = 16_384
+"""Of requests: each node has some for each wire and status, and nodes that join name themselves."""
+_MAX_NODES = 1024
+_OTHER = "other"
 
 Labels = tuple[str, ...]
 
@@ -64,7 +68,11 @@ class GatewayMetrics:
     def ended(self, wire: str, status: int, node: str, duration_s: float) -> None:
         """A request is over."""
         key = (wire, status, node)
-        self._requests[key] = self._requests.get(key, 0) + 1
+        count = self._requests.get(key)
+        if count is None:
+            key = key if len(self._requests) < _MAX_SERIES else (wire, status, _OTHER)
+            count = self._requests.get(key, 0)
+        self._requests[key] = count + 1
         spread = self._duration_s.get(wire)
         if spread is None:
             spread = self._duration_s[wire] = Spread()
@@ -93,11 +101,11 @@ class GatewayMetrics:
 
     def retried(self, node: str) -> None:
         """A request leaves a node for another."""
-        self._retries[node] = self._retries.get(node, 0) + 1
+        _count(self._retries, node)
 
     def failed(self, node: str) -> None:
         """A node could not be reached, or broke off."""
-        self._failures[node] = self._failures.get(node, 0) + 1
+        _count(self._failures, node)
 
     def broke(self, wire: str) -> None:
         """An answer broke off after its first byte."""
@@ -161,3 +169,8 @@ class GatewayMetrics:
         yield GaugeMetricFamily(
             "ganglion_gateway_connections", "Clients that are connected.", value=self.connections
         )
+
+
+def _count(counts: dict[str, int], node: str) -> None:
+    name = node if node in counts or len(counts) < _MAX_NODES else _OTHER
+    counts[name] = counts.get(name, 0) + 1

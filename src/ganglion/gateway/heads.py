@@ -1,7 +1,8 @@
 """The heads of requests and responses: what is passed on, what is ours to say, and what is dropped.
 
 Law: a client's identity, its hop-by-hop headers and everything named x-ganglion-* end here; so do an
-upstream's cookies. An upstream's encoding is never asked for: whatever is compressed cannot be counted.
+upstream's cookies, and whatever tells where it is. An upstream's encoding is never asked for: whatever is
+compressed cannot be counted.
 """
 
 from collections.abc import Callable, Iterable
@@ -59,7 +60,18 @@ _TO_FOREIGN = frozenset(
     )
 )
 """All that a stranger is told."""
-_DROPPED_BACK = _HOP_BY_HOP | frozenset((b"x-request-id", b"request-id", b"set-cookie", b"alt-svc"))
+_DROPPED_BACK = _HOP_BY_HOP | frozenset(
+    (
+        b"x-request-id",
+        b"request-id",
+        b"set-cookie",
+        b"alt-svc",
+        # Where an upstream is, seen from inside.
+        b"location",
+        b"content-location",
+        b"refresh",
+    )
+)
 _OURS_BACK = (PREFIX, b"access-control-")
 _MAX_NAMES = 1024
 _TOKENS = (b"keep-alive", b"close", b"upgrade", b"")
@@ -121,17 +133,25 @@ _foreign = _Names(_TO_FOREIGN.__contains__)
 _back = _Names(lambda name: name not in _DROPPED_BACK and not name.startswith(_OURS_BACK))
 
 
+def _connection_of(head: Head) -> bytes | None:
+    """What a client's Connection headers name, however many lines they are."""
+    if len(head.named) == len(head.headers):
+        return head.named.get(b"connection")
+    lines = [value for name, value in head.headers if name == b"connection"]
+    return b",".join(lines) if lines else None
+
+
 def to_ours(head: Head) -> bytes:
     """A client's headers as our nodes get them."""
     if head.to_ours is None:
-        head.to_ours = b"".join(_ours.passed(head.headers, head.named.get(b"connection")))
+        head.to_ours = b"".join(_ours.passed(head.headers, _connection_of(head)))
     return head.to_ours
 
 
 def to_foreign(head: Head) -> bytes:
     """A client's headers as strangers get them."""
     if head.to_foreign is None:
-        head.to_foreign = b"".join(_foreign.passed(head.headers, head.named.get(b"connection")))
+        head.to_foreign = b"".join(_foreign.passed(head.headers, _connection_of(head)))
     return head.to_foreign
 
 

@@ -7,13 +7,13 @@ key was ever made, nobody comes in without one, even if all of them are revoked.
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Final
 
 from ganglion.core.errors import GanglionError, InvalidApiKey
-from ganglion.gateway.admission import EVERYBODY, Identity
+from ganglion.gateway.admission import EVERYBODY, MOST_URGENT, Identity, Role
 from ganglion.store.access import AccessStore
 from ganglion.store.access_values import StoredKey
 
@@ -23,6 +23,29 @@ _TENANT_DIGITS: Final = 16
 STATIC_NAME: Final = "static"
 
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StaticKeys:
+    """The keys of the command line and the configuration, which are not in the database."""
+
+    api_keys: tuple[str, ...] = ()
+    """Users'."""
+    admin_keys: tuple[str, ...] = ()
+    most_urgent: int = 0
+    """The lowest priority that a user's requests may have."""
+
+    def identities(self) -> Iterator[tuple[bytes, Identity]]:
+        """Who has each, by its digest; a key in both lists is an admin's."""
+        for secret in self.api_keys:
+            digest = sha256(secret.encode()).digest()
+            yield digest, static_identity(digest, "user", self.most_urgent)
+        for secret in self.admin_keys:
+            digest = sha256(secret.encode()).digest()
+            yield digest, static_identity(digest, "admin", MOST_URGENT)
+
+    def __bool__(self) -> bool:
+        return bool(self.api_keys or self.admin_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +82,13 @@ class Keys:
         store: AccessStore,
         static_keys: Sequence[str] = (),
         *,
+        admin_keys: Sequence[str] = (),
+        most_urgent: int = 0,
         clock: Callable[[], float] = time.time,
         on_change: Callable[[dict[str, Known]], None] = lambda known: None,
     ) -> None:
         self._store = store
-        self._static = tuple(static_keys)
+        self._static = StaticKeys(tuple(static_keys), tuple(admin_keys), most_urgent)
         self._clock = clock
         self._on_change = on_change
         self._is_away = False
@@ -111,13 +136,14 @@ class Keys:
             raise InvalidApiKey(f"The API key {known.identity.key_id} is no longer valid.")
         return known.identity
 
-    def would_be_open(self, static_keys: Sequence[str]) -> bool:
-        """Whether everybody might come in if these were the operator's keys."""
-        return not static_keys and not self._view.stored
+    @property
+    def has_static(self) -> bool:
+        """Whether the command line or the configuration names any."""
+        return bool(self._static)
 
-    def replace_static(self, static_keys: Sequence[str]) -> None:
+    def replace_static(self, static_keys: Sequence[str], admin_keys: Sequence[str] = ()) -> None:
         """From the next request on these are the operator's keys, and no others."""
-        self._static = tuple(static_keys)
+        self._static = replace(self._static, api_keys=tuple(static_keys), admin_keys=tuple(admin_keys))
         if self._view.version is not None:
             self._view = _view(self._view.version, self._static, self._view.stored)
 
@@ -139,7 +165,7 @@ class Keys:
                 await self.load()
             except GanglionError as error:
                 if not self._is_away:
-                    log.warning("keys: those known stay valid, the database is away: %s", error.message)
+                    log.warning("keys: those known stay valid, the database is away: %s", error)
                 self._is_away = True
             else:
                 if self._is_away:
@@ -147,33 +173,33 @@ class Keys:
                 self._is_away = False
 
 
-def _view(version: int, static_keys: Sequence[str], stored: tuple[StoredKey, ...]) -> View:
+def _view(version: int, static_keys: StaticKeys, stored: tuple[StoredKey, ...]) -> View:
     by_digest: dict[bytes, Known] = {}
     for key in stored:
         # Not when it was revoked: whoever did it may have a clock that is ahead of ours.
         expires_s = key.expires_s if key.revoked_s is None else 0.0
         by_digest[key.digest] = Known(identity_of(key), key.name, expires_s, key)
-    for secret in static_keys:
-        digest = sha256(secret.encode()).digest()
-        by_digest[digest] = Known(static_identity(digest), STATIC_NAME)
+    for digest, identity in static_keys.identities():
+        by_digest[digest] = Known(identity, STATIC_NAME)
     by_id = {known.identity.key_id: known for known in by_digest.values()}
     return View(version, by_digest, by_id, is_open=not by_digest, stored=stored)
 
 
-def static_identity(digest: bytes) -> Identity:
+def static_identity(digest: bytes, role: Role, priority: int) -> Identity:
     """An operator's key, with the tenant that a node gives the same key."""
     tenant = digest.hex()[:_TENANT_DIGITS]
-    return Identity(tenant, key_id=f"static_{tenant}", role="admin")
+    return Identity(tenant, key_id=f"static_{tenant}", role=role, priority=priority)
 
 
 def identity_of(key: StoredKey) -> Identity:
     """Whose requests those with this key are."""
-    limits = (key.requests_per_minute, key.tokens_per_minute, key.budget)
+    metered = (key.tokens_per_minute, key.budget)
     return Identity(
         tenant=key.tenant,
         key_id=key.id,
         role=key.role,
         models=None if key.models is None else frozenset(key.models),
         priority=key.priority,
-        is_limited=any(limit is not None for limit in limits),
+        is_limited=any(limit is not None for limit in (key.requests_per_minute, *metered)),
+        is_metered=any(limit is not None for limit in metered),
     )

@@ -95,7 +95,7 @@ class Ledger:
                 await self.flush()
             except GanglionError as error:
                 if not self._is_away:
-                    log.warning("usage: kept in memory, the database is away: %s", error.message)
+                    log.warning("usage: kept in memory, the database is away: %s", error)
                 self._is_away = True
                 await asyncio.sleep(FLUSH_S)
             else:

@@ -29,6 +29,15 @@ class Need:
 
     tokens: int
     cost: int
+    requests: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a key may have of tokens and of cost; None for no end."""
+
+    tokens: int | None
+    cost: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +45,10 @@ class Reservation:
     """What was taken of which caps, each in its window."""
 
     parts: tuple[tuple[Allowance, Window, int], ...]
+
+    def and_also(self, other: "Reservation") -> "Reservation":
+        """Both together, to be settled as one; each part stays in its own window."""
+        return Reservation((*self.parts, *other.parts))
 
 
 class Limits:
@@ -59,8 +72,23 @@ class Limits:
             )
         self._allowances = kept
 
+    def caps_of(self, key_id: str) -> Caps:
+        """What a key may have at most, however long it waits."""
+        by_kind = {each.kind: each.cap for each in self._allowances.get(key_id, ())}
+        return Caps(by_kind.get("tokens"), by_kind.get("budget"))
+
+    def left_of(self, key_id: str) -> Caps:
+        """What a key may have now, as far as is known here."""
+        now_s = self._clock()
+        by_kind: dict[GrantKind, int] = {}
+        for allowance in self._allowances.get(key_id, ()):
+            allowance.turn(now_s)
+            by_kind[allowance.kind] = allowance.here + allowance.left
+        return Caps(by_kind.get("tokens"), by_kind.get("budget"))
+
     def reserve_now(self, key_id: str, need: Need) -> Reservation | None:
-        """Take of every cap at once; None where that takes a block. Raises RateLimited, QuotaExceeded."""
+        """Take of every cap at once; None where that takes a block. Raises RateLimited, QuotaExceeded, and
+        ExceedsLimit where it could never be."""
         now_s = self._clock()
         allowances = self._allowances.get(key_id, ())
         is_short = False
@@ -94,8 +122,13 @@ class Limits:
     def settle(self, reservation: Reservation, used: Need | None) -> None:
         """Say what came of it; None where nothing ran, and everything is given back."""
         now_s = self._clock()
-        for allowance, window, amount in reservation.parts:
-            spent = 0 if used is None else _amount(allowance.kind, used)
+        last = {part[0].kind: place for place, part in enumerate(reservation.parts)}
+        left = {kind: 0 if used is None else _amount(kind, used) for kind in last}
+        for place, (allowance, window, amount) in enumerate(reservation.parts):
+            # What is more than all of it together is owed by the last.
+            kind = allowance.kind
+            spent = left[kind] if place == last[kind] else min(left[kind], amount)
+            left[kind] -= spent
             if spent != amount:
                 allowance.put_back(amount - spent, window, now_s)
 
@@ -123,7 +156,9 @@ class Limits:
         if amount > 0:
             await self._store.give_back(*where, amount)
         elif amount < 0:
-            await self._store.grant(*where, wanted=-amount, cap=allowance.cap)
+            allowance.here += amount  # owed until it is paid, and what cannot be paid stays owed
+            paid = await self._store.grant(*where, wanted=-amount, cap=allowance.cap)
+            allowance.here += paid.amount
 
     async def _fill(self, allowance: Allowance, amount: int) -> None:
         """Wait for a block, together with everybody who does."""
@@ -178,7 +213,7 @@ def _is_same(one: Allowance, other: Allowance) -> bool:
 def _amount(kind: GrantKind, need: Need) -> int:
     match kind:
         case "requests":
-            return 1
+            return need.requests
         case "tokens":
             return need.tokens
         case "budget":

@@ -7,6 +7,8 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.pool import Pool, Pools
 from ganglion.gateway.trusted import EPOCH, USAGE
 
+MAX_LINES = 2048
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -31,6 +33,8 @@ class Lines:
         """A node's; raises InvalidValue where its URL is none."""
         line = self._lines.get(spec.name)
         if line is None or line.spec is not spec:
+            if len(self._lines) >= MAX_LINES:
+                self._lines.clear()  # of nodes that are gone, mostly; the others are made again
             line = self._lines[spec.name] = self._made(spec)
         return line
 

@@ -13,10 +13,12 @@ from functools import partial
 from typing import Any, Final
 
 from ganglion.core.errors import (
+    EngineUnavailable,
     GanglionError,
     InvalidValue,
     ModelLoading,
     ModelNotFound,
+    ModelUnavailable,
     Overloaded,
     ShuttingDown,
 )
@@ -92,10 +94,9 @@ class FleetLoader:
         if self._is_held(wanted):
             return
         failure = self._failures.get(wanted.id)
-        if failure is not None and (wanted.id, None) not in self._loads:
-            if self._clock() < failure.until_s:
-                raise failure.error.with_traceback(None)  # it would grow with each time it is raised
-            del self._failures[wanted.id]
+        is_loading = (wanted.id, None) in self._loads
+        if failure is not None and not is_loading and self._clock() < failure.until_s:
+            raise failure.error.with_traceback(None)  # it would grow with each time it is raised
         await self._fly((wanted.id, None), partial(self._load, wanted, self._allowed(wanted)))
 
     async def load_on(self, model: str, node: str) -> None:
@@ -128,13 +129,26 @@ class FleetLoader:
         view = self._view(node)
         moved = []
         for replica in view.replicas:
-            wanted = model_of(view, replica, self.catalogue, self._fleet.learned) or self._wanted(replica.id)
-            if not replica.is_servable or self._is_held(wanted, besides=node):
-                continue
-            others = tuple(name for name in self._allowed(wanted) if name != node)
-            await self._fly((wanted.id, f"besides {node}"), partial(self._load, wanted, others))
-            moved.append(wanted.id)
+            if replica.is_servable and await self.bring_elsewhere(node, replica):
+                moved.append(self._meaning(view, replica).id)
         return tuple(moved)
+
+    async def bring_elsewhere(self, node: str, replica: Replica) -> bool:
+        """Have another node hold what this one does; whether it was loaded for that. Raises why it is not."""
+        wanted = self._meaning(self._view(node), replica)
+        if self._is_held(wanted, besides=node):
+            return False
+        others = tuple(name for name in self._allowed(wanted) if name != node)
+        await self._fly((wanted.id, f"besides {node}"), partial(self._load, wanted, others))
+        return True
+
+    def name_of(self, node: str, replica: Replica) -> str:
+        """By which name a node's replica is asked for: the catalogue's, else the node's own."""
+        return self._meaning(self._view(node), replica).id
+
+    def _meaning(self, view: NodeView, replica: Replica) -> CatalogueModel:
+        """The catalogue's word for a node's replica, else the node's own."""
+        return model_of(view, replica, self.catalogue, self._fleet.learned) or self._wanted(replica.id)
 
     def holders(self, model: str) -> tuple[str, ...]:
         """The nodes on which a model can be asked now; raises ModelNotFound."""
@@ -182,8 +196,15 @@ class FleetLoader:
         error = None if task.cancelled() else task.exception()
         if error is None:
             self._failures.pop(model, None)
+            self._fleet.loaded(model)
         elif isinstance(error, GanglionError) and node is None:
-            self._failures[model] = _Failure(error, self._clock() + self._hold_off_s)
+            self._remember(model, error)
+
+    def _remember(self, model: str, error: GanglionError) -> None:
+        now_s = self._clock()
+        self._failures = {name: each for name, each in self._failures.items() if now_s < each.until_s}
+        self._failures[model] = _Failure(error, now_s + self._hold_off_s)
+        self._fleet.failed_to_load(model, error.code, str(error), for_s=self._hold_off_s)
 
     async def _load(self, model: CatalogueModel, allowed: tuple[str, ...]) -> None:
         """Give it a place and have it loaded there; where that fails, on the next best node."""
@@ -194,7 +215,7 @@ class FleetLoader:
             if isinstance(claim, Infeasible):
                 if self._is_held_by(model, allowed):
                     return  # somebody else had it loaded meanwhile
-                raise error or nowhere(model.id, claim)
+                raise self._told(model, error) if error is not None else nowhere(model.id, claim)
             try:
                 await self._bring(model, claim.placement)
                 return
@@ -205,6 +226,14 @@ class FleetLoader:
                 error = failure
             finally:
                 self._places.release(claim)
+
+    def _told(self, model: CatalogueModel, error: GanglionError) -> GanglionError:
+        """Why no node loaded it: what the catalogue promises is not unknown, only not to be had now."""
+        if isinstance(error, ModelNotFound | EngineUnavailable) and model.id in self.catalogue.by_id:
+            told = f"No node can load {model.id!r} now."
+            # What a node says of it names other models, which are no client's to hear of.
+            return ModelUnavailable(told, param="model", detail=f"{told} {error.hint or error.message}")
+        return error
 
     async def _bring(self, model: CatalogueModel, placement: Placement) -> None:
         node = placement.node
@@ -223,7 +252,9 @@ class FleetLoader:
 
     def _is_held_by(self, model: CatalogueModel, nodes: tuple[str, ...]) -> bool:
         views = (self._fleet.nodes.get(node) for node in nodes)
-        held = (held_by(view, model, self._fleet.learned) for view in views if view is not None)
+        # A node that is gone, or takes no work, still lists what it held when it was last heard of.
+        working = (view for view in views if view is not None and view.takes_work)
+        held = (held_by(view, model, self._fleet.learned) for view in working)
         return any(replica is not None and replica.is_servable for replica in held)
 
     def _is_seen(self, node: str, replica: str) -> bool:

@@ -123,7 +123,8 @@ class Membership:
         """End every lease whose time is over."""
         now_s = self._clock()
         for name in [name for name, held in self._held.items() if held.ends_s <= now_s]:
-            self._end(name)
+            del self._held[name]
+            self._fleet.lapse(name)
 
     async def keep_expiring(self) -> None:
         """End leases as their time comes, until cancelled; whoever composes the gateway runs it as a task."""

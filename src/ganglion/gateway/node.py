@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from ganglion.core.engine import Status
+from ganglion.core.request import Sampling
 
 NodeKind = Literal["ganglion", "openai"]
 """One of ours, or any server that speaks OpenAI's chat completions."""
@@ -25,6 +26,10 @@ Wire = Literal[
 OURS: frozenset[Wire] = frozenset(get_args(Wire))
 FOREIGN: frozenset[Wire] = frozenset(("chat", "completions", "embeddings"))
 """What a foreign server is taken to speak unless its declaration says otherwise."""
+
+
+FOREIGN_SAMPLING = Sampling(temperature=1.0, top_p=1.0)
+"""What a foreign server is taken to do where a request says nothing: OpenAI's own defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,8 @@ class Replica:
     created_s: int = 0
     devices: tuple[str, ...] = ()
     error: str | None = None
+    sampling: Sampling = Sampling()
+    """The model's own defaults there."""
 
     @property
     def is_servable(self) -> bool:
@@ -107,6 +114,8 @@ class NodeView:
     """On the monotonic clock; None before the first word."""
     failures: int = 0
     """In a row; three make it unhealthy."""
+    is_silent: bool = False
+    """Whether it is unhealthy because it does not answer: then nobody waits for what it was asked."""
     error: str | None = None
     """Why the last attempt to reach it failed."""
 
@@ -114,6 +123,13 @@ class NodeView:
     def name(self) -> str:
         """Its name in the fleet."""
         return self.spec.name
+
+    def sampling_of(self, model: str) -> Sampling:
+        """The own defaults of a model, by the id that this node gives it."""
+        held = next((replica for replica in self.replicas if replica.id == model), None)
+        if held is not None:
+            return held.sampling
+        return FOREIGN_SAMPLING if self.spec.kind == "openai" else Sampling()
 
     @property
     def takes_work(self) -> bool:

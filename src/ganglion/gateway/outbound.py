@@ -10,11 +10,12 @@ from dataclasses import dataclass, field
 
 from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
 from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.pool import Pools, Unreached
+from ganglion.gateway.pool import Pools, Stale, Unreached
 from ganglion.gateway.upstream import Headers, UpstreamConnection
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Of a whole answer; beyond it the node is not to be believed."""
+_SAFE = ("GET", "HEAD")
 _HIGH_BYTES = 2**20
 """So much of a stream may wait unread before the node is asked to wait too."""
 
@@ -84,7 +85,8 @@ class Incoming:
     def lost(self, error: Exception | None) -> None:
         """For the connection."""
         why = f": {error}" if error is not None and str(error) else ""
-        self._error = UpstreamUnavailable(f"The node broke its answer off{why}.")
+        kind = Stale if self.connection.is_stale else UpstreamUnavailable
+        self._error = kind(f"The node broke its answer off{why}.")
         self._news.set()
 
     async def begun(self) -> None:
@@ -163,9 +165,10 @@ class Outbound:
             try:
                 await incoming.begun()
             except UpstreamUnavailable as lost:
-                if kept is None:
+                if kept is None or method not in _SAFE:
                     raise
-                # A kept connection may have been closed over there while the request was on its way.
+                # A kept connection may have been closed over there while the request was on its way. What
+                # is work may have begun all the same, and whether it is asked for again is for `retry`.
                 try:
                     incoming = Incoming(await pool.connect())
                 except Unreached:

@@ -12,16 +12,21 @@ from msgspec import Raw, Struct
 
 from ganglion.core.errors import InvalidJson
 from ganglion.gateway.node import Wire
+from ganglion.wire.ollama.options import is_unloading
 
-DEFAULT_ANSWER_TOKENS = 2048
-"""Reserved for an answer whose request does not bound it."""
-_MAX_TOKENS = 2**31
-_MAX_CHOICES = 128
-_BYTES_A_TOKEN = 4
 _PROMPT_PREFIX_BYTES = 256
 """Of a prompt that only grows: short enough to be there at the first turn already."""
 
 Part = bytes | str
+ANSWER_BOUNDS = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "n_predict",
+    "num_predict",
+)
+"""Names under which servers are told how long an answer may be."""
 _encode = msgspec.json.encode
 
 
@@ -32,12 +37,12 @@ class Peeked(Struct, gc=False):
     is_stream: bool = False
     asks_usage: bool = False
     """Whether the client wants the usage chunk of a stream for itself."""
-    tokens: int = 0
-    """A bound on what the answer and its prompt will take."""
     parts: tuple[Part, ...] = ()
     """What names its conversation; empty for none."""
     is_background: bool = False
     """Whether it is to run on after the client has its answer."""
+    is_filled_in: bool = False
+    """Whether the model is the only one that is loaded, and not the body's own word."""
 
 
 _ABSENT = Raw()
@@ -52,10 +57,6 @@ class _Metadata(Struct):
     user_id: str | None = None
 
 
-class _Numbers(Struct):
-    num_predict: int | None = None
-
-
 class _Role(Struct):
     role: str = ""
 
@@ -64,9 +65,6 @@ class _Chat(Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: _Options | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    n: int | None = None
     messages: list[Raw] | None = None
     prompt_cache_key: str | None = None
 
@@ -75,16 +73,12 @@ class _Completions(Struct):
     model: str | None = None
     stream: bool | None = None
     stream_options: _Options | None = None
-    max_tokens: int | None = None
-    n: int | None = None
-    best_of: int | None = None
     prompt: Raw = _ABSENT
 
 
 class _Messages(Struct):
     model: str | None = None
     stream: bool | None = None
-    max_tokens: int | None = None
     system: Raw = _ABSENT
     messages: list[Raw] | None = None
     metadata: _Metadata | None = None
@@ -93,7 +87,6 @@ class _Messages(Struct):
 class _Responses(Struct):
     model: str | None = None
     stream: bool | None = None
-    max_output_tokens: int | None = None
     instructions: Raw = _ABSENT
     input: str | list[Raw] | None = None
     previous_response_id: str | None = None
@@ -105,7 +98,6 @@ class _Responses(Struct):
 class _Ollama(Struct):
     model: str | None = None
     stream: bool | None = None
-    options: _Numbers | None = None
     messages: list[Raw] | None = None
     system: Raw = _ABSENT
     prompt: str | None = None
@@ -113,14 +105,6 @@ class _Ollama(Struct):
 
 class _Named(Struct):
     model: str | None = None
-
-
-def _bound(tokens: int | None) -> int:
-    return DEFAULT_ANSWER_TOKENS if tokens is None or tokens < 0 else min(tokens, _MAX_TOKENS)
-
-
-def _choices(count: int | None) -> int:
-    return 1 if count is None else max(1, min(count, _MAX_CHOICES))
 
 
 _role = msgspec.json.Decoder(_Role)
@@ -141,12 +125,10 @@ def _opening(messages: list[Raw] | None) -> tuple[bytes, ...]:
 
 
 def _chat(asked: _Chat) -> Peeked:
-    most = asked.max_tokens if asked.max_completion_tokens is None else asked.max_completion_tokens
     return Peeked(
         asked.model or "",
         bool(asked.stream),
         asked.stream_options is not None and bool(asked.stream_options.include_usage),
-        _bound(most) * _choices(asked.n),
         (asked.prompt_cache_key,) if asked.prompt_cache_key else _opening(asked.messages),
     )
 
@@ -156,7 +138,6 @@ def _completions(asked: _Completions) -> Peeked:
         asked.model or "",
         bool(asked.stream),
         asked.stream_options is not None and bool(asked.stream_options.include_usage),
-        _bound(asked.max_tokens) * max(_choices(asked.n), _choices(asked.best_of)),
         (bytes(asked.prompt)[:_PROMPT_PREFIX_BYTES],) if asked.prompt else (),
     )
 
@@ -168,7 +149,7 @@ def _messages(asked: _Messages) -> Peeked:
         parts: tuple[Part, ...] = (user,)
     else:
         parts = (bytes(asked.system), *_opening(asked.messages))
-    return Peeked(asked.model or "", bool(asked.stream), False, _bound(asked.max_tokens), parts)
+    return Peeked(asked.model or "", bool(asked.stream), False, parts)
 
 
 def _responses(asked: _Responses) -> Peeked:
@@ -176,7 +157,6 @@ def _responses(asked: _Responses) -> Peeked:
         asked.model or "",
         bool(asked.stream),
         False,
-        _bound(asked.max_output_tokens),
         _responses_parts(asked),
         bool(asked.background),
     )
@@ -195,11 +175,10 @@ def _responses_parts(asked: _Responses) -> tuple[Part, ...]:
 
 
 def _ollama(asked: _Ollama) -> Peeked:
-    most = None if asked.options is None else asked.options.num_predict
     parts: tuple[Part, ...] = _opening(asked.messages)
     if asked.prompt is not None:
         parts = (bytes(asked.system), asked.prompt[:_PROMPT_PREFIX_BYTES])
-    return Peeked(asked.model or "", asked.stream is not False, False, _bound(most), parts)
+    return Peeked(asked.model or "", asked.stream is not False, False, parts)
 
 
 def _named(asked: _Named) -> Peeked:
@@ -224,18 +203,30 @@ _READERS: dict[Wire, Callable[[bytes], Peeked]] = {
 _read_name = _reader(_Named, _named)
 _fields = msgspec.json.Decoder(dict[str, Raw])
 _text = msgspec.json.Decoder(str)
+_duration = msgspec.json.Decoder(float | str | None)
 
 
-def peek(wire: Wire, body: bytes, *, generates: bool) -> Peeked:
+def peek(wire: Wire, body: bytes) -> Peeked:
     """What a body asks for; the model may be missing. Raises InvalidJson."""
     try:
-        peeked = _READERS.get(wire, _read_name)(body)
+        return _READERS.get(wire, _read_name)(body)
     except msgspec.ValidationError:
-        peeked = Peeked(_model_of(body), tokens=DEFAULT_ANSWER_TOKENS)
+        return Peeked(_model_of(body))
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidJson(f"The body is not JSON: {error}.") from None
-    peeked.tokens = (peeked.tokens if generates else 0) + len(body) // _BYTES_A_TOKEN
-    return peeked
+
+
+def asks_to_unload(body: bytes, question: str) -> bool:
+    """Whether a body of Ollama's wire asks to let a model go: for no time, and without its question.
+
+    Raises InvalidValue for a duration that is none. What else is wrong with a body the node says.
+    """
+    try:
+        fields = _fields.decode(body)
+        keep_alive = _duration.decode(fields.get("keep_alive", b"null"))
+        return is_unloading(keep_alive) and not msgspec.json.decode(fields.get(question, b"null"))
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        return False
 
 
 def peek_query(query: bytes) -> Peeked:
@@ -257,8 +248,11 @@ def _pairs(query: bytes) -> list[tuple[str, str]]:
         return []
 
 
-def with_fields(body: bytes, *, model: str | None, asks_usage: bool) -> bytes:
-    """The body with its model named as a node names it, and with usage asked for; all else as it was."""
+def with_fields(
+    body: bytes, *, model: str | None, asks_usage: bool, answer: tuple[Wire, int] | None = None
+) -> bytes:
+    """The body with its model named as a node names it, with usage asked for, and with each answer bounded as
+    its wire says it; all else as it was."""
     try:
         fields = _fields.decode(body)
     except msgspec.DecodeError:
@@ -267,7 +261,22 @@ def with_fields(body: bytes, *, model: str | None, asks_usage: bool) -> bytes:
         fields["model"] = Raw(_encode(model))
     if asks_usage:
         fields["stream_options"] = Raw(_encode(_asking(fields.get("stream_options"))))
+    if answer is not None:
+        _bound_answer(fields, *answer)
     return _encode(fields)
+
+
+def _bound_answer(fields: dict[str, Raw], wire: Wire, tokens: int) -> None:
+    """Say how long an answer may be, under one name alone: servers that know several heed any of them."""
+    most = Raw(_encode(tokens))
+    if wire == "ollama":
+        options = fields.get("options", _ABSENT)
+        known = {} if bytes(options) in (b"", b"null") else _fields.decode(options)
+        fields["options"] = Raw(_encode({**known, "num_predict": most}))
+        return
+    for name in ANSWER_BOUNDS:
+        fields.pop(name, None)
+    fields["max_output_tokens" if wire == "responses" else "max_tokens"] = most
 
 
 def _asking(options: Raw | None) -> dict[str, Raw]:

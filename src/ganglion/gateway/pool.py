@@ -19,8 +19,16 @@ IDLE_S = 10.0
 """Shorter than a node keeps one: a request should not meet a connection that is just being closed."""
 
 
+MAX_POOLS = 2048
+"""Addresses whose connections are kept: more than nodes there may be, which come back elsewhere."""
+
+
 class Unreached(UpstreamUnavailable):
     """Nothing was sent, so somebody else may be asked without asking twice."""
+
+
+class Stale(UpstreamUnavailable):
+    """A connection that had been kept open ended, and nothing came."""
 
 
 class Pool:
@@ -80,6 +88,11 @@ class Pool:
         self._all.add(connection)
         return connection
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody is connected."""
+        return not self._all
+
     def close(self) -> None:
         """Close what is free, and cut what is not."""
         for connection in tuple(self._all):
@@ -94,6 +107,10 @@ class Pool:
             self._all.discard(connection)
             with suppress(ValueError):
                 self._idle.remove(connection)
+            if connection.is_stale:  # and so may the others be
+                for idle in self._idle:
+                    idle.close()
+                self._idle.clear()
             return
         if len(self._idle) >= MAX_IDLE:
             connection.close()
@@ -115,6 +132,8 @@ class Pools:
         """The pool of a node; raises InvalidValue where its URL is none."""
         pool = self._pools.get(spec.url)
         if pool is None:
+            if len(self._pools) >= MAX_POOLS:
+                self._pools = {url: each for url, each in self._pools.items() if not each.is_empty}
             pool = self._pools[spec.url] = Pool(
                 parse_address(spec.url), outbox=self.outbox, connect_s=self._connect_s
             )

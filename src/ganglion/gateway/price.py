@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from ganglion.core.events import Usage
 
 PER_TOKENS = 1_000_000
+UNPRICED = 10**18
+"""Tokens that any budget has where they cost nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,4 +31,20 @@ class Price:
 
     def at_most(self, tokens: int) -> int:
         """What so many tokens may cost, whichever they are."""
-        return -(-tokens * max(self.prompt, self.completion, self.cached or 0) // PER_TOKENS)
+        return -(-tokens * self._highest // PER_TOKENS)
+
+    def tokens_for(self, cost: int) -> int:
+        """How many tokens never cost more than this, whichever they are."""
+        return cost * PER_TOKENS // self._highest if self._highest else UNPRICED
+
+    def or_more(self, other: "Price") -> "Price":
+        """The higher of both, for each kind of token."""
+        cached = max(
+            self.prompt if self.cached is None else self.cached,
+            other.prompt if other.cached is None else other.cached,
+        )
+        return Price(max(self.prompt, other.prompt), max(self.completion, other.completion), cached)
+
+    @property
+    def _highest(self) -> int:
+        return max(self.prompt, self.completion, self.cached or 0)

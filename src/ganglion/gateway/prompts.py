@@ -4,17 +4,15 @@ from typing import Final
 from urllib.parse import quote
 
 from ganglion.core.engine import ReadPrompt, TokenizerInfo
-from ganglion.core.errors import EngineUnavailable
 from ganglion.core.request import ChatPrompt, Request, TokenPrompt
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.outbound import Answer, Outbound
+from ganglion.gateway.refused import LACKS_ROUTE, refused, unsupported
 from ganglion.gateway.signing import trusted_headers
 from ganglion.wire import prompting
 from ganglion.wire.chat.asking import asking
-from ganglion.wire.chat.refusal import refusal_of
 
 CALL_S: Final = 60.0
-_UNKNOWN_ROUTE: Final = (404, 405, 501)
 
 
 class Prompts:
@@ -31,7 +29,7 @@ class Prompts:
         if isinstance(prompt, ChatPrompt):
             chat = asking(request, model, is_ours=is_ours)
             return await (self._our_chat if is_ours else self._foreign_chat)(spec, model, request, chat)
-        body = prompting.tokenize_text(model, prompt.text, adds_special=prompt.adds_special)
+        body = prompting.tokenize_text(model, prompt.text, adds_special=prompt.adds_special, is_ours=is_ours)
         answer = await self._post(spec, "/tokenize", body, request.tenant)
         return ReadPrompt(prompting.tokens_of(_good(answer, model)), prompt.text)
 
@@ -43,7 +41,7 @@ class Prompts:
     async def info(self, spec: NodeSpec, model: str) -> TokenizerInfo:
         """The tokenizer of one of our nodes' models."""
         if spec.kind != "ganglion":
-            raise _untold(model)
+            raise unsupported(model)
         path = f"/tokenizer_info?model={quote(model, safe='')}"
         headers = trusted_headers(spec, tenant="")
         answer = await self._outbound.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
@@ -58,7 +56,7 @@ class Prompts:
     async def _foreign_chat(self, spec: NodeSpec, model: str, request: Request, chat: bytes) -> ReadPrompt:
         """llama-server's way, then vLLM's; an estimate would be worse than no answer."""
         shown = await self._post(spec, "/apply-template", chat)
-        if shown.status not in _UNKNOWN_ROUTE:
+        if shown.status not in LACKS_ROUTE:
             text = prompting.text_of(_good(shown, model))
             counted = await self._post(spec, "/tokenize", prompting.tokenize_content(text))
             return ReadPrompt(prompting.tokens_of(_good(counted, model)), text)
@@ -71,12 +69,6 @@ class Prompts:
 
 
 def _good(answer: Answer, model: str) -> bytes:
-    if answer.status == 200:
-        return answer.body
-    if answer.status in _UNKNOWN_ROUTE and b"model_not_found" not in answer.body:
-        raise _untold(model)
-    raise refusal_of(answer.status, answer.headers, answer.body, model=model)
-
-
-def _untold(model: str) -> EngineUnavailable:
-    return EngineUnavailable(f"The server that holds {model!r} does not count or show prompts.")
+    if answer.status != 200:
+        raise refused(answer, model)
+    return answer.body

@@ -1,7 +1,7 @@
 """One answer of one node as events: a chat request out, its stream read as it comes.
 
-Law: leaving the generator cuts the connection, which cancels the work there. Errors are `Failed` events;
-`Failed(Unreached)` means that nothing was sent.
+Law: leaving the generator cuts the connection, which cancels the work there. What the node did wrong is
+`Broken`, and the last that comes; `Failed` is what it was not even asked for.
 """
 
 import asyncio
@@ -14,10 +14,12 @@ from typing import Final
 
 from ganglion.core.errors import DeadlineExceeded, GanglionError, InvalidValue, UpstreamUnavailable
 from ganglion.core.events import Event, Failed
-from ganglion.core.request import ChatPrompt, Request
+from ganglion.core.request import ChatPrompt, Request, Sampling, resolve
+from ganglion.gateway.attempts import RunningCall, fault_of
 from ganglion.gateway.free_text import FreeText
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.outbound import Incoming, Outbound
+from ganglion.gateway.retry import Answered, Fault, Outcome, code_of
 from ganglion.gateway.signing import trusted_headers
 from ganglion.gateway.upstream import Headers
 from ganglion.text.accommodation import accommodations
@@ -30,6 +32,14 @@ _LAST_BYTES_S: Final = 0.05
 """For the end of a response whose last event is there: then its connection can be kept."""
 _STRICT_TEMPLATE: Final = re.compile(rb"jinja|template|role|system message", re.I)
 """What servers say when a model's template refuses the order of messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """An answer that ends without its end: what happened, and what a client would be told of it."""
+
+    outcome: Outcome
+    error: GanglionError
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,68 +60,83 @@ class RemoteChat:
         self._deadlines = deadlines or RemoteDeadlines()
 
     async def generate(
-        self, spec: NodeSpec, model: str, request: Request, *, affinity: str = ""
-    ) -> AsyncGenerator[Event, None]:
-        """The answer of one node, which knows the model by this name."""
+        self,
+        call: RunningCall,
+        model: str,
+        request: Request,
+        *,
+        affinity: str = "",
+        defaults: Sampling = Sampling(),  # noqa: B008 - a frozen value
+    ) -> AsyncGenerator[Event | Broken, None]:
+        """The answer of one node, which knows the model by this name and has these defaults for it."""
+        spec = call.spec
         is_ours = spec.kind == "ganglion"
         try:
             headers = _headers(spec, request, affinity)
             for asked, is_last in _attempts(request, is_ours=is_ours):
                 body = asking(asked, model, is_ours=is_ours)
-                async with self._begun(spec, headers, body) as incoming:
+                async with self._begun(call, headers, body) as incoming:
                     if incoming.status != 200:
-                        said = await self._whole(incoming)
+                        said = await self._whole(call, incoming)
                         error = refusal_of(incoming.status, incoming.headers, said, model=request.model)
                         if not is_last and _is_about_order(incoming.status, error, said):
                             continue
-                        yield Failed(error)
+                        yield Broken(Answered(incoming.status, code_of(said)), error)
                         return
                     unwrap = FreeText(frozenset() if is_ours else _custom_tools(request))
-                    hearing = _hearing(request)
+                    hearing = _hearing(request, defaults)
                     while not hearing.is_done:
-                        for event in unwrap.feed(await self._next(incoming, hearing)):
-                            yield event
+                        events, fault = await self._next(call, incoming, hearing)
+                        for event in unwrap.feed(events):
+                            yield _judged(event, fault)
                     return
         except GanglionError as error:
-            yield Failed(error)
+            fault = fault_of(error)
+            yield Failed(error) if fault is None else Broken(fault, error)
 
     @asynccontextmanager
-    async def _begun(self, spec: NodeSpec, headers: Headers, body: bytes) -> AsyncGenerator[Incoming, None]:
+    async def _begun(
+        self, call: RunningCall, headers: Headers, body: bytes
+    ) -> AsyncGenerator[Incoming, None]:
         """A response whose head is there."""
         async with AsyncExitStack() as stack:
-            try:
-                async with asyncio.timeout(self._deadlines.head_s):
-                    stream = self._outbound.stream(spec, "POST", _PATH, headers=headers, body=body)
-                    incoming = await stack.enter_async_context(stream)
-            except TimeoutError:
-                raise DeadlineExceeded("first_token", self._deadlines.head_s) from None
+            async with call.within(self._deadlines.head_s, "first_token"):
+                stream = self._outbound.stream(call.spec, "POST", _PATH, headers=headers, body=body)
+                incoming = await stack.enter_async_context(stream)
             yield incoming
 
-    async def _next(self, incoming: Incoming, hearing: Hearing) -> list[Event]:
-        """The events of whatever came next, also of an end."""
+    async def _next(
+        self, call: RunningCall, incoming: Incoming, hearing: Hearing
+    ) -> tuple[list[Event], Fault | None]:
+        """The events of whatever came next, also of an end, and what made it one where nobody said so."""
         try:
-            async with asyncio.timeout(self._deadlines.idle_s):
+            async with call.within(self._deadlines.idle_s, "idle"):
                 if _is_whole(incoming):
-                    return hearing.whole(await incoming.whole())
+                    return hearing.whole(await incoming.whole()), None
                 data = await incoming.read()
-        except TimeoutError:
-            return hearing.end(DeadlineExceeded("idle", self._deadlines.idle_s))
-        except UpstreamUnavailable as error:
-            return hearing.end(error)
-        events = hearing.feed(data) if data else hearing.end()
+        except (DeadlineExceeded, UpstreamUnavailable) as error:
+            return hearing.end(error), fault_of(error)
+        if not data:
+            return hearing.end(), Fault.LOST
+        events = hearing.feed(data)
         if hearing.is_done and not incoming.is_over:
             with suppress(TimeoutError, UpstreamUnavailable):
                 async with asyncio.timeout(_LAST_BYTES_S):
                     while await incoming.read():
                         pass
-        return events
+        return events, None
 
-    async def _whole(self, incoming: Incoming) -> bytes:
-        try:
-            async with asyncio.timeout(self._deadlines.idle_s):
-                return await incoming.whole()
-        except TimeoutError:
-            raise DeadlineExceeded("idle", self._deadlines.idle_s) from None
+    async def _whole(self, call: RunningCall, incoming: Incoming) -> bytes:
+        async with call.within(self._deadlines.idle_s, "idle"):
+            return await incoming.whole()
+
+
+def _judged(event: Event, fault: Fault | None) -> Event | Broken:
+    """A failure inside a stream as what it is: of the connection, or told by the node."""
+    if not isinstance(event, Failed):
+        return event
+    error = event.error
+    return Broken(fault or Answered(error.status, error.code), error)
 
 
 def _headers(spec: NodeSpec, request: Request, affinity: str) -> Headers:
@@ -152,8 +177,13 @@ def _custom_tools(request: Request) -> frozenset[str]:
     return frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom)
 
 
-def _hearing(request: Request) -> Hearing:
-    return Hearing(new_call_id=_new_call_id, model=request.model, has_readout=request.wants_readout)
+def _hearing(request: Request, defaults: Sampling) -> Hearing:
+    return Hearing(
+        new_call_id=_new_call_id,
+        model=request.model,
+        has_readout=request.wants_readout,
+        sampling=resolve(request.sampling, defaults),
+    )
 
 
 def _new_call_id() -> str:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from ganglion.gateway.client_connection import ClientConnection
     from ganglion.gateway.front import Front
 
+_EVENT_STREAM: Headers = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+]
+
 
 class Reply:
     """The answer to one request, as far as it has left."""
@@ -26,8 +31,10 @@ class Reply:
         "_front",
         "_is_bare",
         "_is_chunked",
+        "_is_events",
         "began_s",
         "has_begun",
+        "has_told",
         "is_kept",
         "status",
     )
@@ -38,11 +45,25 @@ class Reply:
         self._errand = errand
         self._is_bare = errand.call.head.method == b"HEAD"
         self._is_chunked = False
+        self._is_events = False
         self.began_s = perf_counter()
         self.has_begun = False
+        """Whether the head has left, with or without anything of an answer."""
+        self.has_told = False
+        """Whether anything of a stream has left: until then another node may give it."""
         self.is_kept = errand.call.head.is_kept
         """Whether the connection may carry another request after this one."""
         self.status = 0
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the client was promised a stream of events."""
+        return self.has_begun and self._is_events
+
+    @property
+    def is_given_out(self) -> bool:
+        """Whether the client has heard anything that no other node could go on from."""
+        return self.has_told or (self.has_begun and not self._is_events)
 
     def deliver(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""
@@ -69,6 +90,7 @@ class Reply:
 
     def go_on(self, attempt: Attempt, data: bytes) -> None:
         """More of a stream."""
+        self.has_told = True
         if not self.has_begun:
             head = self._head_of(attempt)
             self._send(head if self._is_bare else head + self._framed(data))
@@ -83,14 +105,29 @@ class Reply:
             return
         self._send(b"".join((head, self._framed(data), heads.LAST_CHUNK if self._is_chunked else b"")))
 
-    def break_off(self, attempt: Attempt, error: GanglionError, data: bytes = b"") -> None:
-        """The last of a stream that failed, behind what of it is still whole."""
-        if attempt.stream is None or not attempt.stream.has_events or self._is_bare:
+    def sign_of_life(self) -> None:
+        """Say that the stream is still to come, in a way that is no part of it."""
+        if self._is_bare:
+            return
+        opening = b"" if self.has_begun else self._opening()
+        sign = endings.sign_of_life(self._errand.route.words)
+        self._send(opening + self._framed(sign))
+
+    def _opening(self) -> bytes:
+        """The head of a stream before any node has begun one."""
+        self.status, self._is_events = 200, True
+        return heads.response_head(200, _EVENT_STREAM, self._own(self._unsized()))
+
+    def break_off(self, attempt: Attempt | None, error: GanglionError, data: bytes = b"") -> None:
+        """The last of a stream that failed, behind what of it is still whole; None where none was begun."""
+        head = b"" if attempt is None or self.has_begun else self._head_of(attempt)
+        if not self._is_events or self._is_bare:
             self._connection.abort()
             self.is_kept = False
             return
         event = endings.last_event(self._errand.route.words, error, self._errand.request_id)
-        self.close(attempt, data + event)
+        last = heads.LAST_CHUNK if self._is_chunked else b""
+        self._send(b"".join((head, self._framed(data + event), last)))
 
     def switch(self, attempt: Attempt) -> None:
         """The connection is a WebSocket's from here on."""
@@ -130,14 +167,21 @@ class Reply:
 
     def _head_of(self, attempt: Attempt) -> bytes:
         self.status = attempt.status
+        self._is_events = attempt.stream is not None and attempt.stream.has_events
         length = heads.header_of(attempt.headers, b"content-length")
-        if length is not None and attempt.stream is not None and not attempt.stream.has_events:
+        if length is not None and attempt.stream is not None and not self._is_events:
             framing = b"content-length: %b\r\n" % length
-        elif self._errand.call.head.is_old:
-            framing, self.is_kept = b"", False
         else:
-            framing, self._is_chunked = b"transfer-encoding: chunked\r\n", True
+            framing = self._unsized()
         return heads.response_head(attempt.status, attempt.headers, self._own(framing))
+
+    def _unsized(self) -> bytes:
+        """How a body is framed whose length is not known."""
+        if self._errand.call.head.is_old:
+            self.is_kept = False
+            return b""
+        self._is_chunked = True
+        return b"transfer-encoding: chunked\r\n"
 
     def _framed(self, data: bytes) -> bytes:
         return heads.chunk(data) if self._is_chunked and data else data

@@ -1,15 +1,19 @@
 """The Chooser of a gateway: routing over the fleet as it is now."""
 
+from collections.abc import Iterator
 from typing import Final
 
 from ganglion.gateway.catalogue import EMPTY, Catalogue
 from ganglion.gateway.decision import Asked, Chosen, Decision, Translated
 from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.routing import route
 from ganglion.gateway.routing_table import RoutingTable
 
 REMEMBERED: Final = 16_384
 """Conversations whose last node is remembered, the latest ones."""
+OTHER: Final = "other"
+"""In place of every name that nobody knows: clients may write any."""
 _PLACED: Final = (Chosen, Translated)
 
 
@@ -28,8 +32,7 @@ class Router:
     def choose(self, asked: Asked) -> Decision:
         """Where a request goes now."""
         if self._is_stale:
-            self._table = self._made(self._table)
-            self._is_stale = False
+            self._renew()
         self._turn += 1
         affinity = asked.affinity
         if not affinity:
@@ -38,6 +41,41 @@ class Router:
         if isinstance(decision, _PLACED):
             self._remember(affinity, decision.node.name)
         return decision
+
+    def booked_as(self, name: str) -> str:
+        """What a name that a client wrote means: one of the names that the fleet or the catalogue has."""
+        entry = self._now.entry(name)
+        if entry is None:
+            return OTHER
+        if entry.model is not None:
+            return entry.model.id
+        return entry.booked_as[0]
+
+    def may_answer(self, name: str) -> tuple[str, ...]:
+        """Everything that an answer to a name may be booked as, fallbacks among them."""
+        entry = self._now.entry(name)
+        if entry is None:
+            return ()
+        return entry.booked_as if entry.model is None else tuple(self._with_fallbacks(entry.model.id))
+
+    def _with_fallbacks(self, model: str) -> Iterator[str]:
+        yield model
+        for fallback in self._catalogue.by_id[model].fallbacks:
+            yield from self._with_fallbacks(fallback)
+
+    def listed_as(self, view: NodeView, replica: Replica) -> str:
+        """Under which name a node's replica is known to clients: the catalogue's, else the node's own."""
+        return self._now.booked_as(view, replica)
+
+    @property
+    def _now(self) -> RoutingTable:
+        if self._is_stale:
+            self._renew()
+        return self._table
+
+    def _renew(self) -> None:
+        self._table = self._made(self._table)
+        self._is_stale = False
 
     def _remember(self, affinity: str, node: str) -> None:
         self._last.pop(affinity, None)

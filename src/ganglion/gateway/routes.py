@@ -9,6 +9,8 @@ from msgspec import Struct
 
 from ganglion.core.errors import InvalidRequest
 from ganglion.gateway.node import Wire
+from ganglion.wire.aliases import canonical
+from ganglion.wire.responses.compaction import SUMMARY_TOKENS
 
 Words = Literal["openai", "responses", "messages", "ollama"]
 """How a wire tells errors."""
@@ -32,6 +34,8 @@ class Route:
     """Only the desk answers it, whatever the nodes can do."""
     generates: bool = False
     """Whether an answer is as long as the client lets it be."""
+    answer_tokens: int | None = None
+    """What an answer is at most, where its client has no say in that."""
     may_outlast: bool = False
     """Whether an answer may run on after its request, and is then counted at the desk."""
 
@@ -61,10 +65,14 @@ def _parse(url: bytes) -> Target:
     if b"#" in url:
         raise InvalidRequest("The request line holds a fragment.")
     path, _, query = url.partition(b"?")
-    if b"%" not in path:
-        return Target(path, query, path)
-    path = unquote_to_bytes(path)
-    return Target(path, query, quote_from_bytes(path, _SAFE_IN_PATH).encode())
+    is_quoted = b"%" in path
+    path = _canonical(unquote_to_bytes(path) if is_quoted else path)
+    return Target(path, query, quote_from_bytes(path, _SAFE_IN_PATH).encode() if is_quoted else path)
+
+
+def _canonical(path: bytes) -> bytes:
+    """The route that a path means: an upstream may know one name of it only."""
+    return canonical(path.decode()).encode() if path.isascii() else path
 
 
 _parsed = lru_cache(maxsize=512)(_parse)
@@ -76,7 +84,7 @@ def _model(wire: Wire, words: Words = "openai", *, generates: bool = False) -> R
 
 
 _RESPONSES = Route("responses", "responses", wire="responses", generates=True, may_outlast=True)
-_COMPACTED = Route("responses", "responses", wire="responses", generates=True)
+_COMPACTED = Route("responses", "responses", wire="responses", generates=True, answer_tokens=SUMMARY_TOKENS)
 _COUNTED = Route("responses", "responses", wire="responses")
 _PUBLIC = Route("page", access="public")
 _ADMIN = Route("admin", access="admin")
@@ -91,6 +99,7 @@ _TABLE: dict[tuple[bytes, bytes], Route] = {
     (b"POST", b"/v1/score"): _model("score"),
     (b"POST", b"/v1/messages"): _model("messages", "messages", generates=True),
     (b"POST", b"/v1/messages/count_tokens"): _model("prompt", "messages"),
+    (b"POST", b"/v1/chat/completions/input_tokens"): _model("prompt"),
     (b"POST", b"/tokenize"): _model("prompt"),
     (b"POST", b"/detokenize"): _model("prompt"),
     (b"POST", b"/apply_template"): _model("prompt"),
@@ -124,10 +133,14 @@ _BY_PREFIX: tuple[tuple[bytes, Route], ...] = (
     (b"/api/", Route("other", "ollama")),
 )
 _OTHER = Route("other")
+_ANTHROPIC = Route("other", "messages")
 
 
-def route_of(method: bytes, path: bytes) -> Route:
-    """What a call is; whatever the table does not know is the desk's to answer or refuse."""
+def route_of(method: bytes, path: bytes, *, is_anthropic: bool = False) -> Route:
+    """What a call is; whatever the table does not know is the desk's to answer or refuse.
+
+    Where a path belongs to no wire, a client of Anthropic's is told errors in its own words.
+    """
     found = _TABLE.get((method, path))
     if found is not None:
         return found
@@ -137,4 +150,4 @@ def route_of(method: bytes, path: bytes) -> Route:
     for prefix, route in _BY_PREFIX:
         if path.startswith(prefix):
             return route
-    return _OTHER
+    return _ANTHROPIC if is_anthropic else _OTHER

@@ -10,16 +10,17 @@ from collections.abc import Mapping, Set
 from typing import Final, Protocol
 
 from ganglion.core.errors import (
-    EngineUnavailable,
     GanglionError,
     InsufficientMemory,
     InsufficientVideoMemory,
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
+    ModelUnavailable,
     Overloaded,
     ShuttingDown,
     UpstreamUnavailable,
+    WireUnsupported,
 )
 from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused, Translated
 from ganglion.gateway.node import Wire
@@ -27,8 +28,8 @@ from ganglion.gateway.placement import Infeasible
 from ganglion.gateway.routing_table import Entry, Place, RoutingTable
 from ganglion.registry.names import shortened
 
-CARRIED: Final[frozenset[Wire]] = frozenset(("responses", "messages", "ollama"))
-"""Wires whose calls chat completions can carry."""
+CARRIED: Final[frozenset[Wire]] = frozenset(("responses", "messages", "ollama", "prompt", "rerank"))
+"""Wires whose calls are put to a server that lacks them in words of its own."""
 LIGHT: Final = 2
 """So many requests are no load: a conversation does not leave its cache for one neighbour."""
 LOYALTY: Final = 2
@@ -50,8 +51,17 @@ class Loads(Protocol):
         """Models that this gateway has nodes load just now."""
         ...
 
+    @property
+    def reserved(self) -> Set[str]:
+        """Nodes on which a request runs alone."""
+        ...
+
     def is_cooling(self, name: str) -> bool:
         """Whether a node is being left alone."""
+        ...
+
+    def is_unloadable(self, model: str) -> bool:
+        """Whether no node could load a model a moment ago, and none has come since."""
         ...
 
 
@@ -75,15 +85,15 @@ def share(total: int, nodes: int) -> int:
 
 
 def _pick(places: tuple[Place, ...], asked: Asked, loads: Loads, turn: int, last: str = "") -> Place | None:
-    tried, in_flight = asked.tried, loads.in_flight
+    tried, in_flight, reserved = asked.tried, loads.in_flight, loads.reserved
     free: list[tuple[int, Place]] = []
     total = 0
     for place in places:
         name = place.name
-        if place.is_full or name in tried or loads.is_cooling(name):
+        if place.is_full or name in tried or name in reserved or loads.is_cooling(name):
             continue
         load = in_flight.get(name, 0)
-        if place.cap is not None and load >= place.cap:
+        if (place.cap is not None and load >= place.cap) or (load and asked.is_alone):
             continue
         # What the node tells has ours in it: the larger one of the two counts nothing twice.
         load = place.load if place.load > load else load
@@ -124,12 +134,14 @@ def _otherwise(table: RoutingTable, entry: Entry, asked: Asked, loads: Loads, tu
         place = _pick(entry.translating(asked.wire), asked, loads, turn)
         if place is not None:
             return place.translated
+    if asked.is_alone:
+        return Refused(_why_not(table, entry, asked, loads))
     if not entry.is_live:
         waiting = _waiting(table, entry, loads)
         if waiting is not None:
             return waiting
     fallback = _fallback(table, entry, asked, loads, turn)
-    return fallback or Refused(_why_not(table, entry, asked, loads))
+    return fallback or Refused(_why_not(table, entry, asked, loads), _full(entry, asked, loads))
 
 
 def _waiting(table: RoutingTable, entry: Entry, loads: Loads) -> Decision | None:
@@ -142,10 +154,10 @@ def _waiting(table: RoutingTable, entry: Entry, loads: Loads) -> Decision | None
         return Refused(_recovering(entry))
     if entry.is_anywhere("loading", "downloading"):
         return Refused(ModelLoading(f"The model {entry.name!r} is still loading.", param="model"))
-    return _loadable(table, entry)
+    return _loadable(table, entry, loads)
 
 
-def _loadable(table: RoutingTable, entry: Entry) -> Cold | None:
+def _loadable(table: RoutingTable, entry: Entry, loads: Loads) -> Cold | None:
     """What a loader is to be asked for; None where no node could take it."""
     if entry.model is None:
         # Outside the catalogue a node's own word that it could hold the model is enough.
@@ -156,7 +168,7 @@ def _loadable(table: RoutingTable, entry: Entry) -> Cold | None:
         )
         replica_id = next(could, None)
         return Cold(replica_id) if replica_id is not None else None
-    if not entry.model.loadable:
+    if not entry.model.loadable or loads.is_unloadable(entry.model.id):
         return None
     placement = table.placement(entry.model)
     is_hopeless = isinstance(placement, Infeasible) and not placement.is_passing
@@ -169,7 +181,7 @@ def _fallback(
     """The first of its fallbacks that can answer now, else the first that can be loaded."""
     cold: Cold | None = None
     for name in entry.model.fallbacks if entry.model is not None else ():
-        instead = Asked(name, asked.wire, asked.affinity, asked.tried)
+        instead = Asked(name, asked.wire, asked.affinity, asked.tried, tenant=asked.tenant)
         match route(table, instead, loads, turn):
             case Chosen() | Translated() as decision:
                 return decision
@@ -193,16 +205,32 @@ def _why_not(table: RoutingTable, entry: Entry, asked: Asked, loads: Loads) -> G
             return ShuttingDown(f"The node {view.name}, which holds {entry.name!r}, is draining.")
     if away:
         return _unavailable(entry, away[0].name)
-    if entry.model is not None and table.indices:
-        return UpstreamUnavailable(f"No node holds the model {entry.name!r} just now.", param="model")
-    return _unknown(asked)
+    return _unheld(entry) if entry.model is not None else _unknown(asked)
+
+
+def _places(entry: Entry, wire: Wire) -> tuple[Place, ...]:
+    """Everywhere where the call could be answered, on nodes that take work."""
+    return (*entry.ready(wire), *(entry.translating(wire) if wire in CARRIED else ()))
+
+
+def _full(entry: Entry, asked: Asked, loads: Loads) -> frozenset[str]:
+    """Nodes that would take the request if they had not as many as the gateway may put there."""
+    return frozenset(
+        place.name
+        for place in _places(entry, asked.wire)
+        if place.cap is not None
+        and loads.in_flight.get(place.name, 0) >= place.cap
+        and not place.is_full
+        and place.name not in asked.tried
+        and not loads.is_cooling(place.name)
+    )
 
 
 def _why_not_live(entry: Entry, asked: Asked, loads: Loads) -> GanglionError:
-    places = (*entry.ready(asked.wire), *(entry.translating(asked.wire) if asked.wire in CARRIED else ()))
+    places = _places(entry, asked.wire)
     if not places:
-        return EngineUnavailable(
-            f"No node that holds {entry.name!r} speaks the {asked.wire} wire.",
+        return WireUnsupported(
+            f"No server that holds {entry.name!r} answers calls of this kind ({asked.wire}).",
             param="model",
             extras={"wire": asked.wire},
         )
@@ -215,13 +243,14 @@ def _why_not_live(entry: Entry, asked: Asked, loads: Loads) -> GanglionError:
         )
     if entry.is_anywhere("recovering"):
         return _recovering(entry)
-    return _unavailable(entry, places[0].name)
+    name = places[0].name
+    return UpstreamUnavailable(_unreached(entry, name), param="model", extras={"node": name})
 
 
 def nowhere(name: str, outcome: Infeasible) -> GanglionError:
     """The error of a model that no node can take."""
     if not outcome.lacks_memory:
-        return UpstreamUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
+        return ModelUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
     kind = InsufficientVideoMemory if outcome.is_video else InsufficientMemory
     return kind(
         f"The model {name!r} fits on no node: {outcome.words}.",
@@ -235,12 +264,18 @@ def _recovering(entry: Entry) -> ModelRecovering:
     return ModelRecovering(f"The model {entry.name!r} is being started again.", param="model")
 
 
-def _unavailable(entry: Entry, node: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(
-        f"The node {node}, which holds {entry.name!r}, cannot be reached, and no other holds it.",
-        param="model",
-        extras={"node": node},
+def _unheld(entry: Entry) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"No node holds the model {entry.name!r} just now, or can load it.", param="model"
     )
+
+
+def _unavailable(entry: Entry, node: str) -> ModelUnavailable:
+    return ModelUnavailable(_unreached(entry, node), param="model", extras={"node": node})
+
+
+def _unreached(entry: Entry, node: str) -> str:
+    return f"The node {node}, which holds {entry.name!r}, cannot be reached, and no other holds it."
 
 
 def _unknown(asked: Asked) -> ModelNotFound:

@@ -10,7 +10,7 @@ from hashlib import blake2b
 
 from ganglion.gateway.catalogue import CATCH_ALL, Catalogue, CatalogueModel
 from ganglion.gateway.decision import Chosen, Translated
-from ganglion.gateway.holdings import NOTHING_LEARNED, LearnedNames, held_by
+from ganglion.gateway.holdings import NOTHING_LEARNED, LearnedNames, held_by, model_of
 from ganglion.gateway.node import NodeView, Replica, Wire
 from ganglion.gateway.placement import Circumstances, Infeasible, Placement, place
 from ganglion.registry.names import fold
@@ -38,7 +38,7 @@ class Place:
 
     __slots__ = ("cap", "chosen", "digest", "is_full", "load", "name", "seed", "translated")
 
-    def __init__(self, index: NodeIndex, replica: Replica, max_in_flight: int | None) -> None:
+    def __init__(self, index: NodeIndex, replica: Replica, max_in_flight: int | None, booked_as: str) -> None:
         spec = index.view.spec
         self.name = spec.name
         self.cap = spec.max_in_flight
@@ -47,8 +47,9 @@ class Place:
         self.is_full = max_in_flight is not None and replica.in_flight + replica.queued >= max_in_flight
         self.digest = index.view.digest
         self.seed = index.seed
-        self.chosen = Chosen(spec, replica.id)
-        self.translated = Translated(spec, replica.id)
+        context_length = replica.context_length
+        self.chosen = Chosen(spec, replica.id, booked_as, context_length)
+        self.translated = Translated(spec, replica.id, booked_as, context_length)
 
 
 @dataclass(slots=True)
@@ -60,6 +61,8 @@ class Entry:
     """Where the catalogue knows it."""
     found: tuple[tuple[NodeIndex, Replica], ...]
     """Every replica, servable or not."""
+    booked_as: tuple[str, ...] = ()
+    """What an answer of each of these is booked as."""
     _ready: dict[Wire, tuple[Place, ...]] = field(default_factory=dict)
     _translating: dict[Wire, tuple[Place, ...]] = field(default_factory=dict)
 
@@ -90,8 +93,8 @@ class Entry:
     def _places(self, speaks: Callable[[frozenset[Wire]], bool]) -> tuple[Place, ...]:
         cap = self.model.max_in_flight if self.model is not None else None
         return tuple(
-            Place(index, replica, cap)
-            for index, replica in self.found
+            Place(index, replica, cap, booked_as)
+            for (index, replica), booked_as in zip(self.found, self.booked_as, strict=True)
             if replica.is_servable and index.view.takes_work and speaks(index.view.spec.wires)
         )
 
@@ -149,7 +152,7 @@ class RoutingTable:
         if model is not None:
             return self._of_model(model)
         found = [(each, each.by_id[name]) for each in self.indices.values() if name in each.by_id]
-        return Entry(name, None, tuple(found)) if found else None
+        return self._listed(name, found)
 
     def _by_alias(self, name: str) -> Entry | None:
         folded = fold(name)
@@ -157,13 +160,24 @@ class RoutingTable:
         if model is not None:
             return self._of_model(model)
         found = [(each, each.by_alias[folded]) for each in self.indices.values() if folded in each.by_alias]
-        return Entry(name, None, tuple(found)) if found else None
+        return self._listed(name, found)
+
+    def _listed(self, name: str, found: list[tuple[NodeIndex, Replica]]) -> Entry | None:
+        """A name that only nodes know; the catalogue may still know what they call so."""
+        if not found:
+            return None
+        booked_as = tuple(self.booked_as(index.view, replica) for index, replica in found)
+        return Entry(name, None, tuple(found), booked_as)
+
+    def booked_as(self, view: NodeView, replica: Replica) -> str:
+        """What answers of a node's replica are booked as: the catalogue's id for it, else the node's."""
+        model = model_of(view, replica, self._catalogue, self._learned)
+        return replica.id if model is None else model.id
 
     def _of_model(self, model: CatalogueModel) -> Entry:
         known = self._entries.get(model.id)
         if known is not None and known.model is model:
             return known
         held = ((each, held_by(each.view, model, self._learned)) for each in self.indices.values())
-        return Entry(
-            model.id, model, tuple((index, replica) for index, replica in held if replica is not None)
-        )
+        found = tuple((index, replica) for index, replica in held if replica is not None)
+        return Entry(model.id, model, found, (model.id,) * len(found))

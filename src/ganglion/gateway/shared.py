@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
+from ganglion.gateway.fleet import FailedLoad
 from ganglion.gateway.node import NodeView
 from ganglion.gateway.quarantine import MAX_REMEMBERED
 
@@ -34,6 +35,9 @@ class Shared(Struct, frozen=True, kw_only=True):
     learned: tuple[tuple[str, str, str], ...]
     """Node, the model's name there, and its id in the catalogue."""
     loading: frozenset[str]
+    lapsed: tuple[tuple[str, int], ...] = ()
+    """Leases that were not renewed, the latest ones: node and epoch."""
+    failed_loads: tuple[FailedLoad, ...] = ()
     poison: frozenset[bytes]
     """Digests of requests that took nodes down, for nobody to try them again."""
 

@@ -48,7 +48,43 @@ class Told(Struct):
     eval_count: Count | None = None
 
 
+class _Function(Struct):
+    arguments: str | None = None
+
+
+class _Call(Struct):
+    function: _Function | None = None
+
+
+class _Turn(Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class _Choice(Struct):
+    text: str | None = None
+    message: _Turn | None = None
+
+
+class _Block(Struct):
+    text: str | None = None
+    thinking: str | None = None
+    input: msgspec.Raw = msgspec.Raw()
+
+
+class _Said(Struct):
+    """A whole answer, in as far as a model said it: OpenAI's choices, Anthropic's content."""
+
+    choices: list[_Choice] | None = None
+    content: list[_Block] | None = None
+
+
 _told = msgspec.json.Decoder(Told)
+_said = msgspec.json.Decoder(_Said)
+BYTES_A_TOKEN = 4
+"""About; for what nobody counted."""
 _KEY = b'"usage":'
 
 
@@ -103,3 +139,25 @@ def usage_of_body(body: bytes) -> Usage | None:
             return usage_told(told)
     told = read_told(body)
     return None if told is None else usage_told(told)
+
+
+def estimated_prompt(body: bytes) -> int:
+    """About how many tokens a request's prompt is; never more than the request can take."""
+    return len(body) // BYTES_A_TOKEN
+
+
+def estimated_answer(body: bytes) -> int:
+    """About how many tokens were said in a whole answer that does not tell."""
+    try:
+        said = _said.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return len(body) // BYTES_A_TOKEN
+    texts: list[str | None] = []
+    for choice in said.choices or ():
+        turn = choice.message or _Turn()
+        texts += (choice.text, turn.content, turn.reasoning_content, turn.reasoning)
+        texts += (call.function.arguments for call in turn.tool_calls or () if call.function is not None)
+    for block in said.content or ():
+        texts += (block.text, block.thinking, bytes(block.input).decode(errors="replace"))
+    size = sum(len(text.encode(errors="replace")) for text in texts if text)
+    return -(-size // BYTES_A_TOKEN)

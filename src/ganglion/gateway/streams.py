@@ -3,6 +3,7 @@
 Law: whatever the splits, the client gets the upstream's own bytes, less the usage that it did not ask for.
 """
 
+import re
 from typing import Protocol
 
 from ganglion.core.errors import InvalidRequest, UpstreamUnavailable
@@ -16,10 +17,22 @@ MAX_EVENT_BYTES = 8 * 2**20
 _COMMENT = b": " + USAGE + b" "
 _TAIL_BYTES = 512
 _LAST_EVENT_BYTES = 4096
-"""More than any event that ends a stream, an error's message included."""
+"""More than any event that begins or ends a stream, an error's message included."""
 _MARKS = (b'"usage":{', b'"usage": {')
+_BLANK = re.compile(rb"\r\n\r\n|\n\n|\n\r\n|\r\n\n|\r\r")
+"""The end of an event: lines end in CR, LF or both, as each server likes."""
+_LINE_ENDS = re.compile(rb"\r\n|\n|\r")
+_BURST_BYTES = 4096
+"""Beyond, lines are counted: looking for words takes eight times as long, and nobody is silent in a burst."""
+_ENDING = 2
+"""Events with which a whole OpenAI stream ends, and which say nothing: the reason, and [DONE]."""
+_WORDS = re.compile(rb'"(?:content|reasoning_content|reasoning|text|arguments)" ?: ?"[^"]')
+_SAYING: dict[Words, bytes] = {"messages": b'"content_block_delta"', "responses": b'.delta"'}
+"""In each event that says something; a quote inside what is said stands behind a backslash."""
 _OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
 _LINES_ENDS = (b'"done":true', b'"done": true', b'"error":')
+_EMPTY_LINES = (b'"content":""', b'"response":""')
+_THOUGHT = b'"thinking":"'
 _MESSAGES_ENDS = (b"event: message_stop", b"event:message_stop")
 
 
@@ -42,6 +55,11 @@ class Passing(Protocol):
     @property
     def events(self) -> int:
         """How many passed so far."""
+        ...
+
+    @property
+    def said(self) -> int:
+        """About how many tokens that was: events that say something, and no envelopes or signs of life."""
         ...
 
     @property
@@ -86,30 +104,34 @@ def _end_of_events(data: bytes) -> int:
     """How much of it is whole events."""
     if data.endswith(b"\n\n"):
         return len(data)
-    end = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
-    windows = data.rfind(b"\n\r\n", end)
-    return end if windows < 0 else windows + 3
+    if b"\r" in data:
+        return max((blank.end() for blank in _BLANK.finditer(data)), default=0)
+    return data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
 
 
 class _Events:
     """Whole server-sent events; what is done with them is for those below."""
 
-    __slots__ = ("_ends", "_held", "_lines", "_lines_each", "_tail", "usage")
+    __slots__ = ("_ends", "_first", "_held", "_said", "_saying", "_tail", "events", "usage")
     has_events = True
 
     def __init__(self, words: Words) -> None:
         self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
-        # Its data, the blank line and its name where it has one. Lines are counted, since looking for blank
-        # ones took a third of the time of a burst; what has more or fewer lines counts a little differently.
-        self._lines_each = 2 if words == "openai" else 3
-        self._lines = 0
+        self._saying = _SAYING.get(words)
+        self._said = 0
+        self._first = b""
+        """Where the first event stands, which may say only who speaks."""
+        self.events = 0
+        """Lines of data, or pairs of lines in a burst."""
         self._held = _Whole()
         self._tail = b""
         self.usage: Usage | None = None
 
     @property
-    def events(self) -> int:
-        return -(-self._lines // self._lines_each)
+    def said(self) -> int:
+        if self._saying is not None:
+            return self._said
+        return max(0, self.events - _is_opening(self._first) - (_ENDING if self.is_finished else 0))
 
     def feed(self, data: bytes) -> bytes:
         if not data:
@@ -126,8 +148,20 @@ class _Events:
             if not end:
                 return b""
             data = data[:end]
-        self._lines += data.count(b"\n")
+        if not self.events:
+            self._first = data[:_LAST_EVENT_BYTES]
+        self.events += self._count(data)
+        if self._saying is not None:
+            self._said += data.count(self._saying)
         return self._read(data)
+
+    def _count(self, data: bytes) -> int:
+        has_returns = b"\r" in data
+        if len(data) > _BURST_BYTES and self._saying is None and not has_returns:
+            # Two lines an event; what stands in a burst and is none is the counts at its end.
+            return data.count(b"\n") // 2 - data.count(b"\n:", len(data) - _TAIL_BYTES)
+        count = data.count(b"\ndata:") + data.startswith(b"data:")
+        return count + data.count(b"\rdata:") if has_returns else count
 
     def end(self) -> bytes:
         return self._held.joined(b"")
@@ -139,6 +173,8 @@ class _Events:
     def is_finished(self) -> bool:
         tail = self._tail
         is_told = tail.startswith(self._ends) or any(b"\n" + end in tail for end in self._ends)
+        if not is_told and b"\r" in tail:
+            is_told = any(b"\r" + end in tail for end in self._ends)
         return is_told or _is_error(tail)
 
 
@@ -167,7 +203,6 @@ class OurEvents(_Events):
             self.usage = parse_usage(data[start + len(_COMMENT) : -2])
         except InvalidRequest:
             return data
-        self._lines -= 2
         return data[:start]
 
     @property
@@ -215,33 +250,43 @@ class ForeignEvents(_Events):
         return self._is_finished
 
 
+def _is_opening(data: bytes) -> bool:
+    """Whether the first of these events names a role, and nothing that was said."""
+    start = data.find(b"data:")
+    end = data.find(b"\n", start)
+    first = data[start : end if end > 0 else len(data)] if start >= 0 else b""
+    return b'"role"' in first and _WORDS.search(first) is None
+
+
 def _event_at(data: bytes, at: int) -> tuple[int, int]:
     """Where the event around a place begins and ends; the data is whole events."""
-    starts, ends = [0], [len(data)]
-    for blank in (b"\n\n", b"\n\r\n"):
-        before, after = data.rfind(blank, 0, at), data.find(blank, at)
-        if before >= 0:
-            starts.append(before + len(blank))
-        if after >= 0:
-            ends.append(after + len(blank))
-    return max(starts), min(ends)
+    if b"\r" not in data:
+        before, after = data.rfind(b"\n\n", 0, at), data.find(b"\n\n", at)
+        return before + 2 if before >= 0 else 0, after + 2 if after >= 0 else len(data)
+    start = 0
+    for blank in _BLANK.finditer(data):
+        if blank.start() >= at:
+            return start, blank.end()
+        start = blank.end()
+    return start, len(data)
 
 
 def _data_of(event: bytes) -> bytes:
-    lines = (line.removesuffix(b"\r") for line in event.split(b"\n"))
+    lines = _LINE_ENDS.split(event)
     return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
 
 
 def _is_error(tail: bytes) -> bool:
     """Whether the last event tells of an error: that too is an end."""
-    lines = tail.rstrip().rpartition(b"\n")[2]
-    return lines.startswith((b'data: {"error"', b'data: {"type":"error"', b'data:{"error"', b"error:"))
+    last = tail.rstrip()
+    line = last[max(last.rfind(b"\n"), last.rfind(b"\r")) + 1 :]
+    return line.startswith((b'data: {"error"', b'data: {"type":"error"', b'data:{"error"', b"error:"))
 
 
 class Lines:
     """JSON, a line each, as Ollama streams it: the last one has the counts."""
 
-    __slots__ = ("_held", "_is_desk", "_last", "events", "usage")
+    __slots__ = ("_empty", "_held", "_is_desk", "_last", "events", "usage")
     has_events = True
 
     def __init__(self, *, is_desk: bool = False) -> None:
@@ -250,6 +295,7 @@ class Lines:
         self._last = b""
         self.usage: Usage | None = None
         self.events = 0
+        self._empty = 0
 
     def feed(self, data: bytes) -> bytes:
         end = data.rfind(b"\n") + 1
@@ -259,6 +305,7 @@ class Lines:
         whole = self._held.joined(data[:end]) if self._held else data[:end]
         self._held.hold(data[end:])
         self.events += whole.count(b"\n")
+        self._empty += sum(map(whole.count, _EMPTY_LINES)) - whole.count(_THOUGHT)
         self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
         if b'"eval_count"' in whole:
             told = read_told(self._last)
@@ -269,6 +316,10 @@ class Lines:
         return self._held.joined(b"")
 
     @property
+    def said(self) -> int:
+        return max(0, self.events - max(0, self._empty))
+
+    @property
     def is_finished(self) -> bool:
         return self._is_desk or any(mark in self._last for mark in _LINES_ENDS)
 
@@ -276,13 +327,13 @@ class Lines:
 class Plain:
     """Any other body that is too large to hold: only its last part is looked at."""
 
-    __slots__ = ("_tail", "events", "usage")
+    __slots__ = ("_tail", "events", "said", "usage")
     has_events = False
 
     def __init__(self) -> None:
         self._tail = b""
         self.usage: Usage | None = None
-        self.events = 0
+        self.events = self.said = 0
 
     def feed(self, data: bytes) -> bytes:
         self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]

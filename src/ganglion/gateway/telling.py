@@ -54,6 +54,8 @@ class Telling:
             resting=fleet.resting,
             learned=tuple((*key, model) for key, model in fleet.learned.items()),
             loading=frozenset(fleet.loading),
+            lapsed=fleet.lapsed,
+            failed_loads=fleet.failed_loads,
             poison=self._quarantine.held,
         )
 
@@ -73,6 +75,8 @@ class Telling:
             fleet.resting,
             fleet.learned,
             frozenset(fleet.loading),
+            fleet.lapsed,
+            fleet.failed_loads,
             self._quarantine.held,
         )
         changed = [

@@ -1,6 +1,6 @@
 """The models of a fleet as one list: every name once, as the nodes that hold it say together."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
@@ -19,32 +19,36 @@ _BEST_FIRST: Final[tuple[Status, ...]] = (
 )
 
 
-def union(nodes: Iterable[NodeView], catalogue: Iterable[ModelState] = ()) -> tuple[ModelState, ...]:
+ListedAs = Callable[[NodeView, Replica], str]
+"""What clients call a node's replica: the catalogue's id where it has one, else the node's."""
+
+
+def union(
+    nodes: Iterable[NodeView],
+    catalogue: Iterable[ModelState] = (),
+    listed_as: ListedAs = lambda view, replica: replica.id,
+) -> tuple[ModelState, ...]:
     """One state a model over all nodes that take work, in the order of their ids.
 
-    Of the catalogue only what no node reports is added; what one does is listed by the catalogue's names too.
+    A model of the catalogue that a node reports is listed under the catalogue's names, the node's own among
+    them; what no node reports is added as the catalogue has it.
     """
     found: dict[str, list[tuple[NodeView, Replica]]] = {}
     for view in nodes:
         if view.takes_work:
             for replica in view.replicas:
-                found.setdefault(replica.id, []).append((view, replica))
+                found.setdefault(listed_as(view, replica), []).append((view, replica))
     listed = {model: _state(model, replicas) for model, replicas in found.items()}
-    by_name = {fold(name): each.id for each in listed.values() for name in (*each.aliases, each.id)}
     for model in catalogue:
-        names = (model.id, *model.aliases)
-        known = next((by_name[fold(name)] for name in names if fold(name) in by_name), None)
-        if known is None:
-            listed[model.id] = model
-        else:
-            listed[known] = _also_called(listed[known], names)
+        held = listed.get(model.id)
+        listed[model.id] = model if held is None else _also_called(held, model.aliases)
     return tuple(sorted(listed.values(), key=_id))
 
 
 def _also_called(model: ModelState, names: Iterable[str]) -> ModelState:
-    aliases = dict.fromkeys((*model.aliases, *names))
-    aliases.pop(model.id, None)
-    return replace(model, aliases=tuple(aliases))
+    known = {fold(name): name for name in (*model.aliases, *names)}
+    known.pop(fold(model.id), None)
+    return replace(model, aliases=tuple(known.values()))
 
 
 def _id(model: ModelState) -> str:
@@ -64,7 +68,9 @@ def _state(model: str, held: list[tuple[NodeView, Replica]]) -> ModelState:
         context_length=min(contexts, default=0),
         created_s=max(replica.created_s for _, replica in held),
         aliases=tuple(
-            dict.fromkeys(alias for _, replica in held for alias in replica.aliases if alias != model)
+            dict.fromkeys(
+                name for _, replica in held for name in (replica.id, *replica.aliases) if name != model
+            )
         ),
         capabilities=tuple(dict.fromkeys(each for _, replica in best for each in replica.capabilities)),
         memory_mb=sum(replica.memory_mb for _, replica in held),
@@ -76,5 +82,6 @@ def _state(model: str, held: list[tuple[NodeView, Replica]]) -> ModelState:
         priority=min(replica.priority for _, replica in held),
         last_used_s=max((replica.last_used_s for _, replica in held if replica.last_used_s), default=None),
         devices=tuple(dict.fromkeys(device for _, replica in best for device in replica.devices)),
+        sampling=first.sampling,
         source="on " + ", ".join(view.name for view, _ in best),
     )

@@ -72,6 +72,11 @@ class UpstreamConnection(asyncio.Protocol):
         return self._sink is None and self._transport is not None and not self._transport.is_closing()
 
     @property
+    def is_stale(self) -> bool:
+        """Whether it has carried other requests, and nothing has come of this one."""
+        return self.requests > 1 and not self._head_bytes
+
+    @property
     def is_busy(self) -> bool:
         """Whether a response is awaited or under way."""
         return self._sink is not None
@@ -124,13 +129,14 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         sink, self._sink = self._sink, None
         self._transport = None
+        # Gone before that is told: whoever hears it may want another connection at once.
+        self._on_idle(self)
         if sink is not None:
             # A body without a length ends with its connection; any other was cut.
             if exc is None and self._has_head and not self._is_framed() and not self._is_tunnel:
                 sink.body(b"", is_end=True)
             else:
                 sink.lost(exc)
-        self._on_idle(self)
 
     def _is_framed(self) -> bool:
         """Whether the response says itself where it ends."""

@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from ganglion.core.errors import InvalidValue
+from ganglion.core.request import Sampling
 from ganglion.gateway.address import parse_address
-from ganglion.gateway.node import DeviceRoom, NodeSpec, NodeView, Replica
+from ganglion.gateway.node import FOREIGN_SAMPLING, DeviceRoom, NodeSpec, NodeView, Replica
 from ganglion.wire.fleet import NodeState, ReplicaState
 from ganglion.wire.health import Device
 from ganglion.wire.overview import NodeOverview
@@ -68,6 +69,7 @@ def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], heard_s: float)
             aliases=_names(model.aliases, MAX_NAMES),
             context_length=model.context_length,
             created_s=model.created_s,
+            sampling=FOREIGN_SAMPLING,
         )
         for model in models
         if spec.models is None or model.id in spec.models
@@ -156,6 +158,7 @@ def _replica(model: ReplicaState, load: tuple[int, int] | None) -> Replica:
         created_s=_count(model.created),
         devices=_names(model.devices, MAX_NAMES),
         error=None if model.error is None else model.error[:MAX_TEXT_CHARS],
+        sampling=model.sampling or Sampling(),
     )
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
-from ganglion.core.errors import GanglionError, UpstreamRefused, UpstreamUnavailable
+from ganglion.core.errors import DeadlineExceeded, GanglionError, UpstreamRefused, UpstreamUnavailable
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.inquiry import Inquiry, PollSettings
 from ganglion.gateway.node import NodeSpec, NodeView
@@ -122,15 +122,18 @@ class Watch:
         is_healthy = current.is_healthy and failures < FAILURES
         if current.is_healthy and not is_healthy:
             logger.warning("node %s is unhealthy: %s", self._name, error)
+        is_cut = isinstance(error, UpstreamUnavailable) and not isinstance(error, UpstreamRefused)
+        # One that answers, if only nonsense, is alive: what it was asked may still be answered.
+        is_silent = is_cut or isinstance(error, DeadlineExceeded)
         self._fleet.put(
             replace(
                 current,
                 failures=failures,
                 is_healthy=is_healthy,
+                is_silent=not is_healthy and is_silent,
                 error=str(error)[:_MAX_ERROR_CHARS] or "unknown",
             )
         )
-        is_cut = isinstance(error, UpstreamUnavailable) and not isinstance(error, UpstreamRefused)
         if is_cut and failures < FAILURES:
             return self._settings.confirm_s
         return self._jittered(self._settings.every_s)
