@@ -86,7 +86,7 @@ for wrong, code, status in (
     ({"temperature": -1}, "invalid_value", 400),
     ({"messages": []}, "invalid_value", 400),
     ({"messages": [{"role": "user", "content": "word " * 5000}]}, "context_length_exceeded", 400),
-    ({"functions": [{"name": "f"}]}, "unsupported_parameter", 400),
+    ({"functions": [{"name": ""}]}, "invalid_value", 400),
     ({"tool_choice": "required"}, "invalid_value", 400),
     ({"logit_bias": {"9999999": 1}}, "invalid_value", 400),
 ):

@@ -53,6 +53,30 @@ async def test_a_killed_worker_ends_every_stream_with_an_error_frame_and_the_nex
     assert node.gauge("ganglion_worker_restarts_total") >= 1
 
 
+async def test_after_a_death_another_tenant_waits_for_the_load_and_for_no_suspect(tmp_path: Path) -> None:
+    with running_node(tmp_path, "--context", "2048") as node:
+        requests = [ask(f"Story {number}, please.", stream=True, max_tokens=1500) for number in range(16)]
+        answers = [Answer() for _ in requests]
+        streams = [
+            asyncio.create_task(each.receive(node.port, request))
+            for each, request in zip(answers, requests, strict=True)
+        ]
+        await asyncio.gather(*(each.started.wait() for each in answers))
+        node.worker().send_signal(signal.SIGKILL)
+        await asyncio.gather(*streams)
+        again = [asyncio.create_task(Answer().receive(node.port, request)) for request in requests]
+        await eventually(lambda: node.health()["queued"] == 15, 20.0)  # one of them runs apart
+        began_s = time.monotonic()
+        assert (await answer(node, "Another tenant.", stream=True, max_tokens=1)).is_whole
+        # The sixteen are a minute or more together.
+        assert time.monotonic() - began_s < 5.0
+        assert node.health()["queued"] == 15
+        for task in again:
+            task.cancel()
+        await asyncio.gather(*again, return_exceptions=True)
+        await eventually(lambda: node.health()["in_flight"] == node.health()["queued"] == 0)
+
+
 async def leave(port: int, chance: random.Random) -> None:
     """Connect, get somewhere, and leave without a word."""
     is_streamed = chance.random() < 0.6

@@ -115,6 +115,7 @@ def test_a_session_whose_kv_was_evicted_is_computed_again(tmp_path: Path) -> Non
         for number in range(6):
             with client.session(MODEL) as other:
                 other.append(f"Number {number}. " + TEXT * 5)
+                tail_of(other, 80)  # it is scored where the first one was
         done = session.generate(max_tokens=0).result().done
         assert done.cached_tokens < done.prompt_tokens // 2
         # What stands before is computed in other batches now; an order of magnitude less than a wrong token.

@@ -102,6 +102,46 @@ def test_a_format_holds_on_every_wire_that_has_one(node: Node, client: openai.Op
     assert chosen.choices[0].text in ("yes", "no")
 
 
+def test_a_share_of_zero_takes_the_likeliest_token_whatever_the_temperature(client: openai.OpenAI) -> None:
+    ask = {"model": MODEL, "prompt": "Once upon a time", "max_tokens": 12}
+    greedy = client.completions.create(**ask, temperature=0).choices[0].text
+    for seed in range(3):
+        assert client.completions.create(**ask, temperature=2, top_p=0, seed=seed).choices[0].text == greedy
+
+
+def test_a_length_of_zero_reads_the_prompt_and_says_nothing(node: Node, client: openai.OpenAI) -> None:
+    chat = client.chat.completions.create(model=MODEL, messages=ASKED, max_tokens=0)
+    assert (chat.choices[0].message.content or "", chat.choices[0].finish_reason) == ("", "length")
+    assert (chat.usage.completion_tokens, chat.usage.prompt_tokens > 0) == (0, True)
+    response = client.responses.create(model=MODEL, input=ASKED, max_output_tokens=0)
+    assert (response.status, response.output_text, response.usage.output_tokens) == ("incomplete", "", 0)
+    assert response.usage.input_tokens == chat.usage.prompt_tokens
+    with anthropic.Anthropic(base_url=node.url, api_key="none", max_retries=0, timeout=90) as anthropics:
+        message = anthropics.messages.create(model=MODEL, max_tokens=0, messages=ASKED)
+    assert (message.content, message.stop_reason, message.usage.output_tokens) == ([], "max_tokens", 0)
+    text = client.completions.create(model=MODEL, prompt="Once", max_tokens=0)
+    assert (text.choices[0].text, text.choices[0].finish_reason) == ("", "length")
+
+
+def test_a_response_tells_the_values_that_the_model_samples_by(client: openai.OpenAI) -> None:
+    (listed,) = (model for model in client.models.list() if model.id == MODEL)
+    assert listed.context_length > 0
+    response = client.responses.create(model=MODEL, input="Hi.", max_output_tokens=4)
+    assert (response.temperature, response.top_p) == (1.0, 0.95), "its file names no defaults of its own"
+
+
+def test_a_prompts_token_has_its_rank_also_where_it_is_not_among_the_likeliest(
+    client: openai.OpenAI,
+) -> None:
+    body = {"prompt_logprobs": 0}
+    answer = client.completions.create(
+        model=MODEL, prompt="Once upon a zebra, quietly", max_tokens=1, extra_body=body
+    )
+    told = [next(iter(each.values())) for each in answer.choices[0].prompt_logprobs if each]
+    assert all(each["rank"] >= 1 for each in told)
+    assert max(each["rank"] for each in told) > 20
+
+
 def test_a_conversation_goes_on_from_what_was_kept(client: openai.OpenAI) -> None:
     first = client.responses.create(model=MODEL, input="My name is Ada.", max_output_tokens=16, temperature=0)
     second = client.responses.create(

@@ -71,9 +71,11 @@ async def test_the_openai_sdk_raises_what_the_envelope_says(serving) -> None:
         with pytest.raises(openai.BadRequestError) as wrong:
             await client.chat.completions.create(model="echo", messages=hello, temperature=7)
         assert wrong.value.param == "temperature"
-        with pytest.raises(openai.BadRequestError) as tools:
-            await client.chat.completions.create(model="echo", messages=hello, functions=[{"name": "f"}])
-        assert (tools.value.code, tools.value.param) == ("unsupported_parameter", "functions")
+        with pytest.raises(openai.BadRequestError) as beams:
+            await client.chat.completions.create(
+                model="echo", messages=hello, extra_body={"use_beam_search": True}
+            )
+        assert (beams.value.code, beams.value.param) == ("unsupported_parameter", "use_beam_search")
 
 
 async def test_a_failure_after_the_first_byte_is_one_error_frame_and_the_end(serving) -> None:

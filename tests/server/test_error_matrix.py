@@ -11,6 +11,7 @@ from ganglion.core.errors import (
     DeadlineExceeded,
     EngineFailed,
     EngineUnavailable,
+    ExceedsLimit,
     GanglionError,
     InsufficientMemory,
     InvalidValue,
@@ -18,12 +19,14 @@ from ganglion.core.errors import (
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
+    ModelUnavailable,
     Overloaded,
     RateLimited,
     RequestQuarantined,
     ShuttingDown,
     StorageFull,
     VisionUnsupported,
+    WireUnsupported,
 )
 from ganglion.core.events import Delta, Event, Failed, Opened, Started
 from ganglion.core.request import Request
@@ -39,9 +42,12 @@ ERRORS: tuple[GanglionError, ...] = (
     ModelRecovering("Starting again."),
     InsufficientMemory("Too large.", free_mb=1, required_mb=2),
     EngineUnavailable("No such engine."),
+    WireUnsupported("No such route there."),
     ShuttingDown("Leaving."),
     DeadlineExceeded("queue", 1.0),
     RequestQuarantined("It crashed twice."),
+    ExceedsLimit("It can never be."),
+    ModelUnavailable("Nobody has it."),
     StorageFull("Full."),
     EngineFailed("It died."),
     LoadFailed("It cannot be loaded."),
@@ -125,8 +131,12 @@ async def test_a_failure_after_the_first_byte_is_the_wires_own_event_and_the_end
         answer = await server.http.post(path, json=WIRES[path] | {"stream": True})
     assert answer.status_code == 200
     assert "word" in answer.text
-    assert "[DONE]" not in answer.text
-    last = answer.text.strip().splitlines()
+    said = answer.text
+    if path == "/v1/responses":
+        assert said.endswith("\n\ndata: [DONE]\n\n"), "which ends every stream here, also one that failed"
+        said = said.removesuffix("data: [DONE]\n\n")
+    assert "[DONE]" not in said
+    last = said.strip().splitlines()
     data = json.loads(last[-1].removeprefix("data: "))
     match path:
         case "/v1/responses":

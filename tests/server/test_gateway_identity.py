@@ -305,7 +305,7 @@ async def test_where_only_a_gateway_gets_in_everything_is_believed() -> None:
     await engine.open()
     gate = Gate(4)
     routes = build_routes(ports_of(engine), ServerSettings(), gate, Metrics())
-    app = wrapped(routes, gate, identity=TrustedIdentity)
+    app = wrapped(routes, gate, identity=TrustedIdentity, max_body_bytes=2**20)
     said = {"x-ganglion-tenant": "acme", "x-ganglion-priority": "4", "x-ganglion-usage": "1"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://desk") as http:
         answer = await http.post(

@@ -7,9 +7,10 @@ from dataclasses import replace
 from ganglion.core.engine import LoadOptions
 from ganglion.core.errors import HubUnreachable, InsufficientMemory, LoadFailed, ModelNotFound
 from ganglion.engines.echo import EchoEngine, EchoSettings
+from ganglion.registry import failures, residency
 from ganglion.registry.candidate import Candidate, made_by
 from ganglion.registry.download import Report
-from ganglion.registry.residency import Residency
+from ganglion.registry.residency import Residency, ResidencySettings
 
 
 def echo(name: str, *aliases: str, delay_s: float = 0.0, **known: object) -> Candidate:
@@ -91,6 +92,25 @@ async def test_bad_bodies_name_the_parameter(serving) -> None:
         assert unknown.status_code == 404
 
 
+async def test_an_engine_that_does_not_run_a_model_is_refused_by_name_loaded_or_not(serving) -> None:
+    async with serving(holding(echo("a"))) as served:
+
+        async def refused(**fields: object) -> tuple[int, str, str]:
+            answer = await served.http.post("/models/load", json={"model_id": "a", **fields})
+            error = answer.json()["error"]
+            assert "retry-after" not in answer.headers, "it would never help"
+            return answer.status_code, error["code"], error["param"]
+
+        for _ in ("unloaded", "loaded"):
+            for engine in ("candle", "mistralrs", "echo2", ""):
+                assert await refused(engine=engine) == (400, "invalid_value", "engine"), engine
+            assert await refused(harness="mistralrs") == (400, "unsupported_parameter", "harness")
+            assert (await served.http.post("/models/load", json={"model_id": "a"})).status_code == 200
+        own = served.engine.models()[0].engine
+        again = await served.http.post("/models/load", json={"model_id": "a", "engine": own})
+        assert again.status_code == 200
+
+
 async def test_without_waiting_the_answer_comes_at_once_and_the_list_shows_the_rest(serving) -> None:
     async with serving(holding(echo("slow", delay_s=0.2))) as served:
         answer = await served.http.post("/models/load?wait=false", json={"model_id": "slow"})
@@ -158,3 +178,47 @@ async def test_an_engine_whose_models_are_fixed_says_so(serving) -> None:
     async with serving() as served:
         answer = await served.http.post("/models/load", json={"model_id": "echo"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "engine_unavailable")
+
+
+async def readiness(served) -> tuple[int, str]:
+    answer = await served.http.get("/health/ready")
+    assert (await served.http.get("/health")).json()["status"] == answer.json()["status"]
+    return answer.status_code, answer.json()["status"]
+
+
+async def test_a_node_is_ready_while_its_only_model_sleeps_and_not_while_it_first_wakes(
+    serving, monkeypatch
+) -> None:
+    monkeypatch.setattr(residency, "WATCH_S", 0.01)
+    asleep = echo("brief", delay_s=0.3, keep_alive_s=0.05)
+    async with serving(Residency([asleep], [echo("other")], free_bytes=lambda: 0)) as served:
+        assert await readiness(served) == (503, "loading"), "what is to be warm is waited for"
+        await served.eventually(lambda: served.engine.activation().is_over)
+        assert await readiness(served) == (200, "ok")
+        await served.eventually(lambda: served.engine.models()[0].status == "unloaded")
+        assert await readiness(served) == (200, "ok")
+        answer = asyncio.create_task(served.post(model="brief"))
+        await served.eventually(lambda: served.engine.models()[0].status == "loading")
+        assert await readiness(served) == (200, "ok"), "it will answer"
+        assert (await answer).status_code == 200
+
+
+async def test_a_node_that_loads_nothing_by_itself_is_ready_once_something_is_loaded(serving) -> None:
+    settings = ResidencySettings(auto_load=False)
+    async with serving(Residency((), [echo("one")], free_bytes=lambda: 0, settings=settings)) as served:
+        assert (await readiness(served))[0] == 503
+        await served.http.post("/models/load", json={"model_id": "one"})
+        assert await readiness(served) == (200, "ok")
+        await served.http.post("/models/unload", json={"model_id": "one"})
+        assert (await readiness(served))[0] == 503
+
+
+async def test_a_node_whose_model_failed_is_ready_again_when_it_would_be_tried(serving, monkeypatch) -> None:
+    monkeypatch.setattr(failures, "PAUSES_S", (0.3,))
+    broken = failing("broken", LoadFailed("not a model"))
+    async with serving(Residency((), [broken], free_bytes=lambda: 0)) as served:
+        assert await readiness(served) == (200, "ok"), "nobody has tried yet"
+        assert (await served.post(model="broken")).status_code == LoadFailed.status
+        assert await readiness(served) == (503, "failed")
+        await asyncio.sleep(0.35)
+        assert await readiness(served) == (200, "degraded")

@@ -16,6 +16,7 @@ from ganglion.engines.echo_script import Call, Script
 from played_engine import PlayedEngine
 
 SCRIPT = Path(__file__).with_name("anthropic_script.py")
+RUNNER = Path(__file__).with_name("tool_runner_script.py")
 OLDER = Path(sys.prefix) / "anthropic-1"
 """Where `make setup` puts the SDK's previous major."""
 CLAUDE_CODE = Path(__file__).parent.parent / "golden" / "messages" / "claude_code.json"
@@ -44,12 +45,15 @@ def events(text: str) -> list[tuple[str, dict[str, object]]]:
     return found
 
 
+@pytest.mark.parametrize("script", [SCRIPT, RUNNER], ids=["answers", "tool runner"])
 @pytest.mark.parametrize("major", ["2", "1"])
-async def test_both_majors_of_the_sdk_accept_every_answer_with_strict_validation(serving, major) -> None:
+async def test_both_majors_of_the_sdk_accept_every_answer_with_strict_validation(
+    serving, major: str, script: Path
+) -> None:
     older = [str(OLDER)] if major == "1" else []
     async with serving(PlayedEngine(WEATHER, EchoSettings(context=1000))) as served:
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, str(SCRIPT), served.url),
+            *(sys.executable, str(script), served.url),
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={"PYTHONPATH": ":".join(older), "PATH": ""},

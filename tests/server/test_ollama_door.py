@@ -349,7 +349,7 @@ async def test_errors_are_statuses_with_one_string(talking) -> None:
             (client.chat("nobody", HI), 404, "model 'nobody' not found"),
             (client.chat("nobody", HI, stream=True), 404, "model 'nobody' not found"),
             (client.show("nobody"), 404, "model 'nobody' not found"),
-            (client.chat("echo", HI, options={"mirostat": 1}), 400, "options.mirostat"),
+            (client.chat("echo", HI, options={"mirostat": 3}), 400, "options.mirostat"),
             (client.chat("echo", [{"role": "user", "content": "x " * 9000}]), 400, "too long"),
             (client.generate("echo", "x", images=[b"png"]), 400, "image"),
             (client.embed("nobody", "x"), 404, "model 'nobody' not found"),
@@ -364,7 +364,6 @@ async def test_errors_are_statuses_with_one_string(talking) -> None:
             refused = await served.http.post(path, content=body, headers={"content-type": "application/json"})
             assert isinstance(refused.json()["error"], str)
         assert (await served.http.get("/api/chat")).json().keys() == {"error"}
-        assert (await served.http.post("/api/chat", content=b"{}")).status_code == 415
 
 
 async def test_a_break_in_the_stream_is_its_last_line(talking) -> None:
@@ -394,6 +393,38 @@ async def test_strangers_need_a_key_and_are_told_in_the_wires_words(serving) -> 
         client = ollama.AsyncClient(served.url, headers={"authorization": "Bearer secret"})
         async with client:
             assert (await client.list()).models[0].model == "echo"
+
+
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/api/embed", "/api/show"])
+async def test_a_body_need_not_say_that_it_is_json_unless_a_foreign_page_sends_it(
+    serving, kind: str | None, path: str
+) -> None:
+    """Ollama's own documentation sends what curl sends, a form by its type."""
+    body = {"model": "echo", "messages": [{"role": "user", "content": "hi"}], "prompt": "hi", "input": "hi"}
+    headers = {} if kind is None else {"content-type": kind}
+    async with serving() as served:
+        sent = {"content": json.dumps(body), "headers": headers}
+        assert (await served.http.post(path, **sent)).status_code == 200
+        for origin in ("https://evil.example", "null"):
+            sent["headers"] = headers | {"origin": origin}
+            assert (await served.http.post(path, **sent)).status_code == 403
+        packed = {"content": b"x", "headers": headers | {"content-encoding": "gzip"}}
+        assert (await served.http.post(path, **packed)).status_code == 415
+        assert (await served.http.post("/v1/chat/completions", content=b"{}")).status_code == 415
+
+
+async def test_what_does_not_fit_is_cut_where_that_is_asked_for(talking) -> None:
+    turns = [{"role": "user", "content": "one two three"}] * 40
+    async with talking(EchoEngine(EchoSettings(context=60))) as (_, served):
+        refused = await served.http.post("/api/chat", json={"model": "echo", "messages": turns})
+        assert refused.status_code == 400
+        body = {"model": "echo", "messages": turns, "truncate": True, "stream": False}
+        cut = (await served.http.post("/api/chat", json=body)).json()
+        assert cut["message"]["content"] == "one two three"
+        assert cut["prompt_eval_count"] < 60
+        raw = {"model": "echo", "prompt": "word " * 200, "raw": True, "truncate": True, "stream": False}
+        assert (await served.http.post("/api/generate", json=raw)).json()["prompt_eval_count"] == 30
 
 
 def request_bytes(body: dict[str, object]) -> bytes:

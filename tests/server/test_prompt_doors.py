@@ -56,7 +56,7 @@ async def test_fewer_dimensions_are_a_shorter_unit_vector_and_more_are_refused(s
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
-        ("/v1/embeddings", {"input": "x"}, "model"),
+        ("/v1/embeddings", {"input": "x", "model": " "}, "model"),
         ("/v1/embeddings", {"model": "echo", "input": []}, "input"),
         ("/v1/embeddings", {"model": "echo", "input": ["a", 1]}, "input"),
         ("/v1/embeddings", {"model": "echo", "input": "x", "encoding_format": "hex"}, "encoding_format"),

@@ -8,6 +8,7 @@ from calling_rpc import SALIENCE, caller_of, connected, trailers
 from grpc_health.v1 import health_pb2
 from relaying import Keys, relaying, view_of
 from test_rpc_access import methods, status_of
+from tests.rights_table import rows
 
 from ganglion.core.errors import SessionNotFound
 from ganglion.gateway.admission import Identity
@@ -47,6 +48,20 @@ async def test_everything_but_the_public_list_needs_a_key_also_at_the_gateway(se
             assert refused.value.code() is Code.UNAUTHENTICATED, path
             assert trailers(refused.value)["ganglion-code"] == "invalid_api_key"
     assert denied == len(SALIENCE.methods) + 1
+
+
+async def test_every_call_takes_the_right_that_the_table_says_also_at_the_gateway(serving, tmp_path) -> None:
+    keys = Keys({role: Identity(role, role, role) for role in ("user", "node", "admin")})
+    async with (
+        serving(sessions=SessionSettings(folder=tmp_path)) as served,
+        relaying([view_of("a", served.rpc, "echo")], keys) as relayed,
+        connected(relayed.address) as rpc,
+    ):
+        for row in rows("gateway"):
+            for role in ("user", "node", "admin") if row.method == "GRPC" else ():
+                code = await status_of(rpc.channel, SALIENCE.methods_by_name[row.path], role)
+                is_refused = code in (Code.UNAUTHENTICATED, Code.PERMISSION_DENIED)
+                assert is_refused == (role not in ("admin", row.right)), (row, role, code)
 
 
 async def test_a_call_keeps_the_name_that_it_brings(serving) -> None:

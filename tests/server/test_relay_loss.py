@@ -69,7 +69,7 @@ def node_of(session: object, nodes: dict[str, Node]) -> Node:
     return nodes[session.id.split("~")[0]]
 
 
-async def test_a_node_killed_mid_stream_and_one_between_calls_cost_one_typed_error_each() -> None:
+async def test_a_node_killed_mid_stream_costs_one_typed_error_and_one_between_calls_none() -> None:
     with three_nodes() as nodes:
         await taught(nodes)
         views = [view_of(node.name, node.rpc, "echo") for node in nodes.values()]
@@ -95,12 +95,14 @@ async def test_a_node_killed_mid_stream_and_one_between_calls_cost_one_typed_err
             assert second is not first
 
             second.kill()
-            handle = session.id
-            with pytest.raises((SessionNotFound, UpstreamUnavailable)):
-                await session.run([TEXT, answer.tokens, TEXT], max_tokens=8).result()
-            again = await session.run([TEXT], max_tokens=8).result()
-            assert again.text == TEXT
+            relayed.fleet.put(replace(relayed.fleet.nodes[second.name], is_healthy=False))
+            handle, before = session.id, session.tokens
+            # A session that went with its node is told again to another one, by whatever call comes first.
+            assert await session.append(TEXT) > len(before)
+            assert session.tokens[: len(before)] == before
             assert node_of(session, nodes) not in (first, second)
+            again = await session.generate(max_tokens=1).result()
+            assert again.done.prompt_tokens == session.length - 1
 
             async with connected(relayed.address) as rpc:
                 for request in (
@@ -159,6 +161,31 @@ async def test_a_node_that_leaves_the_fleet_finishes_what_runs_on_it(serving) ->
             while (event := await call.read()).WhichOneof("event") != "done":
                 told += 1
         assert (told, event.done.completion_tokens) == (500, 500)
+
+
+@pytest.mark.parametrize("end", ["lapsed", "silent"])
+async def test_a_node_that_is_given_up_ends_what_runs_on_it(serving, end: str) -> None:
+    async with (
+        serving() as served,
+        relaying([view_of("a", served.rpc, "echo")]) as relayed,
+        connected(relayed.address) as rpc,
+    ):
+        session_id = await rpc.opened()
+        call = rpc.begin(
+            "Generate",
+            pb.GenerateRequest(session_id=session_id, append_tokens=range(500), max_tokens=100_000),
+        )
+        await call.read()
+        if end == "lapsed":
+            relayed.fleet.lapse("a")
+        else:
+            relayed.fleet.put(replace(relayed.fleet.nodes["a"], is_healthy=False, is_silent=True))
+        async with asyncio.timeout(5):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                while True:
+                    await call.read()
+        assert caught.value.code() is grpc.StatusCode.UNAVAILABLE
+        assert not any(relayed.fleet.in_flight.values())
 
 
 async def test_a_node_that_starts_again_where_it_was_is_found_again(serving) -> None:

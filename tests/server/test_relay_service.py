@@ -24,6 +24,9 @@ Code = grpc.StatusCode
 OPEN_END = 2**32 - 1
 
 
+TURN = '{"messages": [{"role": "user", "content": "grün is"}]}'
+
+
 def echo(model: str = "echo", **script: object) -> EchoEngine:
     return EchoEngine(
         EchoSettings(model, concepts=("calm", "joy"), readout_layers=(1, 2)),
@@ -42,6 +45,7 @@ async def played(rpc: Rpc) -> AsyncIterator[bytes]:
         (0, {"append_tokens": tokens, "max_tokens": 3}),
         (9, {"max_tokens": 2, "logprobs_ranges": [pb.Range(start=2, end=OPEN_END)], "logprob_top_k": 2}),
         (11, {"append_tokens": tokens[:2], "logprobs_ranges": [pb.Range(start=11, end=13)]}),
+        (13, {"max_tokens": 4, "stop": ["the"], "presence_penalty": 0.5}),
         (5, {"truncating": True, "max_tokens": 4, "readout_ranges": [pb.Range(start=3, end=OPEN_END)]}),
     ):
         for event in await rpc.generate(session_id, offset=offset, **fields):
@@ -54,6 +58,8 @@ async def played(rpc: Rpc) -> AsyncIterator[bytes]:
     image = pb.AppendImageRequest(session_id=fork, data=b"x" * 500, mime="image/png", offset=17)
     for method, request in (
         ("AppendImage", image),
+        ("GetTokens", pb.GetTokensRequest(session_id=fork, offset=3, limit=9)),
+        ("RenderMessages", pb.RenderMessagesRequest(model="echo", chat=TURN, preceding_tokens=tokens)),
         ("TruncateSession", pb.TruncateSessionRequest(session_id=session_id, length=2)),
         ("Detokenize", pb.DetokenizeRequest(model="echo", tokens=tokens)),
         ("GetReadoutManifest", pb.GetReadoutManifestRequest()),

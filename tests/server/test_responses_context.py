@@ -56,6 +56,18 @@ async def test_truncation_drops_the_oldest_turns_and_keeps_what_systems_said(
         assert len(kept["data"]) == 9, "what was sent is kept whole"
 
 
+async def test_input_tokens_are_counted_of_what_truncation_leaves(serving) -> None:
+    async with serving(played(Script(reply="fine"), context=60), storage=MEMORY) as served:
+        asking = Asking(served.http)
+        for fields in ({"truncation": "auto"}, {"truncation": "auto", "max_output_tokens": 0}):
+            response = await asking.create(TURNS, **fields)
+            counted = await asking.ok("POST", "/v1/responses/input_tokens", ask(TURNS, **fields))
+            assert 0 < counted["input_tokens"] == response["usage"]["input_tokens"] <= 60
+        for told in (ask(TURNS), ask(LONG, truncation="auto")):
+            counted = await asking.ok("POST", "/v1/responses/input_tokens", told)
+            assert counted["input_tokens"] > 60, "what cannot be shortened is told as it is"
+
+
 async def test_truncation_of_one_long_turn_is_still_refused(serving) -> None:
     async with serving(small(100), storage=MEMORY) as served:
         refused = await Asking(served.http).error("POST", "/v1/responses", ask(LONG, truncation="auto"))

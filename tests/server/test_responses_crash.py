@@ -94,7 +94,7 @@ class Load:
     async def _stream(self, body: dict[str, object]) -> None:
         async with self._http.stream("POST", "/v1/responses", json=body) as answer:
             async for line in answer.aiter_lines():
-                if not line.startswith("data: "):
+                if not line.startswith("data: {"):
                     continue
                 event = json.loads(line.removeprefix("data: "))
                 if event["type"] == "response.created":

@@ -100,7 +100,7 @@ async def test_what_is_wrong_with_a_message_is_told_and_the_connection_stays(ser
             (b"\xff\xfe", 400, "invalid_json", None),
             ("{}", 400, "invalid_value", "type"),
             ('{"type": "response.steer"}', 400, "invalid_value", "type"),
-            ('{"type": "response.create"}', 400, "missing_required_parameter", "model"),
+            ('{"type": "response.create"}', 400, "missing_required_parameter", "input"),
         ]
         for message, status, code, param in wrong:
             await talk.socket.send(message)

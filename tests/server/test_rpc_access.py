@@ -139,6 +139,8 @@ async def test_another_tenants_session_is_one_that_does_not_exist(serving) -> No
         session_id = await one.opened()
         assert len((await one.call("ListSessions", pb.ListSessionsRequest())).sessions) == 1
         assert len((await two.call("ListSessions", pb.ListSessionsRequest())).sessions) == 0
+        foreign = await two.refusal("GetTokens", pb.GetTokensRequest(session_id=session_id))
+        assert foreign.code() is grpc.StatusCode.NOT_FOUND
         foreign = await two.refusal("CloseSession", pb.CloseSessionRequest(session_id=session_id))
         unknown = await two.refusal("CloseSession", pb.CloseSessionRequest(session_id="s" * len(session_id)))
         assert foreign.code() is unknown.code() is grpc.StatusCode.NOT_FOUND

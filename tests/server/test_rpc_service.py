@@ -88,6 +88,49 @@ async def test_an_image_is_placed_saved_restored_and_never_cut(serving, tmp_path
         assert suspended.size_bytes > 0
 
 
+async def test_a_stop_text_ends_an_answer_and_every_committed_token_was_told(serving) -> None:
+    async with serving() as served, connected(served.rpc) as rpc:
+        tokens = await tokens_of(rpc, "one two three four")
+        session_id = await rpc.opened()
+        stop = ["wo th", "four", "\n"]
+        events = await rpc.generate(session_id, append_tokens=tokens, max_tokens=9, stop=stop)
+        told = [event.token.id for event in events if event.HasField("token")]
+        ended = events[-1].done
+        assert told == tokens[:3] and (ended.completion_tokens, ended.total_tokens) == (3, 7)
+        assert (ended.finish_reason, ended.stop_text, ended.stop_start) == ("stop", "wo th", 5)
+        assert not ended.HasField("stop_token")
+        held = await rpc.call("GetTokens", pb.GetTokensRequest(session_id=session_id))
+        assert (list(held.tokens), held.total_tokens) == ([*tokens, *told], 7)
+        part = await rpc.call("GetTokens", pb.GetTokensRequest(session_id=session_id, offset=5, limit=1))
+        assert (list(part.tokens), part.total_tokens) == (told[1:2], 7)
+        image = pb.AppendImageRequest(session_id=session_id, data=b"x" * 200, mime="image/png", offset=7)
+        await rpc.call("AppendImage", image)
+        part = await rpc.call("GetTokens", pb.GetTokensRequest(session_id=session_id, offset=6))
+        assert list(part.tokens) == [told[2], -1, -1]
+        error = await rpc.refusal("GetTokens", pb.GetTokensRequest(session_id=session_id, offset=10))
+        assert (trailers(error)["ganglion-code"], trailers(error)["ganglion-param"]) == (
+            "session_drift",
+            "offset",
+        )
+
+
+async def test_messages_are_rendered_as_what_follows_the_turns_before(serving) -> None:
+    async with serving() as served, connected(served.rpc) as rpc:
+        chat = '{"messages": [{"role": "user", "content": "one two"}, {"role": "user", "content": "three"}]}'
+        tokens = await tokens_of(rpc, "zero")
+
+        async def rendered(**fields: object) -> str:
+            request = pb.RenderMessagesRequest(model="echo", chat=chat, **fields)
+            reply = await rpc.call("RenderMessages", request)
+            assert reply.tokens
+            return reply.text
+
+        # An echo's template puts a line break between messages.
+        assert await rendered() == "one two\nthree"
+        assert await rendered(is_continued=True) == "\none two\nthree"
+        assert await rendered(preceding_tokens=tokens) == "\none two\nthree"
+
+
 async def test_text_goes_to_tokens_and_back(serving) -> None:
     async with serving() as served, connected(served.rpc) as rpc:
         tokens = await tokens_of(rpc, "grün is green")
@@ -164,12 +207,25 @@ GENERATE_REFUSED = {
     "logprobs_ranges[1]": {"logprobs_ranges": [pb.Range(end=1), pb.Range(start=2, end=1)]},
     "readout_ranges[0]": {"readout_ranges": [pb.Range(start=2, end=1)]},
     "temperature": {"temperature": float("nan")},
-    "top_p": {"top_p": 0.0},
+    "top_p": {"top_p": -0.1},
     "top_k": {"top_k": 2**31},
     "min_p": {"min_p": 1.5},
     "priority": {"priority": 2000},
     "max_tokens": {"max_tokens": 2**31 + 1},
     "stop_token_ids": {"stop_token_ids": [1] * 1025},
+    "stop": {"stop": ["x"] * 17},
+    "stop[1]": {"stop": ["x", "y" * 513]},
+    "stop[0]": {"stop": [""]},
+    "presence_penalty": {"presence_penalty": 2.5},
+    "frequency_penalty": {"frequency_penalty": float("nan")},
+    "repetition_penalty": {"repetition_penalty": 0.0},
+    "prefix": {"prefix": "x" * 1025},
+    "json_schema": {"json_schema": "[1]"},
+    "pattern": {"pattern": "x" * (2**16 + 1)},
+    "choice.options": {"choice": pb.Choice()},
+    "choice.options[1]": {"choice": pb.Choice(options=["x", ""])},
+    "lark": {"lark": "x" * (2**18 + 1)},
+    "gbnf": {"gbnf": ""},
 }
 
 
@@ -182,7 +238,7 @@ async def test_a_field_out_of_bounds_is_refused_by_name(serving) -> None:
             assert found == (Code.INVALID_ARGUMENT, param)
         steer = pb.Steer(concept="c", strength=float("inf"))
         for param, fields in {
-            "model": {},
+            "model": {"model": "  "},
             "ttl_s": {"model": "echo", "ttl_s": float("inf")},
             "steering": {"model": "echo", "steering": [pb.Steer(concept="c")] * 17},
             "steering[0].strength": {"model": "echo", "steering": [steer]},
@@ -190,6 +246,21 @@ async def test_a_field_out_of_bounds_is_refused_by_name(serving) -> None:
             "steering[0].concept": {"model": "echo", "steering": [pb.Steer()]},
         }.items():
             error = await rpc.refusal("OpenSession", pb.OpenSessionRequest(**fields))
+            assert (error.code(), trailers(error)["ganglion-param"]) == (Code.INVALID_ARGUMENT, param)
+        for param, method, request in (
+            ("limit", "GetTokens", pb.GetTokensRequest(session_id="s", limit=2**16 + 1)),
+            ("session_id", "GetTokens", pb.GetTokensRequest()),
+            ("model", "RenderMessages", pb.RenderMessagesRequest(chat="{}")),
+            ("chat", "RenderMessages", pb.RenderMessagesRequest(model="echo")),
+            ("messages", "RenderMessages", pb.RenderMessagesRequest(model="echo", chat="{}")),
+            (
+                "messages",
+                "RenderMessages",
+                pb.RenderMessagesRequest(model="echo", chat='{"messages": []}', is_continued=True),
+            ),
+            ("preceding_tokens", "RenderMessages", pb.RenderMessagesRequest(preceding_tokens=[1] * 257)),
+        ):
+            error = await rpc.refusal(method, request)
             assert (error.code(), trailers(error)["ganglion-param"]) == (Code.INVALID_ARGUMENT, param)
         for fields in ({"ttl_s": -1}, {"ttl_s": 0}):
             error = await rpc.refusal("ForkSession", pb.ForkSessionRequest(session_id="s", **fields))

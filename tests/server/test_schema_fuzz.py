@@ -27,6 +27,7 @@ from ganglion.registry.residency import Residency
 from ganglion.server.run import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 from ganglion.server.storage import Storage
+from ganglion.wire.aliases import canonical
 
 CHECKS = (
     not_a_server_error,
@@ -153,6 +154,8 @@ def test_no_case_of_the_document_breaks_the_server(url: str) -> None:
     seen: Counter[int] = Counter()
     for result in schema.get_all_operations():
         operation = result.ok()
+        if canonical(operation.path) != operation.path:
+            continue  # another name of a route that is tried already
         fuzz(operation, GenerationMode.POSITIVE, seen)
         if operation.body:
             fuzz(operation, GenerationMode.NEGATIVE, seen)

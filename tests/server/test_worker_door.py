@@ -15,7 +15,7 @@ from ganglion.gateway.following import Follower
 from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.pool import Pools
-from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.quarantine import Loss, Quarantine
 from ganglion.server.drain import Gate
 from ganglion.server.gateway.unix_socket import served
 from ganglion.server.gateway.worker_door import WorkerDoor
@@ -106,6 +106,30 @@ async def test_a_follower_has_what_the_leader_has_and_keeps_what_did_not_change(
         assert fleet.learned == {}
 
 
+async def test_what_runs_on_a_node_is_given_up_by_followers_with_its_lease_and_not_when_it_leaves(
+    tmp_path: Path,
+) -> None:
+    class Work:
+        is_withdrawn = False
+        last_heard_s = 0.0
+
+        def withdraw(self) -> None:
+            self.is_withdrawn = True
+
+    leading = Leading(tmp_path / "worker-0")
+    async with leading.serving(), following(leading.path) as (fleet, _):
+        for end, is_withdrawn in ((leading.fleet.remove, False), (leading.fleet.lapse, True)):
+            leading.fleet.put(A)
+            await until(lambda: "a" in fleet.nodes)
+            work = Work()
+            fleet.begin("a", work)
+            end("a")
+            await until(lambda: "a" not in fleet.nodes)
+            assert work.is_withdrawn is is_withdrawn
+            fleet.end("a", work)
+        assert not fleet.in_flight
+
+
 async def test_the_last_word_of_a_leader_holds_until_another_speaks(tmp_path: Path) -> None:
     first, second = Leading(tmp_path / "worker-0"), Leading(tmp_path / "worker-0")
     first.fleet.put(A)
@@ -163,12 +187,13 @@ async def test_a_request_that_one_worker_found_to_be_poison_is_refused_by_all(tm
     leading = Leading(tmp_path / "worker-0")
     one, other = Quarantine(), Quarantine()
     async with leading.serving(), following(leading.path, one), following(leading.path, other):
-        for node in ("a", "b"):
-            one.blame(node, "t", b"/p", b"first")
+        losses = [Loss(node, number + 1, number, is_alone=True) for number, node in enumerate("ab")]
+        for loss in losses:
+            one.blame(loss, "t", b"/p", b"first")
         await until(lambda: other.holds("t", b"/p", b"first"))
         assert leading.quarantine.holds("t", b"/p", b"first")
-        for node in ("a", "b"):
-            leading.quarantine.blame(node, "t", b"/p", b"second")
+        for loss in losses:
+            leading.quarantine.blame(loss, "t", b"/p", b"second")
         await until(lambda: one.holds("t", b"/p", b"second") and other.holds("t", b"/p", b"second"))
         assert not one.holds("t", b"/p", b"third")
 

@@ -54,12 +54,14 @@ class Alarm:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # A task that is cancelled here holds its frames, and one of them this: a circle nobody needs.
+        task, self._task = self._task, None
         self._is_set = False
         if not self._has_rung:
             return
         self._has_rung = False
-        assert self._task is not None
-        is_ours = self._task.uncancel() <= self._cancelling
+        assert task is not None
+        is_ours = task.uncancel() <= self._cancelling
         if is_ours and kind in (None, asyncio.CancelledError):
             raise TimeoutError from error
 

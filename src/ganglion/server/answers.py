@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +35,7 @@ class Answers:
     """Runs the requests of one call at the same time and hands out what comes, by choice.
 
     `visit` says for whom they run; `at_once` bounds how many of them run, the others wait their turn.
+    `is_folded` promises the engine that nothing is given out before it is whole.
     """
 
     def __init__(
@@ -43,9 +45,12 @@ class Answers:
         *,
         visit: Visit = NOBODY,
         at_once: int | None = None,
+        is_folded: bool = False,
     ) -> None:
         self._engine = engine
         self._requests = [visit.bounded(request) for request in requests]
+        if is_folded:
+            self._requests = [replace(request, is_folded=True) for request in self._requests]
         self._spent = Spent(self._requests) if visit.wants_usage else None
         self._queue: asyncio.Queue[Answered] = asyncio.Queue(_QUEUED_EVENTS)
         self._pumps: list[asyncio.Task[None]] = []
@@ -60,9 +65,11 @@ class Answers:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for pump in self._pumps:
+        # A pump that is cancelled holds its frames, and they this: nothing here is to hold the pump.
+        pumps, self._pumps = self._pumps, []
+        for pump in pumps:
             pump.cancel()
-        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await asyncio.gather(*pumps, return_exceptions=True)
 
     async def take(self) -> list[Answered]:
         """Wait for the next event, and take every other that is already there."""

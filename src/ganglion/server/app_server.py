@@ -8,8 +8,10 @@ from collections.abc import Generator
 import uvicorn
 from starlette.types import ASGIApp
 
+from ganglion.gateway.descriptors import DescriptorWatch
 from ganglion.server.bind import StartRefused
-from ganglion.server.connection import BoundedProtocol, CuttableSocket
+from ganglion.server.bounded_socket import socket_class
+from ganglion.server.connection import bounded_by
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import first_of
 
@@ -26,8 +28,8 @@ def app_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     """How it is served; raises StartRefused where the certificate cannot be used."""
     config = uvicorn.Config(
         app,
-        http=BoundedProtocol,
-        ws=CuttableSocket,
+        http=bounded_by(settings.max_connections),
+        ws=socket_class(settings.max_body_bytes),
         ws_max_size=settings.max_body_bytes,
         ws_ping_interval=SOCKET_PING_S,
         ws_ping_timeout=SOCKET_PING_S,
@@ -58,8 +60,10 @@ class AppServer(uvicorn.Server):
     Its own looks ten times a second whether it is to leave, and takes two tenths more to do it.
     """
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, descriptors: DescriptorWatch | None = None) -> None:
+        """`descriptors` is for a server that strangers connect to."""
         super().__init__(config)
+        self._descriptors = descriptors
         self.listening = asyncio.Event()
         self._leaving = asyncio.Event()
 
@@ -78,6 +82,8 @@ class AppServer(uvicorn.Server):
 
     async def main_loop(self) -> None:
         while not await self.on_tick(0):  # where the date in its answers comes from
+            if self._descriptors is not None:
+                self._descriptors.look()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_TICK_S):
                     await self._leaving.wait()

@@ -16,7 +16,10 @@ from ganglion.server.keys import KeyRing, bearer_key, key_refusal
 from ganglion.server.leases import Leases
 from ganglion.server.refusals import error_response
 from ganglion.server.scope import header, route_path, visited
-from ganglion.server.visit import NOBODY, Visit, harmless, vouched
+from ganglion.server.visit import NOBODY, Visit, visit_of, vouched
+
+Judge = Callable[[Scope], Visit]
+"""Says whose a request is; raises why it may not come in."""
 
 PUBLIC = frozenset(
     {
@@ -41,7 +44,7 @@ class Auth:
         self._leases = leases or Leases()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _enter(self._app, self._judged, scope, receive, send)
+        await _enter(self._app, (self._judged, self._judged), scope, receive, send)
 
     def _judged(self, scope: Scope) -> Visit:
         key = presented_key(scope)
@@ -53,28 +56,36 @@ class Auth:
         if scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD"):
             # Believed of anybody: all that it can do is to have its own request refused.
             self._leases.check(header(scope, trusted.EPOCH))
-        if holder.is_gateway:
-            return _vouched(scope, holder.tenant)
-        if self._keys.is_empty:
-            return harmless(lambda name: header(scope, name), holder.tenant)
-        return Visit(holder.tenant)
+        return visit_of(holder, lambda name: header(scope, name))
 
 
 class TrustedIdentity:
     """Stands where only a gateway gets in, as behind its own socket: there is no key, and all is believed.
 
-    `models_of` says which names a key may ask for, by its id; None for all.
+    `models_of` says which names a key may ask for, by its id; None for all. `check` raises InvalidApiKey for
+    the id of a key that was revoked after it let a connection in.
     """
 
-    def __init__(self, app: ASGIApp, models_of: Callable[[str], frozenset[str] | None] | None = None) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        models_of: Callable[[str], frozenset[str] | None] | None = None,
+        check: Callable[[str], object] = lambda key_id: None,
+    ) -> None:
         self._app = app
         self._models_of = models_of
+        self._check = check
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await _enter(self._app, self._judged, scope, receive, send)
+        await _enter(self._app, (self._judged, self._judged_again), scope, receive, send)
+
+    def _judged_again(self, scope: Scope) -> Visit:
+        visit = self._judged(scope)
+        self._check(visit.key_id)
+        return visit
 
     def _judged(self, scope: Scope) -> Visit:
-        visit = _vouched(scope)
+        visit = vouched(lambda name: header(scope, name), "")
         models = None if self._models_of is None else self._models_of(visit.key_id)
         return visit if models is None else replace(visit, models=models)
 
@@ -86,9 +97,13 @@ def presented_key(scope: Scope) -> bytes | None:
 
 
 async def _enter(
-    app: ASGIApp, judged: Callable[[Scope], Visit], scope: Scope, receive: Receive, send: Send
+    app: ASGIApp, judges: tuple[Judge, Judge], scope: Scope, receive: Receive, send: Send
 ) -> None:
-    """Hand a request on as it was judged, or tell why it may not come in."""
+    """Hand a request on as the first judges it, or tell why it may not come in.
+
+    The second judges it again, as often as somebody asks who is still connected.
+    """
+    judged, judged_again = judges
     if scope["type"] == "lifespan":
         await app(scope, receive, send)
         return
@@ -98,8 +113,4 @@ async def _enter(
         more = {"www-authenticate": "Bearer"} if isinstance(error, InvalidApiKey) else None
         await error_response(error, scope, more)(scope, receive, send)
         return
-    await app(visited(scope, visit), receive, send)
-
-
-def _vouched(scope: Scope, tenant: str = "") -> Visit:
-    return vouched(lambda name: header(scope, name), tenant)
+    await app(visited(scope, visit, lambda: judged_again(scope)), receive, send)

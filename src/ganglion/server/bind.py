@@ -1,11 +1,14 @@
 """The listening socket, taken before anything is loaded, and the binds that are refused."""
 
+import errno
 import ipaddress
 import socket
 
 from ganglion.server.settings import ServerSettings
 
 _LAST_PORT = 65535
+_OTHER_PORT = "Choose another port with --port, or stop what listens there."
+_OTHER_HOST = "--host takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them."
 
 
 class StartRefused(Exception):
@@ -49,20 +52,21 @@ def check_bind(settings: ServerSettings) -> None:
 def bind(settings: ServerSettings) -> socket.socket:
     """A bound socket, not listening yet; raises BindFailed."""
     if not 0 <= settings.port <= _LAST_PORT:  # the resolver would wrap it around and say nothing
-        raise _failure(settings, ValueError(f"a port is a number up to {_LAST_PORT}"))
+        raise _failure(settings, ValueError(f"a port is a number up to {_LAST_PORT}"), _OTHER_PORT)
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise _failure(settings, error) from None
+        raise _failure(settings, error, _OTHER_HOST) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
     except OSError as error:
         listener.close()
-        raise _failure(settings, error) from None
+        is_elsewhere = error.errno == errno.EADDRNOTAVAIL
+        raise _failure(settings, error, _OTHER_HOST if is_elsewhere else _OTHER_PORT) from None
     listener.setblocking(False)
     return listener
 
@@ -81,9 +85,9 @@ def url_of(listener: socket.socket, settings: ServerSettings) -> str:
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
-def _failure(settings: ServerSettings, error: Exception) -> BindFailed:
+def _failure(settings: ServerSettings, error: Exception, hint: str) -> BindFailed:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return BindFailed(
         f"Cannot listen on {settings.host}:{settings.port}: {reason}.",
-        hint="Choose another port with --port, or stop what listens there.",
+        hint=hint,
     )

@@ -37,7 +37,9 @@ class CompletionsDoor:
     async def _answer(
         self, call: completions.CompletionCall, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        answering = Answers(self._engine, call.requests, visit=visit(scope), at_once=_AT_ONCE)
+        answering = Answers(
+            self._engine, call.requests, visit=visit(scope), at_once=_AT_ONCE, is_folded=not call.is_streamed
+        )
         async with answering as answers:
             if call.is_streamed:
                 projection = completions.CompletionProjection(call.reply, len(call.requests))

@@ -19,7 +19,6 @@ from ganglion.wire import errors
 MAX_HEAD_BYTES = 64 * 2**10
 HEAD_S = 30.0
 """A head that takes longer is a client that holds the connection on purpose."""
-MAX_CONNECTIONS = 8192
 STALLED_CLOSE_S = 30.0
 MAX_PIPELINED = 64
 """Requests that may wait behind the one being answered; nobody honest sends them at all."""
@@ -35,6 +34,7 @@ class HeadTooLarge(InvalidRequest):
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with bounded heads, bounded idling and a way to cut a stalled reader."""
 
+    max_connections: int
     _head_bytes = 0
     _is_in_head = True
     _head_timer: asyncio.TimerHandle | None = None
@@ -42,7 +42,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        if len(self.connections) > MAX_CONNECTIONS:
+        if len(self.connections) > self.max_connections:
             self._refuse(Overloaded("The server holds as many connections as it may."))
             return
         self._head_timer = self.loop.call_later(HEAD_S, self._give_up_on_head)
@@ -119,6 +119,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(_raw_response(error))
         self.transport.close()
+
+
+def bounded_by(max_connections: int) -> type[BoundedProtocol]:
+    """The protocol of a server that holds at most so many connections."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"max_connections": max_connections})
 
 
 class CuttableSocket(WebSocketsSansIOProtocol):

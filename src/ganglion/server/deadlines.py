@@ -71,6 +71,8 @@ class _Stage:
     def advance(self, event: Event | TokenEvent, now_s: float) -> None:
         """Note an event that came in time."""
         match event:
+            case Progress(stage="generated"):
+                self._due_s = now_s + self._limit_s
             case Progress():
                 pass
             case Started():

@@ -53,10 +53,17 @@ def json_response(body: bytes, status: int = 200) -> Response:
     return Response(body, status, media_type="application/json")
 
 
-async def read_json(scope: Scope, receive: Receive, settings: ServerSettings) -> bytes:
-    """The whole body of a JSON request, within its limits."""
+async def read_json(
+    scope: Scope, receive: Receive, settings: ServerSettings, *, is_any_type: bool = False
+) -> bytes:
+    """The whole body of a JSON request, within its limits.
+
+    `is_any_type` is for a wire whose clients never say what they send, curl's form type included. A page of
+    another origin can send that type unasked; it is the origin guard that turns it away, not the type.
+    """
     media_type = (header(scope, b"content-type") or b"").split(b";")[0].strip().lower()
-    if media_type != b"application/json" or header(scope, b"content-encoding") not in (None, b"identity"):
+    is_json = is_any_type or media_type == b"application/json"
+    if not is_json or header(scope, b"content-encoding") not in (None, b"identity"):
         raise UnsupportedMediaType(
             "The body must be JSON.", hint="Send it uncompressed as 'content-type: application/json'."
         )
@@ -148,11 +155,15 @@ async def stream(
     *,
     framing: Framing = SERVER_SENT_EVENTS,
     keeping: Keeping | None = None,
+    ending: Sequence[Frame] = (),
 ) -> None:
-    """Stream the answers as the projection tells them, from the first byte to the last."""
+    """Stream the answers as the projection tells them, from the first byte to the last.
+
+    `ending` follows the projection's last frame: what belongs to the transport and not to the answer.
+    """
     with closing(Alarm()) as alarm:
         out = _Out(send, alarm, settings.stalled_reader_s, framing)
-        await tell(answers, projection, out, settings, alarm=alarm, keeping=keeping)
+        await tell(answers, projection, out, settings, alarm=alarm, keeping=keeping, ending=ending)
 
 
 async def tell(
@@ -163,6 +174,7 @@ async def tell(
     *,
     alarm: Alarm,
     keeping: Keeping | None = None,
+    ending: Sequence[Frame] = (),
 ) -> None:
     """Write the answers as the projection tells them; raises what goes wrong before the first of it."""
     frames: Sequence[Frame | Comment]
@@ -177,25 +189,27 @@ async def tell(
         # Whatever it takes to keep an answer, only its end waits for it.
         await out.write(frames[:-1])
         frames = await keeping.ended(frames[-1:])
-    await out.write([*frames, *answers.farewell()], is_last=True)
+    await out.write([*frames, *ending, *answers.farewell()], is_last=True)
 
 
 async def send_frames(
     parts: AsyncGenerator[Sequence[Frame], None] | Sequence[Frame | Comment],
     send: Send,
     settings: ServerSettings,
+    *,
+    ending: Sequence[Frame] = (),
 ) -> None:
-    """Stream frames that are there, or that come by themselves."""
+    """Stream frames that are there, or that come by themselves, and an ending."""
     with closing(Alarm()) as alarm:
         out = _Out(send, alarm, settings.stalled_reader_s, SERVER_SENT_EVENTS)
         await out.start()
         if isinstance(parts, Sequence):
-            await out.write(parts, is_last=True)
+            await out.write([*parts, *ending], is_last=True)
             return
         async with aclosing(parts):
             async for frames in parts:
                 await out.write(frames)
-        await out.write((), is_last=True)
+        await out.write(ending, is_last=True)
 
 
 async def _until_first_byte(answers: Answers, projection: Projection, alarm: Alarm) -> list[Frame | Comment]:

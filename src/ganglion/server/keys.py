@@ -1,11 +1,17 @@
-"""The keys that are valid now, as digests, and whose they are; they can change while the server runs."""
+"""The keys that are valid now, as digests, whose they are and what they may; they can change at any time."""
 
 import hashlib
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from ganglion.core.errors import InvalidApiKey
+from ganglion.server.settings import ServerSettings
+
+Role = Literal["user", "admin", "gateway", "anybody"]
+"""A user asks models; an admin also changes which models are held; a gateway is an admin who is believed in
+what it says of a request; anybody is whoever comes where there are no keys, and may do what an admin may."""
 
 _BEARER = b"bearer "
 _TENANT_DIGITS = 16
@@ -30,8 +36,9 @@ class Holder:
     """Whoever brings a key."""
 
     tenant: str = ""
-    is_gateway: bool = False
-    """Believed in what it says of a request: whose it is, how urgent, under which name."""
+    role: Role = "anybody"
+    most_urgent: int = 0
+    """The lowest priority that a user's requests may have; the others' are not bounded."""
 
 
 ANYBODY = Holder()
@@ -41,19 +48,37 @@ ANYBODY = Holder()
 class KeyRing:
     """Knows a key when it sees one, and never what it was."""
 
-    def __init__(self, api_keys: Sequence[str], gateway_keys: Sequence[str] = ()) -> None:
-        self.replace(api_keys, gateway_keys)
+    def __init__(
+        self,
+        api_keys: Sequence[str],
+        gateway_keys: Sequence[str] = (),
+        admin_keys: Sequence[str] = (),
+        *,
+        most_urgent: int = 0,
+    ) -> None:
+        self._most_urgent = most_urgent
+        self.replace(api_keys, gateway_keys, admin_keys)
 
     @property
     def is_empty(self) -> bool:
         """Whether everybody may come in."""
         return not self._holders
 
-    def replace(self, api_keys: Sequence[str], gateway_keys: Sequence[str] = ()) -> None:
-        """From the next request on, these keys are valid and no others; one in both is a gateway's."""
+    def replace(
+        self, api_keys: Sequence[str], gateway_keys: Sequence[str] = (), admin_keys: Sequence[str] = ()
+    ) -> None:
+        """From the next request on, these keys are valid and no others.
+
+        A key in several lists is an admin's before a user's, and a gateway's before both.
+        """
+        by_role: tuple[tuple[Role, Sequence[str]], ...] = (
+            ("user", api_keys),
+            ("admin", admin_keys),
+            ("gateway", gateway_keys),
+        )
         self._holders = tuple(
-            (digest, Holder(digest.hex()[:_TENANT_DIGITS], is_gateway))
-            for keys, is_gateway in ((api_keys, False), (gateway_keys, True))
+            (digest, Holder(digest.hex()[:_TENANT_DIGITS], role, self._most_urgent))
+            for role, keys in by_role
             for digest in map(_digest, keys)
         )
 
@@ -73,7 +98,14 @@ class KeyRing:
     def may_name(self, key: bytes | None) -> bool:
         """Whether the name that a caller gives its request is taken over: a gateway's, or where all may."""
         holder = self.holder_of(key)
-        return self.is_empty or (holder is not None and holder.is_gateway)
+        return holder is not None and holder.role in ("gateway", "anybody")
+
+
+def key_ring(settings: ServerSettings) -> KeyRing:
+    """The keys that an operator configured."""
+    return KeyRing(
+        settings.api_keys, settings.gateway_keys, settings.admin_keys, most_urgent=settings.most_urgent
+    )
 
 
 def _digest(key: str) -> bytes:

@@ -34,12 +34,15 @@ class MessagesDoor:
         call = messages.parse(body, arrival(scope, self._settings, self._seal))
         self._unknown.note(call.unknown_fields)
         self._left_out.note(f"the tool {name!r}, which is not run here" for name in call.dropped_tools)
+        self._left_out.note(call.left_out)
         _tell_unsealed(call, scope)
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
     async def _answer(self, call: messages.MessagesCall, scope: Scope, receive: Receive, send: Send) -> None:
-        async with Answers(self._engine, (call.request,), visit=visit(scope)) as answers:
+        async with Answers(
+            self._engine, (call.request,), visit=visit(scope), is_folded=not call.is_streamed
+        ) as answers:
             if call.is_streamed:
                 await stream(answers, messages.MessagesProjection(call.reply), send, self._settings)
                 return

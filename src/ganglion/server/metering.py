@@ -1,13 +1,17 @@
-"""What answers take of somebody's limits, where nobody hears their end: in the background and inside sockets.
+"""What answers take of somebody's limits, where the gateway's front cannot know it.
 
-Every other answer is counted by the gateway's front as it passes.
+In the background and inside sockets nobody else hears the end of an answer. Every other answer is counted by
+the front as it passes; but what a call continues stands in the store and not in its body, so that only here
+is known how long its prompt can be.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol, Self
 
 from ganglion.core.events import Usage
+from ganglion.core.request import Request
 from ganglion.server.answers import Answers
 from ganglion.server.visit import Visit
 
@@ -15,27 +19,41 @@ Settle = Callable[[Usage | None], None]
 """Is told once what an answer came to; None where nothing ran."""
 
 
+def _nothing(usage: Usage | None) -> None:
+    """Nobody counts it, or somebody else does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """What a call got of its key's limits."""
+
+    settle: Settle = _nothing
+    answer_tokens: int | None = None
+    """How long an answer may be that its client did not bound; None for as long as it likes."""
+
+
 class Meter(Protocol):
     """Knows what each key may still take."""
 
-    async def admit(self, visit: Visit, model: str, body: bytes) -> Settle:
-        """Reserve what a call may take; raises why it may not."""
+    async def admit(self, visit: Visit, request: Request) -> Reserved:
+        """Reserve what a call may take, whose prompt is whole; raises why it may not."""
         ...
 
 
 class Unmetered:
     """For a server on which nobody's answers are counted."""
 
-    async def admit(self, visit: Visit, model: str, body: bytes) -> Settle:
+    async def admit(self, visit: Visit, request: Request) -> Reserved:
         """Nothing to reserve."""
-        return lambda usage: None
+        return Reserved()
 
 
 class Tab:
     """Settles what was reserved when it is left, by what the answers under it came to."""
 
-    def __init__(self, settle: Settle) -> None:
-        self._settle = settle
+    def __init__(self, reserved: Reserved) -> None:
+        self._settle = reserved.settle
+        self.answer_tokens = reserved.answer_tokens
         self.answers: Answers | None = None
 
     def __enter__(self) -> Self:

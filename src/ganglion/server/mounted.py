@@ -15,11 +15,13 @@ from ganglion.core.engine import Engine, ModelState
 from ganglion.core.errors import EngineUnavailable
 from ganglion.core.events import Event, Failed
 from ganglion.core.request import Request, Sampling
+from ganglion.core.samplers import PLAIN
 from ganglion.server.auth import Auth, presented_key
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.drain import Gate
-from ganglion.server.keys import KeyRing
+from ganglion.server.keys import key_ring
 from ganglion.server.metrics import Metrics
+from ganglion.server.naming import FillsModelIn
 from ganglion.server.observe import Observed
 from ganglion.server.ports import ports_of
 from ganglion.server.routes import build_routes
@@ -60,11 +62,12 @@ def build_app(
     measured = Observed(Deadlined(inner, chosen.deadlines), metrics)
     ports = ports_of(engine or NoEngine(), measured)
     routes = build_routes(ports, chosen, gate, metrics, state=state)
-    keys = KeyRing(chosen.api_keys, chosen.gateway_keys)
+    keys = key_ring(chosen)
     return wrapped(
         [route for route in routes if _is_chosen(route, paths or WIRES)],
         gate,
-        identity=lambda router: Auth(router, keys),
+        identity=lambda router: Auth(FillsModelIn(router, measured.models), keys),
+        max_body_bytes=chosen.max_body_bytes,
         may_name=lambda scope: keys.may_name(presented_key(scope)),
     )
 
@@ -89,8 +92,11 @@ class Defaulted:
         self._defaults = defaults
 
     def models(self) -> tuple[ModelState, ...]:
-        """The inner engine's."""
-        return self._inner.models()
+        """The inner engine's, with these defaults before their own."""
+        asked = self._defaults.sampling
+        return tuple(
+            replace(model, sampling=_filled(asked, model.sampling)) for model in self._inner.models()
+        )
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The inner engine's answer to the request as it is filled in."""
@@ -109,7 +115,7 @@ def _filled(asked: Sampling, defaults: Sampling) -> Sampling:
     missing = {
         field.name: getattr(defaults, field.name)
         for field in fields(Sampling)
-        if getattr(asked, field.name) in (None, ())
+        if getattr(asked, field.name) in (None, (), PLAIN)
     }
     return replace(asked, **missing)
 

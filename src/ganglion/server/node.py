@@ -9,8 +9,9 @@ from ganglion.server.bind import is_loopback
 from ganglion.server.deadlines import Deadlined
 from ganglion.server.digest import Remembering
 from ganglion.server.drain import Gate
-from ganglion.server.keys import KeyRing
+from ganglion.server.keys import KeyRing, key_ring
 from ganglion.server.metrics import Metrics
+from ganglion.server.naming import FillsModelIn
 from ganglion.server.observe import Observed
 from ganglion.server.origin import OriginGuard
 from ganglion.server.ports import ports_of
@@ -35,7 +36,7 @@ def build_node(
     """The ASGI app in front of an engine, which it gives deadlines and measures."""
     gate = gate or Gate(settings.max_in_flight)
     metrics = metrics or Metrics()
-    ring = keys or KeyRing(settings.api_keys, settings.gateway_keys)
+    ring = keys or key_ring(settings)
     standing = standing or Standing()
     measured = Remembering(Observed(Deadlined(engine, settings.deadlines), metrics), standing.digest)
     holder = engine if isinstance(engine, ModelHolder) else None
@@ -52,12 +53,16 @@ def build_node(
 
     def identity(router: ASGIApp) -> ASGIApp:
         return OriginGuard(
-            Auth(router, ring, standing.leases),
+            Auth(FillsModelIn(router, measured.models), ring, standing.leases),
             is_loopback_bind=is_loopback(settings.host),
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
         )
 
     return wrapped(
-        routes, gate, identity=identity, may_name=lambda scope: ring.may_name(presented_key(scope))
+        routes,
+        gate,
+        identity=identity,
+        max_body_bytes=settings.max_body_bytes,
+        may_name=lambda scope: ring.may_name(presented_key(scope)),
     )

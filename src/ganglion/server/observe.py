@@ -1,7 +1,7 @@
 """An engine that measures another one."""
 
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from typing import TypeVar
 
@@ -32,10 +32,15 @@ class Observed:
         return watched(self._inner.generate(request), self._metrics.of_model(self._label(request.model)))
 
     def _label(self, name: str) -> str:
-        for model in self._inner.models():
-            if name == model.id or name in model.aliases:
-                return model.id
-        return _UNKNOWN_MODEL
+        return label_of(self._inner.models(), name)
+
+
+def label_of(models: Iterable[ModelState], name: str) -> str:
+    """Under which model a request is counted that names its model so."""
+    for model in models:
+        if name == model.id or name in model.aliases:
+            return model.id
+    return _UNKNOWN_MODEL
 
 
 async def watched(events: AsyncGenerator[E, None], metrics: ModelMetrics) -> AsyncGenerator[E, None]:

@@ -18,6 +18,8 @@ from ganglion.server.http import json_response, read_json, stream, while_connect
 from ganglion.server.management import held_by
 from ganglion.server.ollama_models import NDJSON, ModelsDoor, PullDoor
 from ganglion.server.ports import Ports
+from ganglion.server.responses.truncating import Truncating
+from ganglion.server.rights import AdminOnly, require_admin
 from ganglion.server.scope import tenant, visit
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import ollama
@@ -45,7 +47,11 @@ def ollama_routes(
         Route("/api/embed", embed, methods=["POST"]),
         Route("/api/embeddings", embeddings, methods=["POST"]),
         Route("/api/show", views.show, methods=["POST"]),
-        Route("/api/pull", PullDoor(ports.engine, settings, holder), methods=["POST"]),
+        Route(
+            "/api/pull",
+            AdminOnly(PullDoor(ports.engine, settings, holder), "pull models"),
+            methods=["POST"],
+        ),
         Route("/api/tags", views.tags),
         Route("/api/ps", views.processes),
         Route("/api/version", views.version),
@@ -71,7 +77,7 @@ class AnswerDoor:
         self._once = _Once()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
+        body = await read_json(scope, receive, self._settings, is_any_type=True)
         call = self._parse(body, _arrival(scope, self._settings))
         self._note(call)
         with self._gate.admit():
@@ -80,11 +86,14 @@ class AnswerDoor:
     async def _answer(self, call: ollama.Call, scope: Scope, receive: Receive, send: Send) -> None:
         request = replace(call.request, model=models.meant(call.request.model, self._engine.models()))
         if call.purpose == "unload":
+            require_admin(scope, "unload models")
             await held_by(self._holder).unload(request.model, is_forced=False)
             await json_response(ollama.nothing_said(call.reply, "unload"))(scope, receive, send)
             return
-        async with Answers(self._engine, (request,), visit=visit(scope)) as answers:
-            if call.is_streamed and call.purpose == "answer":
+        is_streamed = call.is_streamed and call.purpose == "answer"
+        engine = Truncating(self._engine) if call.may_truncate else self._engine
+        async with Answers(engine, (request,), visit=visit(scope), is_folded=not is_streamed) as answers:
+            if is_streamed:
                 projection = ollama.OllamaProjection(call.reply)
                 await stream(answers, projection, send, self._settings, framing=NDJSON)
                 return
@@ -130,7 +139,7 @@ class EmbedDoor:
         self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
+        body = await read_json(scope, receive, self._settings, is_any_type=True)
         call = self._parse(body, _arrival(scope, self._settings))
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))

@@ -42,7 +42,7 @@ class ModelsDoor:
 
     async def show(self, request: Request) -> Response:
         """`POST /api/show`."""
-        body = await read_json(request.scope, request.receive, self._settings)
+        body = await read_json(request.scope, request.receive, self._settings, is_any_type=True)
         model = _known(models.parse_show(body), visible(request.scope, self._engine.models()))
         return json_response(models.shown(model, await self._tokenizer(model)))
 
@@ -65,7 +65,7 @@ class PullDoor:
         self._holder = holder
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
+        body = await read_json(scope, receive, self._settings, is_any_type=True)
         name, is_streamed = pull.parse_pull(body)
         steps = self._steps(models.meant(name, self._engine.models()))
         await while_connected(scope, receive, self._answer(steps, scope, receive, send, is_streamed))

@@ -1,7 +1,7 @@
 """Which web pages may talk to this server: Host against DNS rebinding, Origin and CORS for foreign pages.
 
-Law: on a loopback bind the Host header names a loopback address; and a request that changes something, when a
-browser sends it, comes from our own page or a configured origin.
+Law: on a loopback bind the Host header names a loopback address; and whatever a browser sends, a GET too, to
+anything but a public page comes from our own pages or a configured origin, or was typed by its user.
 """
 
 from collections.abc import Sequence
@@ -11,17 +11,19 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.errors import NotAllowed
+from ganglion.server.auth import PUBLIC
 from ganglion.server.bind import is_loopback
 from ganglion.server.refusals import error_response
-from ganglion.server.scope import header, header_values
+from ganglion.server.scope import header, header_values, route_path
 
-_SAFE_METHODS = frozenset({"GET", "HEAD"})
+_OURS = frozenset({b"same-origin", b"none"})
+"""Values of Sec-Fetch-Site: our own page, and what a user typed or chose."""
 _EXPOSED = b"x-request-id, request-id, retry-after"
 _PREFLIGHT_MAX_AGE_S = "600"
 
 
 class OriginRules:
-    """Judges the Host and the Origin of a request."""
+    """Judges the Host, the Origin and the Sec-Fetch-Site of a request."""
 
     def __init__(
         self,
@@ -34,17 +36,29 @@ class OriginRules:
         self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
         self.cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
 
-    def refusal(self, hosts: list[bytes], origins: list[bytes], *, is_safe: bool) -> NotAllowed | None:
-        """Why a request may not come in; `is_safe` says that it changes nothing."""
+    def refusal(
+        self, hosts: list[bytes], origins: list[bytes], sites: list[bytes], *, is_public: bool
+    ) -> NotAllowed | None:
+        """Why a request may not come in; `sites` are its values of Sec-Fetch-Site.
+
+        `is_public` says that it looks at a page which anybody may see, and which any page may link to.
+        """
         if self._is_loopback_bind and not (len(hosts) == 1 and self._is_known_host(hosts[0])):
             return NotAllowed("The Host header does not name this machine.", hint="Call it by 127.0.0.1.")
-        if not origins or is_safe:
-            return None
-        if len(origins) == 1 and (self.is_configured(origins[0]) or _is_same(origins[0], hosts)):
+        if is_public or self._is_from_our_page(hosts, origins, sites):
             return None
         return NotAllowed(
             "Pages of this origin may not call this server.", hint="Add it to the configured CORS origins."
         )
+
+    def _is_from_our_page(self, hosts: list[bytes], origins: list[bytes], sites: list[bytes]) -> bool:
+        """Whether no other page sent it, as far as a browser says; what is no browser says nothing."""
+        if "*" in self.cors_origins or (len(origins) == 1 and self.is_configured(origins[0])):
+            return True
+        # An image or a link brings no Origin. Another port of this machine is `same-site`, and foreign too.
+        if any(site.lower() not in _OURS for site in sites):
+            return False
+        return not origins or (len(origins) == 1 and _is_same(origins[0], hosts))
 
     def is_configured(self, origin: bytes) -> bool:
         """Whether pages of this origin may read answers."""
@@ -75,9 +89,12 @@ class OriginGuard:
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
-        is_safe = scope["type"] == "http" and scope["method"] in _SAFE_METHODS
+        is_public = scope["type"] == "http" and (scope["method"], route_path(scope)) in PUBLIC
         refusal = self._rules.refusal(
-            header_values(scope, b"host"), header_values(scope, b"origin"), is_safe=is_safe
+            header_values(scope, b"host"),
+            header_values(scope, b"origin"),
+            header_values(scope, b"sec-fetch-site"),
+            is_public=is_public,
         )
         if refusal is not None:
             await error_response(refusal, scope)(scope, receive, send)

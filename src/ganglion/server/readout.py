@@ -4,9 +4,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ganglion.core.engine import Engine
-from ganglion.core.errors import ModelLoading, ReadoutNotFound
+from ganglion.core.errors import ModelNotLoaded, ReadoutNotFound
 from ganglion.server.http import json_response
-from ganglion.server.naming import known_model, only_model
+from ganglion.server.naming import looked_at
+from ganglion.server.scope import visible
 from ganglion.wire import readout
 
 
@@ -18,12 +19,14 @@ class ReadoutDoor:
 
     async def manifest(self, request: Request) -> Response:
         """`GET /v1/readout/manifest`."""
-        states = self._engine.models()
-        model = known_model(states, request.query_params.get("model") or only_model(states))
-        if model.status in ("loading", "downloading"):
-            raise ModelLoading(f"The model {model.id!r} is still loading.", param="model")
+        try:
+            model = looked_at(request, visible(request.scope, self._engine.models()))
+        except ModelNotLoaded as error:
+            raise ReadoutNotFound(
+                f"The model {error.model!r} has no readouts: it is not loaded.", param="model"
+            ) from None
         if model.readout is None:
-            is_here = model.status in ("loaded", "recovering")
-            reason = "no concepts are loaded for it" if is_here else "it is not loaded"
-            raise ReadoutNotFound(f"The model {model.id!r} has no readouts: {reason}.", param="model")
+            raise ReadoutNotFound(
+                f"The model {model.id!r} has no readouts: no concepts are loaded for it.", param="model"
+            )
         return json_response(readout.manifest(model.id, model.readout))

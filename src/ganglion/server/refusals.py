@@ -9,12 +9,18 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
-from ganglion.server.scope import request_id, route_path
-from ganglion.wire import errors, messages
+from ganglion.server.scope import is_anthropic, request_id, route_path
+from ganglion.server.tracebacks import drop_tracebacks
+from ganglion.wire import errors, messages, openapi
+from ganglion.wire.aliases import canonical, meant
 from ganglion.wire.ollama import errors as ollama_errors
 from ganglion.wire.responses import errors as responses_errors
 
 logger = logging.getLogger("ganglion.server")
+
+_PATHS = frozenset(
+    operation.path for surface in (openapi.NODE, openapi.GATEWAY) for operation in surface.operations
+)
 
 
 class ClientGone(Exception):
@@ -50,21 +56,23 @@ TELLERS: tuple[tuple[str, Teller], ...] = (
     ("/v1/responses", _responses),
     ("/api/", _ollama),
 )
-"""The first prefix that a path begins with decides; all other routes speak OpenAI's words."""
+"""The first prefix that a path begins with decides; all other routes speak OpenAI's words, and Anthropic's to
+its clients, which say what they are."""
 
 
 def error_response(error: GanglionError, scope: Scope, more: Mapping[str, str] | None = None) -> Response:
     """The whole response that tells an error, in the words of the wire that the path belongs to."""
     headers = errors.headers(error) | dict(more or {})
-    told = _teller(route_path(scope))(error, request_id(scope))
+    told = _teller(scope)(error, request_id(scope))
     return Response(told.body, told.status, headers, "application/json")
 
 
-def _teller(path: str) -> Teller:
+def _teller(scope: Scope) -> Teller:
+    path = canonical(route_path(scope))
     for prefix, teller in TELLERS:
         if path.startswith(prefix):
             return teller
-    return _openai
+    return _anthropic if is_anthropic(scope) else _openai
 
 
 def _openai(error: GanglionError, _: str) -> Told:
@@ -98,7 +106,17 @@ class Refusals:
         except Exception as error:
             if is_started:
                 raise
-            await _response_to(error, scope)(scope, receive, send)
+            response = _response_to(error, scope)
+            drop_tracebacks(error)
+            await response(scope, receive, send)
+
+
+def _missing(scope: Scope) -> RouteNotFound:
+    instead = meant(route_path(scope), _PATHS)
+    return RouteNotFound(
+        f"There is no route {scope['method']} {scope['path'][:200]}.",
+        hint=None if instead is None else f"Did you mean {instead}?",
+    )
 
 
 def _response_to(error: Exception, scope: Scope) -> Response:
@@ -106,8 +124,7 @@ def _response_to(error: Exception, scope: Scope) -> Response:
         case GanglionError():
             return error_response(error, scope)
         case HTTPException(status_code=404):
-            missing = RouteNotFound(f"There is no route {scope['method']} {scope['path'][:200]}.")
-            return error_response(missing, scope)
+            return error_response(_missing(scope), scope)
         case HTTPException(status_code=405):
             refusal = MethodNotAllowed(f"{scope['path'][:200]} does not answer {scope['method']}.")
             return error_response(refusal, scope, error.headers)

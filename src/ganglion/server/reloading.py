@@ -1,4 +1,8 @@
-"""A configuration that is read again while a server runs: one at a time, and a wrong one changes nothing."""
+"""A configuration that is read again while a server runs: one at a time, and a wrong one changes nothing.
+
+Law: reading it again never opens a server that asks for keys. A file that lost them, or is empty or half
+written, leaves those in force that were; to serve without keys takes a restart.
+"""
 
 import asyncio
 import contextlib
@@ -43,6 +47,15 @@ def reloading(read: Read) -> Generator[Callable[[], None], None, None]:
     finally:
         for task in running:
             task.cancel()
+
+
+def refuse_to_open(*, is_keyed: bool, would_be_keyed: bool) -> None:
+    """Raise StartRefused where a configuration would take the last key from a server that asks for one."""
+    if is_keyed and not would_be_keyed:
+        raise StartRefused(
+            "It has no key any more, and everybody could come in: the keys that were valid stay so.",
+            hint="Keep a key in server.api_keys or server.admin_keys, or restart to serve without.",
+        )
 
 
 def tell_refused(error: GanglionError | StartRefused) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import ModelNotFound
@@ -25,13 +25,15 @@ from ganglion.server.pages import docs_page, start_page
 from ganglion.server.ports import Ports
 from ganglion.server.readout import ReadoutDoor
 from ganglion.server.responses.routes import responses_routes
-from ganglion.server.scope import visible
+from ganglion.server.rights import AdminOnly
+from ganglion.server.scope import is_anthropic, visible
 from ganglion.server.score import score_door
 from ganglion.server.settings import ServerSettings
 from ganglion.server.standing import Standing
 from ganglion.server.state import State
 from ganglion.server.tokenizer import TokenizerDoors
 from ganglion.wire import health, models, openapi
+from ganglion.wire.aliases import aliases_of
 from ganglion.wire.messages import models as anthropic_models
 
 
@@ -64,12 +66,24 @@ def build_routes(
         Route("/metrics", page),
         Route("/fleet/state", fleet_state, methods=["GET"]),
         Route("/models", models.every),
-        Route("/models/load", LoadDoor(holder, settings), methods=["POST"]),
-        Route("/models/unload", UnloadDoor(holder, settings), methods=["POST"]),
+        Route("/models/load", AdminOnly(LoadDoor(holder, settings), "load models"), methods=["POST"]),
+        Route("/models/unload", AdminOnly(UnloadDoor(holder, settings), "unload models"), methods=["POST"]),
         Route("/models/{model:path}/endpoint", models.endpoint),
         Route("/models/{model:path}/capabilities", models.capabilities),
         *wire_routes(ports, settings, gate, holder, state),
     ]
+
+
+def aliased(routes: list[BaseRoute]) -> list[BaseRoute]:
+    """The routes, and each again under its other names."""
+    others: list[BaseRoute] = []
+    for route in routes:
+        if isinstance(route, Route):
+            methods = list(route.methods or ())
+            others += [Route(alias, route.endpoint, methods=methods) for alias in aliases_of(route.path)]
+        elif isinstance(route, WebSocketRoute):
+            others += [WebSocketRoute(alias, route.endpoint) for alias in aliases_of(route.path)]
+    return [*routes, *others]
 
 
 def wire_routes(
@@ -79,12 +93,13 @@ def wire_routes(
     holder: ModelHolder | None = None,
     state: State | None = None,
 ) -> list[BaseRoute]:
-    """What any engine can be asked, in every wire."""
+    """What any engine can be asked, in every wire and under every name."""
     engine = ports.engine
     state = state or State()
     prompts = TokenizerDoors(ports, settings, gate)
-    return [
+    routes: list[BaseRoute] = [
         Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
+        Route("/v1/chat/completions/input_tokens", prompts.count_chat, methods=["POST"]),
         *responses_routes(ports, settings, gate, state),
         Route("/v1/messages", MessagesDoor(ports, settings, gate, state.seal), methods=["POST"]),
         Route(
@@ -103,6 +118,7 @@ def wire_routes(
         Route("/apply_template", prompts.apply_template, methods=["POST"]),
         Route("/tokenizer_info", prompts.info),
     ]
+    return aliased(routes)
 
 
 class Views:
@@ -138,6 +154,7 @@ class Views:
             Route("/docs", self.docs),
             Route("/openapi.json", self.openapi),
             Route("/health/live", self.live),
+            Route("/ping", self.live),
             Route("/version", self.version),
             Route("/v1/models", self.models),
             Route("/v1/models/{model:path}", self.model),
@@ -167,16 +184,12 @@ class Views:
         return json_response(self._version)
 
     async def models(self, request: Request) -> Response:
-        wire = anthropic_models if _is_anthropic(request) else models
+        wire = anthropic_models if is_anthropic(request.scope) else models
         return json_response(wire.every(visible(request.scope, self._engine.models())))
 
     async def model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
         for model in visible(request.scope, self._engine.models()):
             if name == model.id or name in model.aliases:
-                return json_response((anthropic_models if _is_anthropic(request) else models).one(model))
+                return json_response((anthropic_models if is_anthropic(request.scope) else models).one(model))
         raise ModelNotFound(name[:200])
-
-
-def _is_anthropic(request: Request) -> bool:
-    return "anthropic-version" in request.headers

@@ -14,15 +14,16 @@ from functools import partial
 
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
+from ganglion.gateway.descriptors import DescriptorWatch
 from ganglion.server.app_server import AppServer, app_config, until_listening
 from ganglion.server.bind import bind, check_bind, grpc_port_of, url_of
 from ganglion.server.drain import Gate
 from ganglion.server.joining import ALONE, JoinSettings, check_join, joined
-from ganglion.server.keys import KeyRing
+from ganglion.server.keys import KeyRing, key_ring
 from ganglion.server.leases import Leases
 from ganglion.server.metrics import Metrics
 from ganglion.server.node import build_node
-from ganglion.server.reloading import Apply, on_hangup, reloading
+from ganglion.server.reloading import Apply, on_hangup, refuse_to_open, reloading
 from ganglion.server.rpc.door import RpcDoor
 from ganglion.server.settings import ServerSettings
 from ganglion.server.shutdown import Shutdown, first_of, signals
@@ -49,6 +50,12 @@ class Reloaded:
     apply: Callable[[], None]
     """Puts everything but the keys into force; called on the event loop, and does not fail."""
     gateway_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers need one."""
+        return bool(self.api_keys or self.admin_keys or self.gateway_keys)
 
 
 Reload = Callable[[], Reloaded]
@@ -78,7 +85,7 @@ async def serve(
     """
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
-    keys = KeyRing(settings.api_keys, settings.gateway_keys)
+    keys = key_ring(settings)
     metrics = Metrics()
     standing = Standing(leases=Leases(is_joining=bool(join.urls)))
     async with contextlib.AsyncExitStack() as stack:
@@ -97,10 +104,10 @@ async def serve(
         app = build_node(
             engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, standing=standing
         )
-        server = AppServer(app_config(app, settings))
+        server = AppServer(app_config(app, settings), DescriptorWatch())
         stack.enter_context(signals(shutdown))
         if reload is not None:
-            ask = stack.enter_context(reloading(partial(_read_again, reload, keys, settings)))
+            ask = stack.enter_context(reloading(partial(_read_again, reload, keys)))
             stack.enter_context(on_hangup(ask))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         opening = opening or asyncio.create_task(engine.open())
@@ -136,12 +143,12 @@ def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSett
     return dataclasses.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
 
 
-def _read_again(reload: Reload, keys: KeyRing, settings: ServerSettings) -> Apply:
+def _read_again(reload: Reload, keys: KeyRing) -> Apply:
     fresh = reload()
-    check_bind(dataclasses.replace(settings, api_keys=fresh.api_keys, gateway_keys=fresh.gateway_keys))
+    refuse_to_open(is_keyed=not keys.is_empty, would_be_keyed=fresh.has_keys)
 
     def apply() -> None:
-        keys.replace(fresh.api_keys, fresh.gateway_keys)
+        keys.replace(fresh.api_keys, fresh.gateway_keys, fresh.admin_keys)
         fresh.apply()
 
     return apply

@@ -1,6 +1,6 @@
 """What our layers read from an ASGI scope and write into it for the layers below."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from starlette.types import Scope
 
@@ -10,6 +10,7 @@ from ganglion.server.visit import NOBODY, Visit
 
 _REQUEST_ID = "ganglion.request_id"
 _VISIT = "ganglion.visit"
+_JUDGE = "ganglion.judge"
 ABORT = "ganglion.abort"
 """The extension by which a connection can be cut without waiting for its unread bytes."""
 
@@ -31,6 +32,11 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 def is_on(scope: Scope, name: bytes) -> bool:
     """Whether a header asks for something by the value 1."""
     return header(scope, name) == b"1"
+
+
+def is_anthropic(scope: Scope) -> bool:
+    """Whether a client says that it is one of Anthropic's API."""
+    return header(scope, b"anthropic-version") is not None
 
 
 def route_path(scope: Scope) -> str:
@@ -55,6 +61,15 @@ def visit(scope: Scope) -> Visit:
     return found
 
 
+def visit_now(scope: Scope) -> Visit:
+    """The same by the keys that are valid at this moment, for a connection that outlives its first request.
+
+    Raises InvalidApiKey for a key that was taken away since.
+    """
+    judge: Callable[[], Visit] | None = scope.get(_JUDGE)
+    return visit(scope) if judge is None else judge()
+
+
 def tenant(scope: Scope) -> str:
     """Whose request this is; empty when the server has no keys."""
     return visit(scope).tenant
@@ -65,9 +80,12 @@ def visible(scope: Scope, models: Iterable[ModelState]) -> tuple[ModelState, ...
     return visit(scope).visible(models)
 
 
-def visited(scope: Scope, value: Visit) -> Scope:
-    """The scope for the layers below: it says whose the request is, and no header of ours does any more."""
+def visited(scope: Scope, value: Visit, judge: Callable[[], Visit]) -> Scope:
+    """The scope for the layers below: it says whose the request is, and no header of ours does any more.
+
+    `judge` says it anew.
+    """
     headers = scope["headers"]
     if any(name.startswith(PREFIX) for name, _ in headers):
         headers = [(name, text) for name, text in headers if not name.startswith(PREFIX)]
-    return {**scope, "headers": headers, _VISIT: value}
+    return {**scope, "headers": headers, _VISIT: value, _JUDGE: judge}

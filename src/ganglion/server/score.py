@@ -17,7 +17,7 @@ def score_door(engine: Engine, settings: ServerSettings, gate: Gate) -> WholeDoo
     async def answer(body: bytes, visit: Visit) -> bytes:
         request_id = f"score-{uuid.uuid4().hex}"
         call = score.parse(body, request_id=request_id, tenant=visit.tenant, is_strict=settings.is_strict)
-        async with Answers(engine, (call.request,), visit=visit) as answers:
+        async with Answers(engine, (call.request,), visit=visit, is_folded=True) as answers:
             (whole,) = await answers.whole()
         return score.body(whole, call)
 

@@ -37,14 +37,20 @@ class ServerSettings:
     grpc_port: int | None = None
     """None is HTTP's and one more; where HTTP takes a free port, so does gRPC."""
     api_keys: tuple[str, ...] = ()
+    """Of users, who ask models and change nothing else."""
+    admin_keys: tuple[str, ...] = ()
+    """Of those who also load and unload models."""
     gateway_keys: tuple[str, ...] = ()
     """Of gateways, which are believed in what they say of a request."""
+    most_urgent: int = 0
+    """The lowest priority that requests with a user's key may have; lower is more urgent."""
     cors_origins: tuple[str, ...] = ()
     allowed_hosts: tuple[str, ...] = ()
     """Names besides the loopback ones that a Host header may hold on a loopback bind, as behind a proxy."""
     is_strict: bool = False
     """Refuse fields that nobody knows instead of noting them."""
     max_body_bytes: int = 8 * MEBIBYTE
+    max_connections: int = 8192
     """JSON is read on the event loop: what a larger body costs, everybody waits for."""
     max_in_flight: int = 4096
     """Requests inside the door at once; the engines' own queues are smaller and refuse first."""
@@ -66,4 +72,4 @@ class ServerSettings:
     @property
     def has_keys(self) -> bool:
         """Whether callers need one."""
-        return bool(self.api_keys or self.gateway_keys)
+        return bool(self.api_keys or self.admin_keys or self.gateway_keys)

@@ -24,8 +24,3 @@ class State:
     seal: HmacSeal = field(default_factory=_fresh_seal)
     background: Background = field(default_factory=Background)
     meter: Meter = field(default_factory=Unmetered)
-
-
-async def state_of(store: Store) -> State:
-    """The state around a store, which also keeps the seal's key."""
-    return State(store, HmacSeal(await store.secret("seal")))

@@ -1,20 +1,31 @@
-"""The store of a running server: opened, told what a crash cut off, kept swept, closed."""
+"""The store of a running server: opened, told what a crash cut off, kept swept, closed.
 
+Law: answers that nobody keeps need no store. A disk that is full and a database that is away do not keep a
+server from starting: what is to be kept is refused by name until there is room again.
+"""
+
+import asyncio
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
-from ganglion.core.errors import GanglionError
-from ganglion.server.state import State, state_of
-from ganglion.store.opening import open_store
+from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
+from ganglion.server.state import State
+from ganglion.store.opening import store_at
 from ganglion.store.port import Store
 from ganglion.store.upkeep import Ending, interrupt_unfinished, keep_swept
 from ganglion.store.values import Abandoned, Retention, StoredEvent
 from ganglion.wire.responses.stored import interrupted, last_frames
 
 logger = logging.getLogger("ganglion.server")
+
+
+AGAIN_S: Final = 15.0
+"""How often a store that could not be opened is tried; each request that needs it tries, too."""
+SEAL: Final = "seal"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +35,23 @@ class Storage:
     place: str | Path
     """A SQLite file, `postgresql://…`, or `:memory:`."""
     retention: Retention = Retention()
+    is_asked_for: bool = True
+    """Whether somebody named the place, and is told at the start when a person must see to it."""
 
 
 @asynccontextmanager
 async def opened(storage: Storage) -> AsyncGenerator[State, None]:
-    """The state around an opened store, for as long as the server runs."""
-    store = await open_store(storage.place)
+    """The state around a store, for as long as the server runs; raises StoreUnusable."""
+    store = store_at(storage.place)
     try:
-        state = await state_of(store)
-        await _heal(store)
+        state = State(store)
+        try:
+            await _begin(store, state)
+        except (StorageFull, StoreUnavailable, StoreUnusable) as error:
+            if isinstance(error, StoreUnusable) and storage.is_asked_for:
+                raise
+            logger.error("nothing can be kept, and only what need not be is answered: %s", error)
+            state.background.start(_begin_later(store, state), "open the store")
         state.background.start(keep_swept(store, storage.retention), "sweep the store")
         try:
             yield state
@@ -42,12 +61,28 @@ async def opened(storage: Storage) -> AsyncGenerator[State, None]:
         await store.close()
 
 
+async def _begin(store: Store, state: State) -> None:
+    """Take the seal's key out of the store, and end what a crash cut off."""
+    state.seal.adopt(await store.secret(SEAL))
+    await _heal(store)
+
+
+async def _begin_later(store: Store, state: State) -> None:
+    while True:
+        await asyncio.sleep(AGAIN_S)
+        try:
+            await _begin(store, state)
+        except GanglionError:
+            continue  # the sweeper says it every minute
+        logger.info("the store is open now")
+        return
+
+
 async def _heal(store: Store) -> None:
     try:
         count = await interrupt_unfinished(store, _ending)
     except GanglionError as error:
-        # Answers that nobody keeps need no store: a full disk does not keep the server from starting.
-        logger.error("what a server left unfinished could not be ended: %s", error.message)
+        logger.error("what a server left unfinished could not be ended: %s", error)
         return
     if count:
         logger.warning("%d responses were running when a server stopped; they are failed now", count)

@@ -1,18 +1,21 @@
-"""The doors of `/tokenize`, `/detokenize`, `/tokenizer_info` and `/apply_template`."""
+"""The doors that show and count prompts: `/tokenize` and its kin, and how long a chat is."""
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from ganglion.core.engine import Engine, PromptReader
+from ganglion.core.errors import WireUnsupported
 from ganglion.core.request import Request, TextPrompt
 from ganglion.server.drain import Gate
 from ganglion.server.embeddings import WholeDoor
 from ganglion.server.http import json_response
-from ganglion.server.naming import only_model
+from ganglion.server.naming import known_model, looked_at, only_model
 from ganglion.server.ports import Ports
+from ganglion.server.scope import visible
 from ganglion.server.settings import ServerSettings
 from ganglion.server.visit import Visit
 from ganglion.wire import chat, tokenizer
+from ganglion.wire.responses.stored import input_tokens
 
 
 class TokenizerDoors:
@@ -25,20 +28,27 @@ class TokenizerDoors:
         self.tokenize = WholeDoor(self._tokenize, settings, gate)
         self.detokenize = WholeDoor(self._detokenize, settings, gate)
         self.apply_template = WholeDoor(self._apply_template, settings, gate)
+        self.count_chat = WholeDoor(self._count_chat, settings, gate)
 
     async def info(self, request: HttpRequest) -> Response:
         """`GET /tokenizer_info`."""
-        model = self._named(request.query_params.get("model") or None)
+        name = request.query_params.get("model")
+        model = looked_at(request, visible(request.scope, self._engine.models())).id
         told = await self._reader.tokenizer_info(model)
-        return json_response(tokenizer.info(model, told))
+        return json_response(tokenizer.info(name or model, told))
 
     async def _tokenize(self, body: bytes, visit: Visit) -> bytes:
         call = tokenizer.parse_tokenize(body, is_strict=self._settings.is_strict)
         model = self._named(call.model)
         tokens = (await self._reader.read(self._request(call, model, visit.tenant))).tokens
         pieces = await self._reader.pieces(model, tokens) if call.has_pieces else ()
-        info = await self._reader.tokenizer_info(model)
-        return tokenizer.tokenized(call, tokens, pieces, info.context_length)
+        return tokenizer.tokenized(call, tokens, pieces, await self._context_length(model))
+
+    async def _context_length(self, model: str) -> int:
+        try:
+            return (await self._reader.tokenizer_info(model)).context_length
+        except WireUnsupported:  # a foreign server that counts, and says nothing else of its tokenizer
+            return known_model(self._engine.models(), model).context_length
 
     async def _detokenize(self, body: bytes, _: Visit) -> bytes:
         model, tokens = tokenizer.parse_detokenize(body, is_strict=self._settings.is_strict)
@@ -46,8 +56,16 @@ class TokenizerDoors:
 
     async def _apply_template(self, body: bytes, visit: Visit) -> bytes:
         call = tokenizer.parse_template(body)
-        read = await self._reader.read(self._request(call, self._named(call.model), visit.tenant))
-        return tokenizer.template(read.text or "")
+        model = self._named(call.model)
+        read = await self._reader.read(self._request(call, model, visit.tenant))
+        if read.text is None:
+            raise WireUnsupported(f"The server that holds {model!r} counts prompts and does not show them.")
+        return tokenizer.template(read.text)
+
+    async def _count_chat(self, body: bytes, visit: Visit) -> bytes:
+        arrival = chat.Arrival("count", 0, tenant=visit.tenant, is_strict=self._settings.is_strict)
+        read = await self._reader.read(chat.parse(body, arrival).requests[0])
+        return input_tokens(len(read.tokens))
 
     def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:
         if call.chat is None:

@@ -6,18 +6,19 @@ Law: these headers are read here and by nobody else; below the layer that judges
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, assert_never
 
 from ganglion.core.engine import ModelState
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Request
 from ganglion.gateway import trusted
+from ganglion.gateway.admission import MOST_URGENT
+from ganglion.server.keys import Holder
 
 # No space: the tenant is part of a salt, in which one stands before the steering.
 _NAME: Final = re.compile(rb"[!-~]{0,128}")
 _AFFINITY: Final = re.compile(rb"[0-9a-f]{0,64}")
 _PRIORITY: Final = re.compile(rb"-?[0-9]{1,4}")
-MOST_URGENT: Final = -1000
 LEAST_URGENT: Final = 1000
 
 
@@ -35,6 +36,8 @@ class Visit:
     """End streams with the counts of what they took."""
     models: frozenset[str] | None = None
     """The names that its key may ask for; None for all."""
+    is_admin: bool = False
+    """Whether it may change what the server holds, and not merely ask."""
 
     def visible(self, models: Iterable[ModelState]) -> tuple[ModelState, ...]:
         """Those of the models that it may ask for, under the names by which it may."""
@@ -66,6 +69,24 @@ Values = Callable[[bytes], bytes | None]
 """The first value under a name, in lower case."""
 
 
+def visit_of(holder: Holder, values: Values) -> Visit:
+    """Whose request it is by the key that it brought, and what its own headers add where they are believed.
+
+    Raises InvalidValue for headers that no gateway of ours sends.
+    """
+    match holder.role:
+        case "gateway":
+            return vouched(values, holder.tenant)
+        case "admin":
+            return Visit(holder.tenant, is_admin=True)
+        case "user":
+            return Visit(holder.tenant, priority=holder.most_urgent)
+        case "anybody":
+            return harmless(values, holder.tenant)
+        case _:
+            assert_never(holder.role)
+
+
 def vouched(values: Values, tenant: str) -> Visit:
     """What a gateway says of a request; `tenant` is its own, for calls that it makes for nobody.
 
@@ -79,13 +100,14 @@ def vouched(values: Values, tenant: str) -> Visit:
         priority=None if priority is None else max(MOST_URGENT, min(LEAST_URGENT, int(priority))),
         affinity=_read(values, trusted.AFFINITY, _AFFINITY, "at most 64 hexadecimal digits") or "",
         wants_usage=values(trusted.USAGE) == b"1",
+        is_admin=True,  # the gateway judged what its client may do before it passed the request on
     )
 
 
 def harmless(values: Values, tenant: str) -> Visit:
     """What anybody may say where there are no keys: it binds nobody but the request itself."""
     told = vouched(values, tenant)
-    return Visit(tenant, affinity=told.affinity, wants_usage=told.wants_usage)
+    return Visit(tenant, affinity=told.affinity, wants_usage=told.wants_usage, is_admin=True)
 
 
 def _read(values: Values, name: bytes, pattern: re.Pattern[bytes], expected: str) -> str | None:

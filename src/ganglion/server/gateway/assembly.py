@@ -11,6 +11,7 @@ from ganglion.gateway.inquiry import PollSettings
 from ganglion.gateway.loader import FleetLoader
 from ganglion.gateway.membership import Membership, first_epoch
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.node_queue import NodeQueue
 from ganglion.gateway.outbound import Outbound
 from ganglion.gateway.poller import Poller
 from ganglion.gateway.pool import Pools
@@ -76,7 +77,8 @@ class Assembly:
 
 def assembled(settings: GatewaySettings, offer: Offer, leader: NodeSpec | None = None) -> Assembly:
     """The parts over the declared nodes, or those of a worker that follows `leader`; nothing runs yet."""
-    fleet = Fleet(_parts_of(settings.nodes, settings.workers))
+    queue = NodeQueue(max_requests=settings.queue_requests, max_wait_s=settings.queue_s)
+    fleet = Fleet(_parts_of(settings.nodes, settings.workers), queue=queue)
     pools, quarantine = Pools(settings.connect_s), Quarantine()
     outbound = Outbound(pools)
     router = Router(fleet, settings.catalogue)
@@ -89,12 +91,14 @@ def assembled(settings: GatewaySettings, offer: Offer, leader: NodeSpec | None =
             outbound,
             follower,
             catalogue=lambda: offer.listed,
+            listed_as=router.listed_as,
             poke=follower.poke,
             deadlines=deadlines,
             quarantine=quarantine,
         )
         return Assembly(fleet, pools, outbound, router, engine, follower, quarantine, offer, None)
-    poller = Poller(fleet, outbound, PollSettings(every_s=settings.poll_s))
+    polls = PollSettings(every_s=settings.poll_s, wait_s=min(settings.poll_s, PollSettings().wait_s))
+    poller = Poller(fleet, outbound, polls)
     loader = FleetLoader(fleet, settings.catalogue, outbound, poke=poller.poke)
     membership = Membership(
         fleet,
@@ -108,6 +112,7 @@ def assembled(settings: GatewaySettings, offer: Offer, leader: NodeSpec | None =
         outbound,
         loader,
         catalogue=lambda: offer.listed,
+        listed_as=router.listed_as,
         poke=poller.poke,
         deadlines=deadlines,
         quarantine=quarantine,

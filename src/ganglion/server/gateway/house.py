@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from starlette.routing import BaseRoute
 
 from ganglion.core.errors import GanglionError
+from ganglion.gateway.booking import OpenPlaces
 from ganglion.gateway.front import Front, FrontSettings
 from ganglion.gateway.gatekeeper import KeyGatekeeper
 from ganglion.gateway.gateway_metrics import GatewayMetrics
@@ -33,7 +34,7 @@ from ganglion.server.gateway.worker_door import WorkerDoor
 from ganglion.server.gateway.worker_pages import merged
 from ganglion.server.metrics import Metrics
 from ganglion.server.origin import OriginRules
-from ganglion.server.reloading import Apply
+from ganglion.server.reloading import Apply, refuse_to_open
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.server.storage import opened
@@ -60,6 +61,7 @@ class House:
     gate: Gate
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     front_metrics: GatewayMetrics = dataclasses.field(default_factory=GatewayMetrics)
+    open_places: OpenPlaces = dataclasses.field(default_factory=OpenPlaces)
 
     @property
     def _is_leading(self) -> bool:
@@ -100,6 +102,7 @@ class House:
             metrics=self.metrics,
             page=_page(own_page, self.colleagues),
             keys=self.gatekeeper.keys,
+            places=self.open_places,
         )
         place = _desk_path(stack, self.worker)
         await stack.enter_async_context(served(app, self.server, place))
@@ -117,11 +120,12 @@ class House:
     def read_again(self, reload: Reload) -> Apply:
         """What puts the configuration as it is now into force; raises what is wrong with it."""
         fresh = self.settings.renewed(reload())
-        _check_bind(self.server, is_open=self.gatekeeper.keys.would_be_open(fresh.server.api_keys))
+        keys = self.gatekeeper.keys
+        refuse_to_open(is_keyed=keys.has_static, would_be_keyed=fresh.has_static_keys)
 
         def apply() -> None:
             self.parts.renew(fresh)
-            self.gatekeeper.keys.replace_static(fresh.server.api_keys)
+            keys.replace_static(fresh.server.api_keys, fresh.server.admin_keys)
 
         return apply
 
@@ -140,6 +144,7 @@ class House:
             poke=parts.poke,
             admin=None if worker is None or self._is_leading else worker.leading_desk,
             quarantine=parts.quarantine,
+            open_places=self.open_places,
         )
 
 
@@ -150,12 +155,12 @@ async def built(
     stack: contextlib.AsyncExitStack,
 ) -> House:
     """Open the databases, and put together who is there; raises StartRefused."""
-    offer = Offer(settings.catalogue)
-    gatekeeper = await stack.enter_async_context(_gatekeeper(settings, offer))
+    is_leading = worker is None or worker.is_leader
+    leader = None if worker is None or is_leading else worker.door(LEADER)
+    parts = assembled(settings, Offer(settings.catalogue), leader)
+    gatekeeper = await stack.enter_async_context(_gatekeeper(settings, parts))
     _check_bind(server, is_open=gatekeeper.keys.is_open)
     state = State() if settings.storage is None else await stack.enter_async_context(opened(settings.storage))
-    is_leading = worker is None or worker.is_leader
-    parts = assembled(settings, offer, None if worker is None or is_leading else worker.door(LEADER))
     stack.callback(parts.pools.close)
     stack.push_async_callback(parts.loader.close)
     colleagues = None if worker is None else Colleagues(worker, parts.outbound)
@@ -187,10 +192,20 @@ def _page(own: Page, colleagues: Colleagues | None) -> Page:
 
 
 @contextlib.asynccontextmanager
-async def _gatekeeper(settings: GatewaySettings, offer: Offer) -> AsyncGenerator[KeyGatekeeper, None]:
+async def _gatekeeper(settings: GatewaySettings, parts: Assembly) -> AsyncGenerator[KeyGatekeeper, None]:
     access = await open_access(MEMORY if settings.storage is None else settings.storage.place)
     try:
-        gatekeeper = KeyGatekeeper(access, settings.server.api_keys, offer.price)
+        offer, router, server = parts.offer, parts.router, settings.server
+        gatekeeper = KeyGatekeeper(
+            access,
+            server.api_keys,
+            offer.price,
+            dearest=lambda name: offer.dearest(router.may_answer(name)),
+            booked_as=router.booked_as,
+            open_answer_tokens=settings.open_answer_tokens,
+            admin_keys=server.admin_keys,
+            most_urgent=server.most_urgent,
+        )
         await gatekeeper.start()
         try:
             yield gatekeeper
@@ -241,20 +256,23 @@ def _front_settings(
 
     known: set[bytes | None] = set()
 
-    def guard(host: bytes | None, origin: bytes | None, is_safe: bool) -> GanglionError | None:
-        if origin is None and host in known:
+    def guard(
+        host: bytes | None, origin: bytes | None, site: bytes | None, is_public: bool
+    ) -> GanglionError | None:
+        if origin is None and site is None and host in known:
             return None
-        refusal = rules.refusal(
-            [] if host is None else [host], [] if origin is None else [origin], is_safe=is_safe
-        )
+        hosts, origins, sites = ([] if said is None else [said] for said in (host, origin, site))
+        refusal = rules.refusal(hosts, origins, sites, is_public=is_public)
         if refusal is None and host is not None and len(known) < _KNOWN_HOSTS:
             known.add(host)
         return refusal
 
     return FrontSettings(
         max_body_bytes=server.max_body_bytes,
+        max_connections=server.max_connections,
         first_byte_s=settings.first_byte_s,
         idle_s=settings.idle_s,
+        sign_of_life_s=server.keep_alive_s,
         stall_s=server.stalled_reader_s,
         guard=guard,
         cors_origins=rules.cors_origins,

@@ -1,7 +1,7 @@
 """What the catalogue says, in the forms that answers need; replaced as a whole when it is read again."""
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from functools import lru_cache, reduce
 
 from ganglion.core.engine import ModelState
 from ganglion.gateway.catalogue import Catalogue, CatalogueModel
@@ -27,6 +27,11 @@ class Offer:
     def price(self, name: str) -> Price | None:
         """What a model's tokens cost, by any of its names; None where nobody said."""
         return self._price(name)
+
+    def dearest(self, names: Iterable[str]) -> Price | None:
+        """The most that tokens may cost, whichever of these answers; None where none of them costs."""
+        prices = [price for price in map(self._price, names) if price is not None]
+        return reduce(Price.or_more, prices) if prices else None
 
 
 def listing_of(catalogue: Catalogue) -> tuple[ModelState, ...]:

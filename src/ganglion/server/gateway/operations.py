@@ -1,6 +1,8 @@
 """What an operator moves: a node out of service, a model from node to node."""
 
-from ganglion.core.errors import GanglionError, InvalidValue
+from collections.abc import Mapping
+
+from ganglion.core.errors import GanglionError, InvalidRequest, InvalidValue
 from ganglion.gateway.decision import Asked, Chooser, Chosen, Translated
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loader import FleetLoader
@@ -8,25 +10,53 @@ from ganglion.gateway.node import NodeView
 from ganglion.wire.overview import Drain, Move
 
 
+class OnlyHolder(InvalidRequest):
+    """A node holds what nobody else has."""
+
+    status = 409
+    code = "only_holder"
+
+    def __init__(self, node: str, missing: Mapping[str, str]) -> None:
+        reasons = " ".join(f"{model}: {why}" for model, why in missing.items())
+        super().__init__(
+            f"Nobody but {node} has {', '.join(missing)}, and requests for that would fail. {reasons}",
+            param="node",
+            hint="Force it to drain the node all the same.",
+        )
+
+
 async def drain(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked: Drain) -> list[str]:
-    """Give a node no new work, and have what only it held loaded elsewhere; what runs on it goes on."""
+    """Have what only a node holds loaded elsewhere, and then give it no new work; what runs on it goes on.
+
+    Raises OnlyHolder where nobody else can have a model, unless that is wanted all the same.
+    """
     view = _node(fleet, asked.node)
-    fleet.rest(view.name, is_resting=not asked.undo)
     if asked.undo:
+        fleet.rest(view.name, is_resting=False)
         return [f"{view.name} takes work again"]
-    steps = [f"{view.name} takes no new work"]
-    for replica in view.replicas:
+    steps, missing = [], {}
+    for replica in view.replicas if view.takes_work else ():
         if not replica.is_servable:
             continue
-        if isinstance(chooser.choose(Asked(replica.id, "chat")), Chosen | Translated):
-            steps.append(f"{replica.id} is served elsewhere")
-            continue
         try:
-            await loader.load(replica.id)
-            steps.append(f"{replica.id} was loaded elsewhere")
+            is_loaded = await loader.bring_elsewhere(view.name, replica)
+            steps.append(f"{replica.id} {'was loaded' if is_loaded else 'is served'} elsewhere")
         except GanglionError as error:
-            steps.append(f"{replica.id} is served by nobody else: {error.message}")
-    return steps
+            if _has_stand_in(chooser, loader.name_of(view.name, replica), view.name):
+                steps.append(f"{replica.id} is answered for by a fallback")
+            else:
+                missing[replica.id] = error.message
+    if missing and not asked.force:
+        raise OnlyHolder(view.name, missing)
+    fleet.rest(view.name, is_resting=True)
+    alone = [f"{model} is served by nobody now: {why}" for model, why in missing.items()]
+    return [f"{view.name} takes no new work", *steps, *alone]
+
+
+def _has_stand_in(chooser: Chooser, model: str, node: str) -> bool:
+    """Whether requests for a model are answered without the node, by another model."""
+    decision = chooser.choose(Asked(model, "chat", tried=frozenset((node,))))
+    return isinstance(decision, Chosen | Translated)
 
 
 async def move(fleet: Fleet, loader: FleetLoader, asked: Move) -> list[str]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from ganglion.gateway.decision import Asked, Chooser, Refused
+from ganglion.gateway.decision import Asked, Chooser, Cold, Refused
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.node import NodeView, Replica
 from ganglion.wire.fleet import ReplicaState
@@ -34,8 +34,10 @@ def _unservable(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> tuple[
     found = []
     for model in sorted(held | known):
         decision = chooser.choose(Asked(model, "chat"))
-        if isinstance(decision, Refused):
+        if isinstance(decision, Refused) and not decision.waits_for:
             found.append(Unservable(model, decision.error.code, decision.error.message))
+        elif isinstance(decision, Cold) and (failed := fleet.unloadable(decision.model)) is not None:
+            found.append(Unservable(model, failed.code, failed.why))
     return tuple(found)
 
 

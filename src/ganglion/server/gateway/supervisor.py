@@ -26,7 +26,7 @@ from ganglion.server.gateway.settings import GatewaySettings, Reload
 from ganglion.server.gateway.socket_folder import socket_folder
 from ganglion.server.gateway.worker import LEADER, Worker
 from ganglion.server.gateway.worker_channel import DRAIN, RELOAD, STOP, Ready, Unable, hear, say, unable
-from ganglion.server.reloading import tell_refused
+from ganglion.server.reloading import refuse_to_open, tell_refused
 from ganglion.store.opening import MEMORY
 
 logger = logging.getLogger("ganglion.gateway")
@@ -221,10 +221,12 @@ class _Supervisor:
         if self._reload is None:
             return
         try:
-            self._settings = self._settings.renewed(self._reload())
+            fresh = self._settings.renewed(self._reload())
+            refuse_to_open(is_keyed=self._settings.has_static_keys, would_be_keyed=fresh.has_static_keys)
         except (GanglionError, StartRefused) as error:
             tell_refused(error)
         else:
+            self._settings = fresh
             self._tell(RELOAD)
 
     def _leave(self, drain_s: float, *, is_hasty: bool) -> None:

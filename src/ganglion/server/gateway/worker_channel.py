@@ -55,7 +55,7 @@ def unable(error: StartRefused | GanglionError) -> Unable:
         kind: Literal["insecure", "usage", "other"] = "insecure"
     else:
         kind = "usage" if isinstance(error, InvalidValue) else "other"
-    return Unable(kind, error.message, error.hint or "")
+    return Unable(kind, str(error), error.hint or "")
 
 
 def say(channel: socket.socket, word: Ready | Unable) -> None:

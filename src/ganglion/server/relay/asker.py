@@ -7,7 +7,7 @@ from urllib.parse import quote
 
 from ganglion.core.errors import InvalidApiKey
 from ganglion.gateway import trusted
-from ganglion.gateway.admission import Admission, Gatekeeper, Identity, Wanted
+from ganglion.gateway.admission import Admission, Gatekeeper, Identity, Wanted, require_role
 from ganglion.gateway.node import NodeSpec
 from ganglion.server.keys import bearer_key
 from ganglion.server.request_log import request_id_of
@@ -70,6 +70,8 @@ class GatekeeperJudge:
             if not is_public(method):
                 raise
             identity = _ANYBODY
+        if not is_public(method):
+            require_role(identity, "user")
         ASKER.set(Asker(identity, request_id, _traces(metadata)))
         return Caller(Visit(identity.tenant), request_id)
 

@@ -1,6 +1,7 @@
 """The ways to nodes: one channel each, opened when it is first needed and closed once its node has left.
 
-Law: a channel is closed when the last call on it has ended; a node's leaving cuts nobody off.
+Law: a channel is closed when the last call on it has ended; a node's leaving cuts nobody off. One whose lease
+was not renewed, or who no longer answers, is not waited for.
 """
 
 import asyncio
@@ -15,14 +16,16 @@ from ganglion.core.errors import InvalidValue, UpstreamUnavailable
 from ganglion.gateway.address import parse_address
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.node import NodeView
-from ganglion.server.rpc.listener import MAX_MESSAGE_BYTES, Address
+from ganglion.server.rpc.listener import Address
+from ganglion.server.rpc.message_sizes import LARGEST
 
+MAX_ANSWER_BYTES: Final = 64 * 2**20
 CONNECT_S: Final = 2.0
 """For a node that does not even refuse."""
 
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    ("grpc.max_send_message_length", LARGEST),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -58,11 +61,29 @@ class _Line:
         self.where = where
         self.calls = 0
         self.has_left = False
+        self.is_closing = False
         self.channel = (
             grpc.aio.secure_channel(where.target, grpc.ssl_channel_credentials(authorities), _OPTIONS)
             if where.is_tls
             else grpc.aio.insecure_channel(where.target, _OPTIONS)
         )
+
+
+class _Call:
+    """A call on a node's channel, for the fleet to end."""
+
+    def __init__(self, lines: "Lines", line: _Line) -> None:
+        self._lines = lines
+        self._line = line
+
+    @property
+    def last_heard_s(self) -> float:
+        """A channel asks by itself whether its node is there."""
+        return 0.0
+
+    def withdraw(self) -> None:
+        """The node is not waited for any longer."""
+        self._lines.cut(self._line)
 
 
 class Lines:
@@ -80,8 +101,8 @@ class Lines:
         """A node's channel, connected, and one call more on it; raises NotReached."""
         line = self._of(view)
         line.calls += 1
-        in_flight = self._fleet.in_flight
-        in_flight[view.name] = in_flight.get(view.name, 0) + 1
+        call = _Call(self, line)
+        self._fleet.begin(view.name, call)
         try:
             try:
                 await _connect(line.channel)
@@ -90,15 +111,22 @@ class Lines:
                 raise NotReached(f"The node {view.name!r} cannot be reached.") from None
             yield line.channel
         finally:
-            in_flight[view.name] -= 1
+            self._fleet.end(view.name, call)
             line.calls -= 1
-            if line.has_left and not line.calls:
+            if line.has_left and not line.calls and not line.is_closing:
                 self._close(line)
 
     async def close(self) -> None:
         """Let go of every channel; calls that are still on one end."""
         lines, self._lines = list(self._lines.values()), {}
         await asyncio.gather(*(line.channel.close() for line in lines), *self._closing)
+
+    def cut(self, line: _Line) -> None:
+        """End every call on a channel."""
+        for name in [name for name, each in self._lines.items() if each is line]:
+            del self._lines[name]
+        if not line.is_closing:
+            self._close(line)
 
     def _of(self, view: NodeView) -> _Line:
         where = where_of(view)
@@ -121,6 +149,7 @@ class Lines:
             self._close(line)
 
     def _close(self, line: _Line) -> None:
+        line.is_closing = True
         task = asyncio.get_running_loop().create_task(line.channel.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -14,11 +14,13 @@ import grpc
 
 from ganglion.client.errors import CODE
 from ganglion.client.grpc_line import rebuilt
-from ganglion.core.errors import GanglionError, MissingParameter, ModelNotFound, UpstreamUnavailable
+from ganglion.core.errors import GanglionError, ModelNotFound, UpstreamUnavailable
+from ganglion.gateway.admission import Identity
 from ganglion.gateway.decision import Asked, Chooser, Chosen, Cold, Refused, Translated
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.loading import Loader
 from ganglion.gateway.node import NodeView
+from ganglion.gateway.only_model import only_of
 from ganglion.server.relay.asker import Asker
 from ganglion.server.relay.lines import Lines, NotReached
 from ganglion.server.rpc.service import SERVICE
@@ -137,17 +139,9 @@ class Nodes:
         assert away is not None
         raise away
 
-    def only_model(self) -> str:
-        """The id of the only model that some node has loaded; raises MissingParameter where several are."""
-        working = [view for view in self._fleet.nodes.values() if view.takes_work]
-        ids = {replica.id for view in working for replica in view.replicas if replica.is_servable}
-        if len(ids) != 1:
-            raise MissingParameter(
-                "The parameter 'model' is required: not exactly one model is here.",
-                param="model",
-                hint="GET /v1/models lists them.",
-            )
-        return ids.pop()
+    def only_model(self, identity: Identity) -> str:
+        """The id of the only model that some node has loaded for this key; raises MissingParameter."""
+        return only_of(identity.of_these(self._fleet.servable_models()))
 
     @asynccontextmanager
     async def _answering(self, view: NodeView) -> AsyncIterator[grpc.aio.Channel]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from typing import Any
 
-from ganglion.core.errors import Overloaded, SessionNotFound
+from ganglion.core.errors import SessionNotFound
 from ganglion.gateway.admission import Gatekeeper, Wanted
 from ganglion.gateway.fleet import Fleet
 from ganglion.gateway.node import NodeView
@@ -48,12 +48,14 @@ class RelayService:
             "RestoreSession": self._restore,
             "SuspendSession": self._on_session,
             "GetReadoutManifest": self._manifest,
+            "GetTokens": self._on_session,
+            "RenderMessages": self._on_model,
             "Tokenize": self._on_model,
             "Detokenize": self._on_model,
         }
 
     async def _open(self, message: pb.OpenSessionRequest, call: Call) -> bytes:
-        asked = message.model
+        asked = message.model = self._meant(message, call)
         view, reply = await self._by_model(message, call)
         opened = pb.OpenSessionResponse.FromString(reply)
         opened.session_id = self._named(Place(view.name, opened.session_id), call, asked)
@@ -62,15 +64,13 @@ class RelayService:
     async def _generate(self, message: pb.GenerateRequest, call: Call) -> AsyncGenerator[bytes, None]:
         handle = message.session_id
         view, place = self._place(handle, call)
-        if not self._fleet.has_room(view):
-            raise Overloaded(f"The session's node {view.name!r} is busy.", hint="Retry in a moment.")
         identity = call.asker.identity
-        if identity.role != "admin":
-            message.priority = max(message.priority, identity.priority)
+        message.priority = max(message.priority, identity.priority)
         model = await self._model_of(view, place, handle, call)
         admission = await admitted(self._gatekeeper, identity, wanted_of(message, model))
         meter = Meter(message)
         try:
+            await self._fleet.wait_for_room(view, identity.tenant)
             message.session_id = place.id
             with _as_session(handle):
                 async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
@@ -128,8 +128,6 @@ class RelayService:
         return listed.SerializeToString()
 
     async def _manifest(self, message: pb.GetReadoutManifestRequest, call: Call) -> bytes:
-        if not message.model:
-            message.model = self._nodes.only_model()
         return await self._on_model(message, call)
 
     async def _on_model(self, message: Any, call: Call) -> bytes:
@@ -137,7 +135,7 @@ class RelayService:
         return reply
 
     async def _by_model(self, message: Any, call: Call) -> tuple[NodeView, bytes]:
-        model = model_of(message.model)
+        model = self._meant(message, call)
         await self._check(model, call)
 
         async def attempt(held: Held) -> bytes:
@@ -145,6 +143,11 @@ class RelayService:
             return await self._nodes.ask(held.view, call, message.SerializeToString())
 
         return await self._nodes.anywhere(model, attempt)
+
+    def _meant(self, message: Any, call: Call) -> str:
+        """The model that a message names; left out, it is the only one that is loaded."""
+        model: str = message.model
+        return model_of(model) if model else self._nodes.only_model(call.asker.identity)
 
     async def _check(self, model: str, call: Call) -> None:
         """Raise where the asker may not have the model now; nothing is counted."""

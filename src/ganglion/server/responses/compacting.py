@@ -13,6 +13,7 @@ from ganglion.core.fold import Answer
 from ganglion.server.answers import Answers
 from ganglion.server.drain import Gate
 from ganglion.server.http import json_response, read_json, while_connected
+from ganglion.server.metering import Tab
 from ganglion.server.ports import Ports
 from ganglion.server.responses.desk import Desk, Exchange
 from ganglion.server.responses.identity import new_id
@@ -21,10 +22,10 @@ from ganglion.server.scope import visit
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
 from ganglion.wire.responses import Item, compact_body, compacted, flat
+from ganglion.wire.responses.compaction import SUMMARY_TOKENS
 from ganglion.wire.responses.items import InputText, MessageItem
 from ganglion.wire.responses.stored import compaction
 
-SUMMARY_TOKENS: Final = 1024
 ASK: Final = (
     "Summarize everything above for yourself, so that you can go on with the task from your summary alone: "
     "what was asked for, what was decided, what was done and found out, names and values that matter, and "
@@ -42,6 +43,7 @@ class CompactDoor:
         self._gate = gate
         self._desk = desk
         self._seal = state.seal
+        self._meter = state.meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = compact_body(await read_json(scope, receive, self._settings), ASK, SUMMARY_TOKENS)
@@ -50,8 +52,11 @@ class CompactDoor:
 
     async def _compact(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = await self._desk.open(body, visit(scope))
-        async with Answers(self._engine, (exchange.call.request,), visit=exchange.visit) as answers:
-            (answer,) = await answers.whole()
+        request = exchange.call.request
+        with Tab(await self._meter.admit(exchange.visit, request)) as tab:
+            async with Answers(self._engine, (request,), visit=exchange.visit, is_folded=True) as answers:
+                tab.answers = answers
+                (answer,) = await answers.whole()
         output = self._output(exchange, answer)
         told = compaction(new_id("resp"), int(time.time()), output, answer.finished.usage)
         await json_response(told)(scope, receive, send)

@@ -125,7 +125,7 @@ def _new(items: tuple[ReadItem, ...]) -> tuple[NewItem, ...]:
 
 
 def _bodies(items: tuple[Item, ...]) -> tuple[NewItem, ...]:
-    return tuple(NewItem(each.id or "", msgspec.json.encode(each)) for each in items)
+    return tuple(NewItem(each.id or "", item(each)) for each in items)
 
 
 def _told(found: StoredConversation) -> bytes:

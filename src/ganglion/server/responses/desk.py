@@ -5,14 +5,17 @@ Law: what a client was told is kept was committed before it was told.
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Literal
 
 import msgspec
 
+from ganglion.core.engine import ModelState
 from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.server.metering import Tab
+from ganglion.server.naming import sampling_of
 from ganglion.server.once import left_out, unknown_fields
 from ganglion.server.responses.history import History, Recent
 from ganglion.server.responses.identity import ItemIds, new_response_id
@@ -63,9 +66,13 @@ class Exchange:
 class Desk:
     """Opens exchanges, and puts them into the store when they begin and when they end."""
 
-    def __init__(self, state: State, *, is_strict: bool) -> None:
+    def __init__(
+        self, state: State, models: Callable[[], tuple[ModelState, ...]], *, is_strict: bool
+    ) -> None:
+        """`models` tells those that may be named, with their defaults."""
         self._store = state.store
         self._seal = state.seal
+        self._models = models
         self._is_strict = is_strict
         self._history = History(state.store)
         self._unknown = unknown_fields()
@@ -102,6 +109,7 @@ class Desk:
             seal=seal,
             can_store=self._store is not None,
             keep_markers=keep_markers,
+            defaults=sampling_of(self._models(), asked.body.model),
         )
         call = responses.call_of(asked, arrival, history=history, referenced=referenced)
         self._left_out.note(call.warnings)
@@ -134,12 +142,21 @@ class Desk:
         try:
             await self._store.replace(ended, items=_new_items(exchange, ended), events=events)
         except GanglionError as error:
-            logger.error("%s could not be stored: %s", exchange.id, error.message)
+            logger.error("%s could not be stored: %s", exchange.id, error)
             last = exchange.projection.instead(error)
             told = [*events[:-1], StoredEvent(events[-1].sequence_number, last.data)] if events else []
             self._owed.add(_ended(exchange), told)
             return [*frames[:-1], last]
         return list(frames)
+
+
+def bounded(exchange: Exchange, tab: Tab) -> Exchange:
+    """The exchange with its answer held to what was reserved for it, where its client left it open."""
+    request = exchange.call.request
+    if tab.answer_tokens is None or request.max_tokens is not None:
+        return exchange
+    request = replace(request, max_tokens=tab.answer_tokens)
+    return replace(exchange, call=replace(exchange.call, request=request))
 
 
 def remembered(exchange: Exchange) -> tuple[responses.Item, ...]:
@@ -179,6 +196,6 @@ def _new_items(exchange: Exchange, ended: StoredResponse) -> tuple[NewItem, ...]
     """What a response adds to its conversation; one that failed or was cancelled is no turn of it."""
     if ended.conversation_id is None or ended.status not in ("completed", "incomplete"):
         return ()
-    sent = [msgspec.Raw(msgspec.json.encode(item)) for item in exchange.call.input_items]
+    sent = _raw_items.decode(ended.input_items)
     said = _raw_items.decode(output_of(ended.body))
     return tuple(NewItem(_identified.decode(item).id, bytes(item)) for item in (*sent, *said))

@@ -1,5 +1,6 @@
 """What came before a call: the items of the responses and conversations that it continues."""
 
+import asyncio
 from collections.abc import Mapping
 from typing import NoReturn
 
@@ -47,8 +48,11 @@ class History:
             )
         if chain[0].previous_id is not None:
             await self._refuse_part(chain[0].previous_id, response_id, tenant)
-        begun = await self._conversation_before(chain[0], response_id)
-        return (*begun, *(item for response in chain for item in items_in(response)))
+        items = list(await self._conversation_before(chain[0], response_id))
+        for response in chain:
+            items += items_in(response)
+            await asyncio.sleep(0)  # a long one is read in pieces, and the event loop is others' in between
+        return tuple(items)
 
     async def conversation(self, conversation_id: str, tenant: str) -> tuple[Item, ...]:
         """Every item of a conversation; raises ConversationNotFound."""
@@ -56,7 +60,7 @@ class History:
             raise ConversationNotFound(
                 f"There is no conversation {conversation_id[:200]!r} here.", param="conversation"
             )
-        return items_of(*await self._bodies(conversation_id, tenant))
+        return await self._items(conversation_id, tenant)
 
     async def referenced(self, asked: Asked, tenant: str, history: tuple[Item, ...]) -> dict[str, Item]:
         """The kept items that the input refers to, as far as they can be found."""
@@ -89,7 +93,7 @@ class History:
         assert self._store is not None
         if await self._store.conversation(first.tenant, conversation_id) is None:
             raise _not_whole(response_id, conversation_id)
-        items = items_of(*await self._bodies(conversation_id, first.tenant))
+        items = await self._items(conversation_id, first.tenant)
         own = {item.id for item in items_in(first)}
         # A turn is appended at once, so that its items stand together; an earlier one that the client sent
         # again stands where it was.
@@ -104,23 +108,24 @@ class History:
             end -= 1
         return items[:end]
 
-    async def _bodies(self, conversation_id: str, tenant: str) -> list[bytes]:
+    async def _items(self, conversation_id: str, tenant: str) -> tuple[Item, ...]:
+        """All items, read page by page: between pages the event loop is others'."""
         assert self._store is not None
-        bodies: list[bytes] = []
+        items: list[Item] = []
         after: int | None = None
         size_bytes = 0
         while page := await self._store.items(tenant, conversation_id, after=after, limit=_PAGE):
-            bodies += [b"[%b]" % item.body for item in page]
+            items += items_of(*(b"[%b]" % item.body for item in page))
             after = page[-1].position
             size_bytes += sum(len(item.body) for item in page)
-            if len(bodies) > MAX_CONVERSATION_ITEMS or size_bytes > MAX_CHAIN_BYTES:
+            if len(items) > MAX_CONVERSATION_ITEMS or size_bytes > MAX_CHAIN_BYTES:
                 raise InvalidValue(
                     f"The conversation {conversation_id!r} holds more than {MAX_CONVERSATION_ITEMS} items "
                     f"or {MAX_CHAIN_BYTES} bytes.",
                     param="conversation",
                     hint="Compact it, or begin another one.",
                 )
-        return bodies
+        return tuple(items)
 
 
 def items_in(response: StoredResponse) -> tuple[Item, ...]:

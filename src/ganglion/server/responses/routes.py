@@ -31,7 +31,7 @@ class _Raw:
 
 def responses_routes(ports: Ports, settings: ServerSettings, gate: Gate, state: State) -> list[BaseRoute]:
     """The routes over one desk and one set of runs."""
-    desk = Desk(state, is_strict=settings.is_strict)
+    desk = Desk(state, ports.engine.models, is_strict=settings.is_strict)
     runs = Runs(ports.engine, desk, state, settings)
     kept = StoredDoors(state.store, runs, settings)
     talks = ConversationDoors(state.store, settings)

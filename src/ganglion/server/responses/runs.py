@@ -14,7 +14,7 @@ from ganglion.core.errors import GanglionError, ServerError, ShuttingDown
 from ganglion.core.events import Failed, Progress
 from ganglion.server.alarm import Alarm
 from ganglion.server.metering import Tab
-from ganglion.server.responses.desk import Desk, Exchange
+from ganglion.server.responses.desk import Desk, Exchange, bounded
 from ganglion.server.responses.truncating import answers_to
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import State
@@ -87,7 +87,7 @@ class Run:
             if not await self._store.append_events(self.exchange.tenant, self.exchange.id, events):
                 self.cancelled.set()
         except GanglionError as error:
-            logger.warning("events of %s were not stored: %s", self.exchange.id, error.message)
+            logger.warning("events of %s were not stored: %s", self.exchange.id, error)
             if sum(len(event.frame) for event in events) > MAX_UNKEPT_BYTES:
                 raise
             return
@@ -127,17 +127,20 @@ class Runs:
         self._desk = desk
         self._state = state
         self._settings = settings
+        self.meter = state.meter
+        """Of every answer, whoever hears its end."""
         self._runs: dict[tuple[str, str], Run] = {}
 
     def get(self, tenant: str, response_id: str) -> Run | None:
         """The run of that id, while it runs."""
         return self._runs.get((tenant, response_id))
 
-    async def start(self, exchange: Exchange, body: bytes, place: ExitStack) -> Run:
+    async def start(self, exchange: Exchange, place: ExitStack) -> Run:
         """Keep the response as queued and let it run in its request's place; raises why it may not run."""
         assert self._state.store is not None
-        settle = await self._state.meter.admit(exchange.visit, exchange.call.request.model, body)
-        run = Run(exchange, self._state.store, place.enter_context(Tab(settle)))
+        tab = Tab(await self.meter.admit(exchange.visit, exchange.call.request))
+        exchange = bounded(exchange, place.enter_context(tab))
+        run = Run(exchange, self._state.store, tab)
         run.tell(exchange.projection.feed(Progress("queued", 0, 1)))
         await self._desk.begin(exchange, run.unkept())
         self._runs[exchange.tenant, exchange.id] = run

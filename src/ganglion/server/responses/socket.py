@@ -2,36 +2,41 @@
 
 The client sends `{"type": "response.create", …}` with the fields of `POST /v1/responses`; each event goes
 back as one text message. What is wrong with a message is told as `{"type": "error", "status", "error"}`, and
-the connection stays. The newest response can be continued by its id even when it was not stored: the
-connection remembers it, and forgets it when it closes. With `generate: false` nothing is said: the client
-gets an id to continue from.
+the connection stays; only a key that is no longer valid closes it, with code 1008. The newest response can be
+continued by its id even when it was not stored: the connection remembers it, and forgets it when it closes or
+when a turn that continues it fails. With `generate: false` nothing is said: the client gets an id to continue
+from.
 """
 
 import asyncio
 from collections.abc import Coroutine, Sequence
 from contextlib import closing
+from typing import Final
 
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidValue
+from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidApiKey, InvalidValue
 from ganglion.core.events import Failed, Finished, Usage
 from ganglion.server.alarm import Alarm
 from ganglion.server.drain import Gate
 from ganglion.server.http import ReaderStalled, cut, tell
 from ganglion.server.metering import Meter, Tab
+from ganglion.server.naming import only_model
 from ganglion.server.ports import Ports
-from ganglion.server.responses.desk import NOTHING_RECENT, Desk, Exchange, remembered
+from ganglion.server.responses.desk import NOTHING_RECENT, Desk, Exchange, bounded, remembered
 from ganglion.server.responses.door import is_codex
 from ganglion.server.responses.history import Recent
 from ganglion.server.responses.keeping import Keeping
 from ganglion.server.responses.truncating import answers_to
-from ganglion.server.scope import visit
+from ganglion.server.scope import visit_now
 from ganglion.server.settings import ServerSettings
+from ganglion.wire.decode import ModelLeftOut, with_model
 from ganglion.wire.frame import Comment, Frame
 from ganglion.wire.responses.errors import socket_error
-from ganglion.wire.responses.messages import Create, read_message
+from ganglion.wire.responses.messages import Create, continued_by, read_message
 
+POLICY_VIOLATION: Final = 1008
 _SAID_NOTHING = Finished("stop", Usage(0, 0))
 
 
@@ -65,15 +70,26 @@ class SocketDoor:
             message = await line.hear()
             try:
                 recent = await self._answer(message, line, recent)
+            except InvalidApiKey as error:
+                await line.say(socket_error(error))
+                await line.refuse(error.message)
+                return
             except GanglionError as error:
+                # What a turn was to continue goes when it fails: nobody continues from there by mistake.
+                recent = {name: items for name, items in recent.items() if name != continued_by(message)}
                 await line.say(socket_error(error))
 
     async def _answer(self, message: bytes, line: "Line", recent: Recent) -> Recent:
+        asker = visit_now(line.scope)
         with self._gate.admit():
             create = read_message(message)
-            asker = visit(line.scope)
-            exchange = await self._desk.open(create.body, asker, recent=recent, transport="socket")
-            with Tab(await self._meter.admit(asker, exchange.call.request.model, create.body)) as tab:
+            try:
+                exchange = await self._desk.open(create.body, asker, recent=recent, transport="socket")
+            except ModelLeftOut as missing:
+                named = with_model(missing.body, only_model(asker.visible(self._engine.models())))
+                exchange = await self._desk.open(named, asker, recent=recent, transport="socket")
+            with Tab(await self._meter.admit(asker, exchange.call.request)) as tab:
+                exchange = bounded(exchange, tab)
                 async with Keeping(self._desk, exchange) as keeping:
                     await line.while_heard(self._stream(create, exchange, keeping, line, tab))
         return {exchange.id: remembered(exchange)}
@@ -141,6 +157,14 @@ class Line:
         try:
             async with asyncio.timeout(self._stalled_s):
                 await self._socket.send_text(data.decode())
+        except TimeoutError:
+            raise ReaderStalled from None
+
+    async def refuse(self, reason: str) -> None:
+        """Close the connection: whoever holds it may not come in any more."""
+        try:
+            async with asyncio.timeout(self._stalled_s):
+                await self._socket.close(POLICY_VIOLATION, reason)
         except TimeoutError:
             raise ReaderStalled from None
 

@@ -19,7 +19,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.store.port import Store
 from ganglion.store.values import StoredResponse
 from ganglion.wire.frame import Frame
-from ganglion.wire.responses import items_of
+from ganglion.wire.responses import ENDING, items_of
 from ganglion.wire.responses.stored import deleted, is_last, last_frames, named_frame, page, response_with
 
 _PAGE: Final = 500
@@ -58,7 +58,7 @@ class StoredDoors:
                     param="stream",
                 )
         frames = self._replayed(request, after) if run is None else run.follow(after)
-        await while_connected(scope, receive, send_frames(frames, send, self._settings))
+        await while_connected(scope, receive, send_frames(frames, send, self._settings, ending=ENDING))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`; one that runs is cancelled first."""

@@ -4,13 +4,13 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 
-from ganglion.core.engine import Engine, ModelState
+from ganglion.core.engine import Engine, ModelState, PromptReader, ReadPrompt
 from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.events import Event, Failed
-from ganglion.core.request import ChatPrompt, Message, Request
+from ganglion.core.request import ChatPrompt, Request
 from ganglion.server.answers import Answers
 from ganglion.server.responses.desk import Exchange
-from ganglion.wire.responses import shortened
+from ganglion.wire.responses import characters_of, shortened
 
 _ROOM = 0.9
 """How much of the context a shortened prompt may fill by estimate: an answer wants room too."""
@@ -42,10 +42,25 @@ class Truncating:
             request = shorter
 
 
-def answers_to(exchange: Exchange, engine: Engine) -> Answers:
+def answers_to(exchange: Exchange, engine: Engine, *, is_folded: bool = False) -> Answers:
     """The answers to an exchange's request, which may be shortened when the call says so."""
     chosen = Truncating(engine) if exchange.call.may_truncate else engine
-    return Answers(chosen, (exchange.call.request,), visit=exchange.visit)
+    return Answers(chosen, (exchange.call.request,), visit=exchange.visit, is_folded=is_folded)
+
+
+async def read_prompt(exchange: Exchange, reader: PromptReader, context_length: int) -> ReadPrompt:
+    """The prompt that an exchange is answered from: shortened where the call says so and it would not fit."""
+    request = exchange.call.request
+    least = 0 if request.max_tokens == 0 else 1
+    while True:
+        read = await reader.read(request)
+        length = len(read.tokens)
+        if not exchange.call.may_truncate or not context_length or length + least <= context_length:
+            return read
+        shorter = _shorter(request, ContextLengthExceeded(length, context_length))
+        if shorter is None:
+            return read
+        request = shorter
 
 
 def _shorter(request: Request, error: ContextLengthExceeded) -> Request | None:
@@ -54,20 +69,6 @@ def _shorter(request: Request, error: ContextLengthExceeded) -> Request | None:
         return None
     prompt_tokens, max_tokens = error.extras["prompt_len"], error.extras["max"]
     assert isinstance(prompt_tokens, int) and isinstance(max_tokens, int)
-    wanted = _characters(request.prompt) * max_tokens * _ROOM / prompt_tokens
-    prompt = shortened(request.prompt)
-    while prompt is not None and _characters(prompt) > wanted:
-        further = shortened(prompt)
-        if further is None:
-            break
-        prompt = further
+    wanted = characters_of(request.prompt) * max_tokens * _ROOM / prompt_tokens
+    prompt = shortened(request.prompt, wanted)
     return None if prompt is None else replace(request, prompt=prompt)
-
-
-def _characters(prompt: ChatPrompt) -> int:
-    return 1 + sum(map(_length, prompt.messages))
-
-
-def _length(message: Message) -> int:
-    called = sum(len(call.arguments) for call in message.tool_calls)
-    return len(message.content) + len(message.reasoning or "") + called

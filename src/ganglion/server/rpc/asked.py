@@ -10,8 +10,21 @@ from typing import Final
 from google.protobuf.message import Message
 
 from ganglion.core.errors import InvalidValue, MissingParameter
-from ganglion.core.request import Ranges, Sampling, Steer, Steering
+from ganglion.core.request import (
+    Choice,
+    Constraint,
+    Gbnf,
+    JsonSchema,
+    Lark,
+    Ranges,
+    Regex,
+    Sampling,
+    Steer,
+    Steering,
+)
+from ganglion.server.rpc.chat_messages import NewMessages
 from ganglion.sessions.values import Asked
+from ganglion.wire.constraint import CONSTRAINT_BYTES, schema_of
 from ganglion.wire.fields import MAX_TOKEN_ID, MAX_TOKENS, SEEDS
 from ganglion.wire.logprobs import MAX_ALTERNATIVES
 from ganglion.wire.salience import salience_pb2 as pb
@@ -20,6 +33,14 @@ from ganglion.wire.steering import MAX_LAYERS, MAX_STEERS, MAX_STRENGTH
 MAX_APPENDED: Final = 2**20
 MAX_RANGES: Final = 64
 MAX_STOP_TOKENS: Final = 1024
+MAX_STOPS: Final = 16
+MAX_STOP: Final = 512
+MAX_PATTERN: Final = 2**16
+MAX_OPTIONS: Final = 4096
+MAX_PREFIX: Final = 1024
+MAX_PRECEDING: Final = 256
+MAX_TOLD_TOKENS: Final = 2**16
+"""Of one GetTokens: 320 KiB at most."""
 MAX_MODEL: Final = 1024
 MAX_NAME: Final = 256
 OPEN_END: Final = 2**32 - 1
@@ -27,17 +48,17 @@ OPEN_END: Final = 2**32 - 1
 
 def model_of(model: str) -> str:
     """The name of a model, which must be there."""
-    return _text("model", model, MAX_MODEL)
+    return _name("model", model, MAX_MODEL)
 
 
 def session_of(session_id: str) -> str:
     """A session's id, which must be there."""
-    return _text("session_id", session_id, MAX_NAME)
+    return _name("session_id", session_id, MAX_NAME)
 
 
 def mime_of(mime: str) -> str:
     """A media type, which must be there."""
-    return _text("mime", mime, MAX_NAME)
+    return _name("mime", mime, MAX_NAME)
 
 
 def ttl_of(message: pb.OpenSessionRequest | pb.ForkSessionRequest) -> float | None:
@@ -58,7 +79,7 @@ def steering_of(steers: Sequence[pb.Steer]) -> Steering:
 
 
 def _steer(name: str, steer: pb.Steer) -> Steer:
-    concept = _text(f"{name}.concept", steer.concept, MAX_NAME)
+    concept = _name(f"{name}.concept", steer.concept, MAX_NAME)
     _between(f"{name}.strength", steer.strength, -MAX_STRENGTH, MAX_STRENGTH)
     _count(f"{name}.layers", steer.layers, MAX_LAYERS)
     if len(set(steer.layers)) < len(steer.layers):
@@ -83,6 +104,60 @@ def generate_of(message: pb.GenerateRequest) -> Asked:
         stop_token_ids=tokens_of("stop_token_ids", message.stop_token_ids, MAX_STOP_TOKENS),
         ignore_eos=message.ignore_eos,
         priority=message.priority,
+        stop_strings=_stops(message.stop),
+        constraint=_constraint(message),
+        prefix=_text("prefix", message.prefix, MAX_PREFIX) if message.prefix else "",
+    )
+
+
+def _stops(stop: Sequence[str]) -> tuple[str, ...]:
+    _count("stop", stop, MAX_STOPS)
+    return tuple(_text(f"stop[{place}]", each, MAX_STOP) for place, each in enumerate(stop))
+
+
+def _constraint(message: pb.GenerateRequest) -> Constraint | None:
+    """The format that was asked for; what it says is judged where it is compiled."""
+    match message.WhichOneof("format"):
+        case "json_schema":
+            text = _text("json_schema", message.json_schema, CONSTRAINT_BYTES)
+            return JsonSchema(schema_of(text, "json_schema"))
+        case "pattern":
+            return Regex(_text("pattern", message.pattern, MAX_PATTERN))
+        case "choice":
+            return Choice(_options(message.choice.options))
+        case "lark":
+            return Lark(_text("lark", message.lark, CONSTRAINT_BYTES))
+        case "gbnf":
+            return Gbnf(_text("gbnf", message.gbnf, CONSTRAINT_BYTES))
+        case _:
+            return None
+
+
+def _options(options: Sequence[str]) -> tuple[str, ...]:
+    _count("choice.options", options, MAX_OPTIONS)
+    if not options:
+        raise MissingParameter("The parameter 'choice.options' is required.", param="choice.options")
+    if sum(map(len, options)) > CONSTRAINT_BYTES:
+        raise InvalidValue(
+            f"Expected at most {CONSTRAINT_BYTES} characters in 'choice.options'.", param="choice.options"
+        )
+    return tuple(
+        _text(f"choice.options[{place}]", each, CONSTRAINT_BYTES) for place, each in enumerate(options)
+    )
+
+
+def limit_of(message: pb.GetTokensRequest) -> int:
+    """How many tokens to tell."""
+    _between("limit", message.limit, 0, MAX_TOLD_TOKENS)
+    return message.limit or MAX_TOLD_TOKENS
+
+
+def new_messages_of(message: pb.RenderMessagesRequest, most: int) -> NewMessages:
+    """Messages to render, and what stands before them; `most` characters of them."""
+    preceding = tokens_of("preceding_tokens", message.preceding_tokens, MAX_PRECEDING)
+    chat = _text("chat", message.chat, most)
+    return NewMessages(
+        model_of(message.model), chat.encode(), message.is_continued or bool(preceding), preceding
     )
 
 
@@ -96,16 +171,23 @@ def tokens_of(name: str, tokens: Sequence[int], most: int) -> tuple[int, ...]:
 
 
 def _sampling(message: pb.GenerateRequest) -> Sampling:
-    if message.HasField("top_p") and message.top_p == 0:
-        raise InvalidValue("Expected 'top_p' above 0, found 0.", param="top_p")
     top_k = _given(message, "top_k", 0, 2**31 - 1)
     return Sampling(
         temperature=_given(message, "temperature", 0, 2),
         top_p=_given(message, "top_p", 0, 1),
         top_k=None if top_k is None else int(top_k),
         min_p=_given(message, "min_p", 0, 1),
+        repetition_penalty=_repetition(message),
+        presence_penalty=_given(message, "presence_penalty", -2, 2),
+        frequency_penalty=_given(message, "frequency_penalty", -2, 2),
         seed=message.seed % SEEDS if message.HasField("seed") else None,
     )
+
+
+def _repetition(message: pb.GenerateRequest) -> float | None:
+    if message.HasField("repetition_penalty") and message.repetition_penalty == 0:
+        raise InvalidValue("Expected 'repetition_penalty' above 0, found 0.", param="repetition_penalty")
+    return _given(message, "repetition_penalty", 0, 10)
 
 
 def _given(message: Message, name: str, low: float, high: float) -> float | None:
@@ -134,6 +216,11 @@ def _between(name: str, value: float, low: float, high: float) -> None:
 def _count(name: str, items: Sequence[object], most: int) -> None:
     if len(items) > most:
         raise InvalidValue(f"Expected at most {most} items in '{name}', found {len(items)}.", param=name)
+
+
+def _name(name: str, value: str, most: int) -> str:
+    """Of something that nobody calls by white space alone."""
+    return _text(name, value if value.strip() else "", most)
 
 
 def _text(name: str, value: str, most: int) -> str:

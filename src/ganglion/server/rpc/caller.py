@@ -9,7 +9,7 @@ from ganglion.gateway import trusted
 from ganglion.server.keys import KeyRing, bearer_key, key_refusal
 from ganglion.server.leases import Leases
 from ganglion.server.request_log import request_id_of
-from ganglion.server.visit import NOBODY, Visit, vouched
+from ganglion.server.visit import NOBODY, Visit, visit_of
 
 REQUEST_ID: Final = trusted.REQUEST_ID.decode()
 PUBLIC: Final = frozenset({"grpc.health.v1.Health"})
@@ -78,9 +78,7 @@ class KeyJudge:
         if holder is None:
             raise key_refusal(key)
         self._leases.check(value_of(metadata, trusted.EPOCH.decode()))
-        if not holder.is_gateway:
-            return Visit(holder.tenant)
-        return vouched(lambda name: value_of(metadata, name.decode()), holder.tenant)
+        return visit_of(holder, lambda name: value_of(metadata, name.decode()))
 
 
 def _key(metadata: Metadata) -> bytes | None:

@@ -56,12 +56,16 @@ class RpcDoor:
     async def open(self, engine: Engine, sessions: SessionSettings | None = None) -> None:
         """Bring back what was kept, and answer calls."""
         ports = ports_of(engine)
-        measured = MeasuredSessions(ports.sessions, self._settings.deadlines, self._metrics)
+        measured = MeasuredSessions(ports.sessions, self._settings.deadlines, self._metrics, engine.models)
         keeper = self._keeper = Keeper(measured, ports.reader, engine.models, sessions)
         await keeper.start()
         self._metrics.sessions = lambda: SessionCounts(keeper.open_sessions, keeper.held_tokens)
         service = SalienceService(
-            keeper, ports.reader, engine.models, max_text_bytes=self._settings.max_body_bytes
+            keeper,
+            ports.reader,
+            engine.models,
+            max_text_bytes=self._settings.max_body_bytes,
+            is_strict=self._settings.is_strict,
         )
         salience = generic_handler(SERVICE, behaviours_of(service, self._gate))
         await self._listener.start(salience, lambda: self._is_serving(engine.models()))

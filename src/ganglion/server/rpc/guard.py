@@ -27,8 +27,11 @@ from ganglion.core.errors import (
 from ganglion.server.alarm import Alarm
 from ganglion.server.metrics import Metrics
 from ganglion.server.rpc.caller import CALLER, REQUEST_ID, Judge
+from ganglion.server.rpc.message_room import MessageRoom
+from ganglion.server.rpc.message_sizes import check_size
 from ganglion.server.rpc.statuses import code_of, details_of, trailers_of
 from ganglion.server.settings import ServerSettings
+from ganglion.server.tracebacks import drop_tracebacks
 
 logger = logging.getLogger("ganglion.server")
 request_logger = logging.getLogger("ganglion.request")
@@ -37,6 +40,7 @@ Handler = Any
 """A RpcMethodHandler; its types know nothing of asyncio."""
 Context = grpc.aio.ServicerContext[Any, Any]
 Work = Callable[[Context], Awaitable[Any]]
+Ending = tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]
 
 _METHOD_SHOWN = 200
 # A method's name is the client's to choose: those that nobody serves share one label.
@@ -52,6 +56,7 @@ class Guard(grpc.aio.ServerInterceptor):
         self._judge = judge
         self._settings = settings
         self._metrics = metrics
+        self._room = MessageRoom()
         self._running: set[asyncio.Task[Any]] = set()
         self._is_ending = False
 
@@ -81,9 +86,9 @@ class Guard(grpc.aio.ServerInterceptor):
         async def work(context: Context) -> bytes:
             assert handler is not None
             if handler.request_streaming:
-                message = await handler.stream_unary(self._messages(handler, context), context)
+                message = await handler.stream_unary(self._messages(handler, details, context), context)
             else:
-                message = await handler.unary_unary(await self._message(handler, context), context)
+                message = await handler.unary_unary(await self._message(handler, details, context), context)
             return bytes(handler.response_serializer(message))
 
         async def run(_: object, context: Context) -> Any:
@@ -94,9 +99,9 @@ class Guard(grpc.aio.ServerInterceptor):
     def _stream(self, handler: Handler, details: grpc.HandlerCallDetails) -> Handler:
         async def work(context: Context) -> None:
             if handler.request_streaming:
-                told = handler.stream_stream(self._messages(handler, context), context)
+                told = handler.stream_stream(self._messages(handler, details, context), context)
             else:
-                told = handler.unary_stream(await self._message(handler, context), context)
+                told = handler.unary_stream(await self._message(handler, details, context), context)
             with closing(Alarm()) as alarm:
                 async with aclosing(told):
                     async for message in told:
@@ -149,34 +154,41 @@ class Guard(grpc.aio.ServerInterceptor):
                 label = _UNKNOWN_METHOD if handler is None else method
                 self._metrics.rpcs.labels(label, outcome).inc()
                 _log(method, outcome, time.monotonic() - began_s, request_id)
-            await _abort(context, error, request_id)
+            drop_tracebacks(error)
+            ending, error = _ending(error, request_id), None  # gRPC holds on to the frames of an abort
+            async with asyncio.timeout(_FAREWELL_S):
+                await context.abort(*ending)
         finally:
             self._running.discard(task)
 
-    async def _message(self, handler: Handler, context: Context) -> Any:
+    async def _message(self, handler: Handler, details: grpc.HandlerCallDetails, context: Context) -> Any:
         """The one message of a call."""
-        async with aclosing(self._messages(handler, context)) as messages:
-            async for message in messages:
-                return message
-        raise MissingParameter("The call ended without a message.")
+        message = await self._next(handler, details, context)
+        if message is None:
+            raise MissingParameter("The call ended without a message.")
+        return message
 
-    async def _messages(self, handler: Handler, context: Context) -> AsyncGenerator[Any, None]:
-        """The messages of a call, read here so that each has its time and a broken one is told as such."""
-        limit_s = self._settings.body_s
-        while True:
-            try:
-                async with asyncio.timeout(limit_s):
-                    data = await context.read()
-            except TimeoutError:
-                raise DeadlineExceeded("message", limit_s) from None
+    async def _messages(
+        self, handler: Handler, details: grpc.HandlerCallDetails, context: Context
+    ) -> AsyncGenerator[Any, None]:
+        """The messages of a call."""
+        while (message := await self._next(handler, details, context)) is not None:
+            yield message
+
+    async def _next(self, handler: Handler, details: grpc.HandlerCallDetails, context: Context) -> Any:
+        """The next message, None after the last; it has room, time and a size before it is decoded."""
+        # Where there are no keys all are one tenant, and only connections tell them apart.
+        asker = CALLER.get().tenant or context.peer()
+        async with self._room.reading(asker, self._settings.body_s):
+            data = await context.read()
             if data is grpc.aio.EOF:
-                return
+                return None
+            check_size(details.method, data)
             assert handler.request_deserializer is not None
             try:
-                message = handler.request_deserializer(data)
+                return handler.request_deserializer(data)
             except DecodeError:
                 raise InvalidValue("The message is not of the kind that this method takes.") from None
-            yield message
 
     async def _write(self, context: Context, message: bytes, alarm: Alarm) -> None:
         limit_s = self._settings.stalled_reader_s
@@ -191,10 +203,8 @@ def _leaving() -> ShuttingDown:
     return ShuttingDown("The server is shutting down.", hint="Retry elsewhere or in a moment.")
 
 
-async def _abort(context: Context, error: GanglionError, request_id: str) -> None:
-    async with asyncio.timeout(_FAREWELL_S):
-        trailers = ((REQUEST_ID, request_id), *trailers_of(error))
-        await context.abort(code_of(error), details_of(error), trailers)
+def _ending(error: GanglionError, request_id: str) -> Ending:
+    return code_of(error), details_of(error), ((REQUEST_ID, request_id), *trailers_of(error))
 
 
 def _log(method: str, outcome: str, took_s: float, request_id: str) -> None:

@@ -16,15 +16,16 @@ from ganglion.server.bind import BindFailed, StartRefused, bind
 from ganglion.server.rpc.guard import Guard
 from ganglion.server.rpc.handlers import generic_handler
 from ganglion.server.rpc.health import HEALTH, HealthService
+from ganglion.server.rpc.message_sizes import LARGEST
 from ganglion.server.rpc.service import SERVICE
-from ganglion.server.settings import MEBIBYTE, ServerSettings
-
-MAX_MESSAGE_BYTES: Final = 64 * MEBIBYTE
-"""An image, or a piece of a saved session."""
+from ganglion.server.settings import ServerSettings
 
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 0),  # else a second server would share the port and get half of the calls
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", LARGEST),
+    # Of a message that nobody asked for yet no more is taken in; else gRPC learns to take in megabytes.
+    ("grpc.http2.lookahead_bytes", 64 * 2**10),
+    ("grpc.http2.bdp_probe", 0),
     ("grpc.max_metadata_size", 16 * 2**10),
     ("grpc.absolute_max_metadata_size", 32 * 2**10),
     ("grpc.max_concurrent_streams", 4096),  # of one connection: a client shares one among its sessions

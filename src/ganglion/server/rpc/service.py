@@ -8,21 +8,25 @@ from typing import Any, Final
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 
 from ganglion.core.engine import ModelState, PromptReader
-from ganglion.core.errors import InvalidValue, ReadoutNotFound
+from ganglion.core.errors import ContextLengthExceeded, InvalidValue, ReadoutNotFound
 from ganglion.core.request import Request, TextPrompt
 from ganglion.server.drain import Gate
 from ganglion.server.naming import known_model, only_model
 from ganglion.server.rpc import told
 from ganglion.server.rpc.asked import (
+    MAX_APPENDED,
     generate_of,
+    limit_of,
     mime_of,
     model_of,
+    new_messages_of,
     session_of,
     steering_of,
     tokens_of,
     ttl_of,
 )
 from ganglion.server.rpc.caller import CALLER, Caller
+from ganglion.server.rpc.chat_messages import render
 from ganglion.server.rpc.handlers import Behaviour
 from ganglion.server.rpc.uploads import Uploads
 from ganglion.sessions.values import SessionKeeper
@@ -34,6 +38,8 @@ FROM_MEMORY: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManif
 """Methods that are no work: they answer also while the server drains."""
 
 MAX_DETOKENIZED: Final = 2**20
+FEW_TOKENS: Final = 2**16
+"""Read on the event loop in a few milliseconds."""
 
 Method = Callable[[Any, Caller], Any]
 
@@ -48,11 +54,13 @@ class SalienceService:
         models: Callable[[], tuple[ModelState, ...]],
         *,
         max_text_bytes: int,
+        is_strict: bool = False,
     ) -> None:
         self._keeper = keeper
         self._reader = reader
         self._models = models
         self._max_text_bytes = max_text_bytes
+        self._is_strict = is_strict
         self._uploads = Uploads()
         self.methods: dict[str, Method] = {
             "OpenSession": self._open,
@@ -66,6 +74,8 @@ class SalienceService:
             "RestoreSession": self._restore,
             "SuspendSession": self._suspend,
             "GetReadoutManifest": self._manifest,
+            "GetTokens": self._tokens,
+            "RenderMessages": self._render,
             "Tokenize": self._tokenize,
             "Detokenize": self._detokenize,
         }
@@ -73,7 +83,7 @@ class SalienceService:
     async def _open(self, message: pb.OpenSessionRequest, caller: Caller) -> pb.OpenSessionResponse:
         opened = await self._keeper.open(
             caller.tenant,
-            model_of(message.model),
+            self._named(message.model),
             ttl_s=ttl_of(message),
             steering=steering_of(message.steering),
         )
@@ -82,11 +92,21 @@ class SalienceService:
     async def _generate(
         self, message: pb.GenerateRequest, caller: Caller
     ) -> AsyncGenerator[pb.GenerateEvent, None]:
+        self._check_length(len(message.append_tokens))
         session_id, asked = session_of(message.session_id), generate_of(message)
         asked = replace(asked, priority=caller.visit.urgency(asked.priority))
         async with aclosing(self._keeper.generate(caller.tenant, session_id, asked)) as events:
             async for event in events:
                 yield told.event(event)
+
+    def _check_length(self, count: int) -> None:
+        """Refuse many tokens that fit no model's context before any of them is looked at."""
+        if count <= FEW_TOKENS:
+            return  # the session says more about it
+        contexts = (model.context_length or MAX_APPENDED for model in self._models())
+        longest = max(contexts, default=MAX_APPENDED)
+        if count > longest:
+            raise ContextLengthExceeded(count, longest, param="append_tokens")
 
     async def _append_image(self, message: pb.AppendImageRequest, caller: Caller) -> pb.AppendImageResponse:
         placed = await self._keeper.append_image(
@@ -147,7 +167,7 @@ class SalienceService:
         return pb.SuspendSessionResponse(total_tokens=suspended.total_tokens, size_bytes=suspended.size_bytes)
 
     async def _manifest(self, message: pb.GetReadoutManifestRequest, _: Caller) -> pb.ReadoutManifest:
-        name = model_of(message.model) if message.model else only_model(self._models())
+        name = self._named(message.model)
         state = known_model(self._models(), name)
         if state.status in ("loading", "downloading"):
             await self._reader.tokenizer_info(name)  # which waits for it
@@ -160,6 +180,22 @@ class SalienceService:
             )
         return told.manifest(state.id, state.readout)
 
+    async def _tokens(self, message: pb.GetTokensRequest, caller: Caller) -> pb.GetTokensResponse:
+        held = await self._keeper.tokens(
+            caller.tenant, session_of(message.session_id), offset=message.offset, limit=limit_of(message)
+        )
+        return pb.GetTokensResponse(tokens=held.tokens, total_tokens=held.total_tokens)
+
+    async def _render(self, message: pb.RenderMessagesRequest, caller: Caller) -> pb.RenderMessagesResponse:
+        rendered = await render(
+            self._reader,
+            new_messages_of(message, self._max_text_bytes),
+            request_id=caller.request_id,
+            tenant=caller.tenant,
+            is_strict=self._is_strict,
+        )
+        return pb.RenderMessagesResponse(tokens=rendered.tokens, text=rendered.text)
+
     async def _tokenize(self, message: pb.TokenizeRequest, caller: Caller) -> pb.TokenizeResponse:
         if len(message.text) > self._max_text_bytes:
             raise InvalidValue(
@@ -169,14 +205,18 @@ class SalienceService:
         prompt = TextPrompt(
             message.text, adds_special=message.add_special, parses_special=message.parse_special
         )
-        asked = Request(caller.request_id, model_of(message.model), prompt, tenant=caller.tenant)
+        asked = Request(caller.request_id, self._named(message.model), prompt, tenant=caller.tenant)
         return pb.TokenizeResponse(tokens=(await self._reader.read(asked)).tokens)
 
     async def _detokenize(self, message: pb.DetokenizeRequest, _: Caller) -> pb.DetokenizeResponse:
-        model = model_of(message.model)
+        model = self._named(message.model)
         tokens = tokens_of("tokens", message.tokens, MAX_DETOKENIZED)
         text = await self._reader.detokenize(model, tokens)
         return pb.DetokenizeResponse(text=text, pieces=await self._reader.pieces(model, tokens))
+
+    def _named(self, model: str) -> str:
+        """The model that is meant; left out, it is the only one that is loaded."""
+        return model_of(model) if model else only_model(self._models())
 
 
 def behaviours_of(service: SalienceService, gate: Gate) -> dict[str, Behaviour]:

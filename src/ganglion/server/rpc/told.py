@@ -22,6 +22,7 @@ def opened(value: Opened) -> pb.OpenSessionResponse:
         vocab_size=value.vocabulary_size,
         readout=None if value.readout is None else manifest(value.model, value.readout),
         ttl_s=value.ttl_s,
+        end_token_ids=value.end_ids,
     )
 
 
@@ -46,6 +47,8 @@ def event(value: SessionEvent) -> pb.GenerateEvent:
                     total_tokens=value.total_tokens,
                     finish_reason=value.reason,
                     stop_token=value.stop_token,
+                    stop_text=value.stop_text,
+                    stop_start=value.stop_start,
                 )
             )
         case _:
