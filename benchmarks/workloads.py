@@ -1,4 +1,4 @@
-"""The workloads W1 to W6, as data, and how each is run against a server."""
+"""The workloads W1 to W7, as data, and how each is run against a server."""
 
 from __future__ import annotations
 
@@ -61,7 +61,19 @@ class Intrusion:
         return self.long_prompt_tokens + self.long_output_tokens + TEMPLATE_TOKENS
 
 
-Shape = Burst | Conversations | Intrusion
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One conversation of two long turns: the second reads on from where the first ended."""
+
+    turn_tokens: int
+    output_tokens: int
+
+    @property
+    def longest_tokens(self) -> int:
+        return 2 * (self.turn_tokens + self.output_tokens + TEMPLATE_TOKENS)
+
+
+Shape = Burst | Conversations | Intrusion | Agent
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +94,7 @@ WORKLOADS = {
         Workload("W4", "8 conversations of 5 turns, 40/64 each", Conversations(8, 5, 40, 64)),
         Workload("W5", "8 streams of 400, then a 4,000-token prompt", Intrusion(8, 64, 400, 3.0, 4000, 32)),
         Workload("W6", "64 at once, 50/32", Burst(64, 64, 50, 32)),
+        Workload("W7", "an agent: 3,900 tokens, then 3,900 more", Agent(3900, 16)),
     )
 }
 
@@ -100,6 +113,8 @@ def shrunk(workload: Workload) -> Workload:
             shape = replace(conversations, count=2, turns=3, output_tokens=8)
         case Intrusion() as intrusion:
             shape = replace(intrusion, streams=2, output_tokens=60, after_s=0.3, long_prompt_tokens=400)
+        case Agent() as agent:
+            shape = replace(agent, turn_tokens=200, output_tokens=8)
         case _:
             assert_never(workload.shape)
     return replace(workload, shape=shape)
@@ -115,6 +130,8 @@ async def run(workload: Workload, endpoint: Endpoint, seed: int) -> Summary:
             return await _conversations(shape, endpoint, random, seed)
         case Intrusion() as shape:
             return await _intrusion(shape, endpoint, random, seed)
+        case Agent() as shape:
+            return await _agent(shape, endpoint, random, seed)
         case _:
             assert_never(workload.shape)
 
@@ -171,6 +188,13 @@ async def _intrusion(shape: Intrusion, endpoint: Endpoint, random: Random, seed:
         await asyncio.sleep(shape.after_s)
         intruder = await chat(endpoint, long_ask)
     return summarise([stream.result() for stream in streams], streams=shape.streams, intruder=intruder)
+
+
+async def _agent(shape: Agent, endpoint: Endpoint, random: Random, seed: int) -> Summary:
+    records: list[Record] = []
+    script = [_user(random, shape.turn_tokens) for _ in range(2)]
+    await _converse(endpoint, script, shape.output_tokens, seed, records)
+    return summarise(records[:1], streams=1, intruder=records[-1])
 
 
 def _user(random: Random, count: int) -> Message:

@@ -8,6 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from open_responses import check_event
+
 Json = dict[str, Any]
 
 TERMINAL = {
@@ -16,13 +18,7 @@ TERMINAL = {
     "response.failed": "failed",
 }
 PREFIXES = {"message": "msg_", "function_call": "fc_", "custom_tool_call": "ctc_", "reasoning": "rs_"}
-FIELDS = {
-    *("id", "object", "created_at", "completed_at", "status", "incomplete_details", "previous_response_id"),
-    *("instructions", "error", "truncation", "text", "top_p", "presence_penalty", "frequency_penalty"),
-    *("top_logprobs", "temperature", "reasoning", "usage", "max_output_tokens", "max_tool_calls", "store"),
-    *("background", "service_tier", "metadata", "safety_identifier", "prompt_cache_key", "tools", "output"),
-    *("tool_choice", "parallel_tool_calls", "model"),
-}
+ENDING = b"data: [DONE]\n\n"
 _FRAME = re.compile(rb"event: ([a-z_.]+)\ndata: ([^\n]+)\n\n")
 
 
@@ -58,6 +54,7 @@ class Invariants:
             f"{name}: {event['sequence_number']} is not {self._next}"
         )
         self._next += 1
+        check_event(event)
         if "response" in event:
             self._lifecycle(name, event["response"])
             return
@@ -84,15 +81,10 @@ class Invariants:
         return self._final
 
     def _lifecycle(self, name: str, response: Json) -> None:
-        assert response.keys() >= FIELDS, f"missing: {FIELDS - response.keys()}"
-        assert response["object"] == "response"
         assert response["service_tier"] == "default"
         assert response["id"].startswith("resp_")
         assert self._id in (None, response["id"])
         self._id = response["id"]
-        for tool in response["tools"]:
-            if tool["type"] == "function":
-                assert tool.keys() >= {"name", "description", "parameters", "strict"}
         if name in TERMINAL:
             self._end(name, response)
             return
@@ -243,14 +235,16 @@ class Invariants:
 
 
 def frames_of(stream: bytes) -> list[tuple[str, Json]]:
-    """The events of a whole stream; raises when anything but frames is in it."""
+    """The events of a stream; raises when anything but frames, and `[DONE]` after them, is in it."""
     assert b"\r" not in stream, "LF only"
+    stream = stream.removesuffix(ENDING)
     assert _FRAME.sub(b"", stream) == b"", "nothing but named events"
     return [(name.decode(), json.loads(data)) for name, data in _FRAME.findall(stream)]
 
 
 def check(stream: bytes, *, after: int | None = None) -> Json:
-    """Check a whole stream; gives the final response."""
+    """Check a whole stream as it came over server-sent events; gives the final response."""
+    assert stream.endswith(ENDING), "a stream ends with [DONE]"
     invariants = Invariants(after=after)
     for name, event in frames_of(stream):
         invariants.feed(name, event)

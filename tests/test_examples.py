@@ -26,8 +26,12 @@ EXPECTED = {
     "scoring.py": " a token  the moon.",
     "best_of_n.py": " cached  'People have",
 }
-READING = {"readout.py": "concepts: calm after layers (7, 14, 21)", "steering.py": "calm +2.0: "}
-"""Those that need a node with concepts."""
+READING = {
+    "guided.py": "one of two: ",
+    "readout.py": "concepts: calm after layers (7, 14, 21)",
+    "steering.py": "calm +2.0: ",
+}
+"""Those that need a model, or a node with concepts."""
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ganglion.cli.compose import open_engine
     from ganglion.client import (
         AsyncClient,
         Client,
@@ -34,12 +35,14 @@ __all__ = [
     "TokenEvent",
     "__version__",
     "build_app",
+    "open_engine",
 ]
 __version__ = "0.1.0"
 
 _LAZY = {
     "build_app": "ganglion.server.mounted",
     "Defaults": "ganglion.server.mounted",
+    "open_engine": "ganglion.cli.compose",
     **dict.fromkeys(
         ("AsyncClient", "Client", "Disconnected", "Done", "GanglionError", "Image", "ImageAppended"),
         "ganglion.client",
@@ -53,3 +56,7 @@ def __getattr__(name: str) -> object:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'ganglion' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -57,9 +57,13 @@ class ServerConfig(Struct, frozen=True):
     grpc_port: Port | None = None
     """Port of gRPC; 0 takes a free one. Left out, HTTP's and one more, or a free one where HTTP takes one."""
     api_keys: tuple[str, ...] = ()
-    """Keys of which callers must send one."""
+    """Keys of which callers must send one. They ask models, and change nothing else."""
+    admin_keys: tuple[str, ...] = ()
+    """Keys that may also change the server: load, unload and pull models, and on a gateway its fleet."""
     gateway_keys: tuple[str, ...] = ()
     """Keys of gateways: a caller with one is believed about whose a request is and how urgent it may be."""
+    most_urgent: Annotated[int, Meta(ge=-1000, le=1000)] = _SERVER.most_urgent
+    """The lowest `priority` that requests with one of `api_keys` may have; lower is more urgent."""
     cors_origins: tuple[str, ...] = ()
     """Origins of web pages that may call, or `*`."""
     allowed_hosts: tuple[str, ...] = ()
@@ -74,6 +78,9 @@ class ServerConfig(Struct, frozen=True):
     """How long running answers get at shutdown, in seconds."""
     max_body_bytes: Count = _SERVER.max_body_bytes
     """Largest request body."""
+    max_connections: Count = _SERVER.max_connections
+    """Clients that may be connected at once, in each process; the next one gets 503. Each takes a file
+    descriptor: `ulimit -n` must allow for more."""
     deadlines: Deadlines = Deadlines()
 
 
@@ -172,6 +179,14 @@ class GatewayConfig(Struct, frozen=True):
     """How long a node may take to begin an answer."""
     idle_s: Seconds = 300.0
     """How long an answer that has begun may be silent."""
+    queue_requests: Annotated[int, Meta(ge=0, le=1_000_000)] = 1024
+    """Requests that may wait for a node that has its `max_in_flight` running, in each process; tenants take
+    turns, and the next request is refused with 503."""
+    queue_s: Seconds = 30.0
+    """How long each of these waits at most before it is refused with 503."""
+    open_answer_tokens: Count = 4096
+    """How long an answer may be whose request does not say, for keys with a cap on tokens or cost: a request
+    reserves what it can take. A cap that allows less bounds it further."""
     workers: Annotated[int, Meta(ge=1, le=256)] = 1
     """Processes that share the port, the fleet and the limits, one core each; they need a database that is
     not `:memory:`. Each takes an equal part of a node's `max_in_flight`."""

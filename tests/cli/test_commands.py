@@ -1,5 +1,6 @@
 """The command line, as a person or a script meets it: real processes, their streams and exit codes."""
 
+import asyncio
 import json
 import os
 import signal
@@ -9,9 +10,14 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+import ganglion
+from ganglion.cli.start_progress import show_downloads
+from ganglion.core.engine import ModelState
 
 GANGLION = (sys.executable, "-m", "ganglion.cli.main")
 
@@ -124,6 +130,44 @@ def test_version_is_data(environment: dict[str, str]) -> None:
     assert done.stdout.startswith("ganglion ")
     assert "xllamacpp" in done.stdout
     assert run(environment, "--version").stdout.splitlines() == done.stdout.splitlines()[:1]
+
+
+def test_version_is_json_where_that_is_asked_for(environment: dict[str, str]) -> None:
+    told = json.loads(run(environment, "version", "--json").stdout)
+    assert told["ganglion"] == ganglion.__version__
+    assert {"python", "xllamacpp"} <= told.keys()
+
+
+def test_an_address_that_is_not_this_machines_is_not_called_a_busy_port(environment: dict[str, str]) -> None:
+    done = run(
+        environment, "serve", "--engine", "echo", "--host", "192.0.2.1", "--api-key", "k", "--port", "0"
+    )
+    assert done.returncode == 1
+    assert "hint: --host takes an address of this machine" in done.stderr
+
+
+def test_a_gateways_help_files_its_nodes_under_the_fleet(environment: dict[str, str]) -> None:
+    told = run(environment, "gateway", "--help").stdout
+    assert "─ Fleet ─" in told and "Joining" not in told
+    assert "─ Joining a fleet ─" in run(environment, "serve", "--help").stdout
+
+
+def test_the_package_names_what_it_has() -> None:
+    assert {"Client", "build_app", "__version__"} <= set(dir(ganglion))
+
+
+async def test_a_start_says_how_far_its_downloads_are(capsys: pytest.CaptureFixture[str]) -> None:
+    state = ModelState("big", "llama", "downloading", 0, 0, bytes_done=3 << 20, bytes_total=9 << 20)
+    told = iter([state, state, replace(state, status="loaded")])
+    last = [state]
+
+    def models() -> tuple[ModelState, ...]:
+        last[0] = next(told, last[0])
+        return (last[0],)
+
+    opening = asyncio.create_task(asyncio.sleep(0))
+    await asyncio.wait_for(show_downloads(models, opening), 10)
+    assert capsys.readouterr().err == "downloading big: 3 of 9 MiB\n"
 
 
 @pytest.mark.parametrize(

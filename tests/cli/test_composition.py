@@ -14,6 +14,7 @@ from ganglion.core.request import Request, TextPrompt
 
 sys.path.append(str(Path(__file__).parent.parent / "registry"))
 from hostile import hostile_names
+from small_models import tiny_gguf
 
 
 class Opened:
@@ -40,7 +41,8 @@ async def test_no_name_of_a_request_opens_a_file_outside_the_stores(tmp_path, mo
     monkeypatch.setenv("OLLAMA_MODELS", str(home / "ollama"))
     engine = compose(load(None, {}, {"engine.name": "echo", "hub.download": False}), [], []).engine
     opened = Opened()
-    names = [name for name in hostile_names(10_000) if "smollm2" not in name.casefold()]
+    embedded = ("smollm2", "llama")
+    names = [name for name in hostile_names(10_000) if not any(own in name.casefold() for own in embedded)]
     names += ["../outside/secret", str(outside / "secret.gguf"), "out", "out.gguf"]
     opened.is_on = True
     for name in names:
@@ -55,9 +57,54 @@ async def test_no_name_of_a_request_opens_a_file_outside_the_stores(tmp_path, mo
     assert [path for path in opened.paths if not path.startswith(str(home))] == []
 
 
+def test_a_linked_file_is_served_under_the_name_of_its_link(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GANGLION_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "qwen.gguf").write_bytes(tiny_gguf())
+    link = files / "my-chat.gguf"
+    link.symlink_to("qwen.gguf")
+
+    def names(*models: str, served: tuple[str, ...] = ()) -> list[tuple[str, tuple[str, ...]]]:
+        engine = compose(load(None, {}, {}), models, served).engine
+        return [(model.id, model.aliases) for model in engine.models()]
+
+    assert names(str(link)) == [("my-chat", ("qwen",))], "and its own name answers too"
+    assert names(str(files / "qwen.gguf")) == [("qwen", ())]
+    assert names(str(link), served=("assistant",)) == [("assistant", ("qwen",))]
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "models.yaml").write_text(f"notes: {link}\n")
+    assert names(str(link)) == [("notes", ())], "what models.yaml calls it comes first"
+
+
 def test_a_node_that_joins_a_gateway_loads_nothing_by_itself_unless_told_to() -> None:
     joined = {"join.urls": ["http://gateway.lan:8000"]}
     assert auto_loads(load(None, {}, {}))
     assert not auto_loads(load(None, {}, joined))
     assert auto_loads(load(None, {}, joined | {"residency.auto_load": True}))
     assert not auto_loads(load(None, {}, {"residency.auto_load": False}))
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("configured", "asked", "expected"), [(None, None, 8192), (1024, None, 1024), (1024, 512, 512)]
+)
+async def test_a_models_context_is_told_alike_before_while_and_after_it_loads(
+    tmp_path, monkeypatch, configured: int | None, asked: int | None, expected: int
+) -> None:
+    monkeypatch.setenv("GANGLION_HOME", str(tmp_path))
+    settings = {"hub.download": False} | ({} if configured is None else {"engine.context": configured})
+    engine = compose(load(None, {}, settings), [], []).engine
+    (before,) = engine.models()
+    assert before.context_length == (configured or expected)
+    seen: set[tuple[str, int]] = set()
+    loading = engine.load(before.id, LoadOptions(context_length=asked))
+    async for _ in loading:
+        (state,) = engine.models()
+        seen.add((state.status, state.context_length))
+    (state,) = engine.models()
+    await engine.close()
+    assert (state.status, state.context_length) == ("loaded", expected)
+    # A length that only this load asks for is known once its engine is planned.
+    assert {length for _, length in seen} <= {expected, configured or expected}

@@ -1,12 +1,14 @@
 """`ganglion concepts` with the real embedded model, as a person or a script meets it."""
 
 import json
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 from commands import data, fresh_environment, refusal, run
 from small_models import tiny_gguf
+from tests.door.node import running_node
 
 from ganglion.engines.concept_pack import read_pack
 from ganglion.registry.embedded import SMOLLM2, find
@@ -90,6 +92,35 @@ def test_the_examples_of_the_training_are_recognised(trained: tuple[Environment,
     assert done.returncode == 0
     assert "warning: these are the examples it was made of" in done.stderr
     assert "█" in done.stdout
+
+
+def test_two_concepts_of_defaults_are_served_together_by_the_line_that_training_a_file_prints(
+    trained: tuple[Environment, object], sets: Sets, tmp_path: Path
+) -> None:
+    environment = copied(trained, tmp_path)
+    found = find(SMOLLM2, Path("nowhere"))
+    assert found is not None
+    file, pack = tmp_path / "a model.gguf", tmp_path / "glad.safetensors"
+    file.symlink_to(found.path)
+    words = "concepts", "train", "glad", *sets.pair("positive.txt", "negative.txt")
+    done = run(environment, *words, "--model", str(file), "--out", str(pack), timeout_s=100)
+    assert done.returncode == 0, done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "ganglion serve" in line)
+    _, _, command = line.partition("ganglion serve ")
+    flags = [*shlex.split(command), "--concepts", "formal", "--no-grpc", "--context", "512"]
+    environment = {name: value for name, value in environment.items() if name != "COLUMNS"}
+    home = Path(environment.pop("GANGLION_HOME"))
+    with running_node(home, *flags, **environment) as node:
+        manifest = json.loads(node.get("/v1/readout/manifest"))
+    assert manifest["concepts"] == ["glad", "formal"] and manifest["layers"] == [10, 15, 20, 25]
+    error, hint = refusal(
+        environment | {"GANGLION_HOME": str(home)},
+        "concepts",
+        "eval",
+        str(pack),
+        *sets.pair("positive-new.txt", "negative-new.txt"),
+    )
+    assert "does not exist here" in error and "--model" in hint
 
 
 def test_a_second_concept_joins_a_pack_on_its_layers(

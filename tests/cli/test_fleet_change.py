@@ -29,7 +29,8 @@ def test_a_node_is_drained_and_taken_back(gateway: tuple[PlayedGateway, str], tm
     assert (done.returncode, done.stdout) == (0, "a gets no new work\n")
     assert "what runs there goes on" in done.stderr
     assert data(environment, "fleet", "drain", "a", "--undo")["status"] == "done"
-    assert played.asked == [Drain(node="a"), Drain(node="a", undo=True)]
+    assert data(environment, "fleet", "drain", "a", "--force")["status"] == "done"
+    assert played.asked == [Drain(node="a"), Drain(node="a", undo=True), Drain(node="a", force=True)]
 
 
 def test_a_node_that_is_not_there_or_no_name_is_refused(

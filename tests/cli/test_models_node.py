@@ -46,7 +46,7 @@ def statuses(environment: Environment) -> dict[str, str]:
 
 def test_models_come_and_go(tmp_path: Path) -> None:
     environment = fresh_environment(tmp_path, GANGLION_API_KEY="s3cret")
-    with serving(environment, "--engine", "echo", "--api-key", "s3cret", "parrot", "magpie"):
+    with serving(environment, "--engine", "echo", "--admin-key", "s3cret", "parrot", "magpie"):
         loaded = run(environment, "models", "load", "parrot", "--pin")
         assert (loaded.returncode, loaded.stdout) == (0, "parrot loaded\n")
         assert "loaded in " in loaded.stderr

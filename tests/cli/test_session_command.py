@@ -52,6 +52,24 @@ def test_a_fork_goes_its_own_way_and_one_can_return(echo: Node) -> None:
     assert "* 1  1 tokens" in second
 
 
+def test_a_chat_goes_by_the_template_the_best_is_kept_and_a_text_ends_an_answer(echo: Node) -> None:
+    out, talk = said(
+        echo,
+        "/user one two three",
+        "/best 2",
+        "/set stop  two",
+        "/cut 3",
+        "/generate 8",
+        "/set stop",
+        "/user",
+    )
+    assert out.split() == ["one", "two", "three", "one", "two"]
+    assert "3 tokens, 3 in all" in talk and "6 in all" in talk
+    assert "2 tokens (stop), 5 in all" in talk
+    assert talk.count("stop               the model decides") == 1
+    assert "error: Say what the user says" in talk
+
+
 def test_scores_and_tokens_are_shown_with_their_logprobs(echo: Node) -> None:
     out, talk = said(echo, "one two", "/score  three", "/tokens", "/top 2")
     assert "perplexity" in talk

@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from ganglion.registry.catalogue import Held
 from ganglion.registry.embedded import SMOLLM2
 from ganglion.registry.finder import Finder
 from ganglion.registry.gguf import read_facts
-from ganglion.registry.names import operator_path
+from ganglion.registry.names import linked_name, operator_path
 from ganglion.registry.residency import Residency, ResidencySettings
 from ganglion.registry.resolver import HeldSource, Resolution, explain, resolve
 
@@ -120,6 +121,39 @@ def compose(
     return Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))
 
 
+@asynccontextmanager
+async def open_engine(
+    *models: str,
+    served_names: Sequence[str] = (),
+    config: Path | None = None,
+    settings: Mapping[str, object] | None = None,
+) -> AsyncGenerator[Residency, None]:
+    """The engine of `ganglion serve` without its server, for `build_app` or for asking it directly.
+
+    It finds models by name as the command does: the hub, `models.yaml`, stored files, the embedded model.
+    `models` are loaded when the context is entered; left out, the config's, else the embedded one. `config`
+    is a config.toml (left out, the one in the home folder), `settings` are keys of it that win over the file,
+    as in `{"engine.context": 4096}`. Raises what is wrong with them, or why no model could be loaded. Leaving
+    the context closes everything.
+    """
+    from ganglion.cli.configured import load_config
+    from ganglion.cli.machine import ThisMachine
+    from ganglion.cli.options import OutputFlags
+
+    def composed() -> Composition:
+        read = load_config(OutputFlags(config=config), settings or {})
+        return compose(
+            read, models, served_names, is_kv_kept=True, free_video_bytes=ThisMachine().free_video_bytes
+        )
+
+    engine = (await asyncio.to_thread(composed)).engine
+    try:
+        await engine.open()
+        yield engine
+    finally:
+        await engine.close()
+
+
 def auto_loads(config: Config) -> bool:
     """Whether a request loads the model it names: where a gateway decides what is loaded, only if told to."""
     told = config.residency.auto_load
@@ -146,7 +180,8 @@ def _models(names: Sequence[str], served_names: Sequence[str], finder: Finder, w
     for number, name in enumerate(asked.names):
         path = operator_path(name)
         resolution = resolve(name if path is None else str(path), catalogue, may_be_path=True)
-        warm.append(candidate_of(resolution, workshop, served_name=asked.served_name(number)))
+        own = None if path is None or resolution.entry is not None else linked_name(name)
+        warm.append(candidate_of(resolution, workshop, served_name=asked.served_name(number) or own))
     taken = {name for candidate in warm for name in (candidate.id, *candidate.aliases)}
     meant = [explain(entry.key, catalogue, may_be_path=False) for entry in catalogue.manifest.entries]
     known = [

@@ -76,7 +76,7 @@ def evaluate(
     examples = read_examples(positive, negative, fewest=FEWEST)
     _warn_if_seen(examples, notes)
     used: Literal["mean", "last"] = pool or ("last" if notes is not None and notes.pool == "last" else "mean")
-    layers = _judged(here, model or pack.manifest.model.name, pack, title, examples, pool=used)
+    layers = _judged(here, model or place.model_of(pack, here), pack, title, examples, pool=used)
     if plot is not None:
         draw(plot, f"{title} ({pack.manifest.model.name})", layers)
     judged = Judged(

@@ -71,6 +71,17 @@ def existing(name: str, here: Here) -> Path:
     return path
 
 
+def model_of(pack: "ConceptPack", here: Here) -> str:
+    """The name of a pack's model on this machine; raises ModelNotFound where nothing is called so."""
+    from ganglion.core.errors import ModelNotFound
+    from ganglion.registry.resolver import Unresolved
+
+    name = pack.manifest.model.name
+    if isinstance(here.explain(name), Unresolved):
+        raise ModelNotFound(name, hint=f"The pack was made on it; name its file with --model {name}.gguf")
+    return name
+
+
 def concept_of(pack: "ConceptPack", asked: str | None) -> str:
     """Which concept of a pack is meant; raises what is wrong with it."""
     from ganglion.core.errors import InvalidValue, MissingParameter

@@ -20,6 +20,7 @@ Examples:
   ganglion concepts train tone --concept cheerful --positive glad.txt --negative sad.txt
   ganglion concepts train tone --concept formal --positive formal.txt --negative casual.txt --add
   ganglion concepts train formal --positive a.jsonl --negative b.jsonl --layers 8,14,20
+  ganglion concepts train formal --positive formal.txt --negative casual.txt --layers best
 
 One example a line, or {"text": "..."} a line in a file named .jsonl; at least
 8 of each kind, better 40, alike in everything but the concept. Every layer is

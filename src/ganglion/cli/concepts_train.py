@@ -1,5 +1,6 @@
 """`ganglion concepts train`: a concept pack from a file of examples and a file of their opposites."""
 
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
@@ -13,10 +14,11 @@ from ganglion.cli.models_here import ConfigFile, Here, Json
 from ganglion.cli.talk import say
 
 if TYPE_CHECKING:
-    from ganglion.engines.concept_making import TrainedConcept
+    from ganglion.engines.concept_making import LayerChoice, TrainedConcept
     from ganglion.engines.concept_pack import ConceptPack, PackModel
 
 AUTO: Final = "auto"
+BEST: Final = "best"
 MAX_LAYERS: Final = 64
 HEADINGS: Final = ("layer", "AUC", "", "logistic", "d'", "chosen")
 
@@ -46,6 +48,8 @@ class Trained:
     positive: int
     negative: int
     layers: tuple[TrainedLayer, ...]
+    eval_command: str
+    serve_command: str
 
 
 def train(
@@ -55,7 +59,7 @@ def train(
     positive: Positive,
     negative: Negative,
     model: place.ModelName = None,
-    layers: Annotated[str, Parameter(help="auto, or numbers as in 7,14,21.")] = AUTO,
+    layers: Annotated[str, Parameter(help="auto, best, or numbers as in 7,14,21.")] = AUTO,
     concept: Annotated[
         str | None, Parameter(help="What the concept is called (default: as the pack).")
     ] = None,
@@ -85,18 +89,20 @@ def train(
     asked = _layers(layers)
     examples = read_examples(positive, negative, fewest=FEWEST_EXAMPLES)
     before = _before(path, title, asked, is_added=add)
+    named = model or (place.EMBEDDED if before is None else place.model_of(before, here))
     made, about = _made(
         here,
-        model or (place.EMBEDDED if before is None else before.manifest.model.name),
+        named,
         examples,
         title,
         before=before,
         layers=asked if before is None else before.manifest.layers,
+        choice=_choice(layers, before),
         pool=pool,
         held_out=held_out,
     )
     pack = _written(path, name, made, about, before=before, description=description[:1000])
-    trained = _trained(path, pack, made)
+    trained = _trained(path, pack, made, named, str(path) if out is not None else name)
     if json:
         print_json(trained)
     else:
@@ -118,14 +124,14 @@ def _layers(text: str) -> list[int] | None:
     """The layers that were named, None for auto; raises InvalidValue."""
     from ganglion.core.errors import InvalidValue
 
-    if text.strip() == AUTO:
+    if text.strip() in (AUTO, BEST):
         return None
     parts = [part.strip() for part in text.split(",")]
     if len(parts) > MAX_LAYERS or not all(
         part.isascii() and part.isdecimal() and len(part) < 5 for part in parts
     ):
         raise InvalidValue(
-            f"--layers is {text[:80]!r}; expected auto, or up to {MAX_LAYERS} numbers as in 7,14,21.",
+            f"--layers is {text[:80]!r}; expected auto, best, or up to {MAX_LAYERS} numbers as in 7,14,21.",
             param="layers",
         )
     return sorted(set(map(int, parts)))
@@ -167,6 +173,7 @@ def _made(
     *,
     before: "ConceptPack | None",
     layers: list[int] | None,
+    choice: "LayerChoice",
     pool: Literal["mean", "last"],
     held_out: float,
 ) -> "tuple[TrainedConcept, PackModel]":
@@ -182,7 +189,7 @@ def _made(
             read.values[count:],
             read.layers,
             block_count=about.block_count,
-            is_auto=layers is None,
+            choice=choice,
             pool=pool,
             held_out=held_out,
             digest=concept_making.digest_of(examples.positive, examples.negative),
@@ -218,7 +225,20 @@ def _written(
     return pack
 
 
-def _trained(path: Path, pack: "ConceptPack", made: "TrainedConcept") -> Trained:
+def _choice(text: str, before: "ConceptPack | None") -> "LayerChoice":
+    if before is not None:
+        return "named"
+    match text.strip():
+        case "auto":
+            return "common"
+        case "best":
+            return "best"
+        case _:
+            return "named"
+
+
+def _trained(path: Path, pack: "ConceptPack", made: "TrainedConcept", model: str, name: str) -> Trained:
+    """What was made; `model` and `name` as the next commands have to name them."""
     layers = tuple(
         TrainedLayer(
             each.layer,
@@ -239,6 +259,8 @@ def _trained(path: Path, pack: "ConceptPack", made: "TrainedConcept") -> Trained
         made.notes.positive,
         made.notes.negative,
         layers,
+        shlex.join(["ganglion", "concepts", "eval", name, "--model", model]),
+        shlex.join(["ganglion", "serve", model, "--concepts", name]),
     )
 
 
@@ -261,5 +283,5 @@ def _print(trained: Trained) -> None:
     print_table(HEADINGS, rows, right=("layer", "AUC", "logistic", "d'"))
     chosen = ", ".join(str(each.layer) for each in trained.layers if each.is_chosen)
     say(f"{trained.concept} after the layers {chosen} of {trained.model}: {trained.path}")
-    say(f"judge it on other examples:  ganglion concepts eval {trained.name} --positive FILE --negative FILE")
-    say(f"read it and steer by it:     ganglion serve {trained.model} --concepts {trained.name}")
+    say(f"judge it on other examples:  {trained.eval_command} --positive FILE --negative FILE")
+    say(f"read it and steer by it:     {trained.serve_command}")

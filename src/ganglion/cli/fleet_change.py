@@ -25,11 +25,14 @@ def drain(
     /,
     *,
     undo: Annotated[bool, Parameter(help="Let it have work again.", negative=())] = False,
+    force: Annotated[bool, Parameter(help="Also where nobody else has what it holds.", negative=())] = False,
     json: Json = False,
     gateway: GatewayFlags = GATEWAY_UNSET,
 ) -> None:
     """Send no new work to a node."""
-    done = gateway.asked().drain(Drain(node=_name(node), undo=undo))
+    asked, body = gateway.asked(), Drain(node=_name(node), undo=undo, force=force)
+    with _spinner(f"what {node} holds to others"):
+        done = asked.drain(body)
     _print(done, f"{node} takes work again" if undo else f"{node} gets no new work", json=json)
     if not undo:
         say("what runs there goes on; ganglion fleet status --watch shows when it has ended")

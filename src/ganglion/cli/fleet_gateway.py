@@ -11,9 +11,8 @@ from ganglion.wire.overview import Done, Drain, FleetOverview, Move
 GATEWAY: Final = Group("Gateway", sort_key=5)
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 VARIABLE: Final = "GANGLION_GATEWAY"
-DRAIN_S: Final = 60.0
-MOVE_S: Final = 7200.0
-"""A model is downloaded and loaded first, and where it was its requests may finish."""
+LOAD_S: Final = 7200.0
+"""A model is downloaded and loaded elsewhere first, and where it was its requests may finish."""
 PLACE: Final = Place("gateway", DEFAULT_URL, flag="--gateway", variable=VARIABLE, start="ganglion gateway")
 
 
@@ -57,8 +56,8 @@ class Gateway:
 
     def drain(self, body: Drain) -> Done:
         """`POST /fleet/drain`; comes back when no more work goes there."""
-        return self._caller.ask("POST", "/fleet/drain", Done, body, DRAIN_S)
+        return self._caller.ask("POST", "/fleet/drain", Done, body, LOAD_S)
 
     def move(self, body: Move) -> Done:
         """`POST /fleet/move`; comes back when the model is where it should be."""
-        return self._caller.ask("POST", "/fleet/move", Done, body, MOVE_S)
+        return self._caller.ask("POST", "/fleet/move", Done, body, LOAD_S)

@@ -33,6 +33,11 @@ Examples:
 
   ganglion fleet drain a
   ganglion fleet drain a --undo
+  ganglion fleet drain a --force
+
+What only this node holds is first loaded on another one. Where nobody else can
+have it, nothing is changed and the exit status is 1, unless --force is given:
+requests for it are refused then, until somebody has it again.
 
 What runs on the node goes on to its end; `ganglion fleet status --watch` shows
 when nothing does any more, and the node can be stopped. Nothing is unloaded.

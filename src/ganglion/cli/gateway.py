@@ -111,11 +111,12 @@ def gateway(
     # gRPC reads these when it is imported, and would write a line of every process that is started.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from ganglion.cli.configured import load_config
+    from ganglion.cli.configured import load_config, with_found_file
     from ganglion.cli.logs import set_up
     from ganglion.server.bind import InsecureBind, StartRefused
     from ganglion.server.gateway.run import run
 
+    output = with_found_file(output)
     flags = {**server.settings(), **security.settings(), **fleet.settings()}
 
     def configured() -> Config:
@@ -154,6 +155,9 @@ def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
         connect_s=gateway.connect_s,
         first_byte_s=gateway.first_byte_s,
         idle_s=gateway.idle_s,
+        queue_requests=gateway.queue_requests,
+        queue_s=gateway.queue_s,
+        open_answer_tokens=gateway.open_answer_tokens,
         workers=gateway.workers,
         request_log=sys.stderr.write if config.log.level in ("debug", "info") else None,
         is_json_log=config.log.format == "json",

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from ganglion.cli.options import FLEET, option
+from ganglion.cli.options import JOINING, option
 from ganglion.config import JoinConfig
 
 if TYPE_CHECKING:
     from ganglion.server.joining import JoinSettings
 
 
-@Parameter(name="*", group=FLEET)
+@Parameter(name="*", group=JOINING)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinFlags:
     """Which gateways the node joins."""

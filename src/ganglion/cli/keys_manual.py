@@ -17,12 +17,17 @@ Examples:
 
   ganglion keys create shop
       a key without limits, printed on stdout, once and never again
-  ganglion keys create trial --model tiny --tokens-per-minute 999 --expires 2w
+  ganglion keys create trial --model tiny --tokens-per-minute 20000 --expires 2w
       one model, so many tokens a minute, for two weeks
   ganglion keys create team --requests-per-minute 60 --budget 50 --period day
       a request a second, and 50 units at the models' prices each day
   ganglion keys create box-2 --role node
       for a node that joins the fleet
+
+A request reserves what it can take: a token for each byte of it, some for the
+model's template, and max_tokens. Left out, max_tokens is 4096 or what the cap
+allows. So 1000 tokens a minute do for short questions one by one, 20000 for a
+few at once; what was not used comes back.
 
 Keys of one tenant see each other's stored responses and conversations; left
 out, the tenant is called like the key. Minutes, days and months are those of

@@ -88,7 +88,7 @@ def _run(arguments: list[str]) -> int:
         say_error(str(error), f"{command} --help shows what can be said.")
         return 2
     except GanglionError as error:
-        say_error(error.message, error.hint)
+        say_error(str(error), error.hint)
         return 2 if isinstance(error, _USAGE_ERRORS) else 1
     except KeyboardInterrupt:
         return 130

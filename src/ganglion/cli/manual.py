@@ -11,7 +11,6 @@ Examples:
   ganglion score "Once upon a time"       how likely a text is
   ganglion session                        drive a token session by hand
   ganglion concepts train --help          find, read and steer concepts
-  ganglion score "All is well."           how likely a model finds a text
   ganglion models list                    what is on this machine
   ganglion doctor                         what is wrong with this machine
 

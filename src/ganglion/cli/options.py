@@ -16,7 +16,7 @@ HOLDING = Group("Holding models", sort_key=3)
 FLEET = Group("Fleet", sort_key=1)
 SERVER = Group("Server", sort_key=4)
 SECURITY = Group("Security", sort_key=5)
-FLEET = Group("Joining a fleet", sort_key=6)
+JOINING = Group("Joining a fleet", sort_key=6)
 OUTPUT = Group("Logs and configuration", sort_key=7)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from ganglion.registry.download import Report
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
 
 Step = Callable[[str, int, int], None]
 """Told the status of a load, how many bytes are done and how many there are in all; 0 where none count."""
@@ -31,6 +31,28 @@ def load_bar(title: str) -> Iterator[Step]:
             progress.update(task, description=f"{title} {status}", completed=done, total=total or None)
 
         yield show
+
+
+class DownloadBars:
+    """A bar for each thing that is fetched, by its title."""
+
+    def __init__(self, progress: "Progress") -> None:
+        self._progress = progress
+        self._tasks: dict[str, TaskID] = {}
+        self.is_drawn = not progress.disable
+
+    def __call__(self, title: str, done: int, total: int) -> None:
+        """Move a bar, or begin it."""
+        if title not in self._tasks:
+            self._tasks[title] = self._progress.add_task(title, total=total or None)
+        self._progress.update(self._tasks[title], completed=done, total=total or None)
+
+
+@contextmanager
+def download_bars() -> Iterator[DownloadBars]:
+    """Show a bar for each of several downloads while the block runs."""
+    with _bar() as progress:
+        yield DownloadBars(progress)
 
 
 @contextmanager

@@ -76,9 +76,10 @@ def candidate_of(resolution: Resolution, workshop: Workshop, *, served_name: str
         aliases=tuple(name for name in names if name != recipe.model_id),
         origin=f"from {recipe.origin}",
         reason=f"found by {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
-        context_length=facts.context_length if facts is not None else 0,
+        context_length=recipe.context_of(facts) if facts is not None else 0,
         created_s=facts.modified_s if facts is not None else 0,
         capabilities=facts.capabilities if facts is not None else (),
+        sampling=_over(entry.sampling, facts.sampling) if facts is not None else entry.sampling,
         is_pinned=entry.is_pinned,
         priority=entry.priority,
         keep_alive_s=None if keep_alive_s is None or math.isinf(keep_alive_s) else keep_alive_s,
@@ -101,9 +102,14 @@ class Recipe:
         except GanglionError:
             return None  # said when somebody wants it loaded
 
+    def context_of(self, facts: ModelFacts) -> int:
+        """How long its context will be, where nobody who loads it asks for another."""
+        from ganglion.engines.llama.plan import context_of
+
+        return context_of(self._asked_context(LoadOptions()), facts.context_length)
+
     async def fetch(self, options: LoadOptions, report: Report) -> None:
         """Have the file here and whole: download what is not, hash what changed since it was verified."""
-        self._check(options)
         cancelled = threading.Event()
         loop = asyncio.get_running_loop()
         try:
@@ -130,14 +136,6 @@ class Recipe:
                 raise InvalidValue(f"{model_id} is held already.")
             case _:
                 assert_never(source)
-
-    def _check(self, options: LoadOptions) -> None:
-        if options.engine not in (None, "llama"):
-            known = ", ".join(ENGINES)
-            raise EngineUnavailable(
-                f"The engine {options.engine!r} cannot run this model; there are: {known}.",
-                extras={"engine": options.engine},
-            )
 
     def _fetch(self, report: Report, is_cancelled: Callable[[], bool]) -> None:
         source = self._resolution.source
@@ -180,6 +178,10 @@ class Recipe:
 
             yield tell
 
+    def _asked_context(self, options: LoadOptions) -> int | None:
+        entry = self._resolution.entry or UNNAMED
+        return options.context_length or entry.context_length or self._workshop.config.engine.context
+
     def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
         from ganglion.engines.limits import WorkerLimits
         from ganglion.engines.llama.settings import LlamaSettings
@@ -192,7 +194,7 @@ class Recipe:
         settings = LlamaSettings(
             model_id=self.model_id,
             threads=config.threads,
-            context=options.context_length or entry.context_length or config.context,
+            context=self._asked_context(options),
             kv_tokens=entry.kv_tokens or config.kv_tokens,
             parallel=entry.parallel or config.parallel,
             queue_limit=config.queue_limit,
@@ -226,7 +228,13 @@ def echo_of(name: str, config: Config) -> Candidate:
         allow_directives=True,
     )
     make = partial(load_class(ENGINES["echo"]), settings)
-    return Candidate(name, made_by(make), engine="echo", origin="repeats what it is told")
+    return Candidate(
+        name,
+        made_by(make),
+        engine="echo",
+        origin="repeats what it is told",
+        context_length=settings.context,
+    )
 
 
 def load_class(place: str) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 A table stands between `<!-- keys: SECTION -->` and `<!-- end of keys -->`; `top` is the section of the keys
 that stand above all tables of the TOML file. A list of tables has a section of its own, whose keys stand in
-the file alone.
+the file alone. The limits stand between `<!-- limits -->` and `<!-- end of limits -->`.
 """
 
 import ast
@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as kinds
 
+from ganglion.cli import fixed_limits
 from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
 from ganglion.cli.join import JoinFlags
 from ganglion.cli.options import EngineFlags, OutputFlags
@@ -36,6 +37,7 @@ FLAGS: Final[tuple[type[Any], ...]] = (
 )
 TOP: Final = "top"
 BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
+LIMITS: Final = re.compile(r"(<!-- limits -->\n).*?(<!-- end of limits -->)", re.DOTALL)
 ABSENT: Final = "-"
 REQUIRED: Final = object()
 WORDS: Final = {kinds.BoolType: "`true`, `false`", kinds.StrType: "text", kinds.DictType: "table"}
@@ -81,7 +83,8 @@ def filled(document: str) -> str:
     if sorted(placed) != sorted(tables):
         wrong = set(placed) ^ set(tables) or {name for name in placed if placed.count(name) > 1}
         raise ValueError(f"Each section needs one place in the document, as in <!-- keys: {min(wrong)} -->.")
-    return BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", document)
+    document = BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", document)
+    return LIMITS.sub(lambda match: f"{match[1]}{fixed_limits.table()}{match[2]}", document)
 
 
 def keys() -> Iterator[Key]:

@@ -28,6 +28,7 @@ from ganglion.cli.options import (
     OutputFlags,
     option,
 )
+from ganglion.cli.start_progress import show_downloads
 from ganglion.cli.talk import say, say_error
 from ganglion.config import Config, ServerConfig, SessionsConfig, StoreConfig, home
 from ganglion.core.engine import ManagedEngine
@@ -94,6 +95,12 @@ class SecurityFlags:
             negative=(),
         ),
     ] = None
+    admin_key: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A key that may also load and unload models, and move a fleet; may be repeated.", negative=()
+        ),
+    ] = None
     gateway_key: Annotated[
         list[str] | None,
         Parameter(
@@ -111,6 +118,7 @@ class SecurityFlags:
         """As config keys; None where a flag was not given."""
         return {
             "server.api_keys": self.api_key,
+            "server.admin_keys": self.admin_key,
             "server.gateway_keys": self.gateway_key,
             "server.tls_cert": self.tls_cert,
             "server.tls_key": self.tls_key,
@@ -165,11 +173,12 @@ def serve(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
     """Run a node: models behind HTTP."""
-    from ganglion.cli.configured import load_config
+    from ganglion.cli.configured import load_config, with_found_file
     from ganglion.cli.logs import set_up
 
     groups = (server, security, engine, residency, join)
     flags = {key: value for group in groups for key, value in group.settings().items()}
+    output = with_found_file(output)
     config = load_config(output, flags)
     set_up(config.log.level, config.log.format)
     return _serve(config, lambda: load_config(output, flags), models, served_name or ())
@@ -206,6 +215,7 @@ def _serve(
                 fresh.server.api_keys,
                 lambda: engine.configure(named.warm, named.known),
                 fresh.server.gateway_keys,
+                fresh.server.admin_keys,
             )
 
         return partial(
@@ -252,14 +262,20 @@ def _serve(
 async def _live(engine: ManagedEngine, server: Callable[[], Server], listener: socket.socket) -> None:
     """A node's life. Its modules take as long to read as a small model to load, so both begin at once."""
     opening = asyncio.create_task(engine.open())
+    showing = asyncio.create_task(show_downloads(engine.models, opening))
     try:
         serve = await asyncio.to_thread(server)
     except BaseException:
+        showing.cancel()
         opening.cancel()
         await asyncio.gather(opening, return_exceptions=True)
         await engine.close()
         raise
-    await serve(opening=opening, listener=listener)
+    try:
+        await serve(opening=opening, listener=listener)
+    finally:
+        showing.cancel()
+        await asyncio.gather(showing, return_exceptions=True)
 
 
 def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
@@ -273,7 +289,8 @@ def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
     retention = Retention(
         max_age_s=config.max_age_days * 86400.0 or None, max_bytes=config.max_mb * 2**20 or None
     )
-    return Storage(home / "data" / FILE_NAME if config.url is None else config.url, retention)
+    place = home / "data" / FILE_NAME if config.url is None else config.url
+    return Storage(place, retention, is_asked_for=config.url is not None)
 
 
 def session_settings(config: SessionsConfig, home: Path) -> SessionSettings:
@@ -310,11 +327,14 @@ def server_settings(config: ServerConfig) -> ServerSettings:
         has_grpc=config.grpc,
         grpc_port=config.grpc_port,
         api_keys=config.api_keys,
+        admin_keys=config.admin_keys,
         gateway_keys=config.gateway_keys,
+        most_urgent=config.most_urgent,
         cors_origins=config.cors_origins,
         allowed_hosts=config.allowed_hosts,
         is_strict=config.strict,
         max_body_bytes=config.max_body_bytes,
+        max_connections=config.max_connections,
         deadlines=Deadlines(deadlines.queue_s, deadlines.first_token_s, deadlines.idle_s, deadlines.total_s),
         drain_timeout_s=config.drain_timeout_s,
         tls_cert=config.tls_cert,

@@ -12,7 +12,9 @@ from ganglion.core.errors import InvalidValue
 
 COMMANDS: Final = """\
 TEXT             append it; \\n is a line break, and a leading space counts
+/user TEXT       append it as a message of the user, by the model's own template
 /generate [N]    go on for up to N tokens (default 64); Ctrl-C stops, what was shown stays
+/best [N]        the best of N answers (default 4), which are tried side by side
 /score TEXT      how likely TEXT would be here; the session stays as it is
 /tokens [N]      the last N tokens (default all), coloured by how likely each was
 /read [N]        the same with a bar for each concept that the node reads out
@@ -20,17 +22,25 @@ TEXT             append it; \\n is a line break, and a leading space counts
 /cut LENGTH      forget everything from a position on
 /fork [AT]       go on in another session that begins like this one
 /sessions        the sessions that are open here; /use NUMBER goes to another
-/set [KEY VALUE] show or change temperature, top_p, top_k, min_p, seed
+/set [KEY VALUE] show or change temperature, top_p, top_k, min_p, seed, the penalties (presence_penalty,
+                 frequency_penalty, repetition_penalty), stop (a text) and pattern (a regular expression);
+                 a KEY alone is forgotten
 /save FILE       tokens and KV into a file; /restore FILE opens one
 /help, /exit     this list; leave, as Ctrl-D does"""
-SAMPLING: Final[dict[str, type[int] | type[float]]] = {
+SAMPLING: Final[dict[str, type[int] | type[float] | type[str]]] = {
     "temperature": float,
     "top_p": float,
     "top_k": int,
     "min_p": float,
     "seed": int,
+    "presence_penalty": float,
+    "frequency_penalty": float,
+    "repetition_penalty": float,
+    "stop": str,
+    "pattern": str,
 }
 GENERATED: Final = 64
+TRIED: Final = 4
 SHOWN_ALTERNATIVES: Final = 8
 
 
@@ -42,10 +52,12 @@ class Desk:
         self._view = SessionView()
         self._sessions = [client.session(model, steering=steering)]
         self._place = 0
-        self._sampling: dict[str, float | int] = {}
+        self._sampling: dict[str, float | int | str] = {}
         self._commands: dict[str, Callable[[str], None]] = {
             "/generate": self._generate,
             "/g": self._generate,
+            "/user": self._user,
+            "/best": self._best,
             "/score": self._score,
             "/tokens": self._tokens,
             "/read": self._read,
@@ -104,6 +116,20 @@ class Desk:
                         pass
         finally:
             generation.close()
+
+    def _user(self, rest: str) -> None:
+        if not rest:
+            raise InvalidValue("Say what the user says: /user TEXT.")
+        before = self._session.length
+        length = self._session.append_messages([{"role": "user", "content": _unescaped(rest)}])
+        say(f"{length - before} tokens, {length} in all")
+
+    def _best(self, rest: str) -> None:
+        options = GenerateOptions(max_tokens=GENERATED)
+        options.update(cast(GenerateOptions, self._sampling))
+        (best,) = self._session.best_of(_number(rest, TRIED), **options)
+        self._view.text(best.text)
+        say(f"{len(best.tokens)} tokens, {best.mean:.3f} a token; {self._session.length} in all")
 
     def _score(self, rest: str) -> None:
         if not rest:
@@ -167,11 +193,14 @@ class Desk:
             if key not in SAMPLING:
                 raise InvalidValue(f"There is no {key}; there are {', '.join(SAMPLING)}.")
             try:
-                self._sampling[key] = SAMPLING[key](value)
+                if value:
+                    self._sampling[key] = SAMPLING[key](_unescaped(value))
+                else:
+                    self._sampling.pop(key, None)
             except ValueError:
                 raise InvalidValue(f"Expected a number for {key}, found {value!r}.") from None
         for key in SAMPLING:
-            say(f"{key:12} {self._sampling.get(key, 'the model decides')}")
+            say(f"{key:18} {self._sampling.get(key, 'the model decides')}")
 
     def _save(self, rest: str) -> None:
         size_bytes = len(self._session.save(_path(rest)))

@@ -29,6 +29,10 @@ class SessionView:
         """Finish the line of tokens."""
         self._console.print()
 
+    def text(self, text: str) -> None:
+        """A text that is there at once."""
+        self._console.print(Text(visible(text)))
+
     def tokens(self, events: Sequence[TokenEvent]) -> None:
         """Some tokens: as a coloured text, or one a line where there are no colours."""
         if self._console.color_system is None:

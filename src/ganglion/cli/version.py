@@ -3,17 +3,26 @@
 import platform
 import sys
 from contextlib import suppress
+from typing import Annotated
+
+from cyclopts import Parameter
 
 from ganglion import __version__
 
 LIBRARIES = ("xllamacpp", "starlette", "uvicorn")
 
 
-def version() -> None:
+def version(
+    *, json: Annotated[bool, Parameter(help="Print one JSON object instead.", negative=())] = False
+) -> None:
     """Print the versions of Ganglion, Python and the libraries underneath."""
-    lines = [f"ganglion {__version__}", f"python {platform.python_version()}"]
-    lines += [f"{name} {number}" for name, number in libraries()]
-    sys.stdout.write("\n".join(lines) + "\n")
+    import msgspec
+
+    versions = {"ganglion": __version__, "python": platform.python_version(), **dict(libraries())}
+    if json:
+        sys.stdout.write(msgspec.json.encode(versions).decode() + "\n")
+    else:
+        sys.stdout.writelines(f"{name} {number}\n" for name, number in versions.items())
 
 
 def libraries() -> tuple[tuple[str, str], ...]:

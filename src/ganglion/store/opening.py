@@ -19,13 +19,18 @@ _POSTGRES: Final = ("postgresql://", "postgres://")
 
 async def open_store(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
     """Open `postgresql://…`, a SQLite file by its path, or `:memory:`; raises what is wrong with it."""
-    store = DatabaseStore(_backend(place), readers=0 if place == MEMORY else READERS, clock=clock)
+    store = store_at(place, clock=clock)
     try:
         await store.open()
     except BaseException:
         await store.close()
         raise
     return store
+
+
+def store_at(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
+    """The store that a place means, which each of its calls tries to open until one has."""
+    return DatabaseStore(_backend(place), readers=0 if place == MEMORY else READERS, clock=clock)
 
 
 async def open_access(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseAccess:

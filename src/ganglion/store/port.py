@@ -25,7 +25,7 @@ from ganglion.store.values import (
 MAX_NAME_BYTES: Final = 512
 """Tenants and ids, in UTF-8: three of them must fit into one index entry of PostgreSQL (2,704 bytes)."""
 MAX_CHAIN: Final = 1_000
-MAX_CHAIN_BYTES: Final = 64 * 2**20
+MAX_CHAIN_BYTES: Final = 16 * 2**20
 """More history than any context holds; beyond it the chain is cut rather than the memory filled."""
 PAGE: Final = 100
 MAX_PAGE_BYTES: Final = 16 * 2**20

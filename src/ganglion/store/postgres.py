@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
 from ganglion.store.schema import VERSION, steps_from
-from ganglion.store.session import Row, Session
+from ganglion.store.session import FULL, UNAVAILABLE, UNUSABLE, Row, Session
 
 try:
     import psycopg
@@ -100,12 +100,13 @@ class Postgres:
         except psycopg.ProgrammingError:
             # The driver's own words may quote the password.
             raise StoreUnusable(
-                f"The URL of PostgreSQL at {self._place} is not valid.",
+                UNUSABLE,
+                detail=f"The URL of PostgreSQL at {self._place} is not valid.",
                 hint="postgresql://user:password@host:5432/database",
             ) from None
         except psycopg.Error as error:
             raise StoreUnavailable(
-                f"PostgreSQL at {self._place} could not be reached: {_line(error)}."
+                UNAVAILABLE, detail=f"PostgreSQL at {self._place} could not be reached: {_line(error)}."
             ) from error
         session = PostgresSession(connection)
         try:
@@ -166,18 +167,22 @@ def _told(error: psycopg.Error) -> GanglionError:
     match error:
         case errors.DiskFull():
             return StorageFull(
-                "The disk of PostgreSQL is full.",
+                FULL,
+                detail="The disk of PostgreSQL is full.",
                 hint="Make room, or keep less with store.max_mb and store.max_age_days.",
             )
         case errors.DataCorrupted() | errors.IndexCorrupted():
-            return StoreUnusable(f"PostgreSQL found damage: {_line(error)}.", hint="See the server's log.")
+            return StoreUnusable(
+                UNUSABLE, detail=f"PostgreSQL found damage: {_line(error)}.", hint="See the server's log."
+            )
         case errors.InsufficientPrivilege() | errors.UndefinedTable() | errors.UndefinedColumn():
             return StoreUnusable(
-                f"PostgreSQL refused: {_line(error)}.",
+                UNUSABLE,
+                detail=f"PostgreSQL refused: {_line(error)}.",
                 hint="The role needs CREATE on the database, or a schema `ganglion` of its own.",
             )
         case _:
-            return StoreUnavailable(f"PostgreSQL could not be used: {_line(error)}.")
+            return StoreUnavailable(UNAVAILABLE, detail=f"PostgreSQL could not be used: {_line(error)}.")
 
 
 def _line(error: psycopg.Error) -> str:

@@ -7,6 +7,7 @@ table, so that SQLite reads the columns before it without it.
 from typing import Final
 
 from ganglion.core.errors import StoreUnusable
+from ganglion.store.session import UNUSABLE
 
 _FIRST: Final = (
     """CREATE TABLE responses (
@@ -110,7 +111,8 @@ def steps_from(version: int, place: str) -> list[str]:
     """The statements that bring a database of that version up to date; refuses one from the future."""
     if version > VERSION:
         raise StoreUnusable(
-            f"{place} was written by a newer Ganglion: its schema is {version}, known is {VERSION}.",
+            UNUSABLE,
+            detail=f"{place} was written by a newer Ganglion: its schema is {version}, known is {VERSION}.",
             hint="Run the newer version again, or name another place with store.url.",
         )
     return [statement for migration in MIGRATIONS[version:] for statement in migration]

@@ -6,6 +6,11 @@ SQL is written once, in what SQLite (3.35 or newer) and PostgreSQL have in commo
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
+UNAVAILABLE = "The store cannot be used just now."
+UNUSABLE = "The store cannot be used before whoever runs the server has looked at it."
+FULL = "The disk of the store is full."
+"""What clients are told of a store that fails: where it lies, and of what it is made, is not theirs."""
+
 T = TypeVar("T")
 Row = tuple[Any, ...]
 

@@ -14,7 +14,7 @@ from filelock import FileLock
 
 from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
 from ganglion.store.schema import VERSION, steps_from
-from ganglion.store.session import Row, Session
+from ganglion.store.session import FULL, UNAVAILABLE, UNUSABLE, Row, Session
 
 BUSY_S: Final = 5.0
 """How long another process that writes to the file is waited for."""
@@ -25,6 +25,9 @@ SHRINK_PAGES: Final = 1024
 OLDEST_LIBRARY: Final = (3, 35)
 _WAL_BYTES: Final = 16 * 2**20
 """What is left of the log after a burst; while it lasts the log may be longer."""
+_CACHE_KIB: Final = 512
+"""Of each connection's own; the system holds the file's pages, too. A larger one fills for as long as the
+file grows, and cannot be told from a leak."""
 STALE_S: Final = 60.0
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
@@ -32,6 +35,10 @@ _PRAGMAS: Final = (
     "PRAGMA synchronous = FULL",
     "PRAGMA foreign_keys = ON",
     f"PRAGMA journal_size_limit = {_WAL_BYTES}",
+    f"PRAGMA cache_size = -{_CACHE_KIB}",
+    # What a transaction removes would be written to the log before it is known to be free: on a full disk no
+    # sweep could make room.
+    "PRAGMA cache_spill = OFF",
     "PRAGMA trusted_schema = OFF",
 )
 
@@ -200,7 +207,8 @@ def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
             session.rows(pragma)
         if is_file and session.rows("PRAGMA journal_mode = WAL") != [("wal",)]:
             raise StoreUnusable(
-                f"{place} lies where SQLite cannot keep a write-ahead log.",
+                UNUSABLE,
+                detail=f"{place} lies where SQLite cannot keep a write-ahead log.",
                 hint="Put the data folder on a local disk.",
             )
         if session.rows("PRAGMA user_version") != [(VERSION,)]:
@@ -218,7 +226,9 @@ def _is_new(session: Session, place: str) -> bool:
     ((version,),) = session.rows("PRAGMA user_version")
     if tables and application != APPLICATION:
         raise StoreUnusable(
-            f"{place} is a database of another program.", hint="Name another place with store.url."
+            UNUSABLE,
+            detail=f"{place} is a database of another program.",
+            hint="Name another place with store.url.",
         )
     steps_from(version, place)
     return not tables
@@ -247,23 +257,27 @@ def _told(error: sqlite3.Error, place: str) -> GanglionError:
             return _full(place)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StoreUnusable(
-                f"{place} is damaged or no SQLite database: {error}.",
+                UNUSABLE,
+                detail=f"{place} is damaged or no SQLite database: {error}.",
                 hint="Put a backup in its place, or move it away and a new one is made. It was not touched.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return StoreUnusable(
-                f"{place} cannot be written: {error}.",
+                UNUSABLE,
+                detail=f"{place} cannot be written: {error}.",
                 hint="Let this user write to the file and its folder.",
             )
         case sqlite3.SQLITE_BUSY:
-            return StoreUnavailable(f"{place} was locked by another process for more than {BUSY_S:g} s.")
+            locked = f"{place} was locked by another process for more than {BUSY_S:g} s."
+            return StoreUnavailable(UNAVAILABLE, detail=locked)
         case _:
-            return StoreUnavailable(f"{place} could not be used: {error}.")
+            return StoreUnavailable(UNAVAILABLE, detail=f"{place} could not be used: {error}.")
 
 
 def _full(place: str) -> StorageFull:
     return StorageFull(
-        f"The disk of {place} is full.",
+        FULL,
+        detail=f"The disk of {place} is full.",
         hint="Make room, or keep less with store.max_mb and store.max_age_days.",
     )
 
@@ -272,7 +286,9 @@ def _refused(path: Path, error: OSError) -> GanglionError:
     if error.errno in _NO_ROOM:
         return _full(str(path))
     if error.errno in _NO_HANDLES:
-        return StoreUnavailable(f"{path} could not be opened: {error.strerror}.")
+        return StoreUnavailable(UNAVAILABLE, detail=f"{path} could not be opened: {error.strerror}.")
     return StoreUnusable(
-        f"{path} could not be opened: {error.strerror or error}.", hint="Name another place with store.url."
+        UNUSABLE,
+        detail=f"{path} could not be opened: {error.strerror or error}.",
+        hint="Name another place with store.url.",
     )

@@ -50,5 +50,5 @@ async def keep_swept(store: Store, retention: Retention, *, every_s: float = SWE
                     swept.size_bytes,
                 )
         except GanglionError as error:
-            log.warning("store: could not sweep: %s", error.message)
+            log.warning("store: could not sweep: %s", error)
         await asyncio.sleep(every_s)
