@@ -9,6 +9,7 @@ import grpc
 import pytest
 from calling_rpc import caller_of, connected, rest, trailers
 from grpc_health.v1 import health_pb2
+from tests.ports import free_port
 
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.echo import EchoEngine, EchoSettings
@@ -116,13 +117,11 @@ def test_the_port_is_https_and_one_more_unless_told() -> None:
 
 
 async def test_a_port_that_is_taken_is_told_with_the_flag_that_helps_and_gives_http_back() -> None:
-    with socket.socket() as http, socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
+    port = free_port() + 1
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
         taken.listen()
-        port = taken.getsockname()[1]
-        http.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        http.bind(("127.0.0.1", port - 1))
-        http.close()
         for settings in (ServerSettings(port=port - 1), ServerSettings(port=0, grpc_port=port)):
             with pytest.raises(StartRefused, match=f"127.0.0.1:{port}") as refused:
                 await serve(EchoEngine(), settings)
