@@ -8,9 +8,19 @@ import psutil
 import pytest
 import pytest_asyncio
 
+from ganglion.core.engine import EmbedRequest
 from ganglion.core.errors import ContextLengthExceeded, InvalidRequest
 from ganglion.core.events import Event, Failed, Finished
-from ganglion.core.request import ChatPrompt, Constraint, JsonSchema, JsonValue, Message, Request, TextPrompt
+from ganglion.core.request import (
+    ChatPrompt,
+    Constraint,
+    JsonSchema,
+    JsonValue,
+    Message,
+    Request,
+    TextPrompt,
+    TokenPrompt,
+)
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.embedded import SMOLLM2, find
@@ -95,6 +105,32 @@ async def test_tenants_take_turns_in_tokenizing(engine: LlamaEngine, size: int, 
     await hostile[0]
     before = tally.count
     await engine.read(reading(LINE * size, "neighbour"))
+    assert tally.count - before <= 3, "what was begun, and one at most for each turn of its own"
+    await asyncio.gather(*counting)
+
+
+async def test_tenants_take_turns_in_making_vectors(engine: LlamaEngine) -> None:
+    def embedding(tenant: str) -> EmbedRequest:
+        return EmbedRequest("r", "m", (TokenPrompt(tuple(range(100, 700))),), tenant=tenant)
+
+    tally = Tally()
+    hostile = [asyncio.create_task(engine.embed(embedding("hostile"))) for _ in range(12)]
+    counting = [asyncio.create_task(tally.counted(task)) for task in hostile]  # type: ignore[arg-type]
+    await hostile[0]
+    before = tally.count
+    await engine.embed(embedding("neighbour"))
+    assert tally.count - before <= 4, "the round that was begun, and what shared one with its own"
+    await asyncio.gather(*counting)
+
+
+async def test_tenants_take_turns_in_turning_tokens_into_text(engine: LlamaEngine) -> None:
+    tokens = tuple(range(100, 15_100))
+    tally = Tally()
+    hostile = [asyncio.create_task(engine.detokenize("m", tokens, tenant="hostile")) for _ in range(40)]
+    counting = [asyncio.create_task(tally.counted(task)) for task in hostile]  # type: ignore[arg-type]
+    await hostile[0]
+    before = tally.count
+    await engine.detokenize("m", tokens, tenant="neighbour")
     assert tally.count - before <= 3, "what was begun, and one at most for each turn of its own"
     await asyncio.gather(*counting)
 

@@ -185,11 +185,11 @@ class PromptReader(Protocol):
         """The request's prompt rendered and tokenized, whatever its length."""
         ...
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text, special tokens written out; half a character becomes U+FFFD."""
         ...
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         """The bytes of each token, special ones written out."""
         ...
 

@@ -243,23 +243,33 @@ class Connection(asyncio.Protocol):
         assert isinstance(answer, Tokenized)
         return tuple(answer.tokens)
 
-    async def detokenize(self, tokens: tuple[int, ...], when_gone: WhenGone = _nobody_asks) -> str:
+    async def detokenize(
+        self, tokens: tuple[int, ...], *, tenant: str = "", when_gone: WhenGone = _nobody_asks
+    ) -> str:
         """Ask the worker for the text of some ids."""
-        answer = await self._ask(Detokenize(self.new_id(), list(tokens)), when_gone)
+        answer = await self._ask(Detokenize(self.new_id(), list(tokens), tenant=tenant), when_gone)
         assert isinstance(answer, Detokenized)
         return answer.text
 
-    async def pieces(self, tokens: tuple[int, ...], when_gone: WhenGone = _nobody_asks) -> tuple[bytes, ...]:
+    async def pieces(
+        self, tokens: tuple[int, ...], *, tenant: str = "", when_gone: WhenGone = _nobody_asks
+    ) -> tuple[bytes, ...]:
         """Ask the worker for the bytes of each of some ids."""
-        answer = await self._ask(Detokenize(self.new_id(), list(tokens), in_pieces=True), when_gone)
+        asked = Detokenize(self.new_id(), list(tokens), in_pieces=True, tenant=tenant)
+        answer = await self._ask(asked, when_gone)
         assert isinstance(answer, Detokenized)
         return tuple(answer.pieces)
 
     async def embed(
-        self, inputs: list[list[int]], *, is_normalized: bool, when_gone: WhenGone = _nobody_asks
+        self,
+        inputs: list[list[int]],
+        *,
+        is_normalized: bool,
+        tenant: str = "",
+        when_gone: WhenGone = _nobody_asks,
     ) -> tuple[bytes, ...]:
         """Ask the worker for a vector of each input."""
-        answer = await self._ask(Embed(self.new_id(), inputs, is_normalized), when_gone)
+        answer = await self._ask(Embed(self.new_id(), inputs, is_normalized, tenant), when_gone)
         assert isinstance(answer, Vectors)
         return tuple(answer.vectors)
 

@@ -243,12 +243,12 @@ class EchoEngine:
         """Ids to the words they were, as far as this echo has seen them."""
         return self._words.text_of(tokens)
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to the words they were, as far as this echo has seen them."""
         self._check_name(model)
         return self._words.text_of(tokens)
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         """The words one by one."""
         self._check_name(model)
         return tuple(self._words.text_of((token,)).encode() for token in tokens)

@@ -95,6 +95,7 @@ class Embed(Frame, frozen=True):
     id: int
     inputs: list[list[int]]
     is_normalized: bool
+    tenant: str = ""
 
 
 class SaveKv(Frame, frozen=True):

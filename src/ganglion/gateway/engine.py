@@ -157,15 +157,15 @@ class FleetEngine:
 
         return await self._whole(request.model, "prompt", call)
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text."""
 
         async def call(spec: NodeSpec, name: str) -> str:
-            return await self._prompts.detokenize(spec, name, tokens)
+            return await self._prompts.detokenize(spec, name, tokens, tenant)
 
         return await self._whole(model, "prompt", call)
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         """No server tells the bytes of tokens that it did not just make of a text."""
         raise WireUnsupported("A gateway does not tell the bytes of single tokens; ask the node.")
 

@@ -33,9 +33,9 @@ class Prompts:
         answer = await self._post(spec, "/tokenize", body, request.tenant)
         return ReadPrompt(prompting.tokens_of(_good(answer, model)), prompt.text)
 
-    async def detokenize(self, spec: NodeSpec, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, spec: NodeSpec, model: str, tokens: tuple[int, ...], tenant: str) -> str:
         """Ids to text."""
-        answer = await self._post(spec, "/detokenize", prompting.detokenize(model, tokens))
+        answer = await self._post(spec, "/detokenize", prompting.detokenize(model, tokens), tenant)
         return prompting.text_of(_good(answer, model))
 
     async def info(self, spec: NodeSpec, model: str) -> TokenizerInfo:

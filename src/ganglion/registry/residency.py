@@ -311,15 +311,15 @@ class Residency:
         async with self._serving(request.model, request.tenant) as (model_id, engine):
             return await _reader(engine).read(replace(request, model=model_id))
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text, by the model that is meant."""
-        async with self._serving(model) as (model_id, engine):
-            return await _reader(engine).detokenize(model_id, tokens)
+        async with self._serving(model, tenant) as (model_id, engine):
+            return await _reader(engine).detokenize(model_id, tokens, tenant=tenant)
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         """The bytes of each token, by the model that is meant."""
-        async with self._serving(model) as (model_id, engine):
-            return await _reader(engine).pieces(model_id, tokens)
+        async with self._serving(model, tenant) as (model_id, engine):
+            return await _reader(engine).pieces(model_id, tokens, tenant=tenant)
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The tokenizer of the model that is meant."""

@@ -59,10 +59,10 @@ class _NoReader:
     async def read(self, request: Request) -> ReadPrompt:
         _refuse("count or show prompts")
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         _refuse("turn tokens into text")
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         _refuse("turn tokens into text")
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:

@@ -41,7 +41,7 @@ class TokenizerDoors:
         call = tokenizer.parse_tokenize(body, is_strict=self._settings.is_strict)
         model = self._named(call.model)
         tokens = (await self._reader.read(self._request(call, model, visit.tenant))).tokens
-        pieces = await self._reader.pieces(model, tokens) if call.has_pieces else ()
+        pieces = await self._reader.pieces(model, tokens, tenant=visit.tenant) if call.has_pieces else ()
         return tokenizer.tokenized(call, tokens, pieces, await self._context_length(model))
 
     async def _context_length(self, model: str) -> int:
@@ -50,9 +50,10 @@ class TokenizerDoors:
         except WireUnsupported:  # a foreign server that counts, and says nothing else of its tokenizer
             return known_model(self._engine.models(), model).context_length
 
-    async def _detokenize(self, body: bytes, _: Visit) -> bytes:
+    async def _detokenize(self, body: bytes, visit: Visit) -> bytes:
         model, tokens = tokenizer.parse_detokenize(body, is_strict=self._settings.is_strict)
-        return tokenizer.detokenized(await self._reader.detokenize(self._named(model), tokens))
+        text = await self._reader.detokenize(self._named(model), tokens, tenant=visit.tenant)
+        return tokenizer.detokenized(text)
 
     async def _apply_template(self, body: bytes, visit: Visit) -> bytes:
         call = tokenizer.parse_template(body)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from time import monotonic
+from typing import Final
 
 import msgspec
 
@@ -35,6 +36,7 @@ from ganglion.engines.ipc import (
     to_worker,
 )
 from ganglion.engines.llama.concepts import load_book
+from ganglion.engines.llama.fair_inbox import FairInbox
 from ganglion.engines.llama.line import Line
 from ganglion.engines.llama.loop import Inbox, Loop
 from ganglion.engines.llama.native_model import NativeModel
@@ -43,8 +45,14 @@ from ganglion.engines.llama.texts import Texts
 from ganglion.engines.llama.vectors import VectorMaker
 from ganglion.engines.token_floor import longest_pieces
 
-Inputs = SimpleQueue[Embed]
-"""What vectors are wanted of. Bounded by what the server lets in at once."""
+MOST_INPUT_TOKENS: Final = 2**22
+MOST_INPUT_TOKENS_EACH: Final = 2**21
+"""What waits to be made vectors of, and of one tenant."""
+ROUND_TOKENS: Final = 1024
+"""Questions for vectors that are read together; whoever comes meanwhile waits for so much at least."""
+
+Inputs = FairInbox[Embed]
+"""What vectors are wanted of."""
 
 
 def serve(
@@ -63,7 +71,7 @@ def serve(
     ready = _ready(model, plan, book, longest.result())
     line.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
-    inputs: Inputs = SimpleQueue()
+    inputs: Inputs = FairInbox(most=MOST_INPUT_TOKENS, most_each=MOST_INPUT_TOKENS_EACH, of="inputs")
     texts = Texts(model, line.send, lambda number, error: line.send(_refused(number, error)))
     threading.Thread(target=read, args=(line, bodies, inbox, texts, inputs), daemon=True).start()
     maker = VectorMaker(model, plan.vectors, threads=plan.threads)
@@ -88,7 +96,10 @@ def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, texts: Texts, inputs
             case Tokenize() | Detokenize():
                 texts.ask(frame)
             case Embed():
-                inputs.put(frame)
+                try:
+                    inputs.put(frame.tenant, frame, _tokens_in(frame))
+                except GanglionError as error:
+                    line.send(_refused(frame.id, error))
             case Stop(keep_s=0.0):
                 break
             case Submit() | Abort() | SaveKv() | LoadKv() | Stop():
@@ -97,16 +108,26 @@ def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, texts: Texts, inputs
 
 
 def embed(line: Line, maker: VectorMaker, inputs: Inputs) -> None:
-    """Make vectors for ever, of all that waits together."""
+    """Make vectors for ever, a round of what waits at a time, tenants in turn."""
     try:
         while True:
-            frames = [inputs.get()]
-            while not inputs.empty():
-                frames.append(inputs.get())
-            _embed(line, maker, frames)
+            _embed(line, maker, _round(inputs))
     finally:
         traceback.print_exc()
         os._exit(1)
+
+
+def _round(inputs: Inputs) -> list[Embed]:
+    frames = [inputs.get()]
+    room = ROUND_TOKENS - _tokens_in(frames[0])
+    while room > 0 and (frame := inputs.get_now()) is not None:
+        frames.append(frame)
+        room -= _tokens_in(frame)
+    return frames
+
+
+def _tokens_in(frame: Embed) -> int:
+    return sum(map(len, frame.inputs))
 
 
 def _embed(line: Line, maker: VectorMaker, frames: list[Embed]) -> None:

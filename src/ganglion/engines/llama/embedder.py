@@ -23,8 +23,8 @@ AT_ONCE: Final = 2
 """Questions of one request in the worker: it reads one while the other travels."""
 
 Tokens = tuple[int, ...]
-Ask = Callable[[list[Tokens], bool], Awaitable[tuple[bytes, ...]]]
-"""Vectors of a few inputs, of length 1 when told so."""
+Ask = Callable[[list[Tokens], bool, str], Awaitable[tuple[bytes, ...]]]
+"""Vectors of a few inputs of a tenant, of length 1 when told so."""
 
 
 class WorkerEmbedder:
@@ -41,7 +41,7 @@ class WorkerEmbedder:
     ) -> Embedded:
         """A vector of each input."""
         read = [await self._read(each, f"input[{place}]", tenant) for place, each in enumerate(inputs)]
-        vectors = await self._vectors(read, is_normalized=is_normalized)
+        vectors = await self._vectors(read, tenant, is_normalized=is_normalized)
         return Embedded(vectors, sum(map(len, read)))
 
     async def rank(self, query: str, documents: Sequence[str], ready: Ready, tenant: str = "") -> Ranked:
@@ -53,7 +53,7 @@ class WorkerEmbedder:
             await self._read(each, f"documents[{place - 1}]" if place else "query", tenant)
             for place, each in enumerate(inputs)
         ]
-        first, *others = await self._vectors(read, is_normalized=True)
+        first, *others = await self._vectors(read, tenant, is_normalized=True)
         return Ranked(tuple(_dot(first, other) for other in others), sum(map(len, read)))
 
     async def _classify(self, query: str, documents: Sequence[str], ready: Ready, tenant: str) -> Ranked:
@@ -63,7 +63,7 @@ class WorkerEmbedder:
             with self._named(param):
                 pairs.append(await self._pair(query, document, ready, tenant))
             self._check(pairs[-1], param)
-        answers = await self._vectors(pairs, is_normalized=False)
+        answers = await self._vectors(pairs, tenant, is_normalized=False)
         return Ranked(tuple(map(_relevance, answers)), sum(map(len, pairs)))
 
     async def _pair(self, query: str, document: str, ready: Ready, tenant: str) -> Tokens:
@@ -118,12 +118,12 @@ class WorkerEmbedder:
             count = len(tokens)
             raise _too_long(f"{count}", self._longest, param, ContextLengthExceeded(count, self._longest))
 
-    async def _vectors(self, inputs: list[Tokens], *, is_normalized: bool) -> tuple[bytes, ...]:
+    async def _vectors(self, inputs: list[Tokens], tenant: str, *, is_normalized: bool) -> tuple[bytes, ...]:
         turn = asyncio.Semaphore(AT_ONCE)
 
         async def ask(part: list[Tokens]) -> tuple[bytes, ...]:
             async with turn:
-                return await self._ask(part, is_normalized)
+                return await self._ask(part, is_normalized, tenant)
 
         asking = [asyncio.ensure_future(ask(part)) for part in parts_of(inputs)]
         try:

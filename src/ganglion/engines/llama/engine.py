@@ -213,16 +213,16 @@ class LlamaEngine:
         """The prompt as the model reads it."""
         return await self._text.read(request)
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text."""
         self._check(model, tokens)
-        return await self.text_of(tokens)
+        return await self.text_of(tokens, tenant=tenant)
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         """The bytes of each token."""
         self._check(model, tokens)
         connection, when_gone = await self._enter(key_of_tokens("", tokens))
-        return await connection.pieces(tokens, when_gone)
+        return await connection.pieces(tokens, tenant=tenant, when_gone=when_gone)
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The vocabulary and the template."""
@@ -281,11 +281,13 @@ class LlamaEngine:
         finally:
             self._in_flight -= 1
 
-    async def _ask(self, inputs: list[tuple[int, ...]], is_normalized: bool) -> tuple[bytes, ...]:
+    async def _ask(
+        self, inputs: list[tuple[int, ...]], is_normalized: bool, tenant: str
+    ) -> tuple[bytes, ...]:
         tokens = tuple(token for each in inputs for token in each)
         connection, when_gone = await self._enter(key_of_tokens("", tokens))
         asked = [list(each) for each in inputs]
-        return await connection.embed(asked, is_normalized=is_normalized, when_gone=when_gone)
+        return await connection.embed(asked, is_normalized=is_normalized, tenant=tenant, when_gone=when_gone)
 
     def _required_bytes(self) -> int:
         is_promised = not self._has_vectors or "embeddings" in self._facts.capabilities
@@ -376,10 +378,10 @@ class LlamaEngine:
             text, add_special=add_special, parse_special=parse_special, tenant=tenant, when_gone=when_gone
         )
 
-    async def text_of(self, tokens: tuple[int, ...]) -> str:
+    async def text_of(self, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text, in the worker."""
         connection, when_gone = await self._enter(key_of_tokens("", tokens))
-        return await connection.detokenize(tokens, when_gone)
+        return await connection.detokenize(tokens, tenant=tenant, when_gone=when_gone)
 
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list in the worker."""

@@ -29,3 +29,12 @@ class FairInbox(Generic[T]):
                 self._arrived.wait()
             self._queue.take(waiting)
             return waiting.item
+
+    def get_now(self) -> T | None:
+        """The item whose turn it is, if there is one."""
+        with self._arrived:
+            waiting = self._queue.next()
+            if waiting is None:
+                return None
+            self._queue.take(waiting)
+            return waiting.item

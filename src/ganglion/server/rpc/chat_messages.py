@@ -68,8 +68,11 @@ async def _following(reader: PromptReader, new: NewMessages, request: Request) -
             hint="Render the whole conversation with POST /apply_template and append it as text.",
         )
     info = await reader.tokenizer_info(new.model)
-    ends = [piece.decode(errors="replace") for piece in await reader.pieces(new.model, info.end_ids)]
-    before = await reader.detokenize(new.model, new.preceding) if new.preceding else ""
+    pieces = await reader.pieces(new.model, info.end_ids, tenant=request.tenant)
+    ends = [piece.decode(errors="replace") for piece in pieces]
+    before = ""
+    if new.preceding:
+        before = await reader.detokenize(new.model, new.preceding, tenant=request.tenant)
     return unclosed(after, before, ends)
 
 

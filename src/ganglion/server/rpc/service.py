@@ -208,11 +208,12 @@ class SalienceService:
         asked = Request(caller.request_id, self._named(message.model), prompt, tenant=caller.tenant)
         return pb.TokenizeResponse(tokens=(await self._reader.read(asked)).tokens)
 
-    async def _detokenize(self, message: pb.DetokenizeRequest, _: Caller) -> pb.DetokenizeResponse:
+    async def _detokenize(self, message: pb.DetokenizeRequest, caller: Caller) -> pb.DetokenizeResponse:
         model = self._named(message.model)
         tokens = tokens_of("tokens", message.tokens, MAX_DETOKENIZED)
-        text = await self._reader.detokenize(model, tokens)
-        return pb.DetokenizeResponse(text=text, pieces=await self._reader.pieces(model, tokens))
+        text = await self._reader.detokenize(model, tokens, tenant=caller.tenant)
+        pieces = await self._reader.pieces(model, tokens, tenant=caller.tenant)
+        return pb.DetokenizeResponse(text=text, pieces=pieces)
 
     def _named(self, model: str) -> str:
         """The model that is meant; left out, it is the only one that is loaded."""
