@@ -366,19 +366,19 @@ async def test_ten_hostile_callers_keep_no_other_tenant_from_its_turn() -> None:
 
         async def hostile() -> None:
             nonlocal ended
-            with suppress(InvalidValue):
-                await rendered(renderer, ENDLESS, tenant="hostile")
-            ended += 1
+            while True:
+                with suppress(InvalidValue):
+                    await rendered(renderer, ENDLESS, tenant="hostile")
+                ended += 1
 
         callers = [asyncio.create_task(hostile()) for _ in range(10)]
-        async with asyncio.timeout(30):
-            while len(renderer.process_ids) < 3:  # noqa: ASYNC110 - nobody tells
+        async with asyncio.timeout(60):
+            while renderer._turns.room < 3:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.02)
         for _ in range(3):
             before = ended
             assert await rendered(renderer, GENERIC_TEMPLATE, tenant="neighbour") == HELLO
-            assert ended - before <= 1, "one may end by chance; none is waited for"
-        assert not all(caller.done() for caller in callers)
+            assert ended - before <= 2, "the two that ran may end by chance; none is waited for"
         assert len(renderer.process_ids) <= 3
         for caller in callers:
             caller.cancel()

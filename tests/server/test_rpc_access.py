@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
@@ -10,6 +11,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
+from ganglion.client.errors import CODE
 from ganglion.server.bind import InsecureBind
 from ganglion.server.drain import Gate
 from ganglion.server.rpc.caller import PUBLIC
@@ -43,19 +45,32 @@ def test_every_method_of_the_proto_has_a_handler_and_every_handler_a_method() ->
 
 
 async def status_of(channel: grpc.aio.Channel, method: MethodDescriptor, key: str | None) -> grpc.StatusCode:
-    """How a call with an empty message ends; one that stays open is left."""
+    """How a call with an empty message ends; one that stays open is left.
+
+    gRPC's own client says INTERNAL where a message of a stream meets a call that has just ended, without the
+    code that every status of ours carries: such a call is made again.
+    """
+    for _ in range(5):
+        call = _call(channel, method, key)
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            if method.server_streaming:
+                async for _ in call:
+                    call.cancel()
+                    return grpc.StatusCode.OK
+            else:
+                await call
+        code = await call.code()
+        names = {name for name, _ in await call.trailing_metadata() or ()}
+        if code is not grpc.StatusCode.INTERNAL or not method.client_streaming or CODE in names:
+            return code
+    return code
+
+
+def _call(channel: grpc.aio.Channel, method: MethodDescriptor, key: str | None) -> Any:
     message = GetMessageClass(method.input_type)()
     request = stream_of([message]) if method.client_streaming else message
     metadata = () if key is None else (("authorization", f"Bearer {key}"),)
-    call = caller_of(channel, method)(request, metadata=metadata, timeout=10)
-    with contextlib.suppress(grpc.aio.AioRpcError):
-        if method.server_streaming:
-            async for _ in call:
-                call.cancel()
-                return grpc.StatusCode.OK
-        else:
-            await call
-    return await call.code()
+    return caller_of(channel, method)(request, metadata=metadata, timeout=10)
 
 
 async def test_everything_but_the_public_list_needs_a_key(serving, capsys) -> None:
