@@ -19,9 +19,14 @@ def measured(unit_s: float, decode_s: float = 0.0, step_s: float = 0.5) -> Pace:
     return pace
 
 
+def chunk(pace: Pace, budget: float, start: int, *, largest: int = LARGEST) -> int:
+    """How much of an endless prompt the next step takes."""
+    return pace.part(budget, start, 10**9, largest)
+
+
 def test_the_first_step_is_one_tile_since_nothing_is_known():
     pace = Pace(0.5, LARGEST)
-    assert pace.chunk(pace.budget(is_shared_with_decode=False), 0) <= TILE
+    assert chunk(pace, pace.budget(is_shared_with_decode=False), 0) <= TILE
     assert pace.budget(is_shared_with_decode=True) == TILE
 
 
@@ -29,16 +34,38 @@ def test_the_first_step_is_one_tile_since_nothing_is_known():
 def test_a_chunk_is_never_smaller_than_worth_a_step_nor_larger_than_a_batch(unit_s, decode_s, start):
     pace = measured(unit_s, decode_s)
     for is_shared in (False, True):
-        chunk = pace.chunk(pace.budget(is_shared_with_decode=is_shared), start)
-        assert SMALLEST_CHUNK <= chunk <= LARGEST
+        rows = chunk(pace, pace.budget(is_shared_with_decode=is_shared), start)
+        assert SMALLEST_CHUNK <= rows <= LARGEST
 
 
 @given(SPEEDS, st.integers(0, 20_000))
-def test_a_step_keeps_its_time_unless_it_is_the_smallest_or_fills_a_tile(unit_s, start):
+def test_a_step_keeps_its_time_unless_it_is_the_smallest_or_a_tile_that_fewer_rows_would_not_beat(
+    unit_s, start
+):
     pace = measured(unit_s)
-    chunk = pace.chunk(pace.budget(is_shared_with_decode=False), start)
-    expected_s = chunk * pace.work(1, start) * unit_s
-    assert chunk == SMALLEST_CHUNK or expected_s <= 0.5 * (STRETCH if chunk == TILE else 1.0) * 1.01
+    rows = chunk(pace, pace.budget(is_shared_with_decode=False), start)
+    expected_s = rows * pace.work(1, start) * unit_s
+    few = max(int(0.5 / unit_s / pace.work(1, start)), SMALLEST_CHUNK)
+    is_in_time = expected_s <= 0.5 * (STRETCH if rows == TILE else 1.0) * 1.01
+    is_quicker_than_few = rows == TILE and pace.work_of_few(few, start) >= pace.work(TILE, start)
+    assert rows == SMALLEST_CHUNK or is_in_time or is_quicker_than_few
+
+
+@given(SPEEDS, st.integers(0, 20_000), st.integers(1, 2_000))
+def test_a_prompt_ends_with_a_whole_tile_wherever_its_steps_have_two(unit_s, start, missing):
+    pace = measured(unit_s)
+    budget = pace.budget_aside(is_wanted=False)
+    part = pace.part(budget, start, missing, LARGEST)
+    assert 0 < part <= min(missing, LARGEST)
+    left = missing - part
+    assert left == 0 or left >= TILE or chunk(pace, budget, start) < 2 * TILE
+
+
+def test_a_step_in_the_background_is_longer_while_nobody_else_wants_its_lane():
+    pace = measured(0.002)
+    deep = 5000
+    assert chunk(pace, pace.budget_aside(is_wanted=True), deep, largest=512) == 256
+    assert chunk(pace, pace.budget_aside(is_wanted=False), deep, largest=512) == 512
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000))
@@ -46,7 +73,7 @@ def test_longer_contexts_take_smaller_chunks(one, other):
     pace = measured(0.002)
     budget = pace.budget(is_shared_with_decode=False)
     near, far = sorted((one, other))
-    assert pace.chunk(budget, near) >= pace.chunk(budget, far)
+    assert chunk(pace, budget, near) >= chunk(pace, budget, far)
 
 
 @given(st.integers(1, 500), st.integers(1, 500), st.integers(0, 5000))

@@ -255,7 +255,10 @@ class Scheduler:
         if not self._can_run_aside():
             return None
         pending = [sequence for sequence in self._running.values() if self._is_for_aside(sequence)]
-        step = self._prefill_of(*self._batch(sorted(pending, key=self._rank), self._pace.budget_aside()))
+        is_wanted = len(pending) > 1 or bool(self._waiting)
+        budget = self._pace.budget_aside(is_wanted=is_wanted)
+        batch = self._batch(sorted(pending, key=self._rank), budget, self._pace.largest_aside)
+        step = self._prefill_of(*batch)
         if step is None:
             return None
         self._aside = replace(step, is_aside=True)
@@ -287,9 +290,11 @@ class Scheduler:
         self._is_turn_of_others = not self._is_turn_of_others
         if self._is_turn_of_others and self._cost(pending[0]) > budget:
             pending = [each for each in pending if self._cost(each) <= budget] or pending
-        return self._prefill_of(*self._batch(pending, budget))
+        return self._prefill_of(*self._batch(pending, budget, self._pace.largest_chunk))
 
-    def _batch(self, pending: list[Sequence], budget: float) -> tuple[list[tuple[Sequence, int]], Group]:
+    def _batch(
+        self, pending: list[Sequence], budget: float, largest: int
+    ) -> tuple[list[tuple[Sequence, int]], Group]:
         """What the first of some prompts and those after it in its group contribute, and the group.
 
         Sequences of one batch run side by side only as far as they are equally long, so only the first is
@@ -299,10 +304,8 @@ class Scheduler:
         group = self._group(first)
         if first.is_scored:
             return [(first, self._exact(first))], group
-        is_whole = self._cost(first) <= budget
-        most = self._pace.largest_chunk if is_whole else self._pace.chunk(budget, self._pool.held(first.id))
-        plan = [(first, min(self._missing(first), most))]
-        room = self._pace.largest_chunk - plan[0][1]
+        plan = [(first, self._pace.part(budget, self._pool.held(first.id), self._missing(first), largest))]
+        room = largest - plan[0][1]
         budget -= self._cost(first)
         for sequence in pending[1:]:
             if self._group(sequence) != group or sequence.is_scored:

@@ -19,6 +19,9 @@ CELL_STEP: Final = 256
 """The library pads cells to this."""
 LARGEST_CHUNK: Final = 256
 """More tokens in one prefill batch gain nothing on CPUs and cost compute buffers of a vocabulary a token."""
+LARGEST_ASIDE: Final = 512
+"""The same of a batch in the background, deep in a long context: there the attention kernel cuts the rows of
+all heads into four parts a thread, and half-filled tiles at the cuts cost a twentieth of the time at 256."""
 MAX_SLOTS: Final = 256
 EXACT_TOKENS: Final = 2048
 """The longest prompt whose scores do not depend on a load; its cells are made when the first one comes."""
@@ -77,6 +80,11 @@ class EnginePlan:
             return replace(self, parked_tokens=0)
         exact = tuple(lane for lane in self.lanes if lane.is_exact)
         return replace(self, lanes=(*exact, replace(self.lanes[-1], cells=self.kv_tokens)))
+
+    def batch(self, lane: int) -> int:
+        """How many rows a batch of a lane may have."""
+        shape = self.lanes[lane]
+        return max(LARGEST_ASIDE if shape.is_shared else LARGEST_CHUNK, shape.slots)
 
     @property
     def kv_tokens(self) -> int:

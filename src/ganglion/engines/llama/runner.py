@@ -16,7 +16,7 @@ from ganglion.engines.concept_pack import ConceptBook
 from ganglion.engines.llama.capture import Capture, Run, Split
 from ganglion.engines.llama.native_context import Floats, NativeContext
 from ganglion.engines.llama.native_model import NativeModel
-from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan
+from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.saved_state import SavedState
 from ganglion.engines.llama.steering import Steerer
 from ganglion.scheduler.catalogue import SequenceId
@@ -42,7 +42,7 @@ class Runner:
     """One native context a lane, and the blobs that were parked; with a book, concepts are read out."""
 
     def __init__(self, model: NativeModel, plan: EnginePlan, book: ConceptBook | None = None) -> None:
-        batches = [max(LARGEST_CHUNK, lane.slots) for lane in plan.lanes]
+        batches = [plan.batch(number) for number in range(len(plan.lanes))]
         self._captures = [Capture(model, book, batch=batch) for batch in batches] if book is not None else []
 
         def new_context(number: int) -> NativeContext:
