@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.engines.llama.attending import _longest_pieces
 from ganglion.engines.llama.library import open_library
 from ganglion.engines.llama.native_model import NativeModel, load_model
+from ganglion.engines.llama.texts import pieces_of
 from ganglion.engines.token_floor import TokenFloor, longest_pieces
 from ganglion.registry.embedded import SMOLLM2, find
 
@@ -24,7 +24,7 @@ def model() -> NativeModel:
 
 @pytest.fixture(scope="module")
 def floor(model: NativeModel) -> TokenFloor:
-    return TokenFloor(_longest_pieces(model))
+    return TokenFloor(pieces_of(model))
 
 
 WORDS = [

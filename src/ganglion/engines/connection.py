@@ -24,6 +24,8 @@ from ganglion.engines.ipc import (
     KvSaved,
     Load,
     LoadKv,
+    MeasurePieces,
+    PiecesMeasured,
     Ping,
     Pong,
     Reading,
@@ -85,7 +87,7 @@ def _nobody_asks(_: Outcome) -> None:
     """For work whose end matters to nobody else."""
 
 
-Answer = Tokenized | Detokenized | Vectors | KvSaved | KvLoaded
+Answer = Tokenized | Detokenized | PiecesMeasured | Vectors | KvSaved | KvLoaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +262,12 @@ class Connection(asyncio.Protocol):
         assert isinstance(answer, Detokenized)
         return tuple(answer.pieces)
 
+    async def longest_pieces(self, *, tenant: str = "", when_gone: WhenGone = _nobody_asks) -> list[int]:
+        """Ask the worker how long the vocabulary's pieces are, for each byte value."""
+        answer = await self._ask(MeasurePieces(self.new_id(), tenant), when_gone)
+        assert isinstance(answer, PiecesMeasured)
+        return answer.longest
+
     async def embed(
         self,
         inputs: list[list[int]],
@@ -288,7 +296,7 @@ class Connection(asyncio.Protocol):
         return answer.length
 
     async def _ask(
-        self, frame: Tokenize | Detokenize | Embed | SaveKv | LoadKv, when_gone: WhenGone
+        self, frame: Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv, when_gone: WhenGone
     ) -> Answer:
         self._check_alive(when_gone)
         question = Question(asyncio.get_running_loop().create_future(), when_gone)
@@ -312,7 +320,7 @@ class Connection(asyncio.Protocol):
             case Gone(id=number):
                 self._steps += 1
                 self._let_go(number, "abandoned")
-            case Tokenized() | Detokenized() | Vectors() | KvSaved() | KvLoaded():
+            case Tokenized() | Detokenized() | PiecesMeasured() | Vectors() | KvSaved() | KvLoaded():
                 self._answer(frame.id, frame)
             case Reading():
                 self._answers += 1

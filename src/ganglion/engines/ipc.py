@@ -89,6 +89,13 @@ class Detokenize(Frame, frozen=True):
     tenant: str = ""
 
 
+class MeasurePieces(Frame, frozen=True):
+    """Ask how long the vocabulary's pieces are."""
+
+    id: int
+    tenant: str = ""
+
+
 class Embed(Frame, frozen=True):
     """Ask for one vector an input."""
 
@@ -154,8 +161,6 @@ class Ready(Frame, frozen=True):
     concepts: list[str] = []
     """What is read out, of each of the layers."""
     readout_layers: list[int] = []
-    longest_pieces: list[int] = []
-    """For each byte value the longest piece with it, as `token_floor` wants it; empty where none is known."""
 
 
 class Refused(Frame, frozen=True):
@@ -182,6 +187,13 @@ class Detokenized(Frame, frozen=True):
     text: str
     pieces: list[bytes] = []
     """The bytes of each token, where they were asked for."""
+
+
+class PiecesMeasured(Frame, frozen=True):
+    """For each byte value the longest piece with it, as `token_floor` wants it; empty where none is known."""
+
+    id: int
+    longest: list[int]
 
 
 class Reading(Frame, frozen=True):
@@ -286,9 +298,20 @@ class Pong(Frame, frozen=True):
     """The answer to Ping, from the thread that reads: the process runs, which says nothing of its steps."""
 
 
-ToWorker = Submit | Abort | Tokenize | Detokenize | Embed | SaveKv | LoadKv | Ping | Stop
+ToWorker = Submit | Abort | Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv | Ping | Stop
 FromWorker = (
-    Ready | Refused | Tokenized | Detokenized | Reading | Vectors | KvSaved | KvLoaded | Stepped | Gone | Pong
+    Ready
+    | Refused
+    | Tokenized
+    | Detokenized
+    | PiecesMeasured
+    | Reading
+    | Vectors
+    | KvSaved
+    | KvLoaded
+    | Stepped
+    | Gone
+    | Pong
 )
 
 _encoder = msgspec.msgpack.Encoder()

@@ -13,6 +13,8 @@ LENGTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 96, 128, 256)
 """To which the longest pieces are rounded up: a text is counted once for each that occurs."""
 SLICE_BYTES: Final = 128 * 2**10
 """Counted in one go, in a millisecond or two; between slices the event loop is others'."""
+LONGEST_CHARACTER: Final = 4
+"""Bytes, each of which may be a token."""
 WHITESPACE: Final = b" \t\n\v\f\r"
 
 
@@ -29,6 +31,11 @@ def longest_pieces(pieces: Iterable[bytes], *, drops_whitespace: bool) -> list[i
     return [next((most for most in LENGTHS if size <= most), 0) if size else 0 for size in longest]
 
 
+def may_exceed(text: str, most: int) -> bool:
+    """Whether a text of so many characters could have more tokens than `most`."""
+    return len(text) * LONGEST_CHARACTER > most
+
+
 class TokenFloor:
     """Judges texts by the longest pieces of one vocabulary; without any it knows nothing and allows all."""
 
@@ -40,7 +47,7 @@ class TokenFloor:
 
     async def above(self, text: str, most: int) -> int | None:
         """More tokens than `most` that the text certainly has, counted no further; None where it may fit."""
-        if len(text) * 4 <= most or not self._groups:
+        if not may_exceed(text, most) or not self._groups:
             return None
         data = text.encode("utf-8", "surrogatepass")
         if len(data) <= most:

@@ -9,7 +9,6 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from time import monotonic
 from typing import Final
@@ -23,6 +22,7 @@ from ganglion.engines.ipc import (
     Detokenize,
     Embed,
     LoadKv,
+    MeasurePieces,
     Ping,
     Pong,
     Reading,
@@ -43,7 +43,6 @@ from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.texts import Texts
 from ganglion.engines.llama.vectors import VectorMaker
-from ganglion.engines.token_floor import longest_pieces
 
 MOST_INPUT_TOKENS: Final = 2**22
 MOST_INPUT_TOKENS_EACH: Final = 2**21
@@ -61,14 +60,12 @@ def serve(
     """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told."""
     try:
         model = loaded()
-        with ThreadPoolExecutor(1) as beside:
-            longest = beside.submit(_longest_pieces, model)  # while the contexts are made
-            book = load_book(plan, model)
-            loop = Loop(model, plan if model.has_one_cache else plan.for_several_caches(), line, book)
+        book = load_book(plan, model)
+        loop = Loop(model, plan if model.has_one_cache else plan.for_several_caches(), line, book)
     except GanglionError as error:
         line.send(_refused(0, error))
         return
-    ready = _ready(model, plan, book, longest.result())
+    ready = _ready(model, plan, book)
     line.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
     inputs: Inputs = FairInbox(most=MOST_INPUT_TOKENS, most_each=MOST_INPUT_TOKENS_EACH, of="inputs")
@@ -93,7 +90,7 @@ def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, texts: Texts, inputs
                 line.send(Pong())
                 if texts.is_getting_on:
                     line.send(Reading())
-            case Tokenize() | Detokenize():
+            case Tokenize() | Detokenize() | MeasurePieces():
                 texts.ask(frame)
             case Embed():
                 try:
@@ -141,14 +138,7 @@ def _embed(line: Line, maker: VectorMaker, frames: list[Embed]) -> None:
             line.send(_refused(number, error))
 
 
-def _longest_pieces(model: NativeModel) -> list[int]:
-    if not model.keeps_all_text:
-        return []
-    pieces = (model.piece(token) for token in range(model.vocabulary_size))
-    return longest_pieces(pieces, drops_whitespace=model.strips_whitespace)
-
-
-def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None, longest: list[int]) -> Ready:
+def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None) -> Ready:
     return Ready(
         model.vocabulary_size,
         0.0,
@@ -157,7 +147,6 @@ def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None, longe
         rank_template=model.metadata("tokenizer.chat_template.rerank"),
         concepts=[] if book is None else list(book.manifest.concepts),
         readout_layers=[] if book is None else list(book.manifest.layers),
-        longest_pieces=longest,
     )
 
 

@@ -56,7 +56,7 @@ from ganglion.engines.rendering import Renderer
 from ganglion.engines.second_worker import SecondWorker
 from ganglion.engines.supervisor import Supervisor
 from ganglion.engines.suspects import Key, Suspects, key_of_text, key_of_tokens
-from ganglion.engines.token_floor import TokenFloor
+from ganglion.engines.token_floor import TokenFloor, may_exceed
 from ganglion.engines.ward import Outcome, Place, Ward, WhenGone
 
 logger = logging.getLogger("ganglion.engines")
@@ -121,7 +121,8 @@ class LlamaEngine:
             signs=lambda: self._ready.signs,
         )
         self._ready = Ready(facts.vocabulary_size, 0.0)
-        self._floor = TokenFloor([])
+        self._floor: TokenFloor | None = None
+        self._measuring = asyncio.Lock()
         self._has_vectors = "embeddings" in facts.capabilities
         """Whether what vectors take is part of what was promised."""
         self._embedder = WorkerEmbedder(
@@ -140,7 +141,6 @@ class LlamaEngine:
             await self._renderer.close()
             raise
         self._ready = (await self._supervisor.connection()).ready.result()
-        self._floor = TokenFloor(self._ready.longest_pieces)
 
     async def close(self) -> None:
         """Stop the worker, which keeps its hot prefixes where there is a folder for them."""
@@ -369,14 +369,23 @@ class LlamaEngine:
         self, text: str, *, add_special: bool, parse_special: bool, tenant: str = "", most: int | None = None
     ) -> tuple[int, ...]:
         """Text to ids, in the worker, unless it certainly has more of them than `most`."""
-        least = None if most is None else await self._floor.above(text, most)
-        if least is not None:
-            assert most is not None
-            raise ContextLengthExceeded(least, most, is_least=True)
+        if most is not None and may_exceed(text, most):
+            least = await (await self._token_floor(tenant)).above(text, most)
+            if least is not None:
+                raise ContextLengthExceeded(least, most, is_least=True)
         connection, when_gone = await self._enter(key_of_text(text))
         return await connection.tokenize(
             text, add_special=add_special, parse_special=parse_special, tenant=tenant, when_gone=when_gone
         )
+
+    async def _token_floor(self, tenant: str) -> TokenFloor:
+        """Judges how long texts are at least; asked of the worker by the first text that may be too long."""
+        async with self._measuring:
+            if self._floor is None:
+                connection, when_gone = await self._enter(key_of_text(""))
+                longest = await connection.longest_pieces(tenant=tenant, when_gone=when_gone)
+                self._floor = TokenFloor(longest)
+            return self._floor
 
     async def text_of(self, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text, in the worker."""

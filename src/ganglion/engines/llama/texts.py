@@ -13,9 +13,18 @@ from time import clock_gettime, pthread_getcpuclockid
 from typing import Final
 
 from ganglion.core.errors import GanglionError, InvalidValue
-from ganglion.engines.ipc import Detokenize, Detokenized, FromWorker, Tokenize, Tokenized
+from ganglion.engines.ipc import (
+    Detokenize,
+    Detokenized,
+    FromWorker,
+    MeasurePieces,
+    PiecesMeasured,
+    Tokenize,
+    Tokenized,
+)
 from ganglion.engines.llama.fair_inbox import FairInbox
 from ganglion.engines.llama.native_model import NativeModel
+from ganglion.engines.token_floor import longest_pieces
 
 LANES: Final = (64 * 2**10, 2**20, 2**62)
 """The bytes up to which a text goes into each: a prompt, a long prompt, and what is hardly one."""
@@ -31,7 +40,7 @@ MARKER_BYTES: Final = 3
 LONGEST_S: Final = 120.0
 """Of processor time for one text that still counts as progress."""
 
-Question = Tokenize | Detokenize
+Question = Tokenize | Detokenize | MeasurePieces
 Send = Callable[[FromWorker], None]
 
 
@@ -73,6 +82,8 @@ class Texts:
                 pieces = [self._model.piece(token) for token in ids]
                 text = b"".join(pieces).decode("utf-8", "replace")
                 return Detokenized(question.id, text, pieces if in_pieces else [])
+            case MeasurePieces():
+                return PiecesMeasured(question.id, pieces_of(self._model))
 
     def _check(self, text: str) -> None:
         """Raise InvalidValue for a text with more control tokens than the library can cope with."""
@@ -139,8 +150,18 @@ class _Lane:
             self._began_s = None
 
 
+def pieces_of(model: NativeModel) -> list[int]:
+    """How long the pieces of a model's vocabulary are, where that bounds how few tokens a text can have."""
+    if not model.keeps_all_text:
+        return []
+    pieces = (model.piece(token) for token in range(model.vocabulary_size))
+    return longest_pieces(pieces, drops_whitespace=model.strips_whitespace)
+
+
 def _size_of(question: Question) -> int:
     match question:
+        case MeasurePieces():
+            return LANES[0]  # takes as long as a long prompt
         case Tokenize(text=text):
             return len(text)
         case Detokenize(tokens=tokens):
