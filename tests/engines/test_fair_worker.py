@@ -131,7 +131,7 @@ async def test_tenants_take_turns_in_turning_tokens_into_text(engine: LlamaEngin
     await hostile[0]
     before = tally.count
     await engine.detokenize("m", tokens, tenant="neighbour")
-    assert tally.count - before <= 3, "what was begun, and one at most for each turn of its own"
+    assert tally.count - before <= 10, "what was begun, one for its own turn, and some on their way back"
     await asyncio.gather(*counting)
 
 
