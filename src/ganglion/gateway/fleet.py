@@ -155,7 +155,9 @@ class Fleet:
     def end(self, name: str, running: Running) -> None:
         """It runs there no longer."""
         self._running[name].discard(running)
-        self._ended(name)
+        if self.queue.count and self._may_take_one(name) and self.queue.hand_over(name):
+            return  # its place goes to whoever waits for it, and stays counted until it is taken
+        self._discount(name)
 
     def lose(self, name: str, began_after: int) -> Loss:
         """A request, begun after so many losses, is lost with its node; called while it still counts."""
@@ -320,12 +322,6 @@ class Fleet:
         cap = view.spec.max_in_flight
         return cap is None or self.in_flight.get(view.name, 0) < cap
 
-    def _ended(self, name: str) -> None:
-        """A request that was counted on a node is over; its place goes to whoever waits for it."""
-        if len(self.queue) and self._may_take_one(name) and self.queue.hand_over(name):
-            return  # and stays counted until it is taken
-        self._discount(name)
-
     async def wait_for_room(self, view: NodeView, tenant: str) -> None:
         """Return when a node may get one more request; raises Overloaded."""
         waiter = self.queue.waiter(tenant)
@@ -354,8 +350,8 @@ class Fleet:
         return cap is None or self.in_flight.get(name, 0) <= cap
 
     def _discount(self, name: str) -> None:
-        self.in_flight[name] -= 1
-        if self.in_flight[name] <= 0 and name not in self.nodes:
+        left = self.in_flight[name] = self.in_flight[name] - 1
+        if left <= 0 and name not in self.nodes:
             self._forget(name)  # it has left, and names of nodes are theirs to choose
 
     def _forget(self, name: str) -> None:

@@ -44,10 +44,11 @@ class NodeQueue:
         """Is told of a place that was handed over, and is nobody's now."""
         self._waiting: dict[str, deque[Waiter]] = {}
         """By tenant, whose turn it is first; each tenant's in the order in which they came."""
-        self._count = 0
+        self.count = 0
+        """How many wait, for those who look at every request."""
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def waiter(self, tenant: str) -> Waiter:
         """Somebody whose time to wait begins now."""
@@ -107,27 +108,27 @@ class NodeQueue:
         waiter.nodes = nodes
         if waiter.is_listed:
             return
-        if self._count >= self.max_requests:
+        if self.count >= self.max_requests:
             self._make_room_for(waiter.tenant)
         self._waiting.setdefault(waiter.tenant, deque()).append(waiter)
         waiter.is_listed = True
-        self._count += 1
+        self.count += 1
 
     def _make_room_for(self, tenant: str) -> None:
         """Let go of the newest request of whoever waits most; raises Overloaded where that is this one."""
         most = max(self._waiting.values(), key=len, default=deque[Waiter]())
         if len(most) <= len(self._waiting.get(tenant, ())) + 1:
-            raise _too_many(self._count)
+            raise _too_many(self.count)
         newest = most[-1]
         self._unlist(newest)
         if newest.woken is not None and not newest.woken.done():
-            newest.woken.set_exception(_too_many(self._count + 1))
+            newest.woken.set_exception(_too_many(self.count + 1))
 
     def _unlist(self, waiter: Waiter) -> None:
         if not waiter.is_listed:
             return
         waiter.is_listed = False
-        self._count -= 1
+        self.count -= 1
         waiting = self._waiting[waiter.tenant]
         waiting.remove(waiter)
         if not waiting:

@@ -117,7 +117,7 @@ class Quarantine:
 
     def holds(self, tenant: str, path: bytes, body: bytes) -> bool:
         """Whether this request is to be refused."""
-        return self.suspicion(tenant, path, body) is Suspicion.REFUSED
+        return bool(self._known) and self.suspicion(tenant, path, body) is Suspicion.REFUSED
 
     def _current(self, key: bytes) -> _Known | None:
         known = self._known.get(key)

@@ -30,6 +30,8 @@ _WORDS = re.compile(rb'"(?:content|reasoning_content|reasoning|text|arguments)" 
 _SAYING: dict[Words, bytes] = {"messages": b'"content_block_delta"', "responses": b'.delta"'}
 """In each event that says something; a quote inside what is said stands behind a backslash."""
 _OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
+_USUAL_END = b"\ndata: [DONE]\n\n"
+"""How nearly every stream ends: looked at before anything is looked for."""
 _LINES_ENDS = (b'"done":true', b'"done": true', b'"error":')
 _EMPTY_LINES = (b'"content":""', b'"response":""')
 _THOUGHT = b'"thinking":"'
@@ -172,6 +174,8 @@ class _Events:
     @property
     def is_finished(self) -> bool:
         tail = self._tail
+        if self._ends is _OPENAI_ENDS and tail.endswith(_USUAL_END):
+            return True
         is_told = tail.startswith(self._ends) or any(b"\n" + end in tail for end in self._ends)
         if not is_told and b"\r" in tail:
             is_told = any(b"\r" + end in tail for end in self._ends)
