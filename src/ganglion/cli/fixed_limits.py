@@ -2,7 +2,7 @@
 
 from ganglion.engines import rendering
 from ganglion.engines.limits import WorkerLimits
-from ganglion.engines.llama import guide, texts
+from ganglion.engines.llama import guide, texts, vector_turns
 from ganglion.gateway import body_turns
 from ganglion.registry.residency import LOOKUPS, LOOKUPS_OF_TENANT, WAITING_LIMIT
 from ganglion.server.connection import HEAD_S, MAX_HEAD_BYTES
@@ -66,6 +66,7 @@ def rows() -> tuple[tuple[str, str], ...]:
         ),
         ("control tokens in one text", f"{texts.MARKERS:,}"),
         ("formats that wait to be compiled", f"{guide.WAITING_EACH} of one key"),
+        ("tokens that wait to be made vectors of", f"{vector_turns.MOST_TOKENS_EACH:,} of one key"),
         ("loading of a model", f"{worker.load_s:g} s"),
         (
             "wait of a new request for a crashed model's restart",

@@ -1,7 +1,7 @@
 """What a worker does with a loaded model: frames come in, steps, texts and vectors go out.
 
 A reader thread takes frames in and answers pings, others tokenize beside the running batch (`texts.py`), one
-makes vectors, and the main thread steps.
+makes vectors (`vector_turns.py`), and the main thread steps.
 Law: the worker dies with its server: end of file on the socket ends the process at once.
 """
 
@@ -11,7 +11,6 @@ import traceback
 from collections.abc import Callable, Iterator
 from queue import SimpleQueue
 from time import monotonic
-from typing import Final
 
 import msgspec
 
@@ -36,22 +35,13 @@ from ganglion.engines.ipc import (
     to_worker,
 )
 from ganglion.engines.llama.concepts import load_book
-from ganglion.engines.llama.fair_inbox import FairInbox
 from ganglion.engines.llama.line import Line
 from ganglion.engines.llama.loop import Inbox, Loop
 from ganglion.engines.llama.native_model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.texts import Texts
+from ganglion.engines.llama.vector_turns import VectorTurns
 from ganglion.engines.llama.vectors import VectorMaker
-
-MOST_INPUT_TOKENS: Final = 2**22
-MOST_INPUT_TOKENS_EACH: Final = 2**21
-"""What waits to be made vectors of, and of one tenant."""
-ROUND_TOKENS: Final = 1024
-"""Questions for vectors that are read together; whoever comes meanwhile waits for so much at least."""
-
-Inputs = FairInbox[Embed]
-"""What vectors are wanted of."""
 
 
 def serve(
@@ -68,11 +58,13 @@ def serve(
     ready = _ready(model, plan, book)
     line.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
-    inputs: Inputs = FairInbox(most=MOST_INPUT_TOKENS, most_each=MOST_INPUT_TOKENS_EACH, of="inputs")
-    texts = Texts(model, line.send, lambda number, error: line.send(_refused(number, error)))
-    threading.Thread(target=read, args=(line, bodies, inbox, texts, inputs), daemon=True).start()
-    maker = VectorMaker(model, plan.vectors, threads=plan.threads)
-    threading.Thread(target=embed, args=(line, maker, inputs), daemon=True).start()
+
+    def refuse(number: int, error: GanglionError) -> None:
+        line.send(_refused(number, error))
+
+    texts = Texts(model, line.send, refuse)
+    vectors = VectorTurns(VectorMaker(model, plan.vectors, threads=plan.threads), line.send, refuse)
+    threading.Thread(target=read, args=(line, bodies, inbox, texts, vectors), daemon=True).start()
     try:
         loop.run(inbox)
     finally:
@@ -81,7 +73,7 @@ def serve(
         os._exit(1)
 
 
-def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, texts: Texts, inputs: Inputs) -> None:
+def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, texts: Texts, vectors: VectorTurns) -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
@@ -93,49 +85,12 @@ def read(line: Line, bodies: Iterator[bytes], inbox: Inbox, texts: Texts, inputs
             case Tokenize() | Detokenize() | MeasurePieces():
                 texts.ask(frame)
             case Embed():
-                try:
-                    inputs.put(frame.tenant, frame, _tokens_in(frame))
-                except GanglionError as error:
-                    line.send(_refused(frame.id, error))
+                vectors.ask(frame)
             case Stop(keep_s=0.0):
                 break
             case Submit() | Abort() | SaveKv() | LoadKv() | Stop():
                 inbox.put(frame)
     os._exit(0)
-
-
-def embed(line: Line, maker: VectorMaker, inputs: Inputs) -> None:
-    """Make vectors for ever, a round of what waits at a time, tenants in turn."""
-    try:
-        while True:
-            _embed(line, maker, _round(inputs))
-    finally:
-        traceback.print_exc()
-        os._exit(1)
-
-
-def _round(inputs: Inputs) -> list[Embed]:
-    frames = [inputs.get()]
-    room = ROUND_TOKENS - _tokens_in(frames[0])
-    while room > 0 and (frame := inputs.get_now()) is not None:
-        frames.append(frame)
-        room -= _tokens_in(frame)
-    return frames
-
-
-def _tokens_in(frame: Embed) -> int:
-    return sum(map(len, frame.inputs))
-
-
-def _embed(line: Line, maker: VectorMaker, frames: list[Embed]) -> None:
-    waiting = {frame.id for frame in frames}
-    try:
-        for vectors in maker.answer(frames, lambda: line.send(Reading())):
-            waiting.remove(vectors.id)
-            line.send(vectors)
-    except GanglionError as error:
-        for number in waiting:
-            line.send(_refused(number, error))
 
 
 def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None) -> Ready:
