@@ -13,6 +13,8 @@ from ganglion.engines.llama.plan import (
     DEFAULT_CONTEXT,
     DEFAULT_EXTRA,
     EXACT_TOKENS,
+    LARGEST_ASIDE,
+    LARGEST_CHUNK,
     MAX_SLOTS,
     PRIVATE_SLOTS,
     EnginePlan,
@@ -131,6 +133,13 @@ def test_layers_on_an_accelerator_take_their_memory_there_and_not_here():
         plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=FACTS.size_bytes)
     assert raised.value.code == "insufficient_vram"
     assert raised.value.extras["free_mb"] == 100
+
+
+def test_batches_in_the_background_are_larger_where_the_processor_computes_them():
+    here, there = planned(), planned(gpu_layers=99)
+    assert [here.batch(lane) for lane in range(len(here.lanes))] == [LARGEST_CHUNK] * 3 + [LARGEST_ASIDE]
+    assert {there.batch(lane) for lane in range(len(there.lanes))} == {LARGEST_CHUNK}
+    assert (here.largest_aside, there.largest_aside) == (LARGEST_ASIDE, LARGEST_CHUNK)
 
 
 RECASTABLE = replace(FACTS, quantisation="Q4_1")

@@ -28,7 +28,7 @@ from ganglion.engines.llama.job import Job, Vocabulary
 from ganglion.engines.llama.kv_states import Judged, KvStates
 from ganglion.engines.llama.line import Line
 from ganglion.engines.llama.native_model import NativeModel
-from ganglion.engines.llama.plan import LARGEST_ASIDE, LARGEST_CHUNK, EnginePlan, output_rows
+from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
 from ganglion.engines.llama.runner import Aside, Runner
 from ganglion.engines.llama.sampling import NotANumber
 from ganglion.engines.llama.sanity import Sanity
@@ -72,7 +72,7 @@ class Loop:
         self._pool = KvPool(shape)
         self._scheduler = Scheduler(
             self._pool,
-            Pace(plan.step_s, LARGEST_CHUNK, LARGEST_ASIDE),
+            Pace(plan.step_s, LARGEST_CHUNK, plan.largest_aside),
             context=plan.context,
             parallel=plan.parallel,
             is_deterministic=plan.is_deterministic,

@@ -20,8 +20,8 @@ CELL_STEP: Final = 256
 LARGEST_CHUNK: Final = 256
 """More tokens in one prefill batch gain nothing on CPUs and cost compute buffers of a vocabulary a token."""
 LARGEST_ASIDE: Final = 512
-"""The same of a batch in the background, deep in a long context: there the attention kernel cuts the rows of
-all heads into four parts a thread, and half-filled tiles at the cuts cost a twentieth of the time at 256."""
+"""The same of a batch in the background, deep in a long context on a CPU: there the attention kernel cuts the
+rows of all heads into four parts a thread, and half-filled tiles cost a twentieth of the time at 256."""
 MAX_SLOTS: Final = 256
 EXACT_TOKENS: Final = 2048
 """The longest prompt whose scores do not depend on a load; its cells are made when the first one comes."""
@@ -81,10 +81,15 @@ class EnginePlan:
         exact = tuple(lane for lane in self.lanes if lane.is_exact)
         return replace(self, lanes=(*exact, replace(self.lanes[-1], cells=self.kv_tokens)))
 
+    @property
+    def largest_aside(self) -> int:
+        """How many rows a batch in the background may have; an accelerator's kernels have other tiles."""
+        return LARGEST_CHUNK if self.gpu_layers else LARGEST_ASIDE
+
     def batch(self, lane: int) -> int:
         """How many rows a batch of a lane may have."""
         shape = self.lanes[lane]
-        return max(LARGEST_ASIDE if shape.is_shared else LARGEST_CHUNK, shape.slots)
+        return max(self.largest_aside if shape.is_shared else LARGEST_CHUNK, shape.slots)
 
     @property
     def kv_tokens(self) -> int:
