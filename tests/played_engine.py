@@ -39,10 +39,10 @@ class PlayedEngine:
     async def read(self, request: Request) -> ReadPrompt:
         return await self._players[0].read(request)
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         return await self._players[0].detokenize(model, tokens)
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         return await self._players[0].pieces(model, tokens)
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:

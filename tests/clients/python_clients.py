@@ -113,10 +113,10 @@ class Cast:
     async def read(self, request: Request) -> ReadPrompt:
         return await self._aside.read(request)
 
-    async def detokenize(self, model: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         return await self._aside.detokenize(model, tokens)
 
-    async def pieces(self, model: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         return await self._aside.pieces(model, tokens)
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:

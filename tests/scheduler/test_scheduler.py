@@ -379,6 +379,20 @@ def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_fini
     run_until(subject, pool, device, sequences, lambda: not sequences)
 
 
+def test_an_urgent_short_request_takes_the_place_of_a_long_prompt_that_is_read_in_the_background():
+    shape = PoolShape(lanes=(LaneShape(2, 64, False), LaneShape(2, 160, True)), parked_tokens=160)
+    subject, pool = scheduler(shape, parallel=1)
+    device = Device(shape)
+    sequences = {0: sequence(0, list(range(140)), max_tokens=4, priority=1)}
+    subject.add(sequences[0])
+    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
+    sequences[1] = sequence(1, list(range(500, 510)), max_tokens=3, priority=0)
+    subject.add(sequences[1])
+    run_until(subject, pool, device, sequences, lambda: 1 not in sequences)
+    assert sequences[0].preemptions == 1
+    run_until(subject, pool, device, sequences, lambda: not sequences)
+
+
 def test_a_preempted_sequence_that_has_all_its_kv_decodes_at_once_when_it_comes_back():
     shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=160)
     subject, pool = scheduler(shape, parallel=1)

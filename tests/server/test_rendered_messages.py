@@ -39,10 +39,10 @@ class Reading:
         parts = text.split(self.end)
         return tuple(token for part in parts for token in (*map(ord, part), END_ID))[:-1]
 
-    async def detokenize(self, _: str, tokens: tuple[int, ...]) -> str:
+    async def detokenize(self, _: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         return "".join(self.end if token == END_ID else chr(token) for token in tokens)
 
-    async def pieces(self, _: str, tokens: tuple[int, ...]) -> tuple[bytes, ...]:
+    async def pieces(self, _: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         return tuple([(await self.detokenize("", (token,))).encode() for token in tokens])
 
     async def tokenizer_info(self, _: str) -> TokenizerInfo:

@@ -255,6 +255,8 @@ class Scheduler:
         if not self._can_run_aside():
             return None
         pending = [sequence for sequence in self._running.values() if self._is_for_aside(sequence)]
+        if not pending:  # who was there gave way to somebody more urgent
+            return None
         is_wanted = len(pending) > 1 or bool(self._waiting)
         budget = self._pace.budget_aside(is_wanted=is_wanted)
         batch = self._batch(sorted(pending, key=self._rank), budget, self._pace.largest_aside)
