@@ -559,3 +559,23 @@ def test_what_lies_scattered_is_computed_again_where_reading_it_costs_more(run_t
     subject.add(sequences[3])
     run_until(subject, pool, device, sequences, lambda: not sequences)
     assert {blob[0] for blob in device.blobs.values()} == parked
+
+
+@pytest.mark.parametrize(("neighbours", "rows"), [(0, 128), (1, 64)])
+def test_a_prompt_in_the_background_is_read_in_short_steps_once_anybody_else_runs(neighbours, rows):
+    shape = PoolShape(lanes=(LaneShape(2, 64, False), LaneShape(2, 512, True)), parked_tokens=0)
+    pool = KvPool(shape)
+    subject = Scheduler(pool, Pace(STEP_S, 64, 128), context=500, parallel=4)
+    device = Device(shape)
+    sequences = {number: sequence(number, [number] * 10, max_tokens=50) for number in range(neighbours)}
+    for each in sequences.values():
+        subject.add(each)
+    if neighbours:
+        run_until(subject, pool, device, sequences, lambda: sequences[0].generated_tokens > 1)
+    sequences[9] = sequence(9, list(range(400)), max_tokens=4)
+    subject.add(sequences[9])
+    for _ in range(20):  # a token takes 15 ms
+        subject._pace.saw_prefill(100.0, 1.5)
+    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
+    assert device.aside is not None
+    assert device.aside.tokens == rows

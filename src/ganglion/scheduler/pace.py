@@ -22,9 +22,9 @@ DOUBLING = 3000.0
 ASIDE = 3.0
 """How many step budgets a step in the background may take: large batches are faster, and few wait for it."""
 
-ASIDE_UNWANTED = 9.0
-"""The same while nobody else wants its lane: deep in a long context 512 rows at once take a seventh less time
-a token than 128."""
+ASIDE_ALONE = 9.0
+"""The same while nobody else is there: deep in a long context 512 rows at once take a seventh less time a
+token than 128."""
 
 FEW_ROWS = 3.5
 """How much dearer looking back is with fewer rows than a tile: these run through the kernel cell by cell."""
@@ -74,11 +74,11 @@ class Pace:
         left_s = self._step_s - (self._decode_s if is_shared_with_decode else 0.0)
         return max(left_s / self._unit_s, SMALLEST_CHUNK)
 
-    def budget_aside(self, *, is_wanted: bool) -> float:
-        """How much work fits into the next step in the background, whose lane somebody else may want."""
+    def budget_aside(self, *, is_alone: bool) -> float:
+        """How much work fits into the next step in the background, beside which others may run or wait."""
         if self._unit_s is None:
             return TILE
-        budgets = ASIDE if is_wanted else ASIDE_UNWANTED
+        budgets = ASIDE_ALONE if is_alone else ASIDE
         return max(budgets * self._step_s / self._unit_s, SMALLEST_CHUNK)
 
     def interval(self, decode_s: float, cycle_s: float) -> float:

@@ -257,8 +257,9 @@ class Scheduler:
         pending = [sequence for sequence in self._running.values() if self._is_for_aside(sequence)]
         if not pending:  # who was there gave way to somebody more urgent
             return None
-        is_wanted = len(pending) > 1 or bool(self._waiting)
-        budget = self._pace.budget_aside(is_wanted=is_wanted)
+        # Whoever runs elsewhere may outgrow its slot, and then waits for this step.
+        is_alone = len(self._running) == 1 and not self._waiting
+        budget = self._pace.budget_aside(is_alone=is_alone)
         batch = self._batch(sorted(pending, key=self._rank), budget, self._pace.largest_aside)
         step = self._prefill_of(*batch)
         if step is None:
