@@ -109,6 +109,22 @@ async def test_tenants_take_turns_in_tokenizing(engine: LlamaEngine, size: int, 
     await asyncio.gather(*counting)
 
 
+async def test_nobody_waits_for_the_tenant_whose_text_first_has_the_vocabulary_measured(
+    engine: LlamaEngine,
+) -> None:
+    engine._floor = None
+    tally = Tally()
+    hostile = [asyncio.create_task(engine.read(reading(LINE * 1_500, "hostile"))) for _ in range(12)]
+    counting = [asyncio.create_task(tally.counted(task)) for task in hostile]  # type: ignore[arg-type]
+    await hostile[0]
+    measuring = asyncio.create_task(last_of(engine, chat(LINE * 200, "hostile")))
+    await asyncio.sleep(0)
+    before = tally.count
+    assert isinstance(await last_of(engine, chat(LINE * 200, "neighbour")), Failed)
+    assert tally.count - before <= 4, "what was begun, one for the measuring, and some on their way back"
+    await asyncio.gather(*counting, measuring)
+
+
 async def test_tenants_take_turns_in_making_vectors(engine: LlamaEngine) -> None:
     def embedding(tenant: str) -> EmbedRequest:
         return EmbedRequest("r", "m", (TokenPrompt(tuple(range(100, 700))),), tenant=tenant)

@@ -262,9 +262,9 @@ class Connection(asyncio.Protocol):
         assert isinstance(answer, Detokenized)
         return tuple(answer.pieces)
 
-    async def longest_pieces(self, *, tenant: str = "", when_gone: WhenGone = _nobody_asks) -> list[int]:
+    async def longest_pieces(self, when_gone: WhenGone = _nobody_asks) -> list[int]:
         """Ask the worker how long the vocabulary's pieces are, for each byte value."""
-        answer = await self._ask(MeasurePieces(self.new_id(), tenant), when_gone)
+        answer = await self._ask(MeasurePieces(self.new_id()), when_gone)
         assert isinstance(answer, PiecesMeasured)
         return answer.longest
 

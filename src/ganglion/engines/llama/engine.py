@@ -370,7 +370,7 @@ class LlamaEngine:
     ) -> tuple[int, ...]:
         """Text to ids, in the worker, unless it certainly has more of them than `most`."""
         if most is not None and may_exceed(text, most):
-            least = await (await self._token_floor(tenant)).above(text, most)
+            least = await (await self._token_floor(text)).above(text, most)
             if least is not None:
                 raise ContextLengthExceeded(least, most, is_least=True)
         connection, when_gone = await self._enter(key_of_text(text))
@@ -378,13 +378,15 @@ class LlamaEngine:
             text, add_special=add_special, parse_special=parse_special, tenant=tenant, when_gone=when_gone
         )
 
-    async def _token_floor(self, tenant: str) -> TokenFloor:
-        """Judges how long texts are at least; asked of the worker by the first text that may be too long."""
+    async def _token_floor(self, text: str) -> TokenFloor:
+        """Judges how long texts are at least; asked of the worker by the first text that may be too long.
+
+        It is asked for nobody in particular: all wait for it, and should not wait for that text's tenant.
+        """
         async with self._measuring:
             if self._floor is None:
-                connection, when_gone = await self._enter(key_of_text(""))
-                longest = await connection.longest_pieces(tenant=tenant, when_gone=when_gone)
-                self._floor = TokenFloor(longest)
+                connection, when_gone = await self._enter(key_of_text(text))
+                self._floor = TokenFloor(await connection.longest_pieces(when_gone))
             return self._floor
 
     async def text_of(self, tokens: tuple[int, ...], *, tenant: str = "") -> str:
