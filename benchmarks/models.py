@@ -25,9 +25,9 @@ from rich.table import Table
 
 from benchmarks import swapping
 from benchmarks.servers import model_path
-from ganglion.registry.finder import Finder
-from ganglion.registry.gguf import read_facts
-from ganglion.registry.resolver import FileSource, resolve
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.naming.resolver import LocalFileSource, resolve
+from ganglion.registry.stores.finder import ModelFinder
 
 FILES = 10_000
 FOLDERS = 100
@@ -78,9 +78,9 @@ def make_files(folder: Path, count: int) -> None:
 
 def find(name: str, home: Path) -> Path:
     """From a name to a file as a new process does it: read the index, look at every file, choose one."""
-    finder = Finder(home, {"HOME": str(home)}, folders=[], may_download=False)
+    finder = ModelFinder(home, {"HOME": str(home)}, folders=[], may_download=False)
     source = resolve(name, finder.catalogue(), may_be_path=False).source
-    assert isinstance(source, FileSource)
+    assert isinstance(source, LocalFileSource)
     return source.path
 
 

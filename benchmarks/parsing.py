@@ -13,7 +13,7 @@ from statistics import median
 
 from ganglion.core.events import Closed, Delta, Event, Finished, Opened, Started, Usage
 from ganglion.wire.frame import sse
-from ganglion.wire.responses import Arrival, ResponsesProjection, parse
+from ganglion.wire.responses import ResponsesParseContext, ResponsesProjection, parse
 
 REQUEST_BYTES = 40_000
 DELTAS = 2000
@@ -105,7 +105,7 @@ def main() -> None:
         return f"{prefix}_{next(numbers)}"
 
     body = codex_request()
-    arrival = Arrival("resp_1", 0, ids)
+    arrival = ResponsesParseContext("resp_1", 0, ids)
     reply = parse(body, arrival).reply
     events = answer_events()
 

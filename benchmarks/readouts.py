@@ -32,8 +32,8 @@ from benchmarks.measure import decode_rate
 from benchmarks.prompts import words
 from benchmarks.salience import Node, connected
 from benchmarks.servers import HOST, PARALLEL, ServerDied, model_path, ours, running
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
-from ganglion.registry.gguf import read_facts
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.registry.files.gguf import read_facts
 
 MODEL_NAME = "smollm2-135m-instruct"
 LAYERS, CONCEPTS = (7, 14, 21, 28), 8
@@ -113,7 +113,7 @@ def write_random_pack(path: Path) -> None:
         block_count=facts.block_count,
     )
     names = [f"direction {number}" for number in range(CONCEPTS)]
-    manifest = Manifest(name="random", concepts=names, layers=list(LAYERS), model=model)
+    manifest = PackManifest(name="random", concepts=names, layers=list(LAYERS), model=model)
     write_pack(ConceptPack(manifest, vectors), path)
 
 

@@ -15,8 +15,7 @@ from statistics import median, quantiles
 from time import perf_counter
 
 from ganglion.store.opening import open_store
-from ganglion.store.port import Store
-from ganglion.store.values import StoredResponse
+from ganglion.store.response_store import Store, StoredResponse
 
 BODY = os.urandom(4096)
 INPUT = os.urandom(2048)

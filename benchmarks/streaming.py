@@ -16,7 +16,7 @@ from ganglion.core.events import Failed, Pieces
 from ganglion.core.request import ResolvedSampling, Stop, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
 
 PROMPT_TOKENS = 64
 

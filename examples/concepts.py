@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ganglion.engines.concept_making import TrainedConcept, pack_of, train
-from ganglion.engines.concept_pack import PackModel, write_pack
-from ganglion.engines.llama.residuals import read_residuals
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.concepts.pack import PackModel, write_pack
+from ganglion.engines.llama.concepts.residuals import read_residuals
+from ganglion.engines.llama.concepts.training import TrainedConcept, new_pack, train
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 try:
     from matplotlib.figure import Figure
@@ -61,7 +61,7 @@ def train_concept(folder: Path) -> Path:
     show_layers(concept)
     model = PackModel(SMOLLM2.id, read.model.architecture, read.model.hidden_size, read.model.block_count)
     path = folder / f"{CONCEPT}.safetensors"
-    write_pack(pack_of(CONCEPT, model, concept, "formal against casual English"), path)
+    write_pack(new_pack(CONCEPT, model, concept, "formal against casual English"), path)
     print(f"\n{path}")
     return path
 

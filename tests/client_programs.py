@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from ganglion.core.engine import ManagedEngine
-from ganglion.server.run import Shutdown, serve
+from ganglion.server.life.serve import Shutdown, serve
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
 
 ROOT = Path(__file__).parents[1]
 MODULES = ROOT / ".clients" / "node_modules"
@@ -66,7 +66,7 @@ async def node(engine: ManagedEngine, store: Path | None = None) -> AsyncIterato
             ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2),
             shutdown=shutdown,
             on_listening=listening.set_result,
-            storage=None if store is None else Storage(store),
+            storage=None if store is None else StoreSettings(store),
         )
     )
     try:

@@ -6,7 +6,7 @@ import pytest
 
 from ganglion.cli.compose import compose
 from ganglion.config import load
-from ganglion.registry.residency import Residency
+from ganglion.registry.loading.residency import Residency
 
 
 def composed(

@@ -9,14 +9,14 @@ from collections.abc import AsyncGenerator, Sequence
 from ganglion.core.engine import ModelState, ReadPrompt, TokenizerInfo
 from ganglion.core.events import Event
 from ganglion.core.request import ChatPrompt, Request
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 
 
 class PlayedEngine:
     """Answers turn n with script n, and with the last one from there on; remembers what it was asked."""
 
-    def __init__(self, scripts: Sequence[Script], settings: EchoSettings | None = None) -> None:
+    def __init__(self, scripts: Sequence[EchoScript], settings: EchoSettings | None = None) -> None:
         settings = settings or EchoSettings(context=1 << 20)
         self._players = [EchoEngine(settings, script) for script in scripts]
         self.requests: list[Request] = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.ports import free_port
 
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 MOUNTED = "mounted.py"
@@ -66,7 +66,7 @@ def pack_of_chance() -> ConceptPack:
     drawn = np.random.default_rng(5).standard_normal((3, 1, 576)).astype(np.float32)
     vectors = {layer: each / np.linalg.norm(each) for layer, each in zip((7, 14, 21), drawn, strict=True)}
     model = PackModel("SmolLM2", "llama", hidden_size=576, block_count=30)
-    return ConceptPack(Manifest("calm", ["calm"], list(vectors), model), vectors)
+    return ConceptPack(PackManifest("calm", ["calm"], list(vectors), model), vectors)
 
 
 def output_of(example: Path, url: str) -> str:

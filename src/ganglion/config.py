@@ -32,7 +32,7 @@ Count = Annotated[int, Meta(ge=1)]
 Seconds = Annotated[float, Meta(gt=0)]
 
 
-class Deadlines(Struct, frozen=True):
+class DeadlinesConfig(Struct, frozen=True):
     """How long a request may wait, in seconds, before it fails with 504."""
 
     queue_s: Seconds = _SERVER.deadlines.queue_s
@@ -81,7 +81,7 @@ class ServerConfig(Struct, frozen=True):
     max_connections: Count = _SERVER.max_connections
     """Clients that may be connected at once, in each process; the next one gets 503. Each takes a file
     descriptor: `ulimit -n` must allow for more."""
-    deadlines: Deadlines = Deadlines()
+    deadlines: DeadlinesConfig = DeadlinesConfig()
 
 
 class EngineConfig(Struct, frozen=True):
@@ -323,10 +323,10 @@ def _from_file(file: Path) -> Iterator[Setting]:
     except OSError as error:
         raise InvalidValue(f"The config file {file} could not be read: {error.strerror}.") from error
     for key, value in _flatten(table, ""):
-        yield Setting(key, _placed(key, value, file.parent), str(file))
+        yield Setting(key, _relative_to_file(key, value, file.parent), str(file))
 
 
-def _placed(key: str, value: object, folder: Path) -> object:
+def _relative_to_file(key: str, value: object, folder: Path) -> object:
     """What a config file says of the files of a fleet, which may stand beside it."""
     match key, value:
         case "gateway.catalogue", str(path):

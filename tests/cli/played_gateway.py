@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 from ganglion.wire.fleet import ReplicaState
-from ganglion.wire.overview import (
-    Done,
+from ganglion.wire.fleet_overview import (
     Drain,
+    FleetActionDone,
     FleetOverview,
     Move,
     NodeDevice,
@@ -73,11 +73,11 @@ class PlayedGateway:
                 self.asked.append(drain)
                 if drain.node == "z":
                     return 400, NO_NODE
-                return 200, encode(Done(steps=(f"{drain.node} gets no new work",)))
+                return 200, encode(FleetActionDone(steps=(f"{drain.node} gets no new work",)))
             case "POST", "/fleet/move":
                 self.asked.append(parse_move(body))
                 time.sleep(self.pause_s)
-                return 200, encode(Done(steps=("loaded smollm2 on b", "unloaded smollm2 on a")))
+                return 200, encode(FleetActionDone(steps=("loaded smollm2 on b", "unloaded smollm2 on a")))
         return 404, NO_ROUTE
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import ganglion
-from ganglion.cli.start_progress import show_downloads
+from ganglion.cli.terminal.progress import show_downloads
 from ganglion.core.engine import ModelState
 
 GANGLION = (sys.executable, "-m", "ganglion.cli.main")
@@ -264,7 +264,7 @@ def test_a_home_that_cannot_be_written_is_named_when_the_model_must_be_kept(
 ) -> None:
     (tmp_path / "file").touch()
     program = (
-        "import sys\nfrom ganglion.registry import embedded\nembedded._installed = lambda model: None\n"
+        "import sys\nfrom ganglion.registry.hub import embedded\nembedded._installed = lambda model: None\n"
         "sys.argv = ['ganglion', 'complete', 'hi']\nfrom ganglion.cli.main import main\nmain()"
     )
     done = subprocess.run(

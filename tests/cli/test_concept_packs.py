@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from ganglion.cli.compose import compose
-from ganglion.cli.concept_packs import find_packs, fitting
+from ganglion.cli.concepts.pack_files import find_packs, fitting
 from ganglion.config import load
 from ganglion.core.errors import InvalidValue, LoadFailed
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
-from ganglion.registry.gguf import read_facts
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.registry.files.gguf import read_facts
 
 sys.path.append(str(Path(__file__).parent))
 from small_models import tiny_gguf
@@ -21,7 +21,7 @@ from small_models import tiny_gguf
 def make(path: Path, *, hidden: int = 64, blocks: int = 2, architecture: str = "llama") -> Path:
     vectors = {1: np.eye(1, hidden, dtype=np.float32)}
     model = PackModel("tiny", architecture, hidden, blocks)
-    write_pack(ConceptPack(Manifest(path.stem, ["joy"], [1], model), vectors), path)
+    write_pack(ConceptPack(PackManifest(path.stem, ["joy"], [1], model), vectors), path)
     return path
 
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.cli.declared import declared_nodes
-from ganglion.cli.gateway import gateway_settings
+from ganglion.cli.gateway import gateway_settings, static_nodes
 from ganglion.config import NodeConfig, load
 from ganglion.core.errors import InvalidRequest, InvalidValue
-from ganglion.gateway.node import FOREIGN, OURS
+from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -20,12 +19,12 @@ def test_a_flag_names_a_node_by_its_url() -> None:
         "openai+http://v:8000/x",
         "c=openai+https://api.c",
     )
-    first, second, third, cloud = declared_nodes((), flags, "between-us", {})
+    first, second, third, cloud = static_nodes((), flags, "between-us", {})
     assert (first.name, first.url, first.kind) == ("10.0.0.5-8081", "http://10.0.0.5:8081", "ganglion")
-    assert (first.api_key, first.wires) == ("between-us", OURS)
+    assert (first.api_key, first.wires) == ("between-us", ALL_WIRES)
     assert (second.name, second.url) == ("b", "http://[::1]:8083")
     assert (third.name, third.url, third.kind) == ("v-8000", "http://v:8000/x", "openai")
-    assert (third.api_key, third.wires) == (None, FOREIGN), "a stranger never sees our key"
+    assert (third.api_key, third.wires) == (None, FOREIGN_WIRES), "a stranger never sees our key"
     assert (cloud.name, cloud.url, cloud.kind) == ("c", "https://api.c", "openai")
 
 
@@ -46,7 +45,7 @@ def test_a_table_says_more(tmp_path: Path) -> None:
     other = NodeConfig(url="http://o:1", name="o", kind="openai", key_file=str(file))
     ours = NodeConfig(url="http://a:1", key_env="A_KEY")
     environment = {"CLOUD_KEY": " sk-env ", "A_KEY": "sk-a"}
-    first, second, third = declared_nodes((cloud, other, ours), (), "between-us", environment)
+    first, second, third = static_nodes((cloud, other, ours), (), "between-us", environment)
     assert (first.api_key, second.api_key, third.api_key) == ("sk-env", "sk-file", "sk-a")
     assert (first.wires, first.models) == (frozenset({"chat"}), frozenset({"big"}))
     assert (first.max_in_flight, first.cool_down_after, first.cool_down_s) == (4, 1, 2.0)
@@ -75,7 +74,7 @@ def test_what_is_wrong_is_said_with_what_to_do(
     nodes: tuple[NodeConfig, ...], flags: tuple[str, ...], message: str, hint: str
 ) -> None:
     with pytest.raises(InvalidValue) as caught:
-        declared_nodes(nodes, flags, None, {})
+        static_nodes(nodes, flags, None, {})
     assert message in caught.value.message
     assert hint in (caught.value.hint or "")
 

@@ -9,7 +9,7 @@ import pytest
 from commands import GANGLION, data, eventually, fresh_environment, in_terminal, refusal, run
 from played_gateway import KEY, PlayedGateway, playing
 
-from ganglion.wire.overview import Drain, Move
+from ganglion.wire.fleet_overview import Drain, Move
 
 
 @pytest.fixture

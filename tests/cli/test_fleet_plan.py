@@ -13,7 +13,7 @@ from commands import GANGLION, data, fresh_environment, refusal, run
 from played_gateway import fleet, node
 
 from ganglion.wire.fleet import ReplicaState
-from ganglion.wire.overview import NodeDevice
+from ganglion.wire.fleet_overview import NodeDevice
 
 CATALOGUE = """
 [[models]]

@@ -15,9 +15,9 @@ from commands import GANGLION, data, eventually, fresh_environment, refusal, run
 from played_gateway import KEY, PlayedGateway, fleet, node, playing
 from tests.ports import free_port
 
-from ganglion.cli.fleet_view import MODELS_SHOWN, view
+from ganglion.cli.fleet.status import MODELS_SHOWN, fleet_tables
 from ganglion.wire.fleet import ReplicaState
-from ganglion.wire.overview import FleetOverview, NodeDevice, Unservable
+from ganglion.wire.fleet_overview import FleetOverview, NodeDevice, Unservable
 
 SMOL = ReplicaState(id="smollm2", status="loaded", in_flight=3, queued=2, slots_total=8)
 COLD = ReplicaState(id="qwen3-4b", status="unloaded")
@@ -39,7 +39,7 @@ def shown(overview: FleetOverview, trouble: str | None = None) -> str:
 
     console = Console(width=140, color_system=None)
     with console.capture() as capture:
-        console.print(view(overview, trouble))
+        console.print(fleet_tables(overview, trouble))
     return capture.get()
 
 
@@ -174,14 +174,14 @@ def test_a_watch_without_a_terminal_prints_on(gateway: tuple[PlayedGateway, str]
 
 
 def test_a_watch_says_that_the_gateway_is_away_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ganglion.cli import fleet_status
-    from ganglion.cli.fleet_gateway import Gateway
+    from ganglion.cli.fleet import status
+    from ganglion.cli.remote.gateway_client import GatewayApiClient
 
-    monkeypatch.setattr(fleet_status, "PERIOD_S", 0.0)
+    monkeypatch.setattr(status, "PERIOD_S", 0.0)
     with playing() as (played, url):
         played.overview = fleet(node("a"))
-        gateway = Gateway(url, KEY)
-        news = fleet_status._news(gateway, gateway.overview())
+        gateway = GatewayApiClient(url, KEY)
+        news = status._news(gateway, gateway.overview())
         assert next(news)[1] is None
         assert next(news)[1] is None
     overview, trouble = next(news)

@@ -14,8 +14,8 @@ from commands import data, fresh_environment, run
 
 from ganglion.cli.main import _run
 from ganglion.core.errors import InvalidApiKey
-from ganglion.gateway.admission import Identity
-from ganglion.gateway.gatekeeper import KeyGatekeeper
+from ganglion.gateway.access.admission import Identity
+from ganglion.gateway.access.gatekeeper import KeyGatekeeper
 from ganglion.store.opening import open_access
 
 Environment = dict[str, str]

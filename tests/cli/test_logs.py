@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from ganglion.cli.logs import JsonLines, TextLines
+from ganglion.cli.terminal.logs import JsonFormatter, TextFormatter
 
 
 @pytest.fixture
@@ -16,10 +16,10 @@ def record() -> logging.LogRecord:
 
 
 def test_a_text_line_ends_with_its_fields(record: logging.LogRecord) -> None:
-    assert TextLines().format(record).endswith(" info ganglion.request: answered it tokens=7")
+    assert TextFormatter().format(record).endswith(" info ganglion.request: answered it tokens=7")
 
 
 def test_a_json_line_is_one_object(record: logging.LogRecord) -> None:
-    entry = json.loads(JsonLines().format(record))
+    entry = json.loads(JsonFormatter().format(record))
     assert entry.pop("time").endswith("+00:00")
     assert entry == {"level": "info", "logger": "ganglion.request", "message": "answered it", "tokens": 7}

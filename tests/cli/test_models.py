@@ -14,7 +14,7 @@ import pytest
 from commands import GANGLION, data, eventually, fresh_environment, in_terminal, refusal, run
 from small_models import tiny_gguf
 
-from ganglion.registry.embedded import SMOLLM2
+from ganglion.registry.hub.embedded import SMOLLM2
 from hub_server import Fault, HubServer
 
 REPO = "org/tiny-GGUF"

@@ -16,7 +16,7 @@ import pytest
 from commands import GANGLION, data, fresh_environment, in_terminal, refusal, run
 from tests.ports import free_port
 
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.registry.hub.embedded import SMOLLM2, find
 from hub_server import Fault, HubServer
 
 Environment = dict[str, str]
@@ -167,6 +167,6 @@ def see_a_worker_recover(environment: Environment, node_id: int) -> None:
 
 def _is_worker(process: psutil.Process) -> bool:
     try:
-        return "ganglion.engines.llama.worker" in process.cmdline()
+        return "ganglion.engines.llama.worker.main" in process.cmdline()
     except psutil.Error:
         return False

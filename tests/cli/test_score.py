@@ -15,7 +15,7 @@ import pytest
 from commands import GANGLION, data, fresh_environment, refusal, run
 from tests.ports import free_port
 
-from ganglion.cli.shades import legend, shade_of, visible
+from ganglion.cli.terminal.console import colour_of, legend, visible
 
 Environment = dict[str, str]
 ECHO = ("--engine", "echo")
@@ -172,7 +172,7 @@ def test_a_terminal_shows_the_text_in_colours_unless_nobody_wants_them(environme
 
 
 def test_shades_cover_every_logprob_and_the_legend_names_them() -> None:
-    assert [shade_of(each) for each in (0.0, -0.5, -1.0, -4.0, -9.0, float("-inf"), None)] == [
+    assert [colour_of(each) for each in (0.0, -0.5, -1.0, -4.0, -9.0, float("-inf"), None)] == [
         "green",
         "green",
         "cyan",

@@ -11,8 +11,8 @@ import pytest
 from tests.door.node import Node, running_node
 from tests.ports import free_port
 
-from ganglion.cli.session_view import bar
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
+from ganglion.cli.inference.session_view import bar
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +141,7 @@ def test_concepts_are_read_and_steered_by(tmp_path: Path) -> None:
         for layer, each in zip((9, 19), drawn, strict=True)
     }
     model = PackModel("SmolLM2", "llama", hidden_size=576, block_count=30)
-    pack = ConceptPack(Manifest("moods", ["calm", "keen"], [9, 19], model), vectors)
+    pack = ConceptPack(PackManifest("moods", ["calm", "keen"], [9, 19], model), vectors)
     write_pack(pack, tmp_path / "concepts" / "moods.safetensors")
     flags = ("--concepts", "moods", "--context", "512", "--port", str(free_port()))
     with running_node(tmp_path, *flags) as node:

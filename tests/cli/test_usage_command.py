@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import data, fresh_environment, refusal, run
 
-from ganglion.store.access_values import Spent, StoredKey, Sums
+from ganglion.store.access_store import HourlyUsage, StoredKey, UsageTotals
 from ganglion.store.opening import open_access
 
 HOUR = int(time.time()) // 3600 * 3600
@@ -25,12 +25,12 @@ def environment(tmp_path: Path) -> Environment:
     async def fill() -> None:
         access = await open_access(place)
         await access.add_key(StoredKey("key_1", sha256(b"1").digest(), "shop", "ann", 1.0))
-        old = Spent("key_1", "ann", "small", HOUR - 8 * 86400, Sums(100, 1000, 500, 0, 0))
+        old = HourlyUsage("key_1", "ann", "small", HOUR - 8 * 86400, UsageTotals(100, 1000, 500, 0, 0))
         rows = [
             old,
-            Spent("key_1", "ann", "small", HOUR, Sums(2, 30, 12, 8, 1_250_000)),
-            Spent("key_1", "ann", "large", HOUR, Sums(1, 10, 4, 0, 40)),
-            Spent("", "", "large", HOUR, Sums(1, 1, 1, 0, 0)),
+            HourlyUsage("key_1", "ann", "small", HOUR, UsageTotals(2, 30, 12, 8, 1_250_000)),
+            HourlyUsage("key_1", "ann", "large", HOUR, UsageTotals(1, 10, 4, 0, 40)),
+            HourlyUsage("", "", "large", HOUR, UsageTotals(1, 1, 1, 0, 0)),
         ]
         await access.add_usage("gateway", 1, rows)
         await access.close()

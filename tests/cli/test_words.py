@@ -2,7 +2,7 @@
 
 import pytest
 
-from ganglion.cli.words import age_words, count_words, memory_words, size_words
+from ganglion.cli.terminal.format import age_words, count_words, memory_words, size_words
 
 
 @pytest.mark.parametrize(

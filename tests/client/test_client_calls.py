@@ -11,12 +11,11 @@ from both import KINDS, Kind, client_of, done, every
 
 import ganglion
 from ganglion.client import Disconnected, GanglionError, Image, SessionDrift, SessionNotFound, rpcs
-from ganglion.client.address import Address, address_of
-from ganglion.client.errors import error_of
+from ganglion.client.errors import error_from_status
 from ganglion.client.fake import FakeNode
-from ganglion.client.flow import Call, Pause, ask
+from ganglion.client.flow import Sleep, UnaryCall, call_rpc
 from ganglion.client.rpcs import OPEN, SERVICE, Rpc
-from ganglion.client.settings import settings_of
+from ganglion.client.settings import GrpcTarget, client_settings, grpc_target
 from ganglion.core import errors
 from ganglion.core.errors import (
     DeadlineExceeded,
@@ -98,13 +97,13 @@ async def test_a_node_that_stays_away_is_given_up(kind: Kind) -> None:
 
 def test_pauses_grow_honour_what_the_node_says_and_end_with_the_patience() -> None:
     def pauses(error: GanglionError, patience_s: float) -> list[float]:
-        flow = ask(OPEN, pb.OpenSessionRequest(), patience_s=patience_s)
+        flow = call_rpc(OPEN, pb.OpenSessionRequest(), patience_s=patience_s)
         said: list[float] = []
         effect = next(flow)
         with pytest.raises(GanglionError):
             while True:
-                effect = flow.throw(error) if isinstance(effect, Call) else flow.send(None)
-                if isinstance(effect, Pause):
+                effect = flow.throw(error) if isinstance(effect, UnaryCall) else flow.send(None)
+                if isinstance(effect, Sleep):
                     said.append(effect.seconds)
         return said
 
@@ -215,7 +214,7 @@ def test_every_error_of_the_tree_comes_back_as_itself(kind: type[GanglionError])
         "ganglion-param": "offset",
         "retry-after": "3",
     }
-    error = error_of(kind.grpc, "What happened.", metadata)
+    error = error_from_status(kind.grpc, "What happened.", metadata)
     assert isinstance(error, kind) and error.code == kind.code
     assert (str(error), error.message, error.hint, error.param) == (
         "What happened.",
@@ -240,9 +239,11 @@ def test_every_error_of_the_tree_comes_back_as_itself(kind: type[GanglionError])
     ],
 )
 def test_a_status_without_a_code_is_an_error_as_well(status: str, kind: type[GanglionError]) -> None:
-    assert type(error_of(status, "details", {})) is kind
-    assert "details" in str(error_of(status, "details", {}))
-    unknown = error_of(status, "details", {"ganglion-code": "of_the_future", "ganglion-session-length": "x"})
+    assert type(error_from_status(status, "details", {})) is kind
+    assert "details" in str(error_from_status(status, "details", {}))
+    unknown = error_from_status(
+        status, "details", {"ganglion-code": "of_the_future", "ganglion-session-length": "x"}
+    )
     assert unknown.code == "of_the_future" and unknown.extras == {}
 
 
@@ -260,7 +261,7 @@ def test_a_status_without_a_code_is_an_error_as_well(status: str, kind: type[Gan
 def test_the_grpc_door_is_the_next_port_unless_told(
     url: str, grpc_address: str | None, target: str, is_tls: bool
 ) -> None:
-    assert address_of(url, grpc_address) == Address(target, is_tls)
+    assert grpc_target(url, grpc_address) == GrpcTarget(target, is_tls)
 
 
 @pytest.mark.parametrize(
@@ -278,12 +279,12 @@ def test_the_grpc_door_is_the_next_port_unless_told(
 )
 def test_addresses_that_are_none_are_refused(url: str, grpc_address: str | None) -> None:
     with pytest.raises(InvalidValue, match="Expected"):
-        address_of(url, grpc_address)
+        grpc_target(url, grpc_address)
 
 
 def test_what_is_left_out_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     def settings(base_url: str | None = None) -> tuple[str, str | None]:
-        made = settings_of(
+        made = client_settings(
             base_url=base_url, api_key=None, grpc_address=None, timeout_s=1, idle_timeout_s=1, ca_file=None
         )
         return made.address.target, made.terms.api_key
@@ -314,5 +315,5 @@ def test_the_package_offers_the_client_and_loads_it_when_asked() -> None:
 
 
 def test_drift_is_caught_as_what_it_is() -> None:
-    error = error_of("FAILED_PRECONDITION", "It holds 3.", {"ganglion-code": "session_drift"})
+    error = error_from_status("FAILED_PRECONDITION", "It holds 3.", {"ganglion-code": "session_drift"})
     assert isinstance(error, SessionDrift) and not isinstance(error, SessionNotFound)

@@ -7,7 +7,7 @@ from both import KINDS, Kind, client_of, done, every, some
 
 from ganglion.client import PLACEHOLDER, Branch, Done, Image, SessionNotFound, Steer, TokenEvent
 from ganglion.client.fake import FakeNode
-from ganglion.client.fake_words import EOS, logprob_of
+from ganglion.client.fake_vocabulary import EOS, logprob_of
 from ganglion.core.errors import EngineFailed, InvalidValue
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)

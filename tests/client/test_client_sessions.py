@@ -23,7 +23,7 @@ from ganglion.client import (
     TokenEvent,
 )
 from ganglion.client.fake import MANIFEST, FakeNode
-from ganglion.client.fake_words import BOS, EOS, logprob_of, readout_of
+from ganglion.client.fake_vocabulary import BOS, EOS, logprob_of, readout_of
 from ganglion.core.errors import (
     ContextLengthExceeded,
     EngineFailed,

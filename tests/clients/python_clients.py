@@ -27,12 +27,12 @@ from ganglion.core.engine import (
 )
 from ganglion.core.events import Event
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Call, Script
-from ganglion.registry.embedded import SMOLLM2
-from ganglion.server.run import Shutdown, serve
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.registry.hub.embedded import SMOLLM2
+from ganglion.server.life.serve import Shutdown, serve
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
 from played_engine import PlayedEngine
 
 HERE = Path(__file__).parent
@@ -50,16 +50,16 @@ ALONE = {
 }
 
 
-HELLO = (Script(reasoning="A greeting.", reply="Hello there, you."),)
+HELLO = (EchoScript(reasoning="A greeting.", reply="Hello there, you."),)
 WEATHER = (
-    Script(
+    EchoScript(
         reasoning="I look it up.",
         reply="One moment.",
-        calls=(Call("weather", '{"city": "Oslo"}'),),
+        calls=(ScriptedCall("weather", '{"city": "Oslo"}'),),
     ),
-    Script(reasoning="There it is.", reply="It rains in Oslo."),
-    Script(reply="An umbrella."),
-    Script(reply="Bye."),
+    EchoScript(reasoning="There it is.", reply="It rains in Oslo."),
+    EchoScript(reply="An umbrella."),
+    EchoScript(reply="Bye."),
 )
 """A tool and three turns: the user's are the scene's name and these two."""
 LATER = ("What shall I take?", "Thanks.")
@@ -84,7 +84,7 @@ def weather_as_heard(scene: str, *, has_reasoning: bool = True) -> list[tuple[ob
 class Cast:
     """An engine that plays the scene which the user's first words name."""
 
-    def __init__(self, scenes: Mapping[str, Sequence[Script]]) -> None:
+    def __init__(self, scenes: Mapping[str, Sequence[EchoScript]]) -> None:
         settings = EchoSettings(aliases=(SMOLLM2.id,), context=1 << 20)
         self._scenes = {name: PlayedEngine(scripts, settings) for name, scripts in scenes.items()}
         self._aside = EchoEngine(settings)
@@ -168,7 +168,7 @@ def needs(group: str) -> pytest.MarkDecorator:
 
 
 def play(
-    group: str, script: str, scenes: Mapping[str, Sequence[Script]], home: Path, *arguments: str
+    group: str, script: str, scenes: Mapping[str, Sequence[EchoScript]], home: Path, *arguments: str
 ) -> Played:
     """Run a script of `python/` against a node whose model plays these scenes."""
     cast = Cast(scenes)
@@ -177,7 +177,7 @@ def play(
 
 async def _play(group: str, script: str, cast: Cast, home: Path, *arguments: str) -> dict[str, Any]:
     settings = ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2)
-    async with serving(cast, settings, Storage(home / "state.db")) as url:
+    async with serving(cast, settings, StoreSettings(home / "state.db")) as url:
         said = await run_in(group, "python", f"{HERE}/python/{script}", url, *arguments, home=home)
     reports: dict[str, Any] = json.loads(said.splitlines()[-1])
     return reports
@@ -185,7 +185,7 @@ async def _play(group: str, script: str, cast: Cast, home: Path, *arguments: str
 
 @asynccontextmanager
 async def serving(
-    engine: ManagedEngine, settings: ServerSettings, storage: Storage | None = None
+    engine: ManagedEngine, settings: ServerSettings, storage: StoreSettings | None = None
 ) -> AsyncIterator[str]:
     """A node inside this process, for as long as the block runs."""
     shutdown = Shutdown()

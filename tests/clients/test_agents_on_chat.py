@@ -9,13 +9,13 @@ from typing import Any
 from client_programs import documented, needs, node, program, run
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.request import Message
-from ganglion.engines.echo_script import Call, Script
-from ganglion.gateway.decision import Asked, Decision, Refused, Translated
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.gateway.engine import FleetEngine
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec, NodeView, Replica
-from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.pool import Pools
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.routing.decision import NoRoute, RoutingDecision, RoutingRequest, TranslatedNode
+from ganglion.gateway.upstream.node_client import NodeClient
+from ganglion.gateway.upstream.pool import ConnectionPools
 from played_engine import PlayedEngine
 
 CODEX, CLAUDE = program("codex"), program("claude")
@@ -28,10 +28,10 @@ class ToTheOnlyOne:
     def __init__(self, spec: NodeSpec) -> None:
         self._spec = spec
 
-    def choose(self, asked: Asked) -> Decision:
+    def choose(self, asked: RoutingRequest) -> RoutingDecision:
         if asked.tried or asked.model != "echo":
-            return Refused(ModelNotFound(asked.model))
-        return Translated(self._spec, asked.model)
+            return NoRoute(ModelNotFound(asked.model))
+        return TranslatedNode(self._spec, asked.model)
 
     async def load(self, model: str) -> None:
         raise ModelNotFound(model)
@@ -40,14 +40,14 @@ class ToTheOnlyOne:
 @asynccontextmanager
 async def desk(engine: PlayedEngine, home: Path) -> AsyncIterator[str]:
     """Every wire and a store on a server of which only chat is used: its URL."""
-    pools = Pools()
+    pools = ConnectionPools()
     async with node(engine) as upstream:
         spec = NodeSpec("chat", upstream, "openai", wires=frozenset({"chat"}))
         fleet, chooser = Fleet(), ToTheOnlyOne(spec)
         replica = Replica("echo", "loaded", context_length=1 << 20, created_s=1_700_000_000)
         fleet.put(NodeView(spec, is_healthy=True, replicas=(replica,)))
         try:
-            async with node(FleetEngine(fleet, chooser, Outbound(pools), chooser), home / "desk.db") as url:
+            async with node(FleetEngine(fleet, chooser, NodeClient(pools), chooser), home / "desk.db") as url:
                 yield url
         finally:
             pools.close()
@@ -63,12 +63,12 @@ def heard(engine: PlayedEngine) -> tuple[Message, ...]:
 async def test_codex_runs_a_tool_on_a_chat_only_server(tmp_path: Path) -> None:
     engine = PlayedEngine(
         [
-            Script(
+            EchoScript(
                 reasoning="A command will tell.",
                 reply="I look.",
-                calls=(Call("exec_command", json.dumps({"cmd": "echo $((6 * 7))"})),),
+                calls=(ScriptedCall("exec_command", json.dumps({"cmd": "echo $((6 * 7))"})),),
             ),
-            Script(reply="It is 42."),
+            EchoScript(reply="It is 42."),
         ]
     )
     flags = ["--json", "--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
@@ -92,7 +92,7 @@ async def test_codex_runs_a_tool_on_a_chat_only_server(tmp_path: Path) -> None:
 async def test_claude_code_runs_a_tool_on_a_chat_only_server(tmp_path: Path) -> None:
     command = json.dumps({"command": "echo $((6 * 7))", "description": "Multiply"})
     engine = PlayedEngine(
-        [Script(reply="I look.", calls=(Call("Bash", command),)), Script(reply="It is 42.")]
+        [EchoScript(reply="I look.", calls=(ScriptedCall("Bash", command),)), EchoScript(reply="It is 42.")]
     )
     async with desk(engine, tmp_path) as url:
         ran = await run(

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from client_programs import documented, needs, node, program, run
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from played_engine import PlayedEngine
 
 CLAUDE = program("claude")
@@ -19,12 +19,12 @@ QUIET = {
     "DISABLE_TELEMETRY": "1",
 }
 LOOKING = (
-    Script(
+    EchoScript(
         reasoning="A command will tell.",
         reply="I look.",
-        calls=(Call("Bash", '{"command": "echo $((6 * 7))", "description": "Multiply"}'),),
+        calls=(ScriptedCall("Bash", '{"command": "echo $((6 * 7))", "description": "Multiply"}'),),
     ),
-    Script(reasoning="There it is.", reply="It is 42."),
+    EchoScript(reasoning="There it is.", reply="It is 42."),
 )
 
 pytestmark = needs(CLAUDE)
@@ -44,7 +44,7 @@ async def claude(engine: PlayedEngine, home: Path, *flags: str) -> dict[str, Any
 
 
 async def test_what_is_documented_works(tmp_path: Path) -> None:
-    engine = PlayedEngine([Script(reply="A file.")])
+    engine = PlayedEngine([EchoScript(reply="A file.")])
     async with node(engine) as url:
         ran = await run(
             "sh", "-c", documented("Claude Code", "sh", url), home=tmp_path, PATH=f"{CLAUDE.parent}:{PATH}"
@@ -54,7 +54,7 @@ async def test_what_is_documented_works(tmp_path: Path) -> None:
 
 
 async def test_it_completes_a_turn(tmp_path: Path) -> None:
-    engine = PlayedEngine([Script(reply="Forty-two.")])
+    engine = PlayedEngine([EchoScript(reply="Forty-two.")])
     report = await claude(engine, tmp_path)
     assert (report["is_error"], report["result"], report["stop_reason"]) == (False, "Forty-two.", "end_turn")
     asked = engine.requests[0].prompt
@@ -73,6 +73,6 @@ async def test_it_runs_a_tool_and_tells_the_model_what_came_of_it(tmp_path: Path
 
 
 async def test_a_refusal_reaches_the_person(tmp_path: Path) -> None:
-    report = await claude(PlayedEngine([Script()]), tmp_path, "--model", "nobody")
+    report = await claude(PlayedEngine([EchoScript()]), tmp_path, "--model", "nobody")
     assert report["is_error"]
     assert "nobody" in report["result"]

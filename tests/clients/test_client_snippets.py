@@ -4,12 +4,12 @@ from pathlib import Path
 
 from python_clients import HELLO, HERE, WEATHER, needs, play
 
-from ganglion.engines.echo_script import Script
+from ganglion.engines.echo.answer import EchoScript
 
 DOCUMENT = HERE.parents[1] / "docs" / "client-libraries.md"
 SCENES = {
     "What is the weather in Oslo?": WEATHER,
-    "Describe Oslo.": (Script(reply='{"name": "Oslo", "people": 700000}'),),
+    "Describe Oslo.": (EchoScript(reply='{"name": "Oslo", "people": 700000}'),),
     "Say hello.": HELLO,
 }
 TURNS = ["It rains in Oslo.", "An umbrella.", "700000"]

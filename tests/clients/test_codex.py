@@ -9,19 +9,19 @@ import pytest
 
 from client_programs import Ran, documented, needs, node, program, run
 from ganglion.core.request import Message
-from ganglion.engines.echo import EchoSettings
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoSettings
 from played_engine import PlayedEngine
 
 CODEX = program("codex")
 ASKED = "What is six times seven?"
 LOOKING = (
-    Script(
+    EchoScript(
         reasoning="A command will tell.",
         reply="I look.",
-        calls=(Call("exec_command", json.dumps({"cmd": "echo $((6 * 7))"})),),
+        calls=(ScriptedCall("exec_command", json.dumps({"cmd": "echo $((6 * 7))"})),),
     ),
-    Script(reasoning="There it is.", reply="It is 42."),
+    EchoScript(reasoning="There it is.", reply="It is 42."),
 )
 
 pytestmark = needs(CODEX)
@@ -66,7 +66,7 @@ def heard(engine: PlayedEngine, request: int = -1) -> tuple[Message, ...]:
 
 
 async def test_it_completes_a_turn(tmp_path: Path) -> None:
-    engine = PlayedEngine([Script(reasoning="Simple.", reply="Forty-two.")])
+    engine = PlayedEngine([EchoScript(reasoning="Simple.", reply="Forty-two.")])
     told = await codex(engine, tmp_path)
     assert (told.ran.status, told.said) == (0, ["Forty-two."])
     usage = told.events[-1]["usage"]
@@ -100,7 +100,7 @@ async def test_it_runs_a_tool_and_tells_the_model_what_came_of_it(
 
 
 async def test_it_goes_on_where_it_left_off(tmp_path: Path) -> None:
-    engine = PlayedEngine([*LOOKING, Script(reply="Still 42."), Script(reply="Yes.")])
+    engine = PlayedEngine([*LOOKING, EchoScript(reply="Still 42."), EchoScript(reply="Yes.")])
     await codex(engine, tmp_path)
     again = await codex(engine, tmp_path, "resume", "--last", "And again?")
     assert again.said == ["Still 42."]
@@ -112,7 +112,7 @@ async def test_it_goes_on_where_it_left_off(tmp_path: Path) -> None:
 
 
 async def test_it_compacts_by_itself_when_the_usage_says_so(tmp_path: Path) -> None:
-    engine = PlayedEngine([Script(reply="Forty-two."), Script(reply="They multiplied.")])
+    engine = PlayedEngine([EchoScript(reply="Forty-two."), EchoScript(reply="They multiplied.")])
     await codex(engine, tmp_path)
     await codex(engine, tmp_path, "resume", "--last", "And again?", model_auto_compact_token_limit=100)
     assert "CONTEXT CHECKPOINT COMPACTION" in heard(engine, 1)[-1].content
@@ -125,8 +125,10 @@ async def test_it_compacts_by_itself_when_the_usage_says_so(tmp_path: Path) -> N
 async def test_a_tool_of_a_namespace_is_called_by_both_its_names(tmp_path: Path) -> None:
     engine = PlayedEngine(
         [
-            Script(reply="", calls=(Call("multi_agent_v1__close_agent", '{"target": "nobody"}'),)),
-            Script(reply="Nobody is there."),
+            EchoScript(
+                reply="", calls=(ScriptedCall("multi_agent_v1__close_agent", '{"target": "nobody"}'),)
+            ),
+            EchoScript(reply="Nobody is there."),
         ]
     )
     told = await codex(engine, tmp_path)
@@ -142,7 +144,7 @@ async def test_a_tool_of_a_namespace_is_called_by_both_its_names(tmp_path: Path)
 async def test_a_prompt_that_is_too_long_is_told_once_and_not_tried_again(
     tmp_path: Path, has_socket: bool
 ) -> None:
-    engine = PlayedEngine([Script()], EchoSettings(context=500))
+    engine = PlayedEngine([EchoScript()], EchoSettings(context=500))
     told = await codex(engine, tmp_path, has_socket=has_socket)
     assert told.ran.status == 1
     assert told.events[-1]["type"] == "turn.failed"
@@ -151,7 +153,7 @@ async def test_a_prompt_that_is_too_long_is_told_once_and_not_tried_again(
 
 
 async def test_an_answer_that_breaks_off_is_asked_for_again_without_its_beginning(tmp_path: Path) -> None:
-    engine = PlayedEngine([Script(reply="It is forty two.", fail_at=2)])
+    engine = PlayedEngine([EchoScript(reply="It is forty two.", fail_at=2)])
     told = await codex(engine, tmp_path)
     assert told.ran.status == 1
     assert told.events[-1]["error"]["message"].endswith("The echo was told to fail.")
@@ -160,6 +162,6 @@ async def test_an_answer_that_breaks_off_is_asked_for_again_without_its_beginnin
 
 
 async def test_a_refusal_reaches_the_person(tmp_path: Path) -> None:
-    told = await codex(PlayedEngine([Script()]), tmp_path, "--model", "nobody", ASKED)
+    told = await codex(PlayedEngine([EchoScript()]), tmp_path, "--model", "nobody", ASKED)
     assert told.ran.status == 1
     assert "The model 'nobody' does not exist here." in told.events[-1]["error"]["message"]

@@ -4,7 +4,7 @@ import pytest
 from python_clients import FINALS, HELLO, WEATHER, Played, needs, play, weather_as_heard
 
 from ganglion.core.request import JsonSchema
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 
 pytestmark = needs("agents")
 
@@ -17,9 +17,9 @@ HOWS = [
 ]
 SCENES = {
     **{f"{wire}: stream": HELLO for wire in WIRES},
-    **{f"{wire}: city by {method}": (Script(reply=OSLO),) for wire, method in BY_TEXT},
+    **{f"{wire}: city by {method}": (EchoScript(reply=OSLO),) for wire, method in BY_TEXT},
     **{
-        f"{wire}: city by function_calling": (Script(reply="", calls=(Call("City", OSLO),)),)
+        f"{wire}: city by function_calling": (EchoScript(reply="", calls=(ScriptedCall("City", OSLO),)),)
         for wire in WIRES
     },
     **{f"{wire}: three {how} turns": WEATHER for wire, how in HOWS},

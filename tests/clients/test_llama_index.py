@@ -4,7 +4,7 @@ import pytest
 from python_clients import FINALS, HELLO, WEATHER, Played, needs, play, weather_as_heard
 
 from ganglion.core.request import JsonSchema
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 
 pytestmark = needs("llama_index")
 
@@ -13,10 +13,10 @@ OSLO = '{"name": "Oslo", "people": 700000}'
 HOWS = [*((wire, how) for wire in WIRES for how in ("whole", "streamed")), ("responses", "chained")]
 SCENES = {
     **{f"{wire}: stream": HELLO for wire in WIRES},
-    "chat: city by a tool": (Script(reply="", calls=(Call("City", OSLO),)),),
-    **{f"{wire}: city by its schema": (Script(reply=OSLO),) for wire in WIRES},
+    "chat: city by a tool": (EchoScript(reply="", calls=(ScriptedCall("City", OSLO),)),),
+    **{f"{wire}: city by its schema": (EchoScript(reply=OSLO),) for wire in WIRES},
     **{f"{wire}: three {how} turns": WEATHER for wire, how in HOWS},
-    "completions": (Script(reply="and so on"),),
+    "completions": (EchoScript(reply="and so on"),),
 }
 
 

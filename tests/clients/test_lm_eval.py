@@ -17,9 +17,9 @@ import pytest
 from python_clients import HERE, needs, run_in
 
 from door.node import MODEL, Node, running_node
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.recast import load_recast
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.repack import load_repacked
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -60,7 +60,7 @@ class Answered:
 def direct() -> list[Answered]:
     """Every choice scored by the log-softmax over the raw logits of its tokens, in float64."""
     assert found is not None
-    model = load_recast(open_library(), str(found.path))
+    model = load_repacked(open_library(), str(found.path))
     context = model.new_context(
         cells=512, slots=1, is_unified=True, batch=512, threads=1, kv_type="f16", flash_attention=None
     )

@@ -4,12 +4,12 @@ import pytest
 from python_clients import FINALS, HELLO, WEATHER, Played, needs, play, weather_as_heard
 
 from ganglion.core.request import JsonSchema
-from ganglion.engines.echo_script import Script
+from ganglion.engines.echo.answer import EchoScript
 
 pytestmark = needs("agents")
 
 WIRES = ("chat", "responses", "websocket")
-CITY = (Script(reply='{"name": "Oslo", "people": 700000}'),)
+CITY = (EchoScript(reply='{"name": "Oslo", "people": 700000}'),)
 SCENES = {
     **{f"{wire}: stream": HELLO for wire in WIRES},
     **{f"{wire}: city": CITY for wire in WIRES},

@@ -7,7 +7,7 @@ import pytest
 
 from client_programs import Ran, documented, needs, node, program, run
 from ganglion.core.request import ChatPrompt
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from played_engine import PlayedEngine
 
 OPENCODE = program("opencode")
@@ -18,12 +18,12 @@ QUIET = {
     "OPENCODE_DISABLE_MODELS_FETCH": "1",
 }
 LOOKING = (
-    Script(
+    EchoScript(
         reasoning="A command will tell.",
         reply="I look.",
-        calls=(Call("bash", '{"command": "echo $((6 * 7))", "description": "Multiply"}'),),
+        calls=(ScriptedCall("bash", '{"command": "echo $((6 * 7))", "description": "Multiply"}'),),
     ),
-    Script(reasoning="There it is.", reply="It is 42."),
+    EchoScript(reasoning="There it is.", reply="It is 42."),
 )
 
 pytestmark = needs(OPENCODE)
@@ -43,7 +43,7 @@ def parts(ran: Ran, kind: str) -> list[dict[str, Any]]:
 
 
 async def test_it_completes_a_turn(tmp_path: Path) -> None:
-    engine = PlayedEngine([Script(reply="Forty-two.")])
+    engine = PlayedEngine([EchoScript(reply="Forty-two.")])
     ran = await opencode(engine, tmp_path)
     assert [part["text"] for part in parts(ran, "text")] == ["Forty-two."]
     (finish,) = parts(ran, "step_finish")

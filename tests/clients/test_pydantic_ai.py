@@ -4,7 +4,7 @@ import pytest
 from python_clients import FINALS, HELLO, WEATHER, Played, needs, play, weather_as_heard
 
 from ganglion.core.request import JsonSchema
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 
 pytestmark = needs("agents")
 
@@ -12,8 +12,11 @@ WIRES = ("chat", "responses", "websocket", "messages")
 OSLO = '{"name": "Oslo", "people": 700000}'
 SCENES = {
     **{f"{wire}: stream": HELLO for wire in WIRES},
-    **{f"{wire}: city by a tool": (Script(reply="", calls=(Call("final_result", OSLO),)),) for wire in WIRES},
-    **{f"{wire}: city by its schema": (Script(reply=OSLO),) for wire in WIRES},
+    **{
+        f"{wire}: city by a tool": (EchoScript(reply="", calls=(ScriptedCall("final_result", OSLO),)),)
+        for wire in WIRES
+    },
+    **{f"{wire}: city by its schema": (EchoScript(reply=OSLO),) for wire in WIRES},
     **{f"{wire}: three {how} turns": WEATHER for wire in WIRES for how in ("whole", "streamed")},
     "responses: three chained turns": WEATHER,
 }

@@ -12,7 +12,7 @@ import pytest
 
 from client_programs import MODULES, documented, needs, node, run
 from ganglion.core.request import ChatPrompt, JsonSchema
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from played_engine import PlayedEngine
 
 SCRIPT = Path(__file__).parent / "npm" / "vercel.mjs"
@@ -22,10 +22,12 @@ SHOWING_REASONING = ("compatible", "messages")
 RETURNING_REASONING = ("compatible", "responses", "stateless", "messages")
 """OpenAI's chat wire has no place for it."""
 TURNS = (
-    Script(reasoning="A tool will tell.", reply="I look.", calls=(Call("multiply", '{"a": 6, "b": 7}'),)),
-    Script(reasoning="There it is.", reply="It is 42."),
-    Script(reasoning="Once more.", reply="Still 42."),
-    Script(reply="Yes."),
+    EchoScript(
+        reasoning="A tool will tell.", reply="I look.", calls=(ScriptedCall("multiply", '{"a": 6, "b": 7}'),)
+    ),
+    EchoScript(reasoning="There it is.", reply="It is 42."),
+    EchoScript(reasoning="Once more.", reply="Still 42."),
+    EchoScript(reply="Yes."),
 )
 OSLO = {"city": "Oslo", "people": 700000}
 
@@ -55,7 +57,7 @@ def prompt(engine: PlayedEngine) -> ChatPrompt:
 
 
 async def test_what_is_documented_works(folder: Path) -> None:
-    async with node(PlayedEngine([Script(reply="Good day.")])) as url:
+    async with node(PlayedEngine([EchoScript(reply="Good day.")])) as url:
         (folder / "hello.mjs").write_text(documented("Vercel `ai`", "js", url))
         ran = await run("node", "hello.mjs", home=folder)
     assert (ran.status, ran.output, ran.errors) == (0, "Good day.", "")
@@ -108,7 +110,7 @@ async def test_a_stream_with_a_tool_is_read_in_steps(folder: Path, wire: str) ->
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_an_object_fits_its_schema(folder: Path, wire: str) -> None:
-    engine = PlayedEngine([Script(reply=json.dumps(OSLO))])
+    engine = PlayedEngine([EchoScript(reply=json.dumps(OSLO))])
     answered = await vercel(engine, folder, wire, "object")
     assert (answered["whole"], answered["streamed"]) == (OSLO, OSLO)
     assert answered["partial"][-1] == OSLO
@@ -120,7 +122,7 @@ async def test_an_object_fits_its_schema(folder: Path, wire: str) -> None:
 
 
 async def test_an_object_may_be_the_arguments_of_a_tool_that_must_be_called(folder: Path) -> None:
-    engine = PlayedEngine([Script(reply="", calls=(Call("json", json.dumps(OSLO)),))])
+    engine = PlayedEngine([EchoScript(reply="", calls=(ScriptedCall("json", json.dumps(OSLO)),))])
     answered = await vercel(engine, folder, "tooled", "object")
     assert (answered["whole"], answered["streamed"]) == (OSLO, OSLO)
     tool_use = prompt(engine).tool_use
@@ -129,7 +131,7 @@ async def test_an_object_may_be_the_arguments_of_a_tool_that_must_be_called(fold
 
 @pytest.mark.parametrize("wire", WIRES)
 async def test_a_refusal_is_an_error_of_its_own_and_is_not_tried_again(folder: Path, wire: str) -> None:
-    engine = PlayedEngine([Script()])
+    engine = PlayedEngine([EchoScript()])
     error = await vercel(engine, folder, wire, "refusal")
     assert (error["name"], error["statusCode"]) == ("AI_APICallError", 404)
     assert error["message"].startswith("The model 'nobody' does not exist here.")

@@ -117,7 +117,7 @@ async def checked(stream: AsyncGenerator[Event, None]) -> list[Event]:
 
 @asynccontextmanager
 async def echo() -> AsyncIterator[Subject]:
-    from ganglion.engines.echo import EchoEngine, EchoSettings
+    from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 
     engine = EchoEngine(EchoSettings(model_id="echo", aliases=("parrot",)))
     await engine.open()
@@ -129,12 +129,15 @@ async def echo() -> AsyncIterator[Subject]:
 
 @asynccontextmanager
 async def residents() -> AsyncIterator[Subject]:
-    from ganglion.engines.echo import EchoEngine, EchoSettings
-    from ganglion.registry.candidate import Candidate, made_by
-    from ganglion.registry.residency import Residency
+    from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+    from ganglion.registry.loading.candidate import Candidate, build_without_options
+    from ganglion.registry.loading.residency import Residency
 
     first, second = (EchoEngine(EchoSettings(model_id=name)) for name in ("first", "second"))
-    candidates = [Candidate("first", made_by(lambda: first)), Candidate("second", made_by(lambda: second))]
+    candidates = [
+        Candidate("first", build_without_options(lambda: first)),
+        Candidate("second", build_without_options(lambda: second)),
+    ]
     engine = Residency(candidates, free_bytes=lambda: 0)
     await engine.open()
     try:
@@ -146,8 +149,8 @@ async def residents() -> AsyncIterator[Subject]:
 @asynccontextmanager
 async def llama() -> AsyncIterator[Subject]:
     from ganglion.core.model import ModelFacts
-    from ganglion.registry.embedded import SMOLLM2, find
-    from ganglion.registry.gguf import read_facts
+    from ganglion.registry.files.gguf import read_facts
+    from ganglion.registry.hub.embedded import SMOLLM2, find
 
     module = pytest.importorskip("ganglion.engines.llama.engine")
     settings = pytest.importorskip("ganglion.engines.llama.settings")

@@ -7,11 +7,10 @@ from typing import Any
 
 from ganglion.core.engine import ModelState
 from ganglion.core.events import Usage
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.gateway_metrics import GatewayMetrics
-from ganglion.gateway.node import NodeSpec, NodeView, Replica
-from ganglion.server.gateway.metrics import FleetMetrics
-from ganglion.server.metrics import Metrics, SessionCounts
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.metrics import FleetMetrics, GatewayMetrics
+from ganglion.server.prometheus import Metrics, SessionCounts
 
 ROOT = Path(__file__).parents[2]
 DASHBOARD: dict[str, Any] = json.loads((ROOT / "deploy/grafana/ganglion-fleet.json").read_text())

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from ganglion.registry.embedded import SMOLLM2
+from ganglion.registry.hub.embedded import SMOLLM2
 
 MODEL = SMOLLM2.id
 END_OF_BODY = b"0\r\n\r\n"
@@ -45,7 +45,7 @@ class Node:
     def worker(self) -> psutil.Process:
         """The worker process, told by its command line."""
         for child in psutil.Process(self.process.pid).children():
-            if "ganglion.engines.llama.worker" in child.cmdline():
+            if "ganglion.engines.llama.worker.main" in child.cmdline():
                 return child
         raise AssertionError("no worker is running")
 

@@ -11,11 +11,11 @@ import pytest
 from ganglion.core.events import Delta
 from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import load_model
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import load_model
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
 

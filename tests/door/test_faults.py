@@ -13,15 +13,15 @@ import psutil
 import pytest
 from node import MODEL, Answer, Node, answer, ask, eventually, running_node
 
-from ganglion.engines.limits import WorkerLimits
 from ganglion.engines.llama.engine import WORKER, LlamaEngine
-from ganglion.engines.llama.faults import Fault
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import load_model
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import load_model
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
-from ganglion.server.run import Shutdown, serve
+from ganglion.engines.llama.worker.faults import InjectedFault
+from ganglion.engines.supervision.watchdog import WorkerLimits
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
+from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 
 pytestmark = pytest.mark.model
@@ -167,9 +167,9 @@ async def faulty_node() -> AsyncIterator[FaultyNode]:
         read_facts(found.path),
         LlamaSettings(MODEL, context=512, limits=LIMITS),
         faults=(
-            Fault("crash", crash, at_token=3),
-            Fault("hang", hang, at_token=2),
-            Fault("nan", nan),
+            InjectedFault("crash", crash, at_token=3),
+            InjectedFault("hang", hang, at_token=2),
+            InjectedFault("nan", nan),
         ),
     )
     shutdown, listening = Shutdown(), asyncio.get_running_loop().create_future()

@@ -12,10 +12,10 @@ from node import running_node
 
 from disks import mounted, why_no_mounts
 from ganglion.core.errors import StorageFull, StoreUnusable
-from ganglion.server import storage
-from ganglion.server.storage import Storage, opened
-from ganglion.sessions.folder import SessionFolder
-from ganglion.store.values import StoredResponse
+from ganglion.server.life import storage
+from ganglion.server.life.storage import StoreSettings, open_store
+from ganglion.sessions.archive import SessionFolder
+from ganglion.store.response_store import StoredResponse
 from ganglion.wire.seal import HmacSeal
 
 pytestmark = pytest.mark.skipif(bool(why_no_mounts()), reason=f"no tmpfs can be mounted: {why_no_mounts()}")
@@ -73,9 +73,9 @@ def test_a_node_whose_home_cannot_be_written_starts(tmp_path: Path) -> None:
 async def test_a_store_that_could_not_be_opened_is_opened_later_and_its_seal_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage, "AGAIN_S", 0.02)
+    monkeypatch.setattr(storage, "REOPEN_S", 0.02)
     with full_disk(tmp_path / "disk") as (disk, ballast):
-        async with opened(Storage(disk / "data" / "ganglion.db")) as state:
+        async with open_store(StoreSettings(disk / "data" / "ganglion.db")) as state:
             assert state.store is not None
             before = state.seal.of("ann").seal(b"sealed before")
             with pytest.raises(StorageFull):
@@ -95,9 +95,9 @@ async def test_a_place_that_somebody_named_and_that_needs_a_person_is_refused_at
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "ro", "none") as disk:
         place = disk / "ganglion.db"
         with pytest.raises(StoreUnusable):
-            async with opened(Storage(place)):
+            async with open_store(StoreSettings(place)):
                 pass
-        async with opened(Storage(place, is_asked_for=False)) as state:
+        async with open_store(StoreSettings(place, is_asked_for=False)) as state:
             assert state.store is not None
 
 

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from node import Node
 
-from ganglion.gateway.token_bound import bound_of
+from ganglion.gateway.access.token_bound import bound_of
 
 pytestmark = pytest.mark.model
 

@@ -14,25 +14,25 @@ import time
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
-from ganglion.engines.ipc import (
-    PREFIX,
+from ganglion.engines.supervision.ipc import (
+    LENGTH_PREFIX,
     Abort,
-    End,
     FromWorker,
-    Gone,
-    Load,
     PieceRecord,
-    Ping,
-    Pong,
-    Ready,
-    Refused,
+    SequenceEnd,
+    SequenceGone,
+    SequenceUpdate,
     Stepped,
-    Stop,
+    StopWorker,
     Submit,
     Tokenize,
     Tokenized,
     ToWorker,
-    Update,
+    WorkerLoad,
+    WorkerPing,
+    WorkerPong,
+    WorkerReady,
+    WorkerRefusal,
     encode,
     to_worker,
 )
@@ -58,11 +58,11 @@ class Worker:
         for body in bodies:
             frame: ToWorker = to_worker.decode(body)
             match frame:
-                case Ping():
-                    self.send(Pong())
+                case WorkerPing():
+                    self.send(WorkerPong())
                 case Tokenize():
                     self._questions.put(frame)
-                case Stop():
+                case StopWorker():
                     break
                 case Submit() | Abort():
                     self._inbox.put(frame)
@@ -80,7 +80,7 @@ class Worker:
             self._take_in()
             time.sleep(STEP_S)
             updates = [self._advance(number) for number in list(self._running)]
-            self.send(Stepped(updates, Load(len(self._running), 0, 0, 0.0, 0.0)))
+            self.send(Stepped(updates, WorkerLoad(len(self._running), 0, 0, 0.0, 0.0)))
 
     def _take_in(self) -> None:
         is_blocking = not self._running
@@ -94,9 +94,9 @@ class Worker:
                 self._running[frame.id] = frame, 0
             else:
                 self._running.pop(frame.id, None)
-                self.send(Gone(frame.id))
+                self.send(SequenceGone(frame.id))
 
-    def _advance(self, number: int) -> Update:
+    def _advance(self, number: int) -> SequenceUpdate:
         submit, count = self._running[number]
         if count == 2 and CRASH in submit.tokens:
             os.kill(os.getpid(), signal.SIGSEGV)
@@ -104,16 +104,18 @@ class Worker:
             time.sleep(600)
         self._running[number] = submit, count + 1
         started = (len(submit.tokens), 0) if count == 0 else None
-        end = End("length", count + 1, None, 0.0, 0.0, 0.0) if count + 1 >= submit.max_tokens else None
+        end = (
+            SequenceEnd("length", count + 1, None, 0.0, 0.0, 0.0) if count + 1 >= submit.max_tokens else None
+        )
         if end is not None:
             del self._running[number]
-        return Update(number, started=started, pieces=[PieceRecord("word ", False, [])], end=end)
+        return SequenceUpdate(number, started=started, pieces=[PieceRecord("word ", False, [])], end=end)
 
 
 def bodies_of(line: socket.socket) -> Iterator[bytes]:
     with line.makefile("rb") as stream:
-        while prefix := stream.read(PREFIX.size):
-            yield stream.read(PREFIX.unpack(prefix)[0])
+        while prefix := stream.read(LENGTH_PREFIX.size):
+            yield stream.read(LENGTH_PREFIX.unpack(prefix)[0])
 
 
 def main() -> None:
@@ -123,11 +125,11 @@ def main() -> None:
     if word == "die":
         sys.exit(3)
     if word == "refuse":
-        line.sendall(encode(Refused(0, "load_failed", "not a model", "fetch it again", {})))
+        line.sendall(encode(WorkerRefusal(0, "load_failed", "not a model", "fetch it again", {})))
         return
     if word == "stubborn":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    line.sendall(encode(Ready(1, 0.0)))
+    line.sendall(encode(WorkerReady(1, 0.0)))
     if word == "blink":
         os._exit(0)
     if word == "stubborn":

@@ -5,16 +5,16 @@ import sys
 import time
 from pathlib import Path
 
-from ganglion.engines.ipc import PREFIX, Ready, Stop, encode, to_worker
+from ganglion.engines.supervision.ipc import LENGTH_PREFIX, StopWorker, WorkerReady, encode, to_worker
 
 
 def main() -> None:
     line = socket.socket(fileno=int(sys.argv[1]))
     stream = line.makefile("rb")
-    path = Path(stream.read(PREFIX.unpack(stream.read(PREFIX.size))[0]).decode())
-    line.sendall(encode(Ready(1, 0.0)))
-    stop = to_worker.decode(stream.read(PREFIX.unpack(stream.read(PREFIX.size))[0]))
-    assert isinstance(stop, Stop)
+    path = Path(stream.read(LENGTH_PREFIX.unpack(stream.read(LENGTH_PREFIX.size))[0]).decode())
+    line.sendall(encode(WorkerReady(1, 0.0)))
+    stop = to_worker.decode(stream.read(LENGTH_PREFIX.unpack(stream.read(LENGTH_PREFIX.size))[0]))
+    assert isinstance(stop, StopWorker)
     time.sleep(stop.keep_s / 2)
     path.write_text("kept")
 

@@ -13,7 +13,7 @@ from ganglion.core.events import Finished, Pieces, Scored
 from ganglion.core.request import ResolvedSampling, Score, Stop, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
 
 Logprobs = list[float | None]
 LENGTHS = (40, 64, 109, 300, 900)

@@ -6,8 +6,7 @@ import psutil
 import pytest
 
 from ganglion.core.machine import Memory
-from ganglion.engines.cgroup import allowed_cores, allowed_memory
-from ganglion.engines.llama.memory import free_bytes, read_memory, usable_cores
+from ganglion.engines.resources import allowed_cores, allowed_memory, free_bytes, read_memory, usable_cores
 
 MIB = 2**20
 V2_MOUNT = "30 23 0:26 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate"

@@ -11,17 +11,24 @@ import pytest
 from gguf import GGUFReader
 
 from ganglion.core.errors import InvalidValue, LoadFailed, ModelMismatch
-from ganglion.engines.concept_making import (
+from ganglion.engines.llama.concepts.pack import (
+    ConceptPack,
+    PackModel,
+    manifest_path,
+    merge_packs,
+    read_pack,
+    write_control_vector,
+    write_pack,
+)
+from ganglion.engines.llama.concepts.training import (
     TrainedConcept,
+    add_concept,
     check_model,
     digest_of,
+    new_pack,
     notes_of,
-    pack_of,
     train,
-    with_concept,
 )
-from ganglion.engines.concept_pack import ConceptPack, PackModel, bind, manifest_path, read_pack, write_pack
-from ganglion.engines.control_vector import write_control_vector
 
 MODEL = PackModel("tiny", "llama", 16, 12)
 MUTANTS = 300
@@ -35,7 +42,7 @@ def concept(name: str, seed: int = 1, layers: tuple[int, ...] = (0, 3, 7)) -> Tr
 
 @pytest.fixture
 def pack() -> ConceptPack:
-    return with_concept(pack_of("pair", MODEL, concept("up")), concept("right", 2), "two directions")
+    return add_concept(new_pack("pair", MODEL, concept("up")), concept("right", 2), "two directions")
 
 
 def test_a_pack_is_read_as_it_was_written(pack: ConceptPack, tmp_path: Path) -> None:
@@ -54,7 +61,7 @@ def test_a_pack_is_read_as_it_was_written(pack: ConceptPack, tmp_path: Path) -> 
 
 def test_a_concept_that_is_there_is_replaced(pack: ConceptPack) -> None:
     newer = concept("up", 9)
-    changed = with_concept(pack, newer)
+    changed = add_concept(pack, newer)
     assert changed.manifest.concepts == ["right", "up"]
     np.testing.assert_array_equal(changed.vectors[3][1], newer.directions[3].vector)
     np.testing.assert_array_equal(changed.vectors[3][0], pack.vectors[3][1])
@@ -63,7 +70,7 @@ def test_a_concept_that_is_there_is_replaced(pack: ConceptPack) -> None:
 
 def test_a_concept_on_other_layers_is_refused(pack: ConceptPack) -> None:
     with pytest.raises(InvalidValue, match="layers"):
-        with_concept(pack, concept("left", 3, (1, 2)))
+        add_concept(pack, concept("left", 3, (1, 2)))
 
 
 def test_a_pack_of_another_model_is_told_apart(pack: ConceptPack) -> None:
@@ -78,20 +85,20 @@ def test_a_pack_of_another_model_is_told_apart(pack: ConceptPack) -> None:
 
 
 def test_packs_bind_side_by_side_on_the_same_layers(pack: ConceptPack) -> None:
-    other = pack_of("more", MODEL, concept("deep", 4))
-    book = bind([pack, other])
+    other = new_pack("more", MODEL, concept("deep", 4))
+    book = merge_packs([pack, other])
     assert book is not None
     assert book.manifest.concepts == ("up", "right", "deep")
     assert [each.shape for each in book.vectors] == [(3, 16)] * 3
     with pytest.raises(LoadFailed, match="name the concept"):
-        bind([pack, pack])
-    thin = pack_of("thin", MODEL, concept("thin", 4, (3,)))
+        merge_packs([pack, pack])
+    thin = new_pack("thin", MODEL, concept("thin", 4, (3,)))
     with pytest.raises(LoadFailed, match="different layers") as refused:
-        bind([pack, thin])
+        merge_packs([pack, thin])
     command = "ganglion concepts train thin --concept thin --positive FILE --negative FILE --layers 0,3,7"
     assert command in (refused.value.hint or "")
     with pytest.raises(LoadFailed) as refused:
-        bind([thin, pack])
+        merge_packs([thin, pack])
     words = "--positive FILE --negative FILE"
     assert (refused.value.hint or "").endswith(
         f"ganglion concepts train pair-again --concept up {words} --layers 3; "
@@ -129,7 +136,7 @@ def test_a_mutant_is_a_pack_or_is_refused(pack: ConceptPack, tmp_path: Path, whi
             )
         target.write_bytes(data)
         try:
-            bind([read_pack(path)])
+            merge_packs([read_pack(path)])
         except LoadFailed as error:
             refused += 1
             assert error.hint

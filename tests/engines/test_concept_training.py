@@ -8,20 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidValue
-from ganglion.engines.concept_making import FEWEST_EXAMPLES, train
-from ganglion.engines.concept_training import (
+from ganglion.engines.llama.concepts.directions import (
     LARGEST_DPRIME,
-    LayerJudgement,
+    LayerScore,
     auc,
     choose_layers,
     cosines,
     difference_of_means,
     dprime,
     folds,
-    judge,
     logistic_probe,
     rounds_of,
+    score_layer,
 )
+from ganglion.engines.llama.concepts.training import FEWEST_EXAMPLES, train
 
 SCORES = st.lists(st.integers(-20, 20), min_size=1, max_size=30).map(lambda each: np.array(each, np.float64))
 
@@ -34,8 +34,8 @@ def clouds(distance: float, count: int = 40, hidden: int = 32) -> tuple[np.ndarr
     return positive, negative
 
 
-def judged(layer: int, value: float, spread: float = 1.0) -> LayerJudgement:
-    return LayerJudgement(layer, value, value, spread)
+def judged(layer: int, value: float, spread: float = 1.0) -> LayerScore:
+    return LayerScore(layer, value, value, spread)
 
 
 def test_the_difference_of_means_is_a_unit_vector_and_the_distance_along_it() -> None:
@@ -95,7 +95,7 @@ def test_a_logistic_probe_sees_past_a_loud_axis_that_says_nothing() -> None:
     noise = np.random.default_rng(8).normal(size=120).astype(np.float32) * 30
     positive[:, 5] += noise[:60]
     negative[:, 5] += noise[60:]
-    result = judge(positive, negative, 0, rounds=4)
+    result = score_layer(positive, negative, 0, rounds=4)
     assert result.auc_logistic > 0.75 > result.auc
 
 
@@ -118,8 +118,8 @@ def test_rounds_follow_the_share(share: float, smallest: int, expected: int) -> 
 
 
 def test_what_is_apart_is_found_and_noise_is_not() -> None:
-    assert judge(*clouds(4.0), 7, rounds=4).auc > 0.95
-    assert 0.3 < judge(*clouds(0.0), 7, rounds=4).auc < 0.7
+    assert score_layer(*clouds(4.0), 7, rounds=4).auc > 0.95
+    assert 0.3 < score_layer(*clouds(0.0), 7, rounds=4).auc < 0.7
 
 
 def test_layers_are_chosen_by_auc_and_then_apart() -> None:

@@ -9,31 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import EngineFailed, InsufficientMemory, InvalidValue, LoadFailed, ShuttingDown
-from ganglion.engines.connection import IDLE, Connection, error_of
-from ganglion.engines.ipc import (
+from ganglion.engines.supervision.connection import IDLE, Connection, error_from_refusal
+from ganglion.engines.supervision.ipc import (
+    LENGTH_PREFIX,
     MAX_FRAME_BYTES,
-    PREFIX,
     Abort,
-    End,
-    Gone,
-    Load,
     PieceRecord,
-    Pong,
-    Ready,
-    Refused,
+    SequenceEnd,
+    SequenceGone,
+    SequenceUpdate,
     Stepped,
     Submit,
     Tokenize,
     Tokenized,
     ToWorker,
-    Update,
+    WorkerLoad,
+    WorkerPong,
+    WorkerReady,
+    WorkerRefusal,
     encode,
     to_worker,
 )
-from ganglion.engines.vigil import Signs
-from ganglion.engines.ward import Outcome, WhenGone
+from ganglion.engines.supervision.isolation import OnReleased, Outcome
+from ganglion.engines.supervision.watchdog import WorkerVitals
 
-BUSY = Load(running=2, waiting=1, kv_used=30, step_s=1.0, decode_s=0.9)
+BUSY = WorkerLoad(running=2, waiting=1, kv_used=30, step_s=1.0, decode_s=0.9)
 
 
 class Line:
@@ -53,9 +53,9 @@ class Line:
         """What a worker would have read."""
         frames, rest = [], self.written
         while rest:
-            (length,) = PREFIX.unpack_from(rest)
-            frames.append(to_worker.decode(rest[PREFIX.size : PREFIX.size + length]))
-            rest = rest[PREFIX.size + length :]
+            (length,) = LENGTH_PREFIX.unpack_from(rest)
+            frames.append(to_worker.decode(rest[LENGTH_PREFIX.size : LENGTH_PREFIX.size + length]))
+            rest = rest[LENGTH_PREFIX.size + length :]
         return frames
 
 
@@ -89,21 +89,24 @@ def submit(number: int) -> Submit:
     )
 
 
-def end(error: str | None = None) -> End:
-    return End("length", 2, None, 0.0, 0.0, 0.0, error)
+def end(error: str | None = None) -> SequenceEnd:
+    return SequenceEnd("length", 2, None, 0.0, 0.0, 0.0, error)
 
 
-def stepped(*updates: Update, load: Load = BUSY) -> bytes:
+def stepped(*updates: SequenceUpdate, load: WorkerLoad = BUSY) -> bytes:
     return encode(Stepped(list(updates), load))
 
 
 STREAM = b"".join(
     [
-        encode(Ready(100, 0.5)),
-        stepped(Update(7, started=(2, 0))),
-        stepped(Update(7, pieces=[PieceRecord("Hello ünd " * 20, False, [])]), Update(99, started=(1, 0))),
+        encode(WorkerReady(100, 0.5)),
+        stepped(SequenceUpdate(7, started=(2, 0))),
+        stepped(
+            SequenceUpdate(7, pieces=[PieceRecord("Hello ünd " * 20, False, [])]),
+            SequenceUpdate(99, started=(1, 0)),
+        ),
         encode(Tokenized(5, [1, 2, 3])),
-        stepped(Update(7, end=end())),
+        stepped(SequenceUpdate(7, end=end())),
     ]
 )
 
@@ -112,7 +115,7 @@ def nobody(_: Outcome) -> None:
     pass
 
 
-async def collected(subject: Connection, number: int, when_gone: WhenGone = nobody) -> list[Update]:
+async def collected(subject: Connection, number: int, when_gone: OnReleased = nobody) -> list[SequenceUpdate]:
     return [update async for update in subject.updates(submit(number), when_gone)]
 
 
@@ -126,7 +129,7 @@ def test_frames_are_the_same_wherever_the_stream_is_cut(cuts):
         for start, stop in pairwise(edges):
             subject.data_received(STREAM[start:stop])
         first, second, last = await reading
-        assert subject.ready.result() == Ready(100, 0.5)
+        assert subject.ready.result() == WorkerReady(100, 0.5)
         assert first.started == (2, 0)
         assert second.pieces[0].text == "Hello ünd " * 20
         assert last.end == end()
@@ -139,7 +142,7 @@ def test_frames_are_the_same_wherever_the_stream_is_cut(cuts):
 @pytest.mark.parametrize("length", [MAX_FRAME_BYTES + 1, 2**32 - 1])
 async def test_a_frame_larger_than_any_could_be_cuts_the_line_before_it_is_read(length: int) -> None:
     subject, line, _ = connection()
-    subject.data_received(PREFIX.pack(length) + b"x")
+    subject.data_received(LENGTH_PREFIX.pack(length) + b"x")
     assert line.is_aborted
     subject.connection_lost(None)
     with pytest.raises(EngineFailed):
@@ -148,11 +151,11 @@ async def test_a_frame_larger_than_any_could_be_cuts_the_line_before_it_is_read(
 
 async def test_a_lost_worker_ends_every_request_and_question_with_its_reason() -> None:
     subject, _, news = connection()
-    subject.data_received(encode(Ready(100, 0.5)))
+    subject.data_received(encode(WorkerReady(100, 0.5)))
     requests = [asyncio.create_task(collected(subject, number)) for number in (11, 12, 13)]
     question = asyncio.create_task(subject.tokenize("a", add_special=True, parse_special=False))
     await asyncio.sleep(0)
-    subject.data_received(stepped(Update(12, end=end())))
+    subject.data_received(stepped(SequenceUpdate(12, end=end())))
     subject.connection_lost(ConnectionResetError())
     answers = await asyncio.gather(*requests, question, return_exceptions=True)
     assert [isinstance(each, EngineFailed) for each in answers] == [True, False, True, True]
@@ -161,11 +164,11 @@ async def test_a_lost_worker_ends_every_request_and_question_with_its_reason() -
 
 async def test_what_came_before_the_worker_died_is_still_read() -> None:
     subject, _, _ = connection()
-    subject.data_received(encode(Ready(100, 0.5)))
+    subject.data_received(encode(WorkerReady(100, 0.5)))
     async with aclosing(subject.updates(submit(7))) as updates:
         first = asyncio.ensure_future(anext(updates))
         await asyncio.sleep(0)
-        subject.data_received(stepped(Update(7, started=(2, 0))))
+        subject.data_received(stepped(SequenceUpdate(7, started=(2, 0))))
         subject.connection_lost(None)
         assert (await first).started == (2, 0)
         with pytest.raises(EngineFailed):
@@ -174,17 +177,17 @@ async def test_what_came_before_the_worker_died_is_still_read() -> None:
 
 async def test_closing_a_request_aborts_it_and_an_ended_one_is_not_aborted() -> None:
     subject, line, _ = connection()
-    subject.data_received(encode(Ready(100, 0.5)))
+    subject.data_received(encode(WorkerReady(100, 0.5)))
     running = asyncio.create_task(collected(subject, 7))
     await asyncio.sleep(0)
-    subject.data_received(stepped(Update(7, end=end())))
+    subject.data_received(stepped(SequenceUpdate(7, end=end())))
     await running
     left = asyncio.create_task(collected(subject, 8))
     await asyncio.sleep(0)
     left.cancel()
     await asyncio.gather(left, return_exceptions=True)
     assert [frame for frame in line.frames() if isinstance(frame, Abort)] == [Abort(8)]
-    subject.data_received(stepped(Update(8, started=(1, 0))))  # it was under way; nobody misses it
+    subject.data_received(stepped(SequenceUpdate(8, started=(1, 0))))  # it was under way; nobody misses it
     assert subject.in_flight == 0
 
 
@@ -192,7 +195,7 @@ async def test_what_was_sent_is_gone_exactly_once_and_not_before_the_worker_says
     subject, _, _ = connection()
     told: list[tuple[str, str]] = []
 
-    def run(name: str, number: int) -> asyncio.Task[list[Update]]:
+    def run(name: str, number: int) -> asyncio.Task[list[SequenceUpdate]]:
         return asyncio.create_task(collected(subject, number, lambda outcome: told.append((name, outcome))))
 
     whole, failed, left, lost = [
@@ -211,8 +214,8 @@ async def test_what_was_sent_is_gone_exactly_once_and_not_before_the_worker_says
     question.cancel()
     await asyncio.gather(left, question, return_exceptions=True)
     assert told == [], "nobody waits for them, and the worker still has them"
-    subject.data_received(stepped(Update(11, end=end()), Update(12, end=end(error="NaN"))))
-    subject.data_received(encode(Gone(13)) + encode(Gone(13)) + encode(Gone(99)))
+    subject.data_received(stepped(SequenceUpdate(11, end=end()), SequenceUpdate(12, end=end(error="NaN"))))
+    subject.data_received(encode(SequenceGone(13)) + encode(SequenceGone(13)) + encode(SequenceGone(99)))
     assert told == [("whole", "completed"), ("nan", "abandoned"), ("left", "abandoned")]
     subject.connection_lost(None)
     await asyncio.gather(whole, failed, lost, return_exceptions=True)
@@ -223,11 +226,11 @@ async def test_only_news_of_work_is_counted_as_work() -> None:
     subject, _, _ = connection()
     running = asyncio.create_task(collected(subject, 7))
     await asyncio.sleep(0)
-    assert subject.signs == Signs(owes_step=True)
-    subject.data_received(encode(Pong()) + encode(Pong()))
-    assert subject.signs == Signs(frames=2, owes_step=True)
-    subject.data_received(stepped(Update(7, end=end())))
-    assert subject.signs == Signs(frames=3, steps=1)
+    assert subject.signs == WorkerVitals(owes_step=True)
+    subject.data_received(encode(WorkerPong()) + encode(WorkerPong()))
+    assert subject.signs == WorkerVitals(frames=2, owes_step=True)
+    subject.data_received(stepped(SequenceUpdate(7, end=end())))
+    assert subject.signs == WorkerVitals(frames=3, steps=1)
     await running
 
 
@@ -261,7 +264,7 @@ async def test_questions_are_answered_by_number_in_any_order() -> None:
     await asyncio.sleep(0)
     numbers = {frame.text: frame.id for frame in line.frames() if isinstance(frame, Tokenize)}
     subject.data_received(encode(Tokenized(numbers["c"], [3])))
-    subject.data_received(encode(Refused(numbers["a"], "engine_failed", "no", None, {})))
+    subject.data_received(encode(WorkerRefusal(numbers["a"], "engine_failed", "no", None, {})))
     subject.data_received(encode(Tokenized(numbers["b"], [2])))
     subject.data_received(encode(Tokenized(12345, [9])))
     refused, *answered = await asyncio.gather(*asked, return_exceptions=True)
@@ -270,9 +273,11 @@ async def test_questions_are_answered_by_number_in_any_order() -> None:
 
 
 def test_a_refusal_becomes_the_error_that_its_code_names() -> None:
-    refused = error_of(Refused(0, "load_failed", "broken", "fetch it again", {"a": 1}))
+    refused = error_from_refusal(WorkerRefusal(0, "load_failed", "broken", "fetch it again", {"a": 1}))
     assert type(refused) is LoadFailed
     assert (refused.message, refused.hint, refused.extras) == ("broken", "fetch it again", {"a": 1})
-    assert type(error_of(Refused(0, "no_such_code", "?", None, {}))) is EngineFailed
-    assert type(error_of(Refused(4, "no_such_code", "?", None, {}))) is InvalidValue
-    assert not isinstance(error_of(Refused(0, "insufficient_memory", "?", None, {})), InsufficientMemory)
+    assert type(error_from_refusal(WorkerRefusal(0, "no_such_code", "?", None, {}))) is EngineFailed
+    assert type(error_from_refusal(WorkerRefusal(4, "no_such_code", "?", None, {}))) is InvalidValue
+    assert not isinstance(
+        error_from_refusal(WorkerRefusal(0, "insufficient_memory", "?", None, {})), InsufficientMemory
+    )

@@ -21,9 +21,9 @@ from ganglion.core.events import Delta, Event, Failed, Finished, Pieces, Progres
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.core.request import ChatPrompt, Message, Request, Stop, TokenPrompt, TokenRequest
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.engines.echo_words import REMEMBERED_BYTES, Words
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.engines.echo.vocabulary import REMEMBERED_BYTES, WordVocabulary
 
 
 def ask(text: str = "one two three four", **changes: object) -> Request:
@@ -33,7 +33,7 @@ def ask(text: str = "one two three four", **changes: object) -> Request:
 
 @asynccontextmanager
 async def opened(
-    settings: EchoSettings | None = None, script: Script | None = None
+    settings: EchoSettings | None = None, script: EchoScript | None = None
 ) -> AsyncIterator[EchoEngine]:
     engine = EchoEngine(settings, script)
     await engine.open()
@@ -88,7 +88,7 @@ async def test_ids_positions_and_logprobs_are_the_same_each_time() -> None:
 
 
 async def test_a_reply_and_reasoning_can_be_put_in_its_mouth() -> None:
-    async with opened(script=Script(reply="no", reasoning="hm well", cached_tokens=2)) as engine:
+    async with opened(script=EchoScript(reply="no", reasoning="hm well", cached_tokens=2)) as engine:
         answer = fold(await collect(engine, ask()))
         marked = fold(await collect(engine, ask(keep_markers=True)))
     assert [(block.kind, block.text) for block in answer.blocks] == [("reasoning", "hm well"), ("text", "no")]
@@ -114,14 +114,14 @@ async def test_a_stop_token_ends_the_answer() -> None:
 
 
 async def test_an_unbounded_answer_ends_at_the_room_that_is_left() -> None:
-    async with opened(EchoSettings(context=100), Script(is_unbounded=True)) as engine:
+    async with opened(EchoSettings(context=100), EchoScript(is_unbounded=True)) as engine:
         answer = fold(await collect(engine, ask()))
     assert answer.finished.reason == "length"
     assert answer.finished.usage.completion_tokens == 94
 
 
 async def test_it_fails_and_crashes_where_the_script_says() -> None:
-    async with opened(script=Script(fail_at=2, error=Overloaded("enough"))) as engine:
+    async with opened(script=EchoScript(fail_at=2, error=Overloaded("enough"))) as engine:
         events = await collect(engine, ask())
     assert [event.text for event in events if isinstance(event, Delta)] == ["one", " two"]
     assert isinstance(events[-1], Failed)
@@ -143,7 +143,7 @@ async def test_a_crash_fails_every_running_request_and_recovers() -> None:
 
 
 async def test_closing_it_ends_what_runs_and_what_waits() -> None:
-    async with opened(EchoSettings(parallel=1), Script(delay_s=30)) as engine:
+    async with opened(EchoSettings(parallel=1), EchoScript(delay_s=30)) as engine:
         tasks = [asyncio.create_task(error_of(engine, ask())) for _ in range(2)]
         await asyncio.sleep(0.01)
         await engine.close()
@@ -152,7 +152,7 @@ async def test_closing_it_ends_what_runs_and_what_waits() -> None:
 
 
 async def test_requests_wait_their_turn_and_too_many_are_refused() -> None:
-    async with opened(EchoSettings(parallel=1, queue_limit=1), Script(delay_s=0.01)) as engine:
+    async with opened(EchoSettings(parallel=1, queue_limit=1), EchoScript(delay_s=0.01)) as engine:
         first, second, third = await asyncio.gather(*(collect(engine, ask()) for _ in range(3)))
     assert isinstance(first[0], Started)
     assert second[0] == Progress("queued", 0, 1)
@@ -168,7 +168,7 @@ async def test_the_urgent_go_first_and_the_cancelled_leave_the_queue() -> None:
         await collect(engine, ask(id=name, priority=priority))
         order.append(name)
 
-    async with opened(EchoSettings(parallel=1), Script(delay_s=0.01)) as engine:
+    async with opened(EchoSettings(parallel=1), EchoScript(delay_s=0.01)) as engine:
         names = [("running", 0), ("patient", 5), ("gone", 0), ("urgent", -1)]
         tasks = {name: asyncio.create_task(run(engine, name, priority)) for name, priority in names}
         await asyncio.sleep(0.005)
@@ -219,7 +219,7 @@ async def test_tokens_go_in_and_come_out() -> None:
 
 
 def test_words_that_clients_invent_are_forgotten_before_they_fill_the_memory() -> None:
-    words = Words()
+    words = WordVocabulary()
     first = words.id_of("first")
     for number in range(300):
         words.id_of(f"{number}" + "x" * 10_000)

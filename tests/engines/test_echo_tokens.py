@@ -21,16 +21,16 @@ from ganglion.core.request import (
     Stop,
     TokenRequest,
 )
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_memory import PrefixMemory
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.capacity import PrefixMemory
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 
 CONCEPTS = EchoSettings(concepts=("calm", "formal"), readout_layers=(3, 5, 8))
 
 
 @asynccontextmanager
 async def opened(
-    settings: EchoSettings = CONCEPTS, script: Script | None = None
+    settings: EchoSettings = CONCEPTS, script: EchoScript | None = None
 ) -> AsyncIterator[EchoEngine]:
     engine = EchoEngine(settings, script)
     await engine.open()
@@ -122,7 +122,7 @@ async def test_steering_moves_its_concept_by_its_strength_and_nothing_else() -> 
 
 
 async def test_answers_are_read_whatever_their_tokens_belong_to() -> None:
-    script = Script(reasoning="hm well", calls=(Call("look", "{} now"),))
+    script = EchoScript(reasoning="hm well", calls=(ScriptedCall("look", "{} now"),))
     async with opened(script=script) as engine:
         read = await answer(engine, wants_readout=True)
         plain = await answer(engine)

@@ -23,8 +23,8 @@ from ganglion.core.request import (
 )
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 

@@ -12,10 +12,10 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.events import Delta, Failed, Finished
 from ganglion.core.request import ChatPrompt, Constraint, Message, Request, Sampling, Stop
 from ganglion.engines.llama.engine import LlamaEngine
+from ganglion.engines.llama.grammar.compiler import TOO_LONG
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.trial import TOO_LONG
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
 

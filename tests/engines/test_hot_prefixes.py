@@ -11,12 +11,12 @@ import pytest
 
 from ganglion.core.events import Delta, Finished
 from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
-from ganglion.engines.limits import WorkerLimits
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.supervisor import Supervisor
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.engines.supervision.supervisor import Supervisor
+from ganglion.engines.supervision.watchdog import WorkerLimits
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 STORY = (
     "Nora found a brass compass in her grandmother's attic. It never pointed north. On Mondays it pointed to "

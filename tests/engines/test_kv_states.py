@@ -17,14 +17,20 @@ import pytest_asyncio
 
 from ganglion.core.events import Finished, Pieces
 from ganglion.core.request import ResolvedSampling, Stop, TokenRequest
-from ganglion.engines.ipc import MAX_STATE_BYTES
 from ganglion.engines.llama.engine import LlamaEngine
+from ganglion.engines.llama.kv.state_format import (
+    FORMAT,
+    HEAD_PREFIX,
+    KvStateHeader,
+    are_sound,
+    first_cells,
+    kv_fingerprint,
+    shape_of,
+)
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.stamp import stamp_of
-from ganglion.engines.llama.state_bytes import FORMAT, PREFIX, Header
-from ganglion.engines.llama.state_cells import are_sound, first_cells, shape_of
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.engines.supervision.ipc import MAX_STATE_BYTES
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -182,7 +188,7 @@ async def test_a_deterministic_worker_hands_out_nothing_and_takes_nothing(first:
 class Parts:
     """A state taken apart, so that it can be put together wrong."""
 
-    header: Header
+    header: KvStateHeader
     cells: bytes
 
     def joined(self, **changes: object) -> bytes:
@@ -192,13 +198,13 @@ class Parts:
         fixed = {"size_bytes": len(cells), "checksum": blake2b(cells, digest_size=32).digest()}
         header = msgspec.msgpack.encode(msgspec.structs.replace(self.header, **(fixed | changes)))
         checksum = blake2b(header, digest_size=32).digest()
-        return PREFIX.pack(FORMAT, len(header), checksum) + header + cells
+        return HEAD_PREFIX.pack(FORMAT, len(header), checksum) + header + cells
 
 
 def taken_apart(state: bytes) -> Parts:
-    length = PREFIX.unpack_from(state)[1]
-    header = msgspec.msgpack.decode(state[PREFIX.size : PREFIX.size + length], type=Header)
-    return Parts(header, state[PREFIX.size + length :])
+    length = HEAD_PREFIX.unpack_from(state)[1]
+    header = msgspec.msgpack.decode(state[HEAD_PREFIX.size : HEAD_PREFIX.size + length], type=KvStateHeader)
+    return Parts(header, state[HEAD_PREFIX.size + length :])
 
 
 def mutants(state: bytes, count: int) -> list[bytes]:
@@ -234,8 +240,8 @@ def mutants(state: bytes, count: int) -> list[bytes]:
         parts.joined(tokens=b""),
         parts.joined(size_bytes=2**62),
         parts.joined(cells=b""),
-        PREFIX.pack(FORMAT, 2**32 - 1, bytes(32)),
-        state[: PREFIX.size],
+        HEAD_PREFIX.pack(FORMAT, 2**32 - 1, bytes(32)),
+        state[: HEAD_PREFIX.size],
     ]
     return found
 
@@ -300,7 +306,9 @@ async def test_a_portable_stamp_is_the_same_wherever_the_same_files_lie(tmp_path
     os.utime(tmp_path / "there" / "model.gguf", ns=(1, 1))
 
     def stamp(folder: str, **more: bool) -> bytes:
-        return stamp_of(tmp_path / folder / "model.gguf", tmp_path / folder / "library.so", "f16", 0, **more)
+        return kv_fingerprint(
+            tmp_path / folder / "model.gguf", tmp_path / folder / "library.so", "f16", 0, **more
+        )
 
     assert stamp("here", is_portable=True) == stamp("there", is_portable=True)
     assert stamp("here") != stamp("there")

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, bind
-from ganglion.engines.llama.capture import Capture, parts_of
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_context import NativeContext
-from ganglion.engines.llama.native_model import NativeModel, load_model
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.concepts.capture import Capture, parts_of
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs
+from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import NativeModel, load_model
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
 LAYERS = [7, 29]
@@ -27,7 +27,7 @@ def random_pack() -> ConceptPack:
         drawn = chance.normal(size=(3, 576))
         vectors[layer] = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
     return ConceptPack(
-        Manifest("random", ["a", "b", "c"], LAYERS, PackModel("smollm2", "llama", 576, 30)), vectors
+        PackManifest("random", ["a", "b", "c"], LAYERS, PackModel("smollm2", "llama", 576, 30)), vectors
     )
 
 
@@ -41,7 +41,7 @@ def model() -> NativeModel:
 def captured(
     model: NativeModel, *, is_native: bool = True, is_unified: bool = False
 ) -> tuple[Capture, NativeContext]:
-    book = bind([random_pack()])
+    book = merge_packs([random_pack()])
     assert book is not None
     capture = Capture(model, book, batch=256, is_native=is_native)
     context = model.new_context(

@@ -14,7 +14,7 @@ from ganglion.core.events import Failed
 from ganglion.core.request import Request, TextPrompt, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
 
 pytestmark = pytest.mark.model
 

@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 
 from ganglion.core.errors import EngineUnavailable, LoadFailed
-from ganglion.engines.llama import library
-from ganglion.engines.llama.library import SENTINELS, Library, library_path, missing_cpu_flags, open_library
-from ganglion.engines.llama.native_context import NativeContext
-from ganglion.engines.llama.native_model import NativeModel, load_model
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.native import library
+from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.library import (
+    SENTINELS,
+    Library,
+    library_path,
+    missing_cpu_flags,
+    open_library,
+)
+from ganglion.engines.llama.native.model import NativeModel, load_model
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
 

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.errors import LoadFailed
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.loading import load
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.repack import load_planned
 from ganglion.engines.llama.plan import plan
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
 
@@ -26,5 +26,5 @@ def test_layers_for_a_gpu_that_the_library_does_not_know_are_told_of(
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and nothing more")
     with pytest.raises(LoadFailed):
-        load(open_library(), replace(asked, path=str(broken)))
+        load_planned(open_library(), replace(asked, path=str(broken)))
     assert ("knows none" in caplog.text) is bool(layers)

@@ -13,7 +13,7 @@ from ganglion.engines.llama.plan import (
     DEFAULT_CONTEXT,
     DEFAULT_EXTRA,
     EXACT_TOKENS,
-    LARGEST_ASIDE,
+    LARGEST_BACKGROUND,
     LARGEST_CHUNK,
     MAX_SLOTS,
     PRIVATE_SLOTS,
@@ -137,9 +137,9 @@ def test_layers_on_an_accelerator_take_their_memory_there_and_not_here():
 
 def test_batches_in_the_background_are_larger_where_the_processor_computes_them():
     here, there = planned(), planned(gpu_layers=99)
-    assert [here.batch(lane) for lane in range(len(here.lanes))] == [LARGEST_CHUNK] * 3 + [LARGEST_ASIDE]
+    assert [here.batch(lane) for lane in range(len(here.lanes))] == [LARGEST_CHUNK] * 3 + [LARGEST_BACKGROUND]
     assert {there.batch(lane) for lane in range(len(there.lanes))} == {LARGEST_CHUNK}
-    assert (here.largest_aside, there.largest_aside) == (LARGEST_ASIDE, LARGEST_CHUNK)
+    assert (here.largest_aside, there.largest_aside) == (LARGEST_BACKGROUND, LARGEST_CHUNK)
 
 
 RECASTABLE = replace(FACTS, quantisation="Q4_1")

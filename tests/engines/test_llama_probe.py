@@ -7,9 +7,9 @@ import numpy
 import pytest
 
 from ganglion.core.errors import EngineUnavailable
-from ganglion.engines.llama import probe as subject
-from ganglion.engines.llama.probe import probe
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.native import probe as subject
+from ganglion.engines.llama.native.probe import probe
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
 

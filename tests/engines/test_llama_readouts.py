@@ -23,11 +23,11 @@ from ganglion.core.request import (
     TextPrompt,
     TokenRequest,
 )
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -59,7 +59,7 @@ def pack(
         vectors[layer] = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
     model = PackModel("smollm2", "llama", hidden, blocks)
     names = [f"{name}-{concept}" for concept in concepts]
-    return ConceptPack(Manifest(name, names, layers, model), vectors)
+    return ConceptPack(PackManifest(name, names, layers, model), vectors)
 
 
 def written(folder: Path, *packs: ConceptPack) -> tuple[str, ...]:

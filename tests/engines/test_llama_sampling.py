@@ -11,12 +11,19 @@ from hypothesis.extra.numpy import arrays
 
 from ganglion.core.request import ResolvedSampling
 from ganglion.core.samplers import Samplers
-from ganglion.engines.llama.dry import MAX_MATCH, MAX_WINDOW, DryPenalty
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_context import NativeContext
-from ganglion.engines.llama.native_model import NativeModel, load_model
-from ganglion.engines.llama.sampling import NotANumber, NothingLeft, Sampler, logprobs
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import NativeModel, load_model
+from ganglion.engines.llama.worker.sampling import (
+    MAX_MATCH,
+    MAX_WINDOW,
+    DryPenalty,
+    NotANumber,
+    NothingLeft,
+    Sampler,
+    logprobs,
+)
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 ROWS = arrays(np.float32, st.integers(8, 200), elements=st.floats(-60, 60, width=32))
 END = 3

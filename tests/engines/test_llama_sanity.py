@@ -3,7 +3,7 @@
 import pytest
 
 from ganglion.core.errors import EngineFailed
-from ganglion.engines.llama.sanity import Sanity
+from ganglion.engines.llama.worker.loop import NanGuard
 
 Rows = list[tuple[int, bool]]
 
@@ -28,7 +28,7 @@ def bad(*prompts: int) -> Rows:
     ],
 )
 def test_nan_that_may_be_a_prompts_own_fault_leaves_the_worker_alone(steps: list[Rows]) -> None:
-    sanity = Sanity()
+    sanity = NanGuard()
     for step in steps:
         sanity.check(step)
 
@@ -43,7 +43,7 @@ def test_nan_that_may_be_a_prompts_own_fault_leaves_the_worker_alone(steps: list
     ],
 )
 def test_nan_wherever_one_looks_ends_the_worker(steps: list[Rows]) -> None:
-    sanity = Sanity()
+    sanity = NanGuard()
     for step in steps[:-1]:
         sanity.check(step)
     with pytest.raises(EngineFailed, match="NaN"):

@@ -15,14 +15,14 @@ from ganglion.core.engine import TokenEngine
 from ganglion.core.events import Finished, Scored, TokenEvent
 from ganglion.core.request import ResolvedSampling, Score, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import open_library
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.repack import load_repacked
 from ganglion.engines.llama.plan import output_rows
-from ganglion.engines.llama.recast import load_recast
-from ganglion.engines.llama.scoring import likeliest_of
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
-from ganglion.server.node import build_node
+from ganglion.engines.llama.worker.scoring import likeliest_of
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
+from ganglion.server.app import build_node
 from ganglion.server.settings import ServerSettings
 
 found = find(SMOLLM2, Path("nowhere"))
@@ -40,7 +40,7 @@ class Reference:
 
     def __init__(self) -> None:
         assert found is not None
-        self.model = load_recast(open_library(), str(found.path))
+        self.model = load_repacked(open_library(), str(found.path))
         self.context = self.model.new_context(
             cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=None
         )

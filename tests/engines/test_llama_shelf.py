@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.engines.llama import shelf as module
-from ganglion.engines.llama.saved_state import SavedState
-from ganglion.engines.llama.shelf import Shelf, read_state
-from ganglion.engines.llama.stamp import stamp_of
-from ganglion.scheduler.pool import Hot
+from ganglion.engines.llama.kv import prefix_disk_cache as module
+from ganglion.engines.llama.kv.prefix_disk_cache import PrefixDiskCache, read_state
+from ganglion.engines.llama.kv.state_format import kv_fingerprint
+from ganglion.engines.llama.native.saved_state import SavedState
+from ganglion.scheduler.pool import HotPrefix
 from ganglion.scheduler.prefix import digests
 
 STAMP, OTHER_STAMP = b"s" * 16, b"t" * 16
@@ -32,21 +32,21 @@ def cells_of(tokens: tuple[int, ...], size: int = 1000) -> bytes:
     return (repr(tokens).encode() * size)[:size]
 
 
-def opened(root: Path, stamp: bytes = STAMP, max_bytes: int = MEBIBYTE) -> Shelf:
-    subject = Shelf(root, stamp, max_bytes)
+def opened(root: Path, stamp: bytes = STAMP, max_bytes: int = MEBIBYTE) -> PrefixDiskCache:
+    subject = PrefixDiskCache(root, stamp, max_bytes)
     subject.open(most_tokens=10_000)
     return subject
 
 
-def keep(subject: Shelf, prefixes: Iterable[tuple[str, tuple[int, ...]]], size: int = 1000) -> None:
+def keep(subject: PrefixDiskCache, prefixes: Iterable[tuple[str, tuple[int, ...]]], size: int = 1000) -> None:
     by_number = list(prefixes)
-    hot = [Hot(salt, tokens, number) for number, (salt, tokens) in enumerate(by_number)]
+    hot = [HotPrefix(salt, tokens, number) for number, (salt, tokens) in enumerate(by_number)]
     subject.keep(
         hot, lambda number: state_of(cells_of(by_number[number][1], size)), until_s=time.monotonic() + 60
     )
 
 
-def found(subject: Shelf, tokens: tuple[int, ...], salt: str = "") -> tuple[int, bytes] | None:
+def found(subject: PrefixDiskCache, tokens: tuple[int, ...], salt: str = "") -> tuple[int, bytes] | None:
     """How much of a prompt is found, and its cells once they were checked."""
     prompt = [*tokens, 1, 2, 3]
     match = subject.match(salt, prompt, digests(salt, prompt))
@@ -207,23 +207,23 @@ def test_what_is_already_there_is_not_computed_or_written_again(tmp_path):
     def never(_: object) -> SavedState:
         raise AssertionError
 
-    kept = opened(tmp_path).keep([Hot("", ONE, 0)], never, until_s=time.monotonic() + 60)
+    kept = opened(tmp_path).keep([HotPrefix("", ONE, 0)], never, until_s=time.monotonic() + 60)
     assert kept.prefixes == 1
     assert file.stat().st_ino == before.st_ino
     assert file.stat().st_mtime_ns > before.st_mtime_ns
 
 
 def test_when_the_time_is_over_nothing_more_is_written_and_nothing_half(tmp_path, monkeypatch):
-    assert opened(tmp_path).keep([Hot("", ONE, 0)], lambda _: state_of(b""), until_s=0.0).prefixes == 0
+    assert opened(tmp_path).keep([HotPrefix("", ONE, 0)], lambda _: state_of(b""), until_s=0.0).prefixes == 0
     monkeypatch.setattr(module, "PIECE_BYTES", 10)
     slow = state_of(bytes(MEBIBYTE // 2))
-    opened(tmp_path).keep([Hot("", ONE, 0)], lambda _: slow, until_s=time.monotonic() + 0.005)
+    opened(tmp_path).keep([HotPrefix("", ONE, 0)], lambda _: slow, until_s=time.monotonic() + 0.005)
     assert not files(tmp_path)
 
 
 def test_more_tokens_than_may_be_parked_are_left_on_the_shelf(tmp_path):
     keep(opened(tmp_path), [("", ONE)])
-    subject = Shelf(tmp_path, STAMP, MEBIBYTE)
+    subject = PrefixDiskCache(tmp_path, STAMP, MEBIBYTE)
     subject.open(most_tokens=39)
     assert found(subject, ONE) is None
     assert len(files(tmp_path)) == 1
@@ -232,16 +232,16 @@ def test_more_tokens_than_may_be_parked_are_left_on_the_shelf(tmp_path):
 SAVE_FOR_EVER = """
 import sys, time
 from pathlib import Path
-from ganglion.engines.llama.saved_state import SavedState
-from ganglion.engines.llama.shelf import Shelf
-from ganglion.scheduler.pool import Hot
+from ganglion.engines.llama.kv.prefix_disk_cache import PrefixDiskCache
+from ganglion.engines.llama.native.saved_state import SavedState
+from ganglion.scheduler.pool import HotPrefix
 
-subject = Shelf(Path(sys.argv[1]), b"s" * 16, 2**30)
+subject = PrefixDiskCache(Path(sys.argv[1]), b"s" * 16, 2**30)
 subject.open(10_000)
 state = SavedState.blank(77, 4 * 2**20)
 state.cells[:] = bytes(4 * 2**20)
 print("saving", flush=True)
-hot = (Hot("", (number,) * 20, 0) for number in range(int(sys.argv[2]), 10**9))
+hot = (HotPrefix("", (number,) * 20, 0) for number in range(int(sys.argv[2]), 10**9))
 subject.keep(hot, lambda _: state, time.monotonic() + 60)
 """
 
@@ -272,17 +272,17 @@ def test_a_model_that_changed_in_any_way_has_another_name(tmp_path):
     library.write_bytes(b"code")
     model.write_bytes(bytes(10_000_000))
     os.utime(model, ns=(1, 1))
-    first = stamp_of(model, library, "f16", 0)
-    assert stamp_of(model, library, "f16", 0) == first
-    assert stamp_of(model, library, "q8_0", 0) != first
-    assert stamp_of(model, library, "f16", 1) != first
+    first = kv_fingerprint(model, library, "f16", 0)
+    assert kv_fingerprint(model, library, "f16", 0) == first
+    assert kv_fingerprint(model, library, "q8_0", 0) != first
+    assert kv_fingerprint(model, library, "f16", 1) != first
     with model.open("r+b") as file:
         file.seek(5_000_000)
         file.write(b"other weights")
     os.utime(model, ns=(1, 1))
-    assert stamp_of(model, library, "f16", 0) != first
+    assert kv_fingerprint(model, library, "f16", 0) != first
     library.write_bytes(b"more code")
-    assert stamp_of(model, library, "f16", 0) != stamp_of(model, model, "f16", 0)
+    assert kv_fingerprint(model, library, "f16", 0) != kv_fingerprint(model, model, "f16", 0)
 
 
 def test_every_part_of_a_model_counts(tmp_path):
@@ -290,6 +290,6 @@ def test_every_part_of_a_model_counts(tmp_path):
     for part in parts:
         part.write_bytes(bytes(1000))
         os.utime(part, ns=(1, 1))
-    first = stamp_of(parts[0], parts[0], "f16", 0)
+    first = kv_fingerprint(parts[0], parts[0], "f16", 0)
     os.utime(parts[2], ns=(2, 2))
-    assert stamp_of(parts[0], parts[0], "f16", 0) != first
+    assert kv_fingerprint(parts[0], parts[0], "f16", 0) != first

@@ -26,16 +26,16 @@ from ganglion.core.request import (
     TokenRequest,
     salt_of,
 )
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, bind, write_pack
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs, write_pack
+from ganglion.engines.llama.concepts.steering import Steerer, variant_of
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_context import NativeContext
-from ganglion.engines.llama.native_model import load_model
+from ganglion.engines.llama.native.context import NativeContext
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import load_model
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.steerable import check_steering
-from ganglion.engines.llama.steering import Steerer, key_of
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.engines.llama.tokens import check_steering
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -58,7 +58,7 @@ def pack(concepts: tuple[str, ...] = ("calm", "formal"), *, hidden: int = HIDDEN
         vectors[layer] = (drawn / np.linalg.norm(drawn, axis=1, keepdims=True)).astype(np.float32)
     spans = {str(layer): [SPAN] * len(concepts) for layer in LAYERS}
     model = PackModel("smollm2", "llama", hidden, BLOCKS)
-    return ConceptPack(Manifest("moods", list(concepts), LAYERS, model, spans=spans), vectors)
+    return ConceptPack(PackManifest("moods", list(concepts), LAYERS, model, spans=spans), vectors)
 
 
 @asynccontextmanager
@@ -269,17 +269,17 @@ async def test_models_without_concepts_or_with_those_of_layer_0_alone_cannot_be_
 
 async def test_vectors_are_strength_times_span_times_unit_vector_spread_over_the_layers() -> None:
     drawn = pack()
-    subject = Steerer(bind([drawn]), BLOCKS)
-    key = key_of([("calm", 2.0, None), ("formal", -0.5, [12]), ("calm", 0.0, [6])])
-    assert key == key_of([("formal", -0.5, [12]), ("calm", 2.0, None)])
+    subject = Steerer(merge_packs([drawn]), BLOCKS)
+    key = variant_of([("calm", 2.0, None), ("formal", -0.5, [12]), ("calm", 0.0, [6])])
+    assert key == variant_of([("formal", -0.5, [12]), ("calm", 2.0, None)])
     assert subject.knows(key)
-    assert not subject.knows(key_of([("anger", 1.0, None)]))
+    assert not subject.knows(variant_of([("anger", 1.0, None)]))
     expected = np.zeros((BLOCKS - 1, HIDDEN), np.float32)
     for layer in (6, 12, 18):
         expected[layer - 1] = 2.0 / 3 * SPAN * drawn.vectors[layer][0]
     expected[11] -= 0.5 * SPAN * drawn.vectors[12][1]
     assert subject.vectors(key) == pytest.approx(expected, abs=1e-6)
-    assert key_of([]) == key_of([("calm", 0.0, None)]) == ""
+    assert variant_of([]) == variant_of([("calm", 0.0, None)]) == ""
 
 
 @pytest.mark.model

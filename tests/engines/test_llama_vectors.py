@@ -14,16 +14,16 @@ from ganglion.core.engine import EmbedRequest, RankRequest
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue, UnsupportedParameter
 from ganglion.core.events import Failed, Finished
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, TokenPrompt
-from ganglion.engines.ipc import Embed, Signs
 from ganglion.engines.llama.embedder import joined, parts_of
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import NativeModel, load_model
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import NativeModel, load_model
+from ganglion.engines.llama.plan import VectorPlan
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.vector_plan import VectorPlan
-from ganglion.engines.llama.vectors import VectorMaker
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.engines.llama.worker.embedding import BatchEmbedder
+from ganglion.engines.supervision.ipc import Embed, SpecialTokens
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -161,8 +161,8 @@ async def test_a_model_without_signs_for_it_refuses_to_fill_in(engine: LlamaEngi
 
 @pytest.mark.parametrize("batch", [32, 512])
 async def test_pooling_by_the_library_and_by_us_agree(model: NativeModel, batch: int) -> None:
-    ours = VectorMaker(model, VectorPlan("mean", True, 512, batch), threads=2)
-    theirs = VectorMaker(model, VectorPlan("mean", False, 512, 512), threads=2)
+    ours = BatchEmbedder(model, VectorPlan("mean", True, 512, batch), threads=2)
+    theirs = BatchEmbedder(model, VectorPlan("mean", False, 512, 512), threads=2)
     inputs = [model.tokenize(text, add_special=True, parse_special=True) for text in TEXTS]
     frames = [Embed(1, inputs[:1], True), Embed(2, inputs[1:], True)]
     made = [list(maker.answer(frames, lambda: None)) for maker in (ours, theirs)]
@@ -173,8 +173,8 @@ async def test_pooling_by_the_library_and_by_us_agree(model: NativeModel, batch:
 
 
 async def test_the_last_token_stands_for_its_input_where_a_model_says_so(model: NativeModel) -> None:
-    ours = VectorMaker(model, VectorPlan("last", True, 512, 32), threads=2)
-    theirs = VectorMaker(model, VectorPlan("last", False, 512, 512), threads=2)
+    ours = BatchEmbedder(model, VectorPlan("last", True, 512, 32), threads=2)
+    theirs = BatchEmbedder(model, VectorPlan("last", False, 512, 512), threads=2)
     frame = Embed(1, [model.tokenize(TEXTS[2], add_special=True, parse_special=True)], True)
     (one,), (other,) = (list(maker.answer([frame], lambda: None)) for maker in (ours, theirs))
     assert vector(one.vectors[0]) @ vector(other.vectors[0]) > 0.999
@@ -188,7 +188,7 @@ async def test_questions_hold_a_bounded_number_of_tokens_in_order() -> None:
 
 
 async def test_a_pair_is_joined_by_the_vocabularys_signs() -> None:
-    bert = Signs(bos=1, eos=2, separator=2, adds_bos=True, adds_eos=True, adds_separator=True)
+    bert = SpecialTokens(bos=1, eos=2, separator=2, adds_bos=True, adds_eos=True, adds_separator=True)
     assert joined((7,), (8, 9), bert) == (1, 7, 2, 2, 8, 9, 2)
-    assert joined((7,), (8,), Signs()) == (7, 8)
+    assert joined((7,), (8,), SpecialTokens()) == (7, 8)
     assert array("f", np.float32(0.5).tobytes())[0] == 0.5

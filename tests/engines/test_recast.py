@@ -16,12 +16,19 @@ from hypothesis.extra.numpy import arrays
 
 from engines.reference_model import TEXT, forward_of, log_softmax
 from ganglion.core.errors import LoadFailed
-from ganglion.engines.llama import recast
-from ganglion.engines.llama.library import Library, open_library
-from ganglion.engines.llama.native_model import NativeModel, load_model
-from ganglion.engines.llama.plan import RECAST_ARCHITECTURES
-from ganglion.engines.llama.recast import BLOCK, Q4_1_BLOCK, in_two, load_recast, split, sums
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.native import repack
+from ganglion.engines.llama.native.library import Library, open_library
+from ganglion.engines.llama.native.model import NativeModel, load_model
+from ganglion.engines.llama.native.repack import (
+    BLOCK,
+    Q4_1_BLOCK,
+    block_sums,
+    load_repacked,
+    split_offsets,
+    split_q4_1,
+)
+from ganglion.engines.llama.plan import REPACK_ARCHITECTURES
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 embedded = find(SMOLLM2, Path("nowhere"))
 PATH = embedded.path if embedded is not None else Path("nowhere")
@@ -47,16 +54,16 @@ blocks = st.integers(1, 40).flatmap(
 def test_all_parts_together_are_the_weights_as_they_were(parts):
     row = np.empty(len(parts[0]), Q4_1_BLOCK)
     row["scale"], row["least"], row["quants"] = parts
-    centred, offsets = split(row.tobytes())
+    centred, offsets = split_q4_1(row.tobytes())
     before = dequantised(row.tobytes(), Q4_1).reshape(-1, BLOCK)
-    added = dequantised(in_two(offsets.reshape(1, -1)), Q8_0).reshape(2, -1).sum(axis=0)[: len(row)]
+    added = dequantised(split_offsets(offsets.reshape(1, -1)), Q8_0).reshape(2, -1).sum(axis=0)[: len(row)]
     after = dequantised(centred, Q4_0).reshape(-1, BLOCK) + added[:, np.newaxis]
     # Of the largest offset: below 2^-15 until the scales themselves, which are of 16 bits, become too small.
     assert np.abs(after - before).max() <= max(np.abs(offsets).max() * 2.0**-14, 2.0**-17)
 
 
 def test_the_first_matrix_of_the_adapter_sums_each_block_twice():
-    matrix = dequantised(sums(3 * BLOCK), Q4_0).reshape(2, BLOCK, 3 * BLOCK)
+    matrix = dequantised(block_sums(3 * BLOCK), Q4_0).reshape(2, BLOCK, 3 * BLOCK)
     row = np.arange(3 * BLOCK, dtype=np.float32)
     expected = [*row.reshape(3, BLOCK).sum(axis=1).tolist(), *[0.0] * (BLOCK - 3)]
     assert (matrix @ row).tolist() == [expected, expected]
@@ -88,7 +95,7 @@ class TestOnTheModel:
     pytestmark = on_the_model
 
     def test_a_recast_model_is_as_near_to_the_files_weights_as_the_librarys_own_kernels(self) -> None:
-        tokens, recast_ones = logprobs(load_recast(library(), str(PATH)))
+        tokens, recast_ones = logprobs(load_repacked(library(), str(PATH)))
         _, as_they_are = logprobs(load_model(library(), str(PATH), gpu_layers=0))
         truth = forward_of(PATH, tokens).logprobs
 
@@ -102,16 +109,16 @@ class TestOnTheModel:
     @pytest.mark.parametrize("reason", ["no large matrices of that form", "no files in memory"])
     def test_what_cannot_be_recast_is_loaded_as_it_is(self, monkeypatch, reason: str) -> None:
         if reason == "no files in memory":
-            monkeypatch.setattr(recast.os, "memfd_create", _refuse)
+            monkeypatch.setattr(repack.os, "memfd_create", _refuse)
         else:
-            monkeypatch.setattr(recast, "LEAST_WEIGHTS", 1 << 40)
+            monkeypatch.setattr(repack, "LEAST_WEIGHTS", 1 << 40)
         assert np.array_equal(
-            logprobs(load_recast(library(), str(PATH)))[1],
+            logprobs(load_repacked(library(), str(PATH)))[1],
             logprobs(load_model(library(), str(PATH), gpu_layers=0))[1],
         )
 
     def test_a_row_gives_the_same_alone_and_beside_others(self) -> None:
-        model = load_recast(library(), str(PATH))
+        model = load_repacked(library(), str(PATH))
         tokens = model.tokenize(TEXT, add_special=True, parse_special=True)
         context = model.new_context(
             cells=512, slots=1, is_unified=True, batch=512, threads=2, kv_type="f16", flash_attention=None
@@ -130,8 +137,8 @@ class TestOnTheModel:
     def test_a_model_in_parts_is_loaded_as_it_is(self, tmp_path: Path, monkeypatch) -> None:
         path = tmp_path / "part.gguf"
         path.write_bytes(with_key(PATH.read_bytes(), "split.count", 1))
-        monkeypatch.setattr(recast, "_write_model", None)  # which would be called otherwise
-        load_recast(library(), str(path)).free()
+        monkeypatch.setattr(repack, "_write_model", None)  # which would be called otherwise
+        load_repacked(library(), str(path)).free()
 
     def test_a_file_that_is_cut_short_is_a_typed_error_that_names_it_and_leaves_nothing_open(
         self, tmp_path: Path
@@ -140,15 +147,15 @@ class TestOnTheModel:
         path.write_bytes(PATH.read_bytes()[: 40 * 2**20])
         before = open_files()
         with pytest.raises(LoadFailed, match=r"short\.gguf"):
-            load_recast(library(), str(path))
+            load_repacked(library(), str(path))
         assert open_files() == before
 
 
-@pytest.mark.parametrize("architecture", sorted(RECAST_ARCHITECTURES))
+@pytest.mark.parametrize("architecture", sorted(REPACK_ARCHITECTURES))
 def test_every_architecture_adds_the_adapter_wherever_it_multiplies(architecture: str, tmp_path: Path):
     path = str(tmp_path / "tiny.gguf")
     write_tiny(path, architecture)
-    found = tiny_logits(load_recast(library(), path))
+    found = tiny_logits(load_repacked(library(), path))
     expected = tiny_logits(load_model(library(), path, gpu_layers=0))
     assert not np.array_equal(found, expected)
     # Activations are rounded to 8 bits, which makes 0.012; one matrix without its offsets makes 0.14 or more.

@@ -19,11 +19,11 @@ from ganglion.core.events import Delta, Event, Failed, Finished
 from ganglion.core.grammar import Grammar
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TextPrompt
-from ganglion.engines.limits import WorkerLimits
 from ganglion.engines.llama import engine as module
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.ward import ALONE_S
+from ganglion.engines.supervision.isolation import ALONE_S
+from ganglion.engines.supervision.watchdog import WorkerLimits
 from handles import no_more_files
 
 FACTS = ModelFacts(

@@ -13,12 +13,12 @@ from engines.reference_model import TEXT, Floats, ReferenceModel, cosines, forwa
 from ganglion.core.events import Finished, Scored, Token, TokenEvent
 from ganglion.core.request import Score, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import NativeModel
-from ganglion.engines.llama.recast import load_recast
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.repack import load_repacked
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 embedded = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -37,7 +37,7 @@ Logprobs = npt.NDArray[np.float64]
 
 @cache
 def model() -> NativeModel:
-    return load_recast(open_library(), str(PATH))
+    return load_repacked(open_library(), str(PATH))
 
 
 @cache

@@ -10,14 +10,14 @@ import pytest
 from engines.reference_model import TEXT, Floats, ReferenceModel, cosines, forward_of
 from ganglion.core.events import Finished, Pieces, Scored, Token, TokenEvent
 from ganglion.core.request import ResolvedSampling, TokenRequest
-from ganglion.engines.concept_pack import ConceptPack, Manifest, PackModel, write_pack
+from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import NativeModel
-from ganglion.engines.llama.recast import load_recast
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.repack import load_repacked
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 embedded = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -44,7 +44,7 @@ class Watched:
     def __init__(self) -> None:
         library = open_library()
         library.ffi.cdef(GGML, override=True)
-        self.model: NativeModel = load_recast(library, str(PATH))
+        self.model: NativeModel = load_repacked(library, str(PATH))
         self._ffi, self._lib = library.ffi, library.lib
         self._found: dict[int, Floats] = {}
         self._callback = self._ffi.callback("ggml_backend_sched_eval_callback", self._see)
@@ -117,7 +117,7 @@ def random_pack(folder: Path) -> ConceptPack:
     vectors = {layer: each / np.linalg.norm(each, axis=1, keepdims=True) for layer, each in drawn.items()}
     names = [f"direction {number}" for number in range(CONCEPTS)]
     model = PackModel(name="smollm2", architecture="llama", hidden_size=576, block_count=30)
-    pack = ConceptPack(Manifest(name="random", concepts=names, layers=list(LAYERS), model=model), vectors)
+    pack = ConceptPack(PackManifest(name="random", concepts=names, layers=list(LAYERS), model=model), vectors)
     write_pack(pack, folder / "random.safetensors")
     return pack
 

@@ -15,8 +15,8 @@ import pytest
 
 from ganglion.core.errors import InvalidValue, Overloaded, ShuttingDown
 from ganglion.core.request import ChatPrompt, JsonValue, Message
-from ganglion.engines.rendering import Renderer
-from ganglion.text.generic import GENERIC_TEMPLATE
+from ganglion.engines.rendering.renderer import Renderer
+from ganglion.engines.text_engine import GENERIC_TEMPLATE
 from handles import no_more_files
 
 HELLO = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
@@ -284,7 +284,7 @@ def test_the_child_dies_with_its_parent(source: str | None) -> None:
     parent = f"""
 import asyncio, os
 from ganglion.core.request import ChatPrompt
-from ganglion.engines.rendering import Renderer
+from ganglion.engines.rendering.renderer import Renderer
 
 async def main():
     renderer = Renderer(budget_s=0.2)
@@ -309,7 +309,7 @@ asyncio.run(main())
 def test_the_child_imports_no_event_loop_and_no_engine() -> None:
     heavy = "asyncio|numpy|starlette|xllamacpp|cffi|uvicorn"
     code = (
-        "import sys, ganglion.engines.rendering_child\n"
+        "import sys, ganglion.engines.rendering.template_child\n"
         f"print([name for name in '{heavy}'.split('|') if name in sys.modules])"
     )
     printed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

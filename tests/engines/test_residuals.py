@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from ganglion.core.errors import EngineFailed, InvalidValue, LoadFailed
-from ganglion.engines.concept_making import train
-from ganglion.engines.concept_training import auc, difference_of_means, judge
-from ganglion.engines.llama.residuals import Residuals, read_residuals
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.concepts.directions import auc, difference_of_means, score_layer
+from ganglion.engines.llama.concepts.residuals import Residuals, read_residuals
+from ganglion.engines.llama.concepts.training import train
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -50,7 +50,7 @@ def test_shuffled_labels_give_chance(formal: Residuals) -> None:
     values = []
     for seed in range(8):
         shuffled = np.random.default_rng(seed).permutation(formal.values[:, 2])
-        values.append(judge(shuffled[:COUNT], shuffled[COUNT:], 18, rounds=4).auc)
+        values.append(score_layer(shuffled[:COUNT], shuffled[COUNT:], 18, rounds=4).auc)
     assert 0.35 < np.mean(values) < 0.62
 
 
@@ -96,6 +96,8 @@ def test_a_file_that_is_no_model_is_refused_and_the_program_lives(tmp_path: Path
 
 
 def test_a_child_that_dies_is_told_by_how_it_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ganglion.engines.llama.residuals.CHILD", "ganglion.engines.llama.no_such_child")
+    monkeypatch.setattr(
+        "ganglion.engines.llama.concepts.residuals.CHILD", "ganglion.engines.llama.concepts.no_such_child"
+    )
     with pytest.raises(EngineFailed, match="status 1"):
         read_residuals(tmp_path / "any.gguf", ["text" * 100_000])

@@ -15,8 +15,8 @@ import uvloop
 from brief_worker import JAM
 
 from ganglion.core.errors import EngineFailed, LoadFailed, ModelRecovering, ShuttingDown
-from ganglion.engines.limits import WorkerLimits
-from ganglion.engines.supervisor import Supervisor
+from ganglion.engines.supervision.supervisor import Supervisor
+from ganglion.engines.supervision.watchdog import WorkerLimits
 from handles import no_more_files
 
 LIMITS = WorkerLimits(stop_s=0.3, backoff_s=(0.01, 0.01))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.engines.suspects import Key, Suspects, key_of_text, key_of_tokens
+from ganglion.engines.supervision.isolation import PromptKey, Suspects, key_of_text, key_of_tokens
 
 ONE, OTHER = key_of_tokens("a", (1, 2)), key_of_tokens("a", (1, 3))
 
@@ -60,7 +60,7 @@ BLAMES = st.tuples(st.integers(0, 9), st.booleans())
 @given(st.lists(BLAMES, max_size=60), st.integers(1, 5))
 def test_the_newest_are_remembered_and_no_more_than_allowed(blames, most) -> None:
     suspects = Suspects(most=most)
-    keys = [Key("", bytes([number])) for number in range(10)]
+    keys = [PromptKey("", bytes([number])) for number in range(10)]
     for now_s, (number, was_alone) in enumerate(blames):
         suspects.blame(keys[number], float(now_s), was_alone=was_alone)
         assert suspects.judge(keys[number], now_s) != "clear"

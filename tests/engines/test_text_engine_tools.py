@@ -9,9 +9,8 @@ from ganglion.core.fold import Answer, fold
 from ganglion.core.grammar import Grammar
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import ChatPrompt, Message, Request, TokenRequest, Tool, ToolUse
-from ganglion.engines.local import TextEngine
-from ganglion.engines.rendering import Renderer
-from ganglion.engines.tool_markers import control_ids
+from ganglion.engines.rendering.renderer import Renderer
+from ganglion.engines.text_engine import TextEngine, control_ids
 
 TOOLS = (Tool("now", "The time.", {"type": "object", "properties": {}}), Tool("later"))
 CALL = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'

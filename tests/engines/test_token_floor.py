@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.engines.llama.library import open_library
-from ganglion.engines.llama.native_model import NativeModel, load_model
-from ganglion.engines.llama.texts import pieces_of
-from ganglion.engines.token_floor import TokenFloor, longest_pieces
-from ganglion.registry.embedded import SMOLLM2, find
+from ganglion.engines.llama.native.library import open_library
+from ganglion.engines.llama.native.model import NativeModel, load_model
+from ganglion.engines.llama.worker.tokenizing import longest_pieces_of
+from ganglion.engines.prompt_length import TokenFloor, longest_pieces
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model
 
@@ -24,7 +24,7 @@ def model() -> NativeModel:
 
 @pytest.fixture(scope="module")
 def floor(model: NativeModel) -> TokenFloor:
-    return TokenFloor(pieces_of(model))
+    return TokenFloor(longest_pieces_of(model))
 
 
 WORDS = [

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import Overloaded
 from ganglion.core.fair_queue import FairQueue
-from ganglion.engines.turns import Turn, Turns
+from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 
 
-def turns_of(room: int, each: int, *, most: int = 1000, most_each: int = 1000) -> Turns:
-    return Turns(room, each, FairQueue(most=most, most_each=most_each, of="things"))
+def turns_of(room: int, each: int, *, most: int = 1000, most_each: int = 1000) -> FairSemaphore:
+    return FairSemaphore(room, each, FairQueue(most=most, most_each=most_each, of="things"))
 
 
 async def settled() -> None:
@@ -103,7 +103,7 @@ async def test_too_many_who_wait_are_refused_with_a_word_on_when_to_come_back() 
 def test_whatever_is_cancelled_when_nothing_is_lost(steps: list[tuple[str, int, int]]) -> None:
     async def play() -> None:
         turns = turns_of(6, 4)
-        tasks: list[asyncio.Task[Turn]] = []
+        tasks: list[asyncio.Task[FairPermit]] = []
         for kind, number, size in steps:
             match kind:
                 case "enter":

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.engines.limits import WorkerLimits
-from ganglion.engines.vigil import FIRST, PATIENCE, Signs, Vigil
+from ganglion.engines.supervision.watchdog import FIRST, PATIENCE, Watchdog, WorkerLimits, WorkerVitals
 
 LIMITS = WorkerLimits(hang_s=30.0, silence_s=10.0, ping_s=2.0)
 
@@ -17,8 +16,8 @@ class Watch:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.vigil = Vigil(LIMITS, 0.0)
-        self.signs = Signs()
+        self.vigil = Watchdog(LIMITS, 0.0)
+        self.signs = WorkerVitals()
 
     def look(self, after_s: float = 2.0, *, is_answering: bool = True, **changes: object) -> str | None:
         self.now_s += after_s

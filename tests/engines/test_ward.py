@@ -7,19 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import Overloaded, RequestQuarantined
-from ganglion.engines.suspects import Key, Suspects
-from ganglion.engines.ward import Place, Ward
+from ganglion.engines.supervision.isolation import IsolationQueue, PromptKey, Suspects, WorkerAdmission
 
-KEYS = [Key("", bytes([number])) for number in range(6)]
+KEYS = [PromptKey("", bytes([number])) for number in range(6)]
 
 
 def ward(
     limit: int = 100, suspects: Suspects | None = None, *, has_second: bool = False, alone_s: float = 60.0
-) -> Ward:
-    return Ward(limit, suspects or Suspects(), lambda: 0.0, has_second=lambda: has_second, alone_s=alone_s)
+) -> IsolationQueue:
+    return IsolationQueue(
+        limit, suspects or Suspects(), lambda: 0.0, has_second=lambda: has_second, alone_s=alone_s
+    )
 
 
-def suspecting(*keys: Key) -> Suspects:
+def suspecting(*keys: PromptKey) -> Suspects:
     suspects = Suspects()
     for key in keys:
         suspects.blame(key, 0.0, was_alone=False)
@@ -93,12 +94,12 @@ async def test_who_waits_for_a_suspect_in_the_only_worker_has_it_interrupted(is_
 
 
 async def test_nobodys_many_suspects_keep_anothers_one_waiting() -> None:
-    of_one = [Key("one", bytes([number])) for number in range(4)]
-    of_another = Key("another", b"0")
+    of_one = [PromptKey("one", bytes([number])) for number in range(4)]
+    of_another = PromptKey("another", b"0")
     subject = ward(suspects=suspecting(*of_one, of_another), has_second=True)
-    order: list[Key] = []
+    order: list[PromptKey] = []
 
-    async def run(key: Key) -> None:
+    async def run(key: PromptKey) -> None:
         place = await subject.enter(key)
         order.append(key)
         await asyncio.sleep(0)
@@ -170,8 +171,8 @@ ACTIONS = st.lists(
 @given(ACTIONS, st.booleans())
 def test_under_any_interleaving_a_suspect_is_alone_and_nobody_waits_for_ever(actions, has_second) -> None:
     async def scenario() -> None:
-        subject, tasks = ward(has_second=has_second), list[asyncio.Task[Place]]()
-        inside: list[Place] = []
+        subject, tasks = ward(has_second=has_second), list[asyncio.Task[WorkerAdmission]]()
+        inside: list[WorkerAdmission] = []
         for action, number in actions:
             if action == "enter":
                 tasks.append(asyncio.create_task(subject.enter(KEYS[number])))

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field, replace
 
 from ganglion.core.errors import InvalidApiKey, ModelNotFound, RateLimited
 from ganglion.core.events import Usage
-from ganglion.gateway.admission import Admission, Identity, Wanted
-from ganglion.gateway.decision import Asked, Chosen, Decision, Refused
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.front import Front, FrontSettings
-from ganglion.gateway.gateway_metrics import GatewayMetrics
-from ganglion.gateway.node import FOREIGN, NodeSpec
-from ganglion.gateway.pool import Pools
+from ganglion.gateway.access.admission import Admission, AdmissionRequest, Identity
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.metrics import GatewayMetrics
+from ganglion.gateway.proxy.listener import ProxyListener, ProxySettings
+from ganglion.gateway.routing.decision import ChosenNode, NoRoute, RoutingDecision, RoutingRequest
+from ganglion.gateway.upstream.pool import ConnectionPools
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ async def _read(reader: asyncio.StreamReader) -> Asking:
 class Place:
     """A reservation, and what it was settled with."""
 
-    wanted: Wanted
+    wanted: AdmissionRequest
     settled: list[Usage | None] = field(default_factory=list)
     answer_tokens: int | None = None
     answered: str = ""
@@ -125,7 +125,7 @@ class Place:
     def answered_by(self, model: str) -> None:
         self.answered = model
 
-    async def cover(self, wanted: Wanted) -> None:
+    async def cover(self, wanted: AdmissionRequest) -> None:
         self.wanted = wanted
 
     def settle(self, usage: Usage | None) -> None:
@@ -149,7 +149,7 @@ class Keeper:
             raise InvalidApiKey("The API key is not valid here.")
         return identity
 
-    def admit_now(self, identity: Identity, wanted: Wanted) -> Admission | None:
+    def admit_now(self, identity: Identity, wanted: AdmissionRequest) -> Admission | None:
         if self.refuses:
             raise RateLimited("Enough for this minute.")
         if self.waits:
@@ -158,7 +158,7 @@ class Keeper:
         self.places.append(place)
         return place
 
-    async def admit(self, identity: Identity, wanted: Wanted) -> Admission:
+    async def admit(self, identity: Identity, wanted: AdmissionRequest) -> Admission:
         await asyncio.sleep(0.001)
         place = Place(wanted)
         self.places.append(place)
@@ -170,27 +170,27 @@ class InTurn:
     """A chooser that takes the first node that was not tried, of a list that turns."""
 
     fleet: Fleet
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[RoutingRequest] = field(default_factory=list)
     model: str | None = None
     """What nodes call every model; None for what the client calls it."""
-    decisions: list[Decision] = field(default_factory=list)
+    decisions: list[RoutingDecision] = field(default_factory=list)
     """Given out first."""
 
-    def choose(self, asked: Asked) -> Decision:
+    def choose(self, asked: RoutingRequest) -> RoutingDecision:
         self.asked.append(asked)
         if self.decisions:
             return self.decisions.pop(0)
         for view in self.fleet.nodes.values():
             if view.name not in asked.tried and asked.wire in view.spec.wires:
-                return Chosen(view.spec, self.model or asked.model)
-        return Refused(ModelNotFound(asked.model))
+                return ChosenNode(view.spec, self.model or asked.model)
+        return NoRoute(ModelNotFound(asked.model))
 
 
 @dataclass(slots=True)
 class Stage:
     """Everything that a test looks at."""
 
-    front: Front
+    front: ProxyListener
     fleet: Fleet
     keeper: Keeper
     chooser: InTurn
@@ -294,7 +294,7 @@ STREAM = b'{"model":"m","stream":true,"messages":[{"role":"user","content":"hell
 @asynccontextmanager
 async def staged(
     *scripts: Script,
-    settings: FrontSettings | None = None,
+    settings: ProxySettings | None = None,
     is_foreign: bool = False,
     keeper: Keeper | None = None,
     desk: Script | None = None,
@@ -306,13 +306,13 @@ async def staged(
         await node.open()
     specs = tuple(_spec(name, node, is_foreign=is_foreign) for name, node in nodes.items())
     fleet = Fleet(specs)
-    pools = Pools()
+    pools = ConnectionPools()
     keeper = keeper or Keeper()
     chooser = InTurn(fleet)
     log: list[str] = []
     poked: list[str] = []
-    front = Front(
-        replace(settings or FrontSettings(), log=log.append),
+    front = ProxyListener(
+        replace(settings or ProxySettings(), log=log.append),
         fleet=fleet,
         chooser=chooser,
         gatekeeper=keeper,
@@ -339,5 +339,5 @@ async def staged(
 
 def _spec(name: str, node: ScriptedNode, *, is_foreign: bool) -> NodeSpec:
     if is_foreign:
-        return NodeSpec(name, node.url, "openai", api_key="theirs", wires=FOREIGN | {"messages"})
+        return NodeSpec(name, node.url, "openai", api_key="theirs", wires=FOREIGN_WIRES | {"messages"})
     return NodeSpec(name, node.url, api_key="ours", epoch=7)

@@ -6,8 +6,7 @@ from hashlib import sha256
 from typing import Any
 
 from ganglion.core.errors import StoreUnavailable
-from ganglion.store.access import AccessStore
-from ganglion.store.access_values import Spent, StoredKey
+from ganglion.store.access_store import AccessStore, HourlyUsage, StoredKey
 
 NOON_S = 1_800_014_400.0
 """The first second of a minute, an hour and the noon of a day."""
@@ -33,7 +32,7 @@ class Flaky:
         """Usage is written, and the answer lost on the way."""
         self.grants = 0
 
-    async def add_usage(self, spender: str, batch: int, rows: Sequence[Spent]) -> None:
+    async def add_usage(self, spender: str, batch: int, rows: Sequence[HourlyUsage]) -> None:
         self._check()
         await self._inner.add_usage(spender, batch, rows)
         if self.loses_answers:

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 import httpx
 from remote_nodes import echo, listening
 
-from ganglion.gateway.catalogue import Catalogue
-from ganglion.gateway.node import NodeSpec
-from ganglion.server.gateway.run import serve
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.placing.catalogue import FleetCatalogue
+from ganglion.server.gateway.lifecycle import serve_gateway
 from ganglion.server.gateway.settings import GatewaySettings, Reload
+from ganglion.server.life.signals import Shutdown
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.shutdown import Shutdown
-from ganglion.server.storage import Storage
 
-MEMORY = Storage(":memory:")
+MEMORY = StoreSettings(":memory:")
 
 
 @dataclass
@@ -43,8 +43,8 @@ class Running:
 async def gateway(
     nodes: Sequence[NodeSpec] = (),
     *,
-    storage: Storage | None = MEMORY,
-    catalogue: Catalogue | None = None,
+    storage: StoreSettings | None = MEMORY,
+    catalogue: FleetCatalogue | None = None,
     node_key: str | None = None,
     reload: Reload | None = None,
     first_byte_s: float = 900.0,
@@ -60,7 +60,7 @@ async def gateway(
     settings = GatewaySettings(
         ServerSettings(**of_server),  # type: ignore[arg-type]
         nodes=tuple(nodes),
-        catalogue=catalogue or Catalogue(),
+        catalogue=catalogue or FleetCatalogue(),
         storage=storage,
         node_key=node_key,
         poll_s=poll_s,
@@ -70,7 +70,9 @@ async def gateway(
         **(fields or {}),  # type: ignore[arg-type]
     )
     serving = asyncio.create_task(
-        serve(settings, shutdown=shutdown, on_listening=lambda url, _: told.set_result(url), reload=reload)
+        serve_gateway(
+            settings, shutdown=shutdown, on_listening=lambda url, _: told.set_result(url), reload=reload
+        )
     )
     try:
         await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)

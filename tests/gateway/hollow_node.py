@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from ganglion.wire.fleet import NodeState, ReplicaState, encode
-from ganglion.wire.health import Device
+from ganglion.wire.health import DeviceHealth
 
 POISON = "arsenic"
 SLOW_POISON = "strychnine"
@@ -32,7 +32,7 @@ class HollowNode:
 
     def state(self) -> bytes:
         models = tuple(ReplicaState(id=name, status="loaded") for name in self.held)
-        room = Device(-1, "cpu", 4000, 60000, None, None)
+        room = DeviceHealth(-1, "cpu", 4000, 60000, None, None)
         return encode(
             NodeState(boot=self.boot, version=self.version, status="ok", models=models, devices=(room,))
         )

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import DeviceRoom, NodeSpec, NodeView, Replica
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Replica
 
 
 @dataclass
@@ -45,7 +45,7 @@ class LoadingNode:
                 spec,
                 is_healthy=True,
                 replicas=tuple(self.held.values()),
-                devices=(DeviceRoom(-1, "cpu", self.total_mb, self.total_mb - taken),),
+                devices=(DeviceMemory(-1, "cpu", self.total_mb, self.total_mb - taken),),
             )
         )
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ganglion.gateway.node import FOREIGN, DeviceRoom, NodeSpec, NodeView, Replica, Wire
+from ganglion.gateway.fleet.node import FOREIGN_WIRES, DeviceMemory, NodeSpec, NodeView, Replica, Wire
 
 
 def held(model_id: str, status: str = "loaded", **fields: object) -> Replica:
@@ -22,14 +22,14 @@ def node(
 ) -> NodeView:
     kind = "openai" if is_foreign else "ganglion"
     spec = NodeSpec(name, f"http://{name}", kind, max_in_flight=max_in_flight)
-    spoken = wires or (FOREIGN if is_foreign else spec.wires)
+    spoken = wires or (FOREIGN_WIRES if is_foreign else spec.wires)
     rooms = (free_mb,) if isinstance(free_mb, int) else free_mb
     return NodeView(
         NodeSpec(name, f"http://{name}", kind, wires=spoken, max_in_flight=max_in_flight),
         is_healthy=is_healthy,
         is_draining=is_draining,
         replicas=tuple(held(each) if isinstance(each, str) else each for each in replicas),
-        devices=tuple(DeviceRoom(index, f"card {index}", 24000, mb) for index, mb in enumerate(rooms)),
+        devices=tuple(DeviceMemory(index, f"card {index}", 24000, mb) for index, mb in enumerate(rooms)),
         digest=frozenset(digest),
     )
 

@@ -18,16 +18,15 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read at the import
 import tests.gateway.hollow_node as hollow_node
 
 import ganglion.cli.compose
-import ganglion.cli.declared
 import ganglion.cli.gateway
-import ganglion.cli.keys_create
-import ganglion.cli.machine
+import ganglion.cli.keys.key_commands
+import ganglion.cli.keys.usage
 import ganglion.cli.serve
-import ganglion.cli.usage
-import ganglion.engines.echo
-import ganglion.server.gateway.run
-import ganglion.server.run
-import ganglion.store.access
+import ganglion.cli.system.this_machine
+import ganglion.engines.echo.engine
+import ganglion.server.gateway.lifecycle
+import ganglion.server.life.serve
+import ganglion.store.access_store
 import ganglion.store.database  # noqa: F401
 from ganglion.cli.main import _run
 

@@ -8,20 +8,27 @@ from dataclasses import dataclass, field, replace
 
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import GanglionError, ModelNotFound
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused, Translated
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec, NodeView, Replica
-from ganglion.server.run import Shutdown, serve
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.routing.decision import (
+    ChosenNode,
+    ColdModel,
+    NoRoute,
+    RoutingDecision,
+    RoutingRequest,
+    TranslatedNode,
+)
+from ganglion.server.life.serve import Shutdown, serve
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
-from ganglion.wire.errors import envelope
+from ganglion.wire.openai_errors import encode_error
 
 
 @asynccontextmanager
 async def listening(
-    engine: ManagedEngine, *, storage: Storage | None = None, **settings: object
+    engine: ManagedEngine, *, storage: StoreSettings | None = None, **settings: object
 ) -> AsyncIterator[str]:
     """A node around an engine: its URL."""
     shutdown = Shutdown()
@@ -47,7 +54,7 @@ async def listening(
         await asyncio.gather(serving, return_exceptions=True)
 
 
-def echo(script: Script | None = None, **settings: object) -> EchoEngine:
+def echo(script: EchoScript | None = None, **settings: object) -> EchoEngine:
     """An echo that does what its prompt tells it."""
     fields = {"allow_directives": True, **settings}
     return EchoEngine(EchoSettings(**fields), script)  # type: ignore[arg-type]
@@ -68,18 +75,18 @@ class InOrder:
 
     fleet: Fleet
     cold: frozenset[str] = frozenset()
-    asked: list[Asked] = field(default_factory=list)
+    asked: list[RoutingRequest] = field(default_factory=list)
 
-    def choose(self, asked: Asked) -> Decision:
+    def choose(self, asked: RoutingRequest) -> RoutingDecision:
         self.asked.append(asked)
         for name in sorted(self.fleet.nodes):
             view = self.fleet.nodes[name]
             names = {known for replica in view.replicas for known in (replica.id, *replica.aliases)}
             if name in asked.tried or asked.model not in names or not self.fleet.has_room(view):
                 continue
-            kind = Chosen if asked.wire in view.spec.wires else Translated
+            kind = ChosenNode if asked.wire in view.spec.wires else TranslatedNode
             return kind(view.spec, asked.model)
-        return Cold(asked.model) if asked.model in self.cold else Refused(ModelNotFound(asked.model))
+        return ColdModel(asked.model) if asked.model in self.cold else NoRoute(ModelNotFound(asked.model))
 
 
 @dataclass
@@ -151,4 +158,4 @@ def response(status: int, body: bytes, kind: bytes = b"application/json", *, is_
 
 def refused(error: GanglionError) -> bytes:
     """The response of one of our nodes that refuses."""
-    return response(error.status, envelope(error))
+    return response(error.status, encode_error(error))

@@ -17,9 +17,9 @@ from tests.gateway.test_fleet_engine import BEGUN, SSE, WHOLE, Room, ask, room, 
 from ganglion.core.events import Delta, Failed, Finished, Progress, Started
 from ganglion.core.fold import fold
 from ganglion.core.request import Request
-from ganglion.gateway.node import FOREIGN, OURS, NodeKind, NodeSpec
-from ganglion.server.deadlines import cut
-from ganglion.server.settings import Deadlines
+from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES, NodeKind, NodeSpec
+from ganglion.server.deadlines import with_deadlines
+from ganglion.server.settings import AnswerDeadlines
 
 assert room  # a fixture
 TEXT = "as it was said so it comes back in the end"
@@ -50,7 +50,7 @@ async def staged(kind: NodeKind) -> AsyncIterator[Stage]:
             url = await stack.enter_async_context(listening(echo()))
             proxy = await stack.enter_async_context(fault_proxy(int(url.rsplit(":", 1)[1])))
             proxies.append(proxy)
-            wires = OURS if kind == "ganglion" else FOREIGN
+            wires = ALL_WIRES if kind == "ganglion" else FOREIGN_WIRES
             specs.append(NodeSpec(name, f"http://127.0.0.1:{proxy.port}", kind, wires=wires))
         running = await stack.enter_async_context(gateway(specs))
         async with asyncio.timeout(10):
@@ -138,8 +138,8 @@ async def test_an_answer_that_goes_on_out_of_sight_is_not_late() -> None:
             await asyncio.sleep(0.05)
             yield Progress("generated", count, count)
 
-    deadlines = Deadlines(queue_s=0.2, first_token_s=0.2, idle_s=0.2)
-    events = [event async for event in cut(slow(), deadlines)]  # type: ignore[arg-type,type-var]
+    deadlines = AnswerDeadlines(queue_s=0.2, first_token_s=0.2, idle_s=0.2)
+    events = [event async for event in with_deadlines(slow(), deadlines)]  # type: ignore[arg-type,type-var]
     assert len(events) == 8
     assert all(one.done < other.done for one, other in pairwise(events))  # type: ignore[union-attr]
 

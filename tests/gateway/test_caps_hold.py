@@ -17,10 +17,10 @@ from test_metering import early_in_a_minute
 
 from ganglion.core.errors import GanglionError
 from ganglion.core.events import Usage
-from ganglion.gateway.admission import Wanted
-from ganglion.gateway.catalogue import parse_catalogue
-from ganglion.gateway.gatekeeper import KeyGatekeeper
-from ganglion.gateway.price import Price
+from ganglion.gateway.access.admission import AdmissionRequest
+from ganglion.gateway.access.gatekeeper import KeyGatekeeper
+from ganglion.gateway.access.price import TokenPrice
+from ganglion.gateway.placing.catalogue import parse_catalogue
 from ganglion.store.opening import open_access
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
@@ -243,7 +243,7 @@ async def _play(operations: list[tuple[Any, ...]], cap: int, budget: int | None)
     clock = Clock()
     access = await open_access(":memory:")
     await access.add_key(key(tokens_per_minute=cap, budget=budget, budget_period="total"))
-    price = Price(3_000_000, 7_000_000)
+    price = TokenPrice(3_000_000, 7_000_000)
     gatekeeper = KeyGatekeeper(access, (), lambda model: price, clock)
     await gatekeeper.start()
     identity = gatekeeper.identify(secret_of("app"))
@@ -254,7 +254,7 @@ async def _play(operations: list[tuple[Any, ...]], cap: int, budget: int | None)
         if kind == "wait":
             clock.now_s += first
         elif kind == "ask":
-            wanted = Wanted("m", first, open_answers=second, answer_tokens=third or None)
+            wanted = AdmissionRequest("m", first, open_answers=second, answer_tokens=third or None)
             try:
                 place = await gatekeeper.admit(identity, wanted)
             except GanglionError:
@@ -267,7 +267,7 @@ async def _play(operations: list[tuple[Any, ...]], cap: int, budget: int | None)
             place, window, most = entry
             if kind == "cover" and window == int(clock.now_s) // 60:
                 try:
-                    await place.cover(Wanted("m", second))
+                    await place.cover(AdmissionRequest("m", second))
                     entry[2] = max(most, second)
                 except GanglionError:
                     pass
@@ -292,10 +292,10 @@ async def test_what_was_used_beyond_a_bound_is_owed_also_in_the_next_minute() ->
     gatekeeper = KeyGatekeeper(access, (), clock=clock)
     await gatekeeper.start()
     identity = gatekeeper.identify(secret_of("app"))
-    (await gatekeeper.admit(identity, Wanted("m", 50))).settle(Usage(120, 0))
+    (await gatekeeper.admit(identity, AdmissionRequest("m", 50))).settle(Usage(120, 0))
     clock.now_s += 60
     with pytest.raises(GanglionError):
-        await gatekeeper.admit(identity, Wanted("m", 31))
-    (await gatekeeper.admit(identity, Wanted("m", 30))).settle(None)
+        await gatekeeper.admit(identity, AdmissionRequest("m", 31))
+    (await gatekeeper.admit(identity, AdmissionRequest("m", 30))).settle(None)
     await gatekeeper.close()
     await access.close()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.errors import GanglionError, InvalidValue, UnknownParameter
-from ganglion.gateway.catalogue import CatalogueModel, Cost, parse_catalogue
+from ganglion.gateway.placing.catalogue import CatalogueModel, Cost, parse_catalogue
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "catalogue.md"
 

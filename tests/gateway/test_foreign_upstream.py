@@ -25,12 +25,12 @@ from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, Request, Sampling
 from ganglion.gateway.engine import FleetEngine
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import FOREIGN, NodeSpec
-from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.pool import Pools
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.server.storage import Storage
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.upstream.node_client import NodeClient
+from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.registry.hub.embedded import SMOLLM2, find
+from ganglion.server.life.storage import StoreSettings
 from ports import free_port
 
 pytestmark = pytest.mark.model
@@ -74,10 +74,10 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @asynccontextmanager
 async def fleet_of(url: str) -> AsyncIterator[FleetEngine]:
-    fleet, pools = Fleet(), Pools()
-    fleet.put(held(NodeSpec("llama", url, "openai", wires=FOREIGN), "smol", created_s=1_700_000_000))
+    fleet, pools = Fleet(), ConnectionPools()
+    fleet.put(held(NodeSpec("llama", url, "openai", wires=FOREIGN_WIRES), "smol", created_s=1_700_000_000))
     try:
-        yield FleetEngine(fleet, InOrder(fleet), Outbound(pools), Loads(fleet))
+        yield FleetEngine(fleet, InOrder(fleet), NodeClient(pools), Loads(fleet))
     finally:
         pools.close()
 
@@ -85,7 +85,7 @@ async def fleet_of(url: str) -> AsyncIterator[FleetEngine]:
 @asynccontextmanager
 async def desk_on(url: str) -> AsyncIterator[str]:
     """Every wire, with a store, on a server that speaks chat alone."""
-    async with fleet_of(url) as engine, listening(engine, storage=Storage(":memory:")) as desk:
+    async with fleet_of(url) as engine, listening(engine, storage=StoreSettings(":memory:")) as desk:
         yield desk
 
 

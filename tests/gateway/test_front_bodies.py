@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 from front_stage import CHAT, Keeper, always, answer, post, staged
 
-from ganglion.gateway import client_connection
-from ganglion.gateway.admission import Identity
-from ganglion.gateway.body_turns import ROOM_BYTES
+from ganglion.gateway.access.admission import Identity
+from ganglion.gateway.proxy import client_connection
+from ganglion.gateway.proxy.body_budget import ROOM_BYTES
 
 LARGE = 8 * 2**20
 KEYS = {b"hostile": Identity("hostile"), b"neighbour": Identity("neighbour")}

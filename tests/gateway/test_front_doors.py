@@ -20,9 +20,9 @@ from tests.gateway.front_stage import (
 )
 
 from ganglion.core.errors import NotAllowed
-from ganglion.gateway.admission import Identity, Wanted
-from ganglion.gateway.front import FrontSettings
-from ganglion.gateway.token_bound import TEMPLATE_TOKENS
+from ganglion.gateway.access.admission import AdmissionRequest, Identity
+from ganglion.gateway.access.token_bound import TEMPLATE_TOKENS
+from ganglion.gateway.proxy.listener import ProxySettings
 
 GOOD = b'{"ok":true}'
 KEYS = {
@@ -115,14 +115,16 @@ async def test_a_limit_is_told_in_the_words_of_each_wire(path: str, shape: objec
 async def test_an_admission_that_must_be_waited_for_is() -> None:
     async with staged(always(answer(GOOD)), keeper=Keeper(waits=True)) as stage:
         assert (await stage.ask(post("/v1/chat/completions", CHAT))).status == 200
-        assert stage.keeper.places[0].wanted == Wanted("m") and stage.is_settled
+        assert stage.keeper.places[0].wanted == AdmissionRequest("m") and stage.is_settled
 
 
 async def test_of_a_key_with_a_cap_all_that_a_request_can_take_is_reserved() -> None:
     metered = Keeper({b"k": Identity("t", is_limited=True, is_metered=True)})
     async with staged(always(answer(GOOD)), keeper=metered) as stage:
         assert (await stage.ask(post("/v1/chat/completions", CHAT, "x-api-key: k"))).status == 200
-        assert stage.keeper.places[0].wanted == Wanted("m", len(CHAT) + TEMPLATE_TOKENS, open_answers=1)
+        assert stage.keeper.places[0].wanted == AdmissionRequest(
+            "m", len(CHAT) + TEMPLATE_TOKENS, open_answers=1
+        )
 
 
 async def test_what_is_no_request_is_told_so_and_its_connection_closed() -> None:
@@ -146,7 +148,7 @@ async def test_what_is_no_request_is_told_so_and_its_connection_closed() -> None
 
 
 async def test_heads_and_bodies_are_bounded() -> None:
-    async with staged(always(answer(GOOD)), settings=FrontSettings(max_body_bytes=1000)) as stage:
+    async with staged(always(answer(GOOD)), settings=ProxySettings(max_body_bytes=1000)) as stage:
         heard = await stage.ask(post("/v1/messages", b"x" * 1001))
         assert heard.status == 413 and json.loads(heard.body)["error"]["type"] == "request_too_large"
         head = b"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
@@ -164,7 +166,7 @@ async def test_a_large_body_is_read_only_from_somebody_with_a_key() -> None:
 
 
 async def test_slow_heads_slow_bodies_and_idle_connections_end() -> None:
-    settings = FrontSettings(head_s=0.1, body_s=0.1, keep_alive_s=0.1)
+    settings = ProxySettings(head_s=0.1, body_s=0.1, keep_alive_s=0.1)
     async with staged(always(answer(GOOD)), settings=settings) as stage:
         head, _ = await stage.send(b"GET /health HT")
         body, _ = await stage.send(post("/v1/chat/completions", CHAT)[:-4])
@@ -184,7 +186,7 @@ async def test_a_guard_judges_host_and_origin_once_a_request() -> None:
         seen.append((host, origin, site, is_public))
         return None if host == b"here" else NotAllowed("The Host header does not name this machine.")
 
-    async with staged(always(answer(GOOD)), settings=FrontSettings(guard=guard)) as stage:
+    async with staged(always(answer(GOOD)), settings=ProxySettings(guard=guard)) as stage:
         assert (await stage.ask(post("/v1/chat/completions", CHAT, "origin: http://x"))).status == 200
         asked = b"GET /docs HTTP/1.1\r\nhost: evil\r\nsec-fetch-site: cross-site\r\n\r\n"
         assert (await stage.ask(asked)).status == 403

@@ -21,10 +21,10 @@ from tests.gateway.front_stage import (
 )
 
 from ganglion.core.errors import ModelNotFound
-from ganglion.gateway.attempt import Attempt
-from ganglion.gateway.decision import Chosen, Cold, Refused
-from ganglion.gateway.exchange import Exchange
-from ganglion.gateway.front import FrontSettings
+from ganglion.gateway.proxy.attempt import NodeAttempt
+from ganglion.gateway.proxy.exchange import ProxyExchange
+from ganglion.gateway.proxy.listener import ProxySettings
+from ganglion.gateway.routing.decision import ChosenNode, ColdModel, NoRoute
 
 GOOD = b'{"ok":true,"usage":{"prompt_tokens":1,"completion_tokens":1}}'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -182,7 +182,7 @@ async def test_a_stranger_that_ends_without_its_last_event_is_not_believed() -> 
 
 
 async def test_a_node_that_hangs_is_given_up_in_the_wires_words() -> None:
-    settings = FrontSettings(first_byte_s=0.2, idle_s=0.2)
+    settings = ProxySettings(first_byte_s=0.2, idle_s=0.2)
 
     async def stalls(_: Asking, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(SSE_HEAD + chunk(EVENT))
@@ -243,7 +243,7 @@ async def test_a_reader_that_stalls_holds_its_node_back_and_is_cut() -> None:
             await writer.drain()
             sent += 1000 * len(EVENT)
 
-    async with staged(floods, settings=FrontSettings(stall_s=0.6)) as stage:
+    async with staged(floods, settings=ProxySettings(stall_s=0.6)) as stage:
         reader, writer = await stage.send(post("/v1/chat/completions", STREAM))
         await reader.readuntil(b"\n\n")
         writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -263,12 +263,12 @@ async def test_a_model_that_nobody_holds_is_loaded_and_then_asked() -> None:
                 await asyncio.sleep(0.01)
 
         stage.front.loader = Loading()
-        stage.chooser.decisions = [Cold("m-7b")]
+        stage.chooser.decisions = [ColdModel("m-7b")]
         assert (await stage.ask(post("/v1/chat/completions", CHAT))).body == GOOD
         assert loads == ["m-7b"]
-        stage.chooser.decisions = [Cold("m-7b")] * 9
+        stage.chooser.decisions = [ColdModel("m-7b")] * 9
         assert (await stage.ask(post("/v1/chat/completions", CHAT))).status == 503
-        stage.chooser.decisions = [Refused(ModelNotFound("m"))]
+        stage.chooser.decisions = [NoRoute(ModelNotFound("m"))]
         assert (await stage.ask(post("/v1/chat/completions", CHAT))).status == 404
         assert stage.is_settled
 
@@ -312,7 +312,7 @@ async def test_a_thousand_mixed_requests_with_cancels_leave_every_count_at_nothi
 async def test_a_chosen_node_counts_while_it_is_connected_to() -> None:
     async with staged(hangs) as stage:
         spec = stage.fleet.nodes["n0"].spec
-        stage.chooser.decisions = [Chosen(spec, "m")]
+        stage.chooser.decisions = [ChosenNode(spec, "m")]
         _, writer = await stage.send(post("/v1/chat/completions", CHAT))
         await stage.until(lambda: stage.fleet.in_flight["n0"] == 1)
         writer.close()
@@ -339,7 +339,9 @@ async def test_nothing_of_a_request_waits_for_the_garbage_collector() -> None:
             for _ in range(3):
                 writer.write(post("/v1/chat/completions", CHAT))
                 await hear(reader)
-            left = [held for held in gc.get_objects(generation=0) if isinstance(held, Attempt | Exchange)]
+            left = [
+                held for held in gc.get_objects(generation=0) if isinstance(held, NodeAttempt | ProxyExchange)
+            ]
         finally:
             gc.enable()
         assert not left

@@ -19,7 +19,7 @@ from front_stage import (
 )
 
 from ganglion.core.events import Usage
-from ganglion.gateway.spending import estimated_answer
+from ganglion.gateway.proxy.usage import estimated_answer
 
 GOOD = b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 PATH = "/v1/chat/completions"

@@ -18,9 +18,9 @@ from tests.gateway.front_stage import (
     staged,
 )
 
-from ganglion.gateway.admission import Identity
-from ganglion.gateway.decision import Translated
-from ganglion.gateway.front import FrontSettings
+from ganglion.gateway.access.admission import Identity
+from ganglion.gateway.proxy.listener import ProxySettings
+from ganglion.gateway.routing.decision import TranslatedNode
 
 REPLY = b'{"id":"x","choices":[{"text":"h\xc3\xa9"}],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 EVENTS = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[]}\n\ndata: [DONE]\n\n'
@@ -248,7 +248,7 @@ async def test_another_name_of_a_route_reaches_a_node_under_the_one_that_every_s
 async def test_what_no_node_can_answer_in_its_wire_goes_to_the_desk_as_it_is() -> None:
     async with staged(always(answer(REPLY))) as stage:
         spec = stage.fleet.nodes["n0"].spec
-        stage.chooser.decisions = [Translated(spec, "other")]
+        stage.chooser.decisions = [TranslatedNode(spec, "other")]
         assert (await stage.ask(post("/v1/messages", CHAT))).body == b'{"desk":true}'
         assert stage.desk.asked[0].body == CHAT and not stage.nodes["n0"].asked
         assert (await stage.ask(get("/v1/models"))).status == 200
@@ -285,7 +285,7 @@ async def test_a_node_that_closes_after_its_answer_has_still_answered(is_kept: b
 
 
 async def test_a_page_of_a_configured_origin_may_ask_and_read() -> None:
-    settings = FrontSettings(cors_origins=frozenset({"https://page.example"}))
+    settings = ProxySettings(cors_origins=frozenset({"https://page.example"}))
     async with staged(always(answer(REPLY)), settings=settings) as stage:
         asks = get(
             "/v1/chat/completions",

@@ -8,8 +8,15 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.core.events import Usage
-from ganglion.gateway.spending import usage_of_body
-from ganglion.gateway.streams import MAX_EVENT_BYTES, ForeignEvents, Lines, OurEvents, Passing, Plain
+from ganglion.gateway.proxy.streams import (
+    MAX_EVENT_BYTES,
+    ForeignEventStream,
+    JsonLineStream,
+    NodeEventStream,
+    OpaqueBody,
+    StreamFilter,
+)
+from ganglion.gateway.proxy.usage import usage_of_body
 
 OURS = (
     b'data: {"a":"x\\n\\n: x-ganglion-usage {\\"prompt_tokens\\":1}"}\n\n: keep-alive\n\n'
@@ -33,7 +40,7 @@ def split(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in pairwise(cuts)]
 
 
-def passed(stream: Passing, pieces: list[bytes]) -> bytes:
+def passed(stream: StreamFilter, pieces: list[bytes]) -> bytes:
     out = []
     for piece in pieces:
         told = stream.feed(piece)
@@ -47,7 +54,7 @@ PLACES = st.lists(st.integers(0, 10_000), max_size=12)
 
 @given(PLACES)
 def test_our_count_is_taken_out_at_any_split(places: list[int]) -> None:
-    stream = OurEvents()
+    stream = NodeEventStream()
     assert passed(stream, split(OURS + COMMENT, places)) == OURS
     assert stream.usage == Usage(5, 2, 3)
     assert stream.events == 3
@@ -61,7 +68,7 @@ def test_a_strangers_count_is_taken_out_only_where_nobody_asked(
     data = CONTENT + COUNTS + DONE
     kept = CONTENT + DONE if takes_usage else data
     data, kept = data.replace(b"\n", line_end), kept.replace(b"\n", line_end)
-    stream = ForeignEvents("openai", takes_usage=takes_usage)
+    stream = ForeignEventStream("openai", takes_usage=takes_usage)
     assert passed(stream, split(data, places)) == kept
     assert stream.usage == Usage(7, 9)
     assert stream.is_finished
@@ -69,7 +76,7 @@ def test_a_strangers_count_is_taken_out_only_where_nobody_asked(
 
 @given(PLACES)
 def test_a_strangers_messages_are_counted_at_any_split(places: list[int]) -> None:
-    stream = ForeignEvents("messages", takes_usage=False)
+    stream = ForeignEventStream("messages", takes_usage=False)
     assert passed(stream, split(ANTHROPIC, places)) == ANTHROPIC
     assert stream.usage == Usage(10, 8, 6) and stream.is_finished and stream.events == 3
 
@@ -77,7 +84,7 @@ def test_a_strangers_messages_are_counted_at_any_split(places: list[int]) -> Non
 @given(PLACES)
 def test_lines_are_counted_at_any_split(places: list[int]) -> None:
     data = b'{"done":false}\n{"done":true,"prompt_eval_count":3,"eval_count":4}\n'
-    stream = Lines()
+    stream = JsonLineStream()
     out = [stream.feed(piece) for piece in split(data, places)]
     assert all(not told or told.endswith(b"\n") for told in out)
     assert b"".join(out) == data and stream.usage == Usage(3, 4) and stream.events == 2
@@ -86,7 +93,7 @@ def test_lines_are_counted_at_any_split(places: list[int]) -> None:
 @given(PLACES)
 def test_the_last_part_of_a_large_body_has_its_count(places: list[int]) -> None:
     data = b'{"data":[' + b"1," * 3000 + b'1],"usage":{"prompt_tokens":3,"total_tokens":3}}'
-    stream = Plain()
+    stream = OpaqueBody()
     assert b"".join(stream.feed(piece) for piece in split(data, places)) + stream.end() == data
     assert stream.usage == Usage(3, 0)
 
@@ -103,14 +110,14 @@ def test_the_last_part_of_a_large_body_has_its_count(places: list[int]) -> None:
     ],
 )
 def test_only_a_last_event_finishes_a_strangers_stream(data: bytes, is_finished: bool) -> None:
-    stream = ForeignEvents("openai", takes_usage=True)
+    stream = ForeignEventStream("openai", takes_usage=True)
     stream.feed(data)
     stream.end()
     assert stream.is_finished is is_finished
 
 
 def test_an_event_without_an_end_is_not_held_for_ever() -> None:
-    stream = OurEvents()
+    stream = NodeEventStream()
     with pytest.raises(UpstreamUnavailable):
         for _ in range(MAX_EVENT_BYTES // 2**20 + 1):
             stream.feed(b"x" * 2**20)
@@ -141,24 +148,24 @@ def test_whole_bodies_are_counted_in_every_wires_words(body: bytes, usage: Usage
 @pytest.mark.parametrize(
     ("stream", "data", "is_finished"),
     [
-        (OurEvents(), CONTENT + DONE, True),
-        (OurEvents(), CONTENT + DONE + COMMENT, True),
-        (OurEvents(), CONTENT + COMMENT, True),
-        (OurEvents(), CONTENT, False),
-        (OurEvents(), b"", False),
-        (OurEvents(), CONTENT + b'data: {"error":{"message":"%b"}}\n\n' % (b"x" * 2000), True),
-        (OurEvents(is_desk=True), CONTENT, True),
-        (OurEvents("messages"), ANTHROPIC, True),
-        (OurEvents("messages"), ANTHROPIC.rpartition(b"event:")[0], False),
-        (OurEvents("messages"), b'event: error\ndata: {"type":"error","error":{}}\n\n', True),
-        (Lines(), b'{"message":{"content":"a"},"done":false}\n', False),
-        (Lines(), b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n', True),
-        (Lines(), b'{"message":{"content":"a"},"done":false}\n{"error":"It broke."}\n', True),
-        (Lines(is_desk=True), b'{"status":"pulling"}\n', True),
+        (NodeEventStream(), CONTENT + DONE, True),
+        (NodeEventStream(), CONTENT + DONE + COMMENT, True),
+        (NodeEventStream(), CONTENT + COMMENT, True),
+        (NodeEventStream(), CONTENT, False),
+        (NodeEventStream(), b"", False),
+        (NodeEventStream(), CONTENT + b'data: {"error":{"message":"%b"}}\n\n' % (b"x" * 2000), True),
+        (NodeEventStream(is_desk=True), CONTENT, True),
+        (NodeEventStream("messages"), ANTHROPIC, True),
+        (NodeEventStream("messages"), ANTHROPIC.rpartition(b"event:")[0], False),
+        (NodeEventStream("messages"), b'event: error\ndata: {"type":"error","error":{}}\n\n', True),
+        (JsonLineStream(), b'{"message":{"content":"a"},"done":false}\n', False),
+        (JsonLineStream(), b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n', True),
+        (JsonLineStream(), b'{"message":{"content":"a"},"done":false}\n{"error":"It broke."}\n', True),
+        (JsonLineStream(is_desk=True), b'{"status":"pulling"}\n', True),
     ],
 )
 def test_our_own_stream_is_over_when_its_last_event_was_there(
-    stream: Passing, data: bytes, is_finished: bool
+    stream: StreamFilter, data: bytes, is_finished: bool
 ) -> None:
     stream.feed(data)
     assert stream.is_finished is is_finished

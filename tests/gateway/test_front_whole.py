@@ -8,9 +8,9 @@ import httpx
 import openai
 from tests.gateway.front_stage import staged
 
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.gateway.node import NodeSpec
-from ganglion.server.run import Shutdown, serve
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 
 

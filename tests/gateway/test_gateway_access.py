@@ -11,17 +11,17 @@ from gateways import Running, fleet
 from starlette.routing import Route, WebSocketRoute
 
 from ganglion.core.engine import ModelState
-from ganglion.engines.echo import EchoEngine
-from ganglion.gateway.keys import Keys
-from ganglion.gateway.routes import route_of
-from ganglion.server.auth import PUBLIC
-from ganglion.server.drain import Gate
-from ganglion.server.gateway.doors import FleetDoors, HealthDoors
-from ganglion.server.ports import ports_of
-from ganglion.server.routes import Views, wire_routes
+from ganglion.engines.echo.engine import EchoEngine
+from ganglion.gateway.access.keys import ApiKeys
+from ganglion.gateway.proxy.routes import route_of
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.gateway.fleet_endpoints import FleetEndpoints, GatewayHealthEndpoints
+from ganglion.server.life.drain import Gate
+from ganglion.server.life.storage import StoreSettings
+from ganglion.server.middleware.auth import PUBLIC_ROUTES
+from ganglion.server.middleware.principal import Principal
+from ganglion.server.routes import InfoRoutes, wire_routes
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
-from ganglion.server.visit import Visit
 from ganglion.store.opening import open_access
 from ganglion.wire import openapi
 
@@ -60,14 +60,14 @@ def paths() -> list[str]:
     return sorted({*found, *STRANGE})
 
 
-async def keyed(folder: Path, **keys: dict[str, Any]) -> Storage:
+async def keyed(folder: Path, **keys: dict[str, Any]) -> StoreSettings:
     """A database with a key for each name; what a client sends is `gk-NAME`."""
     place = folder / "gateway.db"
     access = await open_access(place)
     for name, limits in keys.items():
         await access.add_key(key(name, **limits))
     await access.close()
-    return Storage(place)
+    return StoreSettings(place)
 
 
 def shown(name: str) -> dict[str, str]:
@@ -75,10 +75,10 @@ def shown(name: str) -> dict[str, str]:
 
 
 def test_the_document_describes_every_route_and_no_other() -> None:
-    settings, gate, ports = ServerSettings(), Gate(1), ports_of(EchoEngine())
-    doors = [kind(*(None for _ in fields(kind))) for kind in (HealthDoors, FleetDoors)]
+    settings, gate, ports = ServerSettings(), Gate(1), capabilities_of(EchoEngine())
+    doors = [kind(*(None for _ in fields(kind))) for kind in (GatewayHealthEndpoints, FleetEndpoints)]
     built = [
-        *Views(ports.engine, settings, gate, openapi.GATEWAY).routes(),
+        *InfoRoutes(ports.engine, settings, gate, openapi.GATEWAY).routes(),
         *(route for door in doors for route in door.routes()),
         *wire_routes(ports, settings, gate),
     ]
@@ -97,7 +97,7 @@ def test_the_document_describes_every_route_and_no_other() -> None:
     public = {
         (operation.method, operation.path) for operation in openapi.GATEWAY.operations if operation.is_public
     }
-    assert public == {(method.lower(), path) for method, path in PUBLIC if method == "GET"}
+    assert public == {(method.lower(), path) for method, path in PUBLIC_ROUTES if method == "GET"}
     for method, path in described:
         route = route_of(method.upper().encode(), path.encode())
         assert (route.access == "public") == ((method, path) in public), path
@@ -108,7 +108,7 @@ async def test_everything_but_the_public_list_needs_a_key() -> None:
 
         async def check(method: str, path: str) -> None:
             bare = await gateway.http.request(method, path)
-            if (method, path) in PUBLIC:
+            if (method, path) in PUBLIC_ROUTES:
                 assert bare.status_code == 200, (method, path)
                 return
             assert bare.status_code == 401, (method, path, bare.text)
@@ -216,15 +216,15 @@ def test_a_model_is_listed_under_the_names_that_a_key_may_say() -> None:
     model = ModelState(
         id="m", engine="", status="loaded", context_length=1, created_s=0, aliases=("small", "gpt")
     )
-    (found,) = Visit(models=frozenset({"gpt", "small"})).visible([model])
+    (found,) = Principal(models=frozenset({"gpt", "small"})).visible([model])
     assert (found.id, found.aliases) == ("small", ("gpt",))
-    assert Visit(models=frozenset({"n"})).visible([model]) == ()
-    assert Visit().visible([model]) == (model,)
+    assert Principal(models=frozenset({"n"})).visible([model]) == ()
+    assert Principal().visible([model]) == (model,)
 
 
 async def test_what_a_key_may_see_follows_the_database(tmp_path: Path) -> None:
     access = await open_access(tmp_path / "a.db")
-    keys = Keys(access)
+    keys = ApiKeys(access)
     await keys.load()
     assert (keys.models_of(""), keys.models_of("key_app")) == (None, None)
     await access.add_key(key(models=("m",)))

@@ -15,13 +15,13 @@ from gateways import fleet
 from test_gateway_access import keyed, shown
 
 from ganglion.core.errors import GanglionError
-from ganglion.gateway.descriptors import DescriptorWatch
-from ganglion.gateway.front import FrontSettings
+from ganglion.gateway.proxy.descriptors import DescriptorWatch
+from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.store.opening import open_access, open_store
 
 
 async def test_the_number_of_clients_is_a_setting() -> None:
-    async with staged(always(answer(b"{}")), settings=FrontSettings(max_connections=3)) as stage:
+    async with staged(always(answer(b"{}")), settings=ProxySettings(max_connections=3)) as stage:
         kept = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(3)]
         await stage.until(lambda: len(stage.front.connections) == 3)
         refused = await stage.ask(get("/health/live"))

@@ -15,11 +15,11 @@ from tests.gateway.worker_fleet import Gateway, Joined, callers, gateway_of
 from tests.hangups import hang_up
 
 from ganglion.core.errors import InvalidValue
-from ganglion.gateway.catalogue import Catalogue, parse_catalogue
-from ganglion.gateway.node import NodeSpec, NodeView
+from ganglion.gateway.fleet.node import NodeSpec, NodeView
+from ganglion.gateway.placing.catalogue import FleetCatalogue, parse_catalogue
+from ganglion.gateway.placing.catalogue_view import CatalogueView
 from ganglion.gateway.shared import Shared
-from ganglion.server.gateway.assembly import assembled, inherit
-from ganglion.server.gateway.offer import Offer
+from ganglion.server.gateway.gateway_process import build_fleet_parts, inherit
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
 
@@ -29,7 +29,7 @@ class Operator:
     """Writes configurations, some of them wrong, and has them read."""
 
     nodes: tuple[NodeSpec, ...] = ()
-    catalogue: Catalogue = Catalogue()
+    catalogue: FleetCatalogue = FleetCatalogue()
     api_keys: tuple[str, ...] = ()
     is_wrong: bool = False
     reads: int = 0
@@ -216,7 +216,7 @@ async def test_who_leads_next_knows_the_nodes_that_are_declared_now_and_those_th
         NodeView(NodeSpec("joined", "http://j:1", epoch=7), is_healthy=True),
     ]
     settings = GatewaySettings(ServerSettings(), nodes=(stays, moved))
-    parts = assembled(settings, Offer(settings.catalogue))
+    parts = build_fleet_parts(settings, CatalogueView(settings.catalogue))
     nobody: frozenset[str] = frozenset()
     legacy = Shared(
         version="1",

@@ -13,7 +13,7 @@ from tests.rights_table import Row, rows
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from ganglion.gateway.routes import route_of
+from ganglion.gateway.proxy.routes import route_of
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
 from ganglion.store.opening import open_access

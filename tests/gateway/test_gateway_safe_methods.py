@@ -6,11 +6,11 @@ from gateways import fleet, gateway
 from remote_nodes import listening
 from test_gateway_access import paths
 
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.gateway.node import NodeSpec
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.residency import Residency
-from ganglion.server.auth import PUBLIC
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency
+from ganglion.server.middleware.auth import PUBLIC_ROUTES
 
 FOREIGN = (
     {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
@@ -31,8 +31,8 @@ class Loads:
             self.built += 1
             return EchoEngine(EchoSettings(model_id="cold"))
 
-        warm = Candidate("echo", made_by(EchoEngine))
-        return Residency((warm,), (Candidate("cold", made_by(make)),), free_bytes=lambda: 2**40)
+        warm = Candidate("echo", build_without_options(EchoEngine))
+        return Residency((warm,), (Candidate("cold", build_without_options(make)),), free_bytes=lambda: 2**40)
 
 
 async def test_no_get_and_no_head_loads_a_model_anywhere() -> None:
@@ -62,7 +62,7 @@ async def test_a_foreign_page_sees_public_pages_and_nothing_else() -> None:
             for method in ("GET", "HEAD"):
                 for headers in FOREIGN:
                     answer = await running.http.request(method, path, headers=host | headers)
-                    is_public = (method, path) in PUBLIC
+                    is_public = (method, path) in PUBLIC_ROUTES
                     assert (answer.status_code == 403) != is_public, (method, path, headers)
         friend = {"origin": "https://friend.example", "sec-fetch-site": "cross-site"}
         assert (await running.http.get("/v1/models", headers=host | friend)).status_code == 200

@@ -19,9 +19,9 @@ from remote_nodes import echo, listening
 
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.request import Sampling
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Call, Script
-from ganglion.gateway.node import FOREIGN, NodeSpec
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
 from open_responses import check_response
 from played_engine import PlayedEngine
 from responses_invariants import check, frames_of
@@ -31,15 +31,15 @@ ANTHROPIC_SCRIPT = Path(__file__).parents[1] / "server" / "anthropic_script.py"
 RUNNER_SCRIPT = ANTHROPIC_SCRIPT.with_name("tool_runner_script.py")
 OLDER = Path(sys.prefix) / "openai-2"
 """Where `make setup` puts the SDK's previous major."""
-CALLER = Script(reply="", calls=(Call("weather", '{"city":"Oslo"}'),))
+CALLER = EchoScript(reply="", calls=(ScriptedCall("weather", '{"city":"Oslo"}'),))
 WEATHER = (
-    Script(
+    EchoScript(
         reasoning="Oslo it is.",
         reply="I look.",
-        calls=(Call("weather", '{"city": "Oslo"}'),),
+        calls=(ScriptedCall("weather", '{"city": "Oslo"}'),),
         cached_tokens=2,
     ),
-    Script(reply="It rains."),
+    EchoScript(reply="It rains."),
 )
 NOTHING = {"model": "echo", "input": "one two", "max_output_tokens": 0}
 TOOL = {"name": "weather", "input_schema": {"type": "object"}}
@@ -106,7 +106,7 @@ async def test_anthropics_sdk_accepts_every_answer(script: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
-    [({}, (0.6, 0.8)), ({"kind": "openai", "wires": FOREIGN}, (1.0, 1.0))],
+    [({}, (0.6, 0.8)), ({"kind": "openai", "wires": FOREIGN_WIRES}, (1.0, 1.0))],
     ids=["ours", "foreign"],
 )
 async def test_a_response_tells_the_defaults_of_the_node_that_answered(
@@ -135,7 +135,7 @@ async def test_no_token_at_all_is_honoured_by_our_nodes_and_refused_for_others()
     async with through(EchoEngine()) as running:
         read = (await running.http.post("/v1/responses", json=NOTHING)).json()
         assert (read["status"], read["usage"]["input_tokens"], read["output"]) == ("incomplete", 2, [])
-    async with through(EchoEngine(), kind="openai", wires=FOREIGN) as running:
+    async with through(EchoEngine(), kind="openai", wires=FOREIGN_WIRES) as running:
         refused = await running.http.post("/v1/responses", json=NOTHING)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_parameter")
 
@@ -144,7 +144,7 @@ async def test_messages_are_translated_for_a_node_that_only_chats() -> None:
     engine = PlayedEngine(WEATHER)
     asked = {"model": "echo", "max_tokens": 99, "tools": [TOOL]}
     async with (
-        through(engine, kind="openai", wires=FOREIGN) as running,
+        through(engine, kind="openai", wires=FOREIGN_WIRES) as running,
         anthropic.AsyncAnthropic(
             base_url=running.url, api_key="none", _strict_response_validation=True
         ) as sdk,

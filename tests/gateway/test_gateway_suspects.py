@@ -22,12 +22,12 @@ from tests.gateway.front_stage import (
     staged,
 )
 
-from ganglion.gateway.attempts import choose
-from ganglion.gateway.decision import Asked, Chosen, Refused
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.quarantine import Suspicion
-from ganglion.gateway.router import Router
+from ganglion.gateway.failover import choose_node
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.fleet.quarantine import Suspicion
+from ganglion.gateway.routing.decision import ChosenNode, NoRoute, RoutingRequest
+from ganglion.gateway.routing.router import Router
 
 GOOD = b'{"ok":true,"usage":{"prompt_tokens":1,"completion_tokens":1}}'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -161,18 +161,18 @@ def test_what_must_run_alone_waits_for_a_free_node_and_is_refused_until_then() -
     fleet = Fleet()
     for name in ("a", "b"):
         fleet.put(held(NodeSpec(name, f"http://{name}"), "m"))
-    router, asked = Router(fleet), Asked("m", "chat")
+    router, asked = Router(fleet), RoutingRequest("m", "chat")
     fleet.in_flight.update(a=1, b=1)
-    refused = choose(router, asked, Suspicion.GRAVE)
-    assert isinstance(refused, Refused)
+    refused = choose_node(router, asked, Suspicion.GRAVE)
+    assert isinstance(refused, NoRoute)
     assert (refused.error.status, refused.error.retry_after_s) == (503, 1)
-    assert isinstance(choose(router, asked, Suspicion.SUSPECT), Chosen)
+    assert isinstance(choose_node(router, asked, Suspicion.SUSPECT), ChosenNode)
     fleet.in_flight["b"] = 0
     for suspicion in (Suspicion.GRAVE, Suspicion.SUSPECT):
-        chosen = choose(router, asked, suspicion)
-        assert isinstance(chosen, Chosen) and chosen.node.name == "b"
-    refused = choose(router, asked, Suspicion.REFUSED)
-    assert isinstance(refused, Refused) and refused.error.code == "request_quarantined"
+        chosen = choose_node(router, asked, suspicion)
+        assert isinstance(chosen, ChosenNode) and chosen.node.name == "b"
+    refused = choose_node(router, asked, Suspicion.REFUSED)
+    assert isinstance(refused, NoRoute) and refused.error.code == "request_quarantined"
 
 
 async def test_a_poison_that_dies_alone_after_dying_among_others_is_refused() -> None:

@@ -14,10 +14,10 @@ from tests.gateway.gates import key, secret_of
 from tests.gateway.worker_fleet import Caller, Gateway, callers, calling, count_of, gateway_of, joined
 
 from ganglion.core.errors import InvalidValue
-from ganglion.server.gateway.run import run
+from ganglion.server.gateway.lifecycle import run_gateway
 from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
 from ganglion.store.opening import MEMORY, open_access
 
 CAP = 60
@@ -189,9 +189,9 @@ async def test_workers_leave_when_the_process_over_them_is_killed(tmp_path: Path
             await asyncio.open_connection("127.0.0.1", gateway.port)
 
 
-@pytest.mark.parametrize("storage", [None, Storage(MEMORY)], ids=["off", "memory"])
-def test_workers_that_could_share_nothing_are_refused(storage: Storage | None) -> None:
+@pytest.mark.parametrize("storage", [None, StoreSettings(MEMORY)], ids=["off", "memory"])
+def test_workers_that_could_share_nothing_are_refused(storage: StoreSettings | None) -> None:
     settings = GatewaySettings(ServerSettings(port=0), storage=storage, workers=2)
     with pytest.raises(InvalidValue, match="share keys, limits and responses") as refused:
-        run(settings)
+        run_gateway(settings)
     assert "--store" in str(refused.value.hint)

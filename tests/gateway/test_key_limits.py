@@ -14,14 +14,14 @@ from gates import NOON_S, Clock, Flaky, key, secret_of
 
 from ganglion.core.errors import ExceedsLimit, QuotaExceeded, RateLimited, StoreUnavailable
 from ganglion.core.events import Usage
-from ganglion.gateway.admission import Admission, Wanted
-from ganglion.gateway.gatekeeper import KeyGatekeeper
-from ganglion.gateway.price import Price
-from ganglion.gateway.windows import minute_of, period_of
-from ganglion.store.access_values import Window
+from ganglion.gateway.access.admission import Admission, AdmissionRequest
+from ganglion.gateway.access.allowance import minute_of, period_of
+from ganglion.gateway.access.gatekeeper import KeyGatekeeper
+from ganglion.gateway.access.price import TokenPrice
+from ganglion.store.access_store import Window
 from ganglion.store.opening import open_access
 
-PRICES = {"small": Price(1_000_000, 2_000_000, 500_000)}
+PRICES = {"small": TokenPrice(1_000_000, 2_000_000, 500_000)}
 """A millionth for each token of a prompt, two for each of an answer."""
 
 
@@ -40,7 +40,7 @@ async def gate(place: str | Path, clock: Clock, **limits: Any) -> AsyncIterator[
 
 async def ask(gatekeeper: KeyGatekeeper, tokens: int = 1, model: str = "small") -> Admission:
     identity = gatekeeper.identify(secret_of("app"))
-    wanted = Wanted(model, tokens)
+    wanted = AdmissionRequest(model, tokens)
     return gatekeeper.admit_now(identity, wanted) or await gatekeeper.admit(identity, wanted)
 
 
@@ -237,7 +237,9 @@ async def test_a_key_with_caps_waits_for_a_database_that_is_away(file: Path) -> 
     store.is_away = True
     outcomes = await asyncio.gather(ask(gatekeeper), ask(gatekeeper), return_exceptions=True)
     assert [type(each) for each in outcomes] == [StoreUnavailable] * 2
-    assert gatekeeper.admit_now(gatekeeper.identify(secret_of("free")), Wanted("small", 1)) is not None
+    assert (
+        gatekeeper.admit_now(gatekeeper.identify(secret_of("free")), AdmissionRequest("small", 1)) is not None
+    )
     store.is_away = False
     assert await admitted([gatekeeper], 10) == 5
     await gatekeeper.close()

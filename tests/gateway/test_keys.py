@@ -12,12 +12,12 @@ from gates import Clock, Flaky, key, secret_of
 
 from ganglion.core.errors import InvalidApiKey, NotAllowed
 from ganglion.core.events import Usage
-from ganglion.gateway.admission import EVERYBODY, MOST_URGENT, Gatekeeper, Identity, Wanted
-from ganglion.gateway.gatekeeper import KeyGatekeeper
-from ganglion.gateway.keys import Keys
-from ganglion.gateway.tally import KeyCount
-from ganglion.server.keys import KeyRing
-from ganglion.store.access import AccessStore
+from ganglion.gateway.access.admission import EVERYBODY, MOST_URGENT, AdmissionRequest, Gatekeeper, Identity
+from ganglion.gateway.access.gatekeeper import KeyGatekeeper
+from ganglion.gateway.access.keys import ApiKeys
+from ganglion.gateway.access.ledger import KeyCount
+from ganglion.server.middleware.keys import KeyRing
+from ganglion.store.access_store import AccessStore
 from ganglion.store.opening import open_access
 
 
@@ -28,8 +28,8 @@ async def access(tmp_path: Path) -> AsyncIterator[AccessStore]:
     await access.close()
 
 
-async def loaded(access: AccessStore, *admins: str, clock: Clock | None = None) -> Keys:
-    keys = Keys(access, admin_keys=admins, clock=clock or Clock())
+async def loaded(access: AccessStore, *admins: str, clock: Clock | None = None) -> ApiKeys:
+    keys = ApiKeys(access, admin_keys=admins, clock=clock or Clock())
     await keys.load()
     return keys
 
@@ -42,7 +42,7 @@ async def test_without_any_key_everybody_may_do_everything(access: AccessStore) 
 
 async def test_before_the_database_was_asked_nobody_comes_in(access: AccessStore) -> None:
     with pytest.raises(InvalidApiKey):
-        Keys(access).identify(b"gk-app")
+        ApiKeys(access).identify(b"gk-app")
 
 
 async def test_a_key_of_the_database_says_whose_it_is(access: AccessStore) -> None:
@@ -121,7 +121,7 @@ async def test_a_database_that_is_away_leaves_the_keys_valid_and_is_said_once(
 ) -> None:
     await access.add_key(key())
     store = Flaky(access)
-    keys = Keys(store)
+    keys = ApiKeys(store)
     await keys.load()
     store.is_away = True
     watching = asyncio.create_task(keys.watch(0.01))
@@ -143,29 +143,29 @@ async def test_a_model_that_is_not_the_keys_is_refused(access: AccessStore) -> N
     await gatekeeper.start()
     gate: Gatekeeper = gatekeeper
     identity = gate.identify(secret_of("app"))
-    assert gate.admit_now(identity, Wanted("small", 1)) is not None
+    assert gate.admit_now(identity, AdmissionRequest("small", 1)) is not None
     with pytest.raises(NotAllowed, match="'large'"):
-        gate.admit_now(identity, Wanted("large", 1))
+        gate.admit_now(identity, AdmissionRequest("large", 1))
     with pytest.raises(NotAllowed):
-        await gate.admit(identity, Wanted("large", 1))
+        await gate.admit(identity, AdmissionRequest("large", 1))
     await gatekeeper.close()
 
 
 async def test_metrics_count_requests_tokens_and_refusals_by_name(
     access: AccessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ganglion.gateway.tally.MAX_NAMES", 2)
+    monkeypatch.setattr("ganglion.gateway.access.ledger.MAX_COUNTED_KEYS", 2)
     for name in ("one", "two", "three", "four"):
         await access.add_key(key(name, models=("small",)))
     gatekeeper = KeyGatekeeper(access)
     await gatekeeper.start()
     for name in ("one", "two", "three", "four"):
         identity = gatekeeper.identify(secret_of(name))
-        place = await gatekeeper.admit(identity, Wanted("small", 1))
+        place = await gatekeeper.admit(identity, AdmissionRequest("small", 1))
         place.settle(Usage(5, 2, 1))
         place.settle(Usage(5, 2, 1))
         with pytest.raises(NotAllowed):
-            gatekeeper.admit_now(identity, Wanted("large", 1))
+            gatekeeper.admit_now(identity, AdmissionRequest("large", 1))
     refusals = {"permission_denied": 1}
     assert gatekeeper.usage_counts() == (
         KeyCount("tenant-one", "one", 1, 5, 2, 1, 0, refusals),

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import StoreUnavailable
 from ganglion.core.events import Usage
-from ganglion.gateway.admission import Wanted
-from ganglion.gateway.gatekeeper import MAX_TOKENS, KeyGatekeeper
-from ganglion.gateway.ledger import Held, Ledger, folded
-from ganglion.gateway.price import Price
-from ganglion.store.access import AccessStore
-from ganglion.store.access_values import Sums
+from ganglion.gateway.access.admission import AdmissionRequest
+from ganglion.gateway.access.gatekeeper import MAX_TOKENS, KeyGatekeeper
+from ganglion.gateway.access.ledger import UnwrittenSums, UsageLedger, folded
+from ganglion.gateway.access.price import TokenPrice
+from ganglion.store.access_store import AccessStore, UsageTotals
 from ganglion.store.opening import open_access
 
 USAGE = Usage(10, 5, 4)
@@ -30,23 +29,23 @@ async def access(tmp_path: Path) -> AsyncIterator[AccessStore]:
     await access.close()
 
 
-async def kept(access: AccessStore) -> Sums:
+async def kept(access: AccessStore) -> UsageTotals:
     lines = await access.usage(0, NOON_S + 10**6)
-    return lines[0].sums if lines else Sums()
+    return lines[0].sums if lines else UsageTotals()
 
 
 async def test_what_was_settled_is_in_the_database_after_close(access: AccessStore) -> None:
     await access.add_key(key())
     await access.add_key(key("capped", tokens_per_minute=10**6))
-    gatekeeper = KeyGatekeeper(access, ("operator",), {"small": Price(1_500_000, 0)}.get, Clock())
+    gatekeeper = KeyGatekeeper(access, ("operator",), {"small": TokenPrice(1_500_000, 0)}.get, Clock())
     await gatekeeper.start()
     for presented in (secret_of("app"), secret_of("capped"), b"operator"):
         identity = gatekeeper.identify(presented)
         for number in range(100):
-            place = await gatekeeper.admit(identity, Wanted("small", 20))
+            place = await gatekeeper.admit(identity, AdmissionRequest("small", 20))
             place.settle(None if number % 10 == 0 else USAGE)
     await gatekeeper.close()
-    assert await kept(access) == Sums(270, 2700, 1350, 1080, 270 * 15)
+    assert await kept(access) == UsageTotals(270, 2700, 1350, 1080, 270 * 15)
     lines = await access.usage(0, NOON_S + 1, ["key", "tenant", "model"])
     assert {line.sums.requests for line in lines} == {90}
     assert {line.key_id for line in lines} >= {"key_app", "key_capped"}
@@ -55,9 +54,9 @@ async def test_what_was_settled_is_in_the_database_after_close(access: AccessSto
 async def test_a_database_that_fails_in_between_loses_and_doubles_nothing(
     access: AccessStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("ganglion.gateway.ledger.FLUSH_S", 0.005)
+    monkeypatch.setattr("ganglion.gateway.access.ledger.FLUSH_S", 0.005)
     store = Flaky(access)
-    ledger = Ledger(store, clock=Clock())
+    ledger = UsageLedger(store, clock=Clock())
     with caplog.at_level(logging.INFO):
         running = asyncio.create_task(ledger.run())
         for number in range(60):
@@ -68,13 +67,13 @@ async def test_a_database_that_fails_in_between_loses_and_doubles_nothing(
         running.cancel()
         store.is_away = store.loses_answers = False
         await ledger.flush()
-    assert await kept(access) == Sums(60, 600, 300, 240, 420)
+    assert await kept(access) == UsageTotals(60, 600, 300, 240, 420)
     assert ledger.held == 0
     assert "database is away" in caplog.text
 
 
 async def test_a_flush_that_was_cancelled_is_finished_by_the_next(access: AccessStore) -> None:
-    ledger = Ledger(access, clock=Clock())
+    ledger = UsageLedger(access, clock=Clock())
     for _ in range(20):
         ledger.add("k", "t", "small", USAGE, 1)
         flushing = asyncio.create_task(ledger.flush())
@@ -88,9 +87,9 @@ async def test_a_flush_that_was_cancelled_is_finished_by_the_next(access: Access
 async def test_what_is_held_in_an_outage_is_bounded_and_its_sums_are_whole(
     access: AccessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ganglion.gateway.ledger.MAX_HELD", 20)
+    monkeypatch.setattr("ganglion.gateway.access.ledger.MAX_HELD", 20)
     clock, store = Clock(), Flaky(access)
-    ledger = Ledger(store, clock=clock)
+    ledger = UsageLedger(store, clock=clock)
     store.is_away = True
     for hour in range(30):
         for model in range(8):
@@ -112,7 +111,7 @@ async def test_what_is_held_in_an_outage_is_bounded_and_its_sums_are_whole(
     ),
     st.integers(1, 20),
 )
-def test_folding_keeps_every_sum_and_its_bound(held: Held, most: int) -> None:
+def test_folding_keeps_every_sum_and_its_bound(held: UnwrittenSums, most: int) -> None:
     small = folded(held, most)
     assert len(small) <= most
     assert [sum(column) for column in zip(*small.values(), strict=True)] == [
@@ -125,14 +124,14 @@ async def test_a_lying_server_cannot_spoil_the_sums(access: AccessStore) -> None
     await gatekeeper.start()
     identity = gatekeeper.identify(None)
     for usage in (Usage(10**30, -5, 10**31), Usage(3, 4)):
-        (await gatekeeper.admit(identity, Wanted("m\0odel" + "é" * 600, 10**30))).settle(usage)
+        (await gatekeeper.admit(identity, AdmissionRequest("m\0odel" + "é" * 600, 10**30))).settle(usage)
     await gatekeeper.close()
-    assert await kept(access) == Sums(2, MAX_TOKENS + 3, 4, MAX_TOKENS, 0)
+    assert await kept(access) == UsageTotals(2, MAX_TOKENS + 3, 4, MAX_TOKENS, 0)
 
 
 def test_a_part_of_a_millionth_is_paid_as_a_whole_one() -> None:
-    price = Price(prompt=100_000, completion=300_000, cached=0)
+    price = TokenPrice(prompt=100_000, completion=300_000, cached=0)
     assert price.of(Usage(1, 0)) == 1
     assert price.of(Usage(20, 10, 10)) == 4
     assert price.at_most(10) == 3
-    assert Price(1, 1).of(Usage(0, 0)) == 0
+    assert TokenPrice(1, 1).of(Usage(0, 0)) == 0

@@ -18,19 +18,19 @@ from ganglion.core.errors import (
     ShuttingDown,
     UpstreamUnavailable,
 )
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.gateway.catalogue import Catalogue, CatalogueModel
-from ganglion.gateway.decision import Asked, Chosen, Cold
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.loader import FleetLoader
-from ganglion.gateway.node import DeviceRoom, NodeSpec, NodeView, Replica
-from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.places import GRACE_S
-from ganglion.gateway.pool import Pools
-from ganglion.gateway.router import Router
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.residency import Residency, ResidencySettings
-from ganglion.server.run import Shutdown, serve
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Replica
+from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
+from ganglion.gateway.placing.loader import FleetLoader
+from ganglion.gateway.placing.reservations import GRACE_S
+from ganglion.gateway.routing.decision import ChosenNode, ColdModel, RoutingRequest
+from ganglion.gateway.routing.router import Router
+from ganglion.gateway.upstream.node_client import NodeClient
+from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency, ResidencySettings
+from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 
 
@@ -42,14 +42,14 @@ class Stage:
     """A fleet of loading nodes and the loader over it."""
 
     def __init__(self, fleet: Fleet, *models: CatalogueModel, **settings: float) -> None:
-        self.pools = Pools()
-        self.catalogue = Catalogue(models)
+        self.pools = ConnectionPools()
+        self.catalogue = FleetCatalogue(models)
         self.poked: list[str] = []
         self.router = Router(fleet, self.catalogue)
         self.loader = FleetLoader(
             fleet,
             self.catalogue,
-            Outbound(self.pools),
+            NodeClient(self.pools),
             poke=self.poked.append,
             **settings,  # type: ignore[arg-type]
         )
@@ -74,9 +74,9 @@ async def staged(
 async def test_a_thousand_who_ask_cause_one_load() -> None:
     node = LoadingNode("a", Fleet(), delay_s=0.1)
     async with staged(node, models=(model("m"),)) as stage:
-        assert isinstance(stage.router.choose(Asked("m", "chat")), Cold)
+        assert isinstance(stage.router.choose(RoutingRequest("m", "chat")), ColdModel)
         await asyncio.gather(*(stage.loader.load("m") for _ in range(1000)))
-        assert isinstance(stage.router.choose(Asked("m", "chat")), Chosen)
+        assert isinstance(stage.router.choose(RoutingRequest("m", "chat")), ChosenNode)
         await stage.loader.load("m")
         assert node.loads == {"m": 1}
         assert "a" in stage.poked
@@ -89,7 +89,7 @@ async def test_who_comes_while_the_node_is_seen_loading_waits_too() -> None:
         asking = [asyncio.create_task(stage.loader.load("m"))]
         await asyncio.sleep(0.02)
         node.hold("m", "loading")
-        assert stage.router.choose(Asked("m", "chat")) == Cold("m")
+        assert stage.router.choose(RoutingRequest("m", "chat")) == ColdModel("m")
         asking += [asyncio.create_task(stage.loader.load("m")) for _ in range(9)]
         await asyncio.gather(*asking)
         assert node.loads == {"m": 1}
@@ -131,8 +131,8 @@ async def test_ten_models_on_two_places_all_get_their_turn_and_no_busy_one_leave
 
         async def use(name: str) -> None:
             for _ in range(400):
-                decision = stage.router.choose(Asked(name, "chat"))
-                if isinstance(decision, Chosen):
+                decision = stage.router.choose(RoutingRequest(name, "chat"))
+                if isinstance(decision, ChosenNode):
                     node = next(node for node in nodes if node.name == decision.node.name)
                     if name in node.held:
                         node.busy[name] += 1
@@ -140,7 +140,7 @@ async def test_ten_models_on_two_places_all_get_their_turn_and_no_busy_one_leave
                         node.busy[name] -= 1
                         node.hold(name)
                         return
-                elif isinstance(decision, Cold):
+                elif isinstance(decision, ColdModel):
                     await stage.loader.load(name)
                 await asyncio.sleep(0)
             raise AssertionError(f"{name} was never served")
@@ -238,8 +238,8 @@ async def test_what_a_node_calls_it_is_learned() -> None:
     async with staged(node, models=(model("m", source="o/r:Q8"),)) as stage:
         await stage.loader.load("m")
         assert node.fleet.learned == {("a", "file-Q8"): "m"}
-        decision = stage.router.choose(Asked("m", "chat"))
-        assert isinstance(decision, Chosen)
+        decision = stage.router.choose(RoutingRequest("m", "chat"))
+        assert isinstance(decision, ChosenNode)
         assert decision.model == "file-Q8"
         await stage.loader.unload_from("m", "a")
         assert node.unloads == {"file-Q8": 1}
@@ -294,7 +294,9 @@ async def test_closing_ends_the_waiting_and_not_the_nodes_work() -> None:
 async def real_node(*names: str) -> AsyncIterator[str]:
     """One of ours, which holds two echoes at most."""
     candidates = [
-        Candidate(name, made_by(lambda name=name: EchoEngine(EchoSettings(name))), engine="echo")
+        Candidate(
+            name, build_without_options(lambda name=name: EchoEngine(EchoSettings(name))), engine="echo"
+        )
         for name in names
     ]
     engine = Residency(
@@ -319,7 +321,7 @@ async def test_a_node_of_ours_loads_lets_go_and_refuses_as_the_loader_expects() 
 
         def hear(*loaded: str) -> None:
             replicas = tuple(Replica(name, "loaded", memory_mb=50, last_used_s=1.0) for name in loaded)
-            rooms = (DeviceRoom(-1, "cpu", 100, 100 - 50 * len(loaded)),)
+            rooms = (DeviceMemory(-1, "cpu", 100, 100 - 50 * len(loaded)),)
             fleet.put(NodeView(spec, is_healthy=True, replicas=replicas, devices=rooms))
 
         hear()
@@ -337,7 +339,7 @@ async def test_a_node_of_ours_loads_lets_go_and_refuses_as_the_loader_expects() 
                 await stage.loader.load("three")
             assert isinstance(caught.value, ModelUnavailable) and caught.value.retry_after_s
             assert "one" not in caught.value.message and "Here: one, two" in str(caught.value)
-            answer = await Outbound(stage.pools).call(spec, "GET", "/models", timeout_s=5)
+            answer = await NodeClient(stage.pools).call(spec, "GET", "/models", timeout_s=5)
             assert b'"id":"one","engine":"echo","status":"unloaded"' in answer.body
             assert b'"id":"two","engine":"echo","status":"loaded"' in answer.body
         finally:

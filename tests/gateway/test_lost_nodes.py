@@ -17,11 +17,11 @@ from tests.gateway.fault_proxy import FaultProxy, fault_proxy
 from tests.gateway.fleets import NODE_KEY, Fleet, eventually, fleet_of
 from tests.gateway.front_stage import SSE_HEAD, chunk
 
-from ganglion.gateway import fleet as fleet_module
-from ganglion.gateway.fleet import Fleet as FleetState
-from ganglion.gateway.inquiry import PollSettings
-from ganglion.gateway.node import FOREIGN, NodeSpec, NodeView
-from ganglion.server.gateway import assembly
+from ganglion.gateway.fleet import fleet as fleet_module
+from ganglion.gateway.fleet.fleet import Fleet as FleetState
+from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec, NodeView
+from ganglion.gateway.fleet.probe import PollSettings
+from ganglion.server.gateway import gateway_process
 
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 QUICK = "[gateway]\npoll_s = 0.2\nlease_s = 1.0\n"
@@ -115,7 +115,7 @@ async def test_streams_of_a_stopped_node_end_in_their_wires_own_error(tmp_path: 
 
 def notice_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a gateway in this process take a node for silent after a second."""
-    monkeypatch.setattr(assembly, "PollSettings", partial(PollSettings, timeout_s=0.3))
+    monkeypatch.setattr(gateway_process, "PollSettings", partial(PollSettings, timeout_s=0.3))
 
 
 @asynccontextmanager
@@ -184,7 +184,7 @@ async def test_a_stream_that_flows_outlives_polls_that_time_out_and_ends_once_it
     monkeypatch.setattr(fleet_module, "ALIVE_S", 1.0)
     is_deaf, is_mute = asyncio.Event(), asyncio.Event()
     async with byte_server(deaf) as server:
-        node = NodeSpec("a", server.url, "openai", wires=FOREIGN)
+        node = NodeSpec("a", server.url, "openai", wires=FOREIGN_WIRES)
         async with gateway([node], poll_s=0.1) as running:
             body = {**asking("chat", "x"), "model": "m"}
             asked = asyncio.create_task(running.http.post(PATHS["chat"], json=body))
@@ -217,7 +217,7 @@ async def test_a_node_that_answers_nonsense_is_unhealthy_and_what_it_runs_goes_o
 
     is_odd = asyncio.Event()
     async with byte_server(odd) as server:
-        node = NodeSpec("a", server.url, "openai", wires=FOREIGN)
+        node = NodeSpec("a", server.url, "openai", wires=FOREIGN_WIRES)
         async with gateway([node], poll_s=0.05) as running:
             body = {**asking("chat", "x"), "model": "m"}
             asked = asyncio.create_task(running.http.post(PATHS["chat"], json=body))

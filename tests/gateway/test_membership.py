@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ganglion.core.errors import InvalidRequest, NotAllowed, Overloaded
-from ganglion.gateway import membership as memberships
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.membership import Membership, first_epoch
-from ganglion.gateway.node import NodeSpec, NodeView
+from ganglion.gateway.fleet import membership as memberships
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.membership import NodeLeases, first_epoch
+from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.wire.fleet import Join, Lease, Leave
 
 LEASE_S = 10.0
@@ -45,12 +45,12 @@ def fleet() -> Fleet:
 
 
 @pytest.fixture
-def membership(fleet: Fleet, clock: Clock) -> Membership:
-    return Membership(fleet, first_epoch=100, lease_s=LEASE_S, node_key="the-fleet's", clock=clock)
+def membership(fleet: Fleet, clock: Clock) -> NodeLeases:
+    return NodeLeases(fleet, first_epoch=100, lease_s=LEASE_S, node_key="the-fleet's", clock=clock)
 
 
 def test_a_node_that_joins_is_in_the_fleet_under_its_epoch_and_with_the_gateways_key(
-    membership: Membership, fleet: Fleet
+    membership: NodeLeases, fleet: Fleet
 ) -> None:
     lease = membership.join(joining(grpc="0.0.0.0:8081", url="http://a:8080/"))
     assert lease == Lease(name="n", epoch=100, lease_s=LEASE_S)
@@ -60,7 +60,7 @@ def test_a_node_that_joins_is_in_the_fleet_under_its_epoch_and_with_the_gateways
 
 
 def test_a_renewal_in_time_keeps_the_epoch_and_what_is_known_and_anything_else_gets_a_larger_one(
-    membership: Membership, fleet: Fleet, clock: Clock
+    membership: NodeLeases, fleet: Fleet, clock: Clock
 ) -> None:
     epoch = membership.join(joining()).epoch
     fleet.put(replace(fleet.nodes["n"], is_healthy=True, boot="one"))
@@ -80,7 +80,7 @@ def test_a_renewal_in_time_keeps_the_epoch_and_what_is_known_and_anything_else_g
 
 
 def test_a_lease_that_is_over_takes_the_node_out_of_the_fleet_and_not_a_moment_earlier(
-    membership: Membership, fleet: Fleet, clock: Clock
+    membership: NodeLeases, fleet: Fleet, clock: Clock
 ) -> None:
     membership.join(joining())
     clock.now_s += LEASE_S - 0.001
@@ -91,7 +91,7 @@ def test_a_lease_that_is_over_takes_the_node_out_of_the_fleet_and_not_a_moment_e
     assert set(fleet.nodes) == {"declared"}
 
 
-def test_a_declared_nodes_name_cannot_be_taken(membership: Membership, fleet: Fleet) -> None:
+def test_a_declared_nodes_name_cannot_be_taken(membership: NodeLeases, fleet: Fleet) -> None:
     before = fleet.nodes
     with pytest.raises(NotAllowed):
         membership.join(joining("declared"))
@@ -103,7 +103,7 @@ def test_a_declared_nodes_name_cannot_be_taken(membership: Membership, fleet: Fl
     "other", [joining(host="b"), joining(boot="two"), joining(host="b", boot="two", epoch=100)]
 )
 def test_a_live_lease_keeps_its_name_against_another_node(
-    membership: Membership, fleet: Fleet, clock: Clock, other: Join
+    membership: NodeLeases, fleet: Fleet, clock: Clock, other: Join
 ) -> None:
     membership.join(joining())
     clock.now_s += 4
@@ -116,7 +116,7 @@ def test_a_live_lease_keeps_its_name_against_another_node(
 
 
 def test_a_node_that_crashed_comes_back_as_soon_as_it_was_heard_where_it_was(
-    membership: Membership, fleet: Fleet
+    membership: NodeLeases, fleet: Fleet
 ) -> None:
     membership.join(joining())
     fleet.put(replace(fleet.nodes["n"], boot="two"))
@@ -128,7 +128,7 @@ def test_a_node_that_crashed_comes_back_as_soon_as_it_was_heard_where_it_was(
 
 
 def test_leaving_takes_effect_at_once_and_only_under_the_epoch_that_is_held(
-    membership: Membership, fleet: Fleet
+    membership: NodeLeases, fleet: Fleet
 ) -> None:
     epoch = membership.join(joining()).epoch
     assert not membership.leave(Leave(name="n", epoch=epoch - 1))
@@ -150,13 +150,13 @@ def test_leaving_takes_effect_at_once_and_only_under_the_epoch_that_is_held(
         joining(grpc="nowhere"),
     ],
 )
-def test_a_join_that_makes_no_sense_is_refused(membership: Membership, fleet: Fleet, wrong: Join) -> None:
+def test_a_join_that_makes_no_sense_is_refused(membership: NodeLeases, fleet: Fleet, wrong: Join) -> None:
     with pytest.raises(InvalidRequest):
         membership.join(wrong)
     assert set(fleet.nodes) == {"declared"}
 
 
-def test_no_more_nodes_join_than_the_bound(membership: Membership, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_nodes_join_than_the_bound(membership: NodeLeases, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memberships, "MAX_JOINED", 2)
     membership.join(joining("x"))
     epoch = membership.join(joining("y")).epoch
@@ -172,7 +172,7 @@ def test_a_gateway_that_starts_later_begins_with_a_larger_epoch_than_any_before(
 
 async def test_leases_end_on_time_by_themselves() -> None:
     fleet = Fleet()
-    membership = Membership(fleet, first_epoch=0, lease_s=0.2)
+    membership = NodeLeases(fleet, first_epoch=0, lease_s=0.2)
     expiring = asyncio.create_task(membership.keep_expiring())
     ended_s: dict[str, float] = {}
     fleet.listen(lambda: [ended_s.setdefault(n, time.monotonic()) for n in joined_s if n not in fleet.nodes])
@@ -245,7 +245,7 @@ class Leases(RuleBasedStateMachine):
         super().__init__()
         self.clock = Clock()
         self.fleet = Fleet()
-        self.membership = Membership(self.fleet, first_epoch=7, lease_s=LEASE_S, clock=self.clock)
+        self.membership = NodeLeases(self.fleet, first_epoch=7, lease_s=LEASE_S, clock=self.clock)
         self.processes = {"a": Process("a", "a0", -500.0), "b": Process("b", "b0", 10_000.0)}
         self.every = list(self.processes.values())
         self.on_the_way: list[Message] = []
@@ -368,7 +368,7 @@ TestLeases.settings = settings(max_examples=150, stateful_step_count=30)
 
 
 def test_who_joined_under_a_name_that_is_declared_now_gives_way_and_is_told(
-    membership: Membership, fleet: Fleet
+    membership: NodeLeases, fleet: Fleet
 ) -> None:
     lease = membership.join(joining())
     membership.join(joining("other", "b"))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from test_gateway_access import keyed, shown
 
 from ganglion.core.errors import Overloaded
-from ganglion.gateway.attempts import RunningCall
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec, NodeView, Replica
-from ganglion.gateway.node_queue import NodeQueue
+from ganglion.gateway.failover import RunningCall
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.fleet.node_queue import NodeQueue
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
 A = frozenset(("a",))

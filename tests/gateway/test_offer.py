@@ -1,5 +1,5 @@
-from ganglion.gateway.catalogue import parse_catalogue
-from ganglion.server.gateway.offer import Offer
+from ganglion.gateway.placing.catalogue import parse_catalogue
+from ganglion.gateway.placing.catalogue_view import CatalogueView
 
 PRICED = """
 [[models]]
@@ -10,7 +10,7 @@ cost = { prompt = 2.0, completion = 4.0 }
 
 
 def test_what_was_offered_before_is_neither_promised_nor_listed_nor_priced() -> None:
-    offer = Offer(parse_catalogue(PRICED))
+    offer = CatalogueView(parse_catalogue(PRICED))
     assert offer.promised == {"large"}
     price = offer.price("best")
     assert price is not None and price == offer.price("large")

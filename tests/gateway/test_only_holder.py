@@ -10,8 +10,8 @@ import pytest
 from gateways import Running, gateway
 from remote_nodes import echo, listening
 
-from ganglion.gateway.catalogue import parse_catalogue
-from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.placing.catalogue import parse_catalogue
 
 CATALOGUE = """
 [[models]]

@@ -8,17 +8,17 @@ import pytest
 from tests.gateway.byte_server import Handle, Line, answer, byte_server
 
 from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
-from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.pool import Pools, Unreached
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.upstream.node_client import NodeClient
+from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached
 
 
 @asynccontextmanager
 async def outbound(handle: Handle, *, prefix: str = "", key: str | None = None):  # type: ignore[no-untyped-def]
-    pools = Pools()
+    pools = ConnectionPools()
     async with byte_server(handle) as server:
         try:
-            yield Outbound(pools), NodeSpec("node", server.url + prefix, api_key=key), server
+            yield NodeClient(pools), NodeSpec("node", server.url + prefix, api_key=key), server
         finally:
             pools.close()
 
@@ -171,14 +171,14 @@ async def test_a_node_that_died_of_what_it_was_asked_was_reached() -> None:
         server.close()
         writer.close()
 
-    pools = Pools()
+    pools = ConnectionPools()
     server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    out, spec = Outbound(pools), NodeSpec("node", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    out, spec = NodeClient(pools), NodeSpec("node", f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
     try:
         await out.call(spec, "POST", "/", timeout_s=5)
         with pytest.raises(UpstreamUnavailable, match="broke its answer off") as caught:
             await out.call(spec, "POST", "/", timeout_s=5)
-        assert not isinstance(caught.value, Unreached)
+        assert not isinstance(caught.value, NodeUnreached)
     finally:
         pools.close()
         server.close()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import cast
 
-from ganglion.gateway.outbox import Outbox
+from ganglion.gateway.upstream.upstream_connection import WriteCoalescer
 
 
 @asynccontextmanager
@@ -25,7 +25,7 @@ async def connected() -> AsyncIterator[tuple[asyncio.Transport, asyncio.StreamRe
 
 
 async def test_what_was_said_in_one_round_leaves_together_and_in_order() -> None:
-    outbox = Outbox()
+    outbox = WriteCoalescer()
     async with connected() as (one, heard_one), connected() as (two, heard_two):
         for number in range(5):
             outbox.send(one, b"a%d" % number)
@@ -37,7 +37,7 @@ async def test_what_was_said_in_one_round_leaves_together_and_in_order() -> None
 
 
 async def test_flushed_first_nothing_is_lost_by_closing() -> None:
-    outbox = Outbox()
+    outbox = WriteCoalescer()
     async with connected() as (transport, heard):
         outbox.send(transport, b"the end")
         outbox.flush()
@@ -46,7 +46,7 @@ async def test_flushed_first_nothing_is_lost_by_closing() -> None:
 
 
 async def test_a_connection_that_is_gone_or_fails_harms_no_other(caplog) -> None:
-    outbox = Outbox()
+    outbox = WriteCoalescer()
     async with connected() as (gone, _), connected() as (broken, _), connected() as (good, heard):
         outbox.send(gone, b"never")
         gone.abort()

@@ -6,25 +6,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_nodes import held, node, nodes
 
-from ganglion.gateway.catalogue import Catalogue, CatalogueModel
-from ganglion.gateway.node import NodeView, Replica
-from ganglion.gateway.placement import Circumstances, Infeasible, Placement, place
-from ganglion.gateway.planning import Stays, plan
+from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
+from ganglion.gateway.placing.placement import Infeasible, Placement, PlacementContext, place
+from ganglion.gateway.placing.planning import AlreadyHeld, plan_placements
 
-NOW = Circumstances()
+NOW = PlacementContext()
 
 
 def model(model_id: str = "m", memory_mb: int = 4000, **fields: object) -> CatalogueModel:
     return CatalogueModel(id=model_id, memory_mb=memory_mb, **fields)  # type: ignore[arg-type]
 
 
-def put(wanted: CatalogueModel, *views: NodeView, at: Circumstances = NOW) -> Placement:
+def put(wanted: CatalogueModel, *views: NodeView, at: PlacementContext = NOW) -> Placement:
     outcome = place(wanted, nodes(*views), at)
     assert isinstance(outcome, Placement), outcome
     return outcome
 
 
-def refused(wanted: CatalogueModel, *views: NodeView, at: Circumstances = NOW) -> Infeasible:
+def refused(wanted: CatalogueModel, *views: NodeView, at: PlacementContext = NOW) -> Infeasible:
     outcome = place(wanted, nodes(*views), at)
     assert isinstance(outcome, Infeasible), outcome
     return outcome
@@ -94,12 +94,12 @@ def test_nobody_leaves_who_is_busy_pinned_more_urgent_or_needed() -> None:
     ):
         assert refused(model(), node("a", replica, free_mb=0)).reasons
     for known in (model("x", pinned_on=("a",)), model("x", priority=-1), model("x", min_replicas=1)):
-        at = Circumstances(Catalogue((known,)))
+        at = PlacementContext(FleetCatalogue((known,)))
         assert refused(model(), node("a", idle("x", 4000), free_mb=0), at=at)
-    at = Circumstances(Catalogue((model("x", min_replicas=1, max_replicas=2),)))
+    at = PlacementContext(FleetCatalogue((model("x", min_replicas=1, max_replicas=2),)))
     assert put(model(), node("a", idle("x", 4000), free_mb=0), node("b", "x", free_mb=0), at=at).node == "a"
     assert put(model(priority=-1), node("a", idle("x", 4000), free_mb=0)).evictions == ("x",)
-    at = Circumstances(busy=frozenset({("a", "x")}))
+    at = PlacementContext(busy=frozenset({("a", "x")}))
     assert refused(model(), node("a", idle("x", 4000), free_mb=0), at=at).is_passing
     assert not refused(
         model(), node("a", idle("x", 4000), free_mb=0), at=replace(NOW, may_evict=False)
@@ -109,7 +109,7 @@ def test_nobody_leaves_who_is_busy_pinned_more_urgent_or_needed() -> None:
 def test_what_is_busy_or_on_its_way_may_pass_and_what_is_pinned_does_not() -> None:
     assert refused(model(), node("a", idle("x", 4000, in_flight=1), free_mb=0)).is_passing
     assert refused(model(), node("a", held("x", "loading", memory_mb=4000), free_mb=4000)).is_passing
-    assert refused(model(), node("a", free_mb=4000), at=Circumstances(reserved_mb={"a": 1})).is_passing
+    assert refused(model(), node("a", free_mb=4000), at=PlacementContext(reserved_mb={"a": 1})).is_passing
     assert not refused(model(), node("a", idle("x", 4000, in_flight=1, is_pinned=True), free_mb=0)).is_passing
     assert not refused(model(), node("a", free_mb=3999)).is_passing
 
@@ -188,21 +188,21 @@ def test_a_place_has_room_and_only_idle_ones_leave(fleet, memory_mb) -> None:
 
 
 def test_a_plan_gives_the_urgent_their_places_first_and_no_place_twice() -> None:
-    catalogue = Catalogue(
+    catalogue = FleetCatalogue(
         (model("late", priority=5), model("first", priority=1), model("here"), model("vast", 99000))
     )
-    planned = plan(catalogue, nodes(node("a", "here", free_mb=5000), node("b", free_mb=3000)))
+    planned = plan_placements(catalogue, nodes(node("a", "here", free_mb=5000), node("b", free_mb=3000)))
     assert [each.model.id for each in planned] == ["here", "vast", "first", "late"]
     here, vast, first, late = planned
-    assert here.steps == (Stays("a", "loaded"),)
+    assert here.steps == (AlreadyHeld("a", "loaded"),)
     assert [step.node for step in first.steps if isinstance(step, Placement)] == ["a"]
     assert not vast.is_feasible
     assert not late.is_feasible
 
 
 def test_a_plan_has_a_step_for_each_replica_that_is_asked_for() -> None:
-    catalogue = Catalogue((model(pinned_on=("b", "gone"), min_replicas=3, max_replicas=3),))
-    [planned] = plan(catalogue, nodes(node("a"), node("b"), node("c")))
+    catalogue = FleetCatalogue((model(pinned_on=("b", "gone"), min_replicas=3, max_replicas=3),))
+    [planned] = plan_placements(catalogue, nodes(node("a"), node("b"), node("c")))
     assert [step.node if isinstance(step, Placement) else step.reasons for step in planned.steps] == [
         "b",
         {"gone": "there is no such node"},

@@ -13,17 +13,16 @@ from hypothesis import strategies as st
 from tests.gateway.byte_server import Handle, Line, answer, byte_server
 from tests.gateway.telling_node import Telling, listing, model, state
 
-from ganglion.cli.machine import ThisMachine
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.gateway import inquiry
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.inquiry import PollSettings
-from ganglion.gateway.node import NodeSpec, NodeView
-from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.poller import Poller
-from ganglion.gateway.pool import Pools
-from ganglion.gateway.watch import jittered
-from ganglion.server.run import Shutdown, serve
+from ganglion.cli.system.this_machine import ThisMachine
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.gateway.fleet import probe
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.health import FleetHealthCheck, jittered
+from ganglion.gateway.fleet.node import NodeSpec, NodeView
+from ganglion.gateway.fleet.probe import PollSettings
+from ganglion.gateway.upstream.node_client import NodeClient
+from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import BuildInfo, ServerSettings
 
 QUICK = PollSettings(every_s=0.05, wait_s=0.5, timeout_s=0.3, gap_s=0.01, confirm_s=0.01, poke_s=0.02)
@@ -35,7 +34,7 @@ class Polled:
     """A poller at work, and every view that it told."""
 
     fleet: Fleet
-    poller: Poller
+    poller: FleetHealthCheck
     told: list[NodeView]
 
     async def until(
@@ -56,9 +55,9 @@ class Polled:
 
 @asynccontextmanager
 async def polling(*specs: NodeSpec, settings: PollSettings = QUICK) -> AsyncIterator[Polled]:
-    pools = Pools()
+    pools = ConnectionPools()
     fleet = Fleet(specs)
-    poller = Poller(fleet, Outbound(pools), settings)
+    poller = FleetHealthCheck(fleet, NodeClient(pools), settings)
     told: list[NodeView] = []
     fleet.listen(
         lambda: told.extend(view for view in fleet.nodes.values() if view not in told[-len(specs) :])
@@ -255,7 +254,7 @@ async def test_a_bad_health_alone_makes_nothing_unhealthy() -> None:
 async def test_a_lie_is_a_failure_and_the_truth_after_it_is_heard(
     lie: bytes, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inquiry, "MAX_ANSWER_BYTES", 200_000)
+    monkeypatch.setattr(probe, "MAX_ANSWER_BYTES", 200_000)
     truth = answer(b'{"boot": "b", "version": 1, "status": "ok", "data": [{"id": "m"}]}')
     spec = "ganglion" if kind == "ganglion" else "openai"
     quick = replace(QUICK, timeout_s=0.1, every_s=0.02)

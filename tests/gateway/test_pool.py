@@ -10,10 +10,10 @@ from tests.gateway.byte_server import Line, answer, byte_server
 from tests.gateway.test_upstream import ask
 
 from ganglion.core.errors import InvalidValue, UpstreamUnavailable
-from ganglion.gateway import pool as pools
-from ganglion.gateway.address import parse_address
-from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.pool import IDLE_S, Pool, Pools
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.upstream import pool as pools
+from ganglion.gateway.upstream.address import parse_node_url
+from ganglion.gateway.upstream.pool import IDLE_S, ConnectionPool, ConnectionPools
 
 
 async def answering(line: Line) -> None:
@@ -23,7 +23,7 @@ async def answering(line: Line) -> None:
 
 async def test_the_connection_that_was_used_last_is_taken_first_and_none_is_had_twice() -> None:
     async with byte_server(answering) as server:
-        pool = Pool(parse_address(server.url))
+        pool = ConnectionPool(parse_node_url(server.url))
         first, second = await pool.connect(), await pool.connect()
         await ask(first)
         await ask(second)
@@ -34,7 +34,7 @@ async def test_the_connection_that_was_used_last_is_taken_first_and_none_is_had_
 async def test_a_connection_that_was_free_for_too_long_is_closed_instead_of_used() -> None:
     now_s = 0.0
     async with byte_server(answering) as server:
-        pool = Pool(parse_address(server.url), clock=lambda: now_s)
+        pool = ConnectionPool(parse_node_url(server.url), clock=lambda: now_s)
         old, young = await pool.connect(), await pool.connect()
         await ask(old)
         now_s = IDLE_S
@@ -55,7 +55,7 @@ async def test_a_connection_that_the_node_closed_is_never_taken() -> None:
         await line.say(answer(b"ok"), gap_s=0.02)
 
     async with byte_server(once) as server:
-        pool = Pool(parse_address(server.url))
+        pool = ConnectionPool(parse_node_url(server.url))
         connection = await pool.connect()
         assert (await ask(connection)).data == b"ok"
         await server.lines[0].gone()
@@ -67,7 +67,7 @@ async def test_a_connection_that_the_node_closed_is_never_taken() -> None:
 async def test_no_more_connections_are_kept_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "MAX_IDLE", 2)
     async with byte_server(answering) as server:
-        pool = Pool(parse_address(server.url))
+        pool = ConnectionPool(parse_node_url(server.url))
         connections = [await pool.connect() for _ in range(4)]
         for connection in connections:
             await ask(connection)
@@ -81,7 +81,7 @@ async def test_closing_a_pool_cuts_what_is_under_way_too() -> None:
         await line.until_cut()
 
     async with byte_server(silent) as server:
-        pool = Pool(parse_address(server.url))
+        pool = ConnectionPool(parse_node_url(server.url))
         connection = await pool.connect()
         asking = asyncio.create_task(ask(connection))
         await asyncio.sleep(0.02)
@@ -93,7 +93,7 @@ async def test_closing_a_pool_cuts_what_is_under_way_too() -> None:
 
 async def test_a_unix_socket_is_a_place_like_any_other(tmp_path: Path) -> None:
     async with byte_server(answering, unix=tmp_path / "desk.sock") as server:
-        pool = Pools().of(NodeSpec("desk", server.url))
+        pool = ConnectionPools().of(NodeSpec("desk", server.url))
         assert (await ask(await pool.connect())).data == b"ok"
         pool.close()
 
@@ -103,10 +103,10 @@ async def test_nobody_there_is_told_with_the_address_and_why(tmp_path: Path) -> 
         taken.bind(("127.0.0.1", 0))
         authority = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(UpstreamUnavailable, match=authority):
-            await Pool(parse_address(f"http://{authority}")).connect()
+            await ConnectionPool(parse_node_url(f"http://{authority}")).connect()
     for url in (f"unix://{tmp_path}/none", f"unix://{tmp_path}/{'a' * 200}", f"http://{'a' * 70}.invalid"):
         with pytest.raises(UpstreamUnavailable):
-            await Pool(parse_address(url)).connect()
+            await ConnectionPool(parse_node_url(url)).connect()
 
 
 async def test_a_connection_that_does_not_come_about_in_time_is_unavailable() -> None:
@@ -119,11 +119,13 @@ async def test_a_connection_that_does_not_come_about_in_time_is_unavailable() ->
             waiting.setblocking(False)
             waiting.connect_ex(full.getsockname())
         with pytest.raises(UpstreamUnavailable, match="in time"):
-            await Pool(parse_address(f"http://127.0.0.1:{full.getsockname()[1]}")).connect(timeout_s=0.1)
+            await ConnectionPool(parse_node_url(f"http://127.0.0.1:{full.getsockname()[1]}")).connect(
+                timeout_s=0.1
+            )
 
 
 async def test_nodes_share_a_pool_only_where_they_share_a_url() -> None:
-    every = Pools()
+    every = ConnectionPools()
     one, same, other = (NodeSpec(*spec) for spec in (("a", "http://x"), ("b", "http://x"), ("c", "http://y")))
     assert every.of(one) is every.of(same)
     assert every.of(one) is not every.of(other)

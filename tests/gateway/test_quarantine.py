@@ -1,12 +1,12 @@
 """Which requests are refused for what happened to nodes under them."""
 
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.quarantine import (
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.fleet.quarantine import (
     MAX_REMEMBERED,
     REMEMBERED_S,
     SUSPECTED_S,
-    Loss,
+    LostRequest,
     Quarantine,
     Suspicion,
 )
@@ -20,18 +20,18 @@ class Losses:
     def __init__(self) -> None:
         self.count = 0
 
-    def alone(self, node: str) -> Loss:
+    def alone(self, node: str) -> LostRequest:
         self.count += 1
-        return Loss(node, self.count, began_after=self.count - 1, is_alone=True)
+        return LostRequest(node, self.count, began_after=self.count - 1, is_alone=True)
 
-    def among_others(self, node: str) -> Loss:
+    def among_others(self, node: str) -> LostRequest:
         self.count += 1
-        return Loss(node, self.count, began_after=self.count - 1, is_alone=False)
+        return LostRequest(node, self.count, began_after=self.count - 1, is_alone=False)
 
-    def begun_before(self, node: str, *, is_alone: bool = True) -> Loss:
+    def begun_before(self, node: str, *, is_alone: bool = True) -> LostRequest:
         """Of a request that ran when the first of all was lost."""
         self.count += 1
-        return Loss(node, self.count, began_after=0, is_alone=is_alone)
+        return LostRequest(node, self.count, began_after=0, is_alone=is_alone)
 
 
 def test_two_different_nodes_are_enough_and_one_is_not_however_often() -> None:

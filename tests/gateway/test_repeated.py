@@ -8,11 +8,10 @@ from hypothesis import strategies as st
 from tests.gateway.front_stage import CHAT, Asking, Keeper, answer, hear, post, staged
 
 from ganglion.core.errors import GanglionError, NotAllowed
-from ganglion.gateway.admission import Identity
-from ganglion.gateway.call import head_of
-from ganglion.gateway.front import FrontSettings
-from ganglion.gateway.repeated import Repeated, learn
-from ganglion.gateway.routes import parse_target
+from ganglion.gateway.access.admission import Identity
+from ganglion.gateway.proxy.client_request import HeadCache, build_head, cache_head
+from ganglion.gateway.proxy.listener import ProxySettings
+from ganglion.gateway.proxy.routes import parse_target
 
 MOST = 1000
 
@@ -43,11 +42,13 @@ class Read:
         self.whole += 1
         self.is_kept = self.parser.should_keep_alive()
 
-    def learnt(self, data: bytes) -> Repeated | None:
+    def learnt(self, data: bytes) -> HeadCache | None:
         if self.whole != 1:
             return None
         target = parse_target(self.url)
-        return learn(data, head_of(self.parser.get_method(), target, self.headers, is_kept=self.is_kept))
+        return cache_head(
+            data, build_head(self.parser.get_method(), target, self.headers, is_kept=self.is_kept)
+        )
 
 
 LINES = st.lists(
@@ -160,7 +161,7 @@ async def test_a_host_that_is_refused_is_refused_each_time() -> None:
     def guard(host: bytes | None, *_: object) -> GanglionError | None:
         return None if host == b"there" else NotAllowed("Not from here.")
 
-    async with staged(settings=FrontSettings(guard=guard)) as stage:
+    async with staged(settings=ProxySettings(guard=guard)) as stage:
         reader, writer = await stage.send(b"")
         for _ in range(3):
             writer.write(post("/v1/chat/completions", CHAT))

@@ -13,23 +13,23 @@ from remote_nodes import echo, listening
 from tests.gateway.fault_proxy import Fault as Spoil
 from tests.gateway.fault_proxy import FaultProxy, Passage, fault_proxy
 
-from ganglion.gateway import front
-from ganglion.gateway.catalogue import Catalogue, CatalogueModel
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import FOREIGN, OURS, NodeKind, NodeSpec
-from ganglion.gateway.retry import (
-    CHANCES,
-    Answered,
-    Fault,
-    Mark,
-    Outcome,
-    Step,
-    code_of,
-    decide,
-    may_go_on,
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES, NodeKind, NodeSpec
+from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
+from ganglion.gateway.proxy import listener
+from ganglion.gateway.routing.retry import (
+    RETRY_BUDGET,
+    ErrorAnswer,
+    HealthMark,
+    NodeFault,
+    NodeOutcome,
+    RetryStep,
+    decide_retry,
+    error_code_of,
+    may_retry,
 )
-from ganglion.server.gateway import house
-from ganglion.server.gateway.assembly import Assembly, assembled
+from ganglion.server.gateway import gateway_process
+from ganglion.server.gateway.gateway_process import FleetParts, build_fleet_parts
 
 KINDS: tuple[NodeKind, ...] = ("ganglion", "openai")
 CODES = (None, "engine_failed", "interrupted", "model_not_found", "hub_unreachable", "overloaded", "x")
@@ -42,30 +42,30 @@ FAILURES = {
     "ganglion": {401, 403, 502},
 }
 BY_CODE = {
-    (404, "model_not_found"): (Step.ELSEWHERE, Mark.NOTHING),
-    (500, "engine_failed"): (Step.ONCE_MORE, Mark.NOTHING),
-    (500, "interrupted"): (Step.ONCE_MORE, Mark.NOTHING),
-    (502, "hub_unreachable"): (Step.ELSEWHERE, Mark.NOTHING),
+    (404, "model_not_found"): (RetryStep.ELSEWHERE, HealthMark.NOTHING),
+    (500, "engine_failed"): (RetryStep.ONCE_MORE, HealthMark.NOTHING),
+    (500, "interrupted"): (RetryStep.ONCE_MORE, HealthMark.NOTHING),
+    (502, "hub_unreachable"): (RetryStep.ELSEWHERE, HealthMark.NOTHING),
 }
 
 
-def expected(kind: NodeKind, status: int, code: str | None) -> tuple[Step, Mark]:
+def expected(kind: NodeKind, status: int, code: str | None) -> tuple[RetryStep, HealthMark]:
     if kind == "ganglion" and (status, code) in BY_CODE:
         return BY_CODE[status, code or ""]
-    step = Step.TELL
+    step = RetryStep.TELL
     if status in FREE[kind]:
-        step = Step.ELSEWHERE
+        step = RetryStep.ELSEWHERE
     elif status in ONCE[kind]:
-        step = Step.ONCE_MORE
-    if status in FAILURES[kind] or (kind == "openai" and status >= 500 and step is Step.TELL):
-        return step, Mark.FAILURE
-    return step, Mark.SUCCESS if step is Step.TELL and status < 500 else Mark.NOTHING
+        step = RetryStep.ONCE_MORE
+    if status in FAILURES[kind] or (kind == "openai" and status >= 500 and step is RetryStep.TELL):
+        return step, HealthMark.FAILURE
+    return step, HealthMark.SUCCESS if step is RetryStep.TELL and status < 500 else HealthMark.NOTHING
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_status_and_code_of_every_kind_has_one_outcome(kind: NodeKind) -> None:
     for status, code in product(range(400, 600), CODES):
-        decision = decide(Answered(status, code), kind=kind)
+        decision = decide_retry(ErrorAnswer(status, code), kind=kind)
         assert (decision.step, decision.mark) == expected(kind, status, code), (status, code)
         is_crash = kind == "ganglion" and status == 500 and code in ("engine_failed", "interrupted")
         assert decision.is_crash == is_crash
@@ -74,41 +74,44 @@ def test_every_status_and_code_of_every_kind_has_one_outcome(kind: NodeKind) -> 
 
 def test_a_wire_without_codes_is_judged_by_its_status() -> None:
     steps = {
-        status: decide(Answered(status, has_codes=False), kind="ganglion").step
+        status: decide_retry(ErrorAnswer(status, has_codes=False), kind="ganglion").step
         for status in (400, 404, 500, 502, 503, 504, 529)
     }
-    once, free, tell = Step.ONCE_MORE, Step.ELSEWHERE, Step.TELL
+    once, free, tell = RetryStep.ONCE_MORE, RetryStep.ELSEWHERE, RetryStep.TELL
     assert steps == {400: tell, 404: free, 500: once, 502: once, 503: free, 504: tell, 529: free}
-    assert decide(Answered(500, has_codes=False), kind="ganglion").is_crash
+    assert decide_retry(ErrorAnswer(500, has_codes=False), kind="ganglion").is_crash
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_faults_cost_a_chance_unless_nothing_was_sent(kind: NodeKind) -> None:
-    told = {fault: decide(fault, kind=kind) for fault in Fault}
+    told = {fault: decide_retry(fault, kind=kind) for fault in NodeFault}
     assert {fault: (row.step, row.mark, row.is_crash) for fault, row in told.items()} == {
-        Fault.UNREACHED: (Step.ELSEWHERE, Mark.FAILURE, False),
-        Fault.LOST: (Step.ONCE_MORE, Mark.FAILURE, True),
-        Fault.STALE: (Step.ONCE_MORE, Mark.NOTHING, True),
-        Fault.SILENT: (Step.ONCE_MORE, Mark.FAILURE, False),
-        Fault.WITHDRAWN: (Step.ONCE_MORE, Mark.NOTHING, False),
+        NodeFault.UNREACHED: (RetryStep.ELSEWHERE, HealthMark.FAILURE, False),
+        NodeFault.LOST: (RetryStep.ONCE_MORE, HealthMark.FAILURE, True),
+        NodeFault.STALE: (RetryStep.ONCE_MORE, HealthMark.NOTHING, True),
+        NodeFault.SILENT: (RetryStep.ONCE_MORE, HealthMark.FAILURE, False),
+        NodeFault.WITHDRAWN: (RetryStep.ONCE_MORE, HealthMark.NOTHING, False),
     }
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_once_anything_was_given_out_the_client_is_told_and_the_node_judged_alike(kind: NodeKind) -> None:
-    outcomes: list[Outcome] = [*Fault, *(Answered(*row) for row in product(range(400, 600), CODES))]
+    outcomes: list[NodeOutcome] = [
+        *NodeFault,
+        *(ErrorAnswer(*row) for row in product(range(400, 600), CODES)),
+    ]
     for outcome in outcomes:
-        before, after = decide(outcome, kind=kind), decide(outcome, kind=kind, is_given_out=True)
-        assert after.step is Step.TELL
+        before, after = decide_retry(outcome, kind=kind), decide_retry(outcome, kind=kind, is_given_out=True)
+        assert after.step is RetryStep.TELL
         assert (after.mark, after.is_crash) == (before.mark, before.is_crash)
 
 
 def test_there_are_two_chances() -> None:
-    once, free = decide(Fault.LOST, kind="openai"), decide(Fault.UNREACHED, kind="openai")
-    assert CHANCES == 2
-    assert [may_go_on(once, spent) for spent in (1, 2)] == [True, False]
-    assert may_go_on(free, 0) and may_go_on(free, 1)
-    assert not may_go_on(decide(Answered(400), kind="openai"), 0)
+    once, free = decide_retry(NodeFault.LOST, kind="openai"), decide_retry(NodeFault.UNREACHED, kind="openai")
+    assert RETRY_BUDGET == 2
+    assert [may_retry(once, spent) for spent in (1, 2)] == [True, False]
+    assert may_retry(free, 0) and may_retry(free, 1)
+    assert not may_retry(decide_retry(ErrorAnswer(400), kind="openai"), 0)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +125,7 @@ def test_there_are_two_chances() -> None:
     ],
 )
 def test_the_code_of_an_envelope(body: bytes, code: str | None) -> None:
-    assert code_of(body) == code
+    assert error_code_of(body) == code
 
 
 # The same through a whole gateway: two nodes that fail as a row says, and a fallback that is well.
@@ -166,7 +169,7 @@ class Stage:
     """The gateway's own."""
     proxies: list[FaultProxy]
 
-    async def outcome(self, path: str, spoil: Spoil) -> tuple[Step, Mark]:
+    async def outcome(self, path: str, spoil: Spoil) -> tuple[RetryStep, HealthMark]:
         """What the gateway did with one request whose nodes all do the same."""
         for proxy in self.proxies:
             proxy.fault, proxy.spoilt = spoil, 0
@@ -178,26 +181,26 @@ class Stage:
         spoilt = sum(proxy.spoilt for proxy in self.proxies)
         if answer.status_code == 200:
             assert text in answer.text
-            step = Step.ELSEWHERE
+            step = RetryStep.ELSEWHERE
         else:
-            step = Step.ONCE_MORE if spoilt == 2 else Step.TELL
-        assert spoilt == (1 if step is Step.TELL else 2)
+            step = RetryStep.ONCE_MORE if spoilt == 2 else RetryStep.TELL
+        assert spoilt == (1 if step is RetryStep.TELL else 2)
         failed = [name for name in ("a", "b") if self.fleet.is_cooling(name)]
         for name in failed:
             self.fleet.succeeded(name)  # the next row begins anew
-        return step, Mark.FAILURE if failed else Mark.NOTHING
+        return step, HealthMark.FAILURE if failed else HealthMark.NOTHING
 
 
 @asynccontextmanager
 async def staged(kind: NodeKind, monkeypatch: pytest.MonkeyPatch, **settings: float) -> AsyncIterator[Stage]:
-    built: list[Assembly] = []
+    built: list[FleetParts] = []
 
-    def remembered(*given: Any) -> Assembly:
-        built.append(assembled(*given))
+    def remembered(*given: Any) -> FleetParts:
+        built.append(build_fleet_parts(*given))
         return built[-1]
 
-    monkeypatch.setattr(house, "assembled", remembered)
-    wires = OURS if kind == "ganglion" else FOREIGN
+    monkeypatch.setattr(gateway_process, "build_fleet_parts", remembered)
+    wires = ALL_WIRES if kind == "ganglion" else FOREIGN_WIRES
     failing = {"kind": kind, "wires": wires, "cool_down_after": 1, "cool_down_s": 600.0}
     async with AsyncExitStack() as stack:
         proxies, specs = [], []
@@ -208,7 +211,7 @@ async def staged(kind: NodeKind, monkeypatch: pytest.MonkeyPatch, **settings: fl
             specs.append(NodeSpec(name, f"http://127.0.0.1:{proxy.port}", **failing))  # type: ignore[arg-type]
         spare = await stack.enter_async_context(listening(echo(model_id="spare")))
         specs.append(NodeSpec("c", spare))
-        catalogue = Catalogue((CatalogueModel(id="m", loadable=False, fallbacks=("spare",)),))
+        catalogue = FleetCatalogue((CatalogueModel(id="m", loadable=False, fallbacks=("spare",)),))
         running = await stack.enter_async_context(
             gateway(specs, catalogue=catalogue, **settings)  # type: ignore[arg-type]
         )
@@ -219,7 +222,7 @@ async def staged(kind: NodeKind, monkeypatch: pytest.MonkeyPatch, **settings: fl
         yield stage
 
 
-Row = tuple[Outcome, Spoil]
+Row = tuple[NodeOutcome, Spoil]
 STATUSES: dict[NodeKind, list[tuple[int, str | None]]] = {
     "openai": [(status, None) for status in (400, 401, 404, 408, 429, 500, 501, 502, 503, 504, 522, 529)],
     "ganglion": [
@@ -233,13 +236,13 @@ STATUSES: dict[NodeKind, list[tuple[int, str | None]]] = {
 async def test_the_proxy_and_the_engine_decide_alike_and_as_the_table_says(
     kind: NodeKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rows: list[Row] = [(Answered(*row), answering(*row)) for row in STATUSES[kind]]
-    rows.append((Fault.LOST, breaks_off))
+    rows: list[Row] = [(ErrorAnswer(*row), answering(*row)) for row in STATUSES[kind]]
+    rows.append((NodeFault.LOST, breaks_off))
     paths = ["chat", "completions", "responses"] if kind == "ganglion" else list(PATHS)
     async with staged(kind, monkeypatch) as stage:
         for outcome, spoil in rows:
-            decision = decide(outcome, kind=kind)
-            mark = decision.mark if decision.mark is Mark.FAILURE else Mark.NOTHING
+            decision = decide_retry(outcome, kind=kind)
+            mark = decision.mark if decision.mark is HealthMark.FAILURE else HealthMark.NOTHING
             for path in paths:
                 assert await stage.outcome(path, spoil) == (decision.step, mark), (path, outcome)
 
@@ -248,7 +251,7 @@ async def test_the_proxy_and_the_engine_decide_alike_and_as_the_table_says(
 async def test_a_node_that_says_nothing_in_time_costs_a_chance_on_every_path(
     kind: NodeKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(front, "TICK_S", 0.05)
+    monkeypatch.setattr(listener, "TICK_S", 0.05)
     async with staged(kind, monkeypatch, first_byte_s=0.3) as stage:
         for path in ("chat", "responses"):
-            assert await stage.outcome(path, hangs) == (Step.ONCE_MORE, Mark.FAILURE), path
+            assert await stage.outcome(path, hangs) == (RetryStep.ONCE_MORE, HealthMark.FAILURE), path

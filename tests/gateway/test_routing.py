@@ -18,13 +18,20 @@ from ganglion.core.errors import (
     UpstreamUnavailable,
     WireUnsupported,
 )
-from ganglion.gateway.catalogue import Catalogue, CatalogueModel
-from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused, Translated
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import DeviceRoom, NodeSpec, NodeView, Wire
-from ganglion.gateway.router import Router
-from ganglion.gateway.routing import route
-from ganglion.gateway.routing_table import RoutingTable
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Wire
+from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
+from ganglion.gateway.routing.decision import (
+    ChosenNode,
+    ColdModel,
+    NoRoute,
+    RoutingDecision,
+    RoutingRequest,
+    TranslatedNode,
+)
+from ganglion.gateway.routing.policies import route
+from ganglion.gateway.routing.router import Router
+from ganglion.gateway.routing.table import RoutingTable
 
 
 @dataclass
@@ -308,29 +315,29 @@ CASES = [
 ]
 
 
-def told(decision: Decision) -> str | type[GanglionError]:
+def told(decision: RoutingDecision) -> str | type[GanglionError]:
     match decision:
-        case Chosen(node=spec, model=name):
+        case ChosenNode(node=spec, model=name):
             return f"chosen {spec.name} {name}"
-        case Translated(node=spec, model=name):
+        case TranslatedNode(node=spec, model=name):
             return f"translated {spec.name} {name}"
-        case Cold(model=name):
+        case ColdModel(model=name):
             return f"cold {name}"
-        case Refused(error=error):
+        case NoRoute(error=error):
             return type(error)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.says.replace(" ", "-"))
 def test_route(case: Case) -> None:
-    table = RoutingTable(nodes(*case.views), Catalogue(tuple(case.models)))
-    asked = Asked(case.asked, case.wire, case.affinity, case.tried, case.is_alone)
+    table = RoutingTable(nodes(*case.views), FleetCatalogue(tuple(case.models)))
+    asked = RoutingRequest(case.asked, case.wire, case.affinity, case.tried, case.is_alone)
     for turn in range(3):
         assert told(route(table, asked, case.loads, turn)) == case.expected
 
 
-def refusal(table: RoutingTable, asked: Asked, loads: StillLoads | None = None) -> GanglionError:
+def refusal(table: RoutingTable, asked: RoutingRequest, loads: StillLoads | None = None) -> GanglionError:
     decision = route(table, asked, loads or StillLoads())
-    assert isinstance(decision, Refused)
+    assert isinstance(decision, NoRoute)
     return decision.error
 
 
@@ -340,35 +347,37 @@ def test_refusals_say_when_to_come_back_and_what_is_meant() -> None:
             node("a", held("r", "recovering"), held("l", "loading"), "f"),
             node("b", "gone", is_healthy=False),
         ),
-        Catalogue((model("big", memory_mb=99000),)),
+        FleetCatalogue((model("big", memory_mb=99000),)),
     )
-    assert refusal(table, Asked("r", "chat")).retry_after_s == 2
-    assert refusal(table, Asked("l", "chat")).retry_after_s == 10
-    gone = refusal(table, Asked("gone", "chat"))
+    assert refusal(table, RoutingRequest("r", "chat")).retry_after_s == 2
+    assert refusal(table, RoutingRequest("l", "chat")).retry_after_s == 10
+    gone = refusal(table, RoutingRequest("gone", "chat"))
     assert (gone.status, gone.extras) == (503, {"node": "b"})
-    assert "needs 99,000 MB, 8,000 free" in refusal(table, Asked("big", "chat")).message
-    processor = replace(node("a"), devices=(DeviceRoom(-1, "cpu", 9000, 8000),))
-    on_processor = RoutingTable(nodes(processor), Catalogue((model("big", memory_mb=99000),)))
-    assert type(refusal(on_processor, Asked("big", "chat"))) is InsufficientMemory
-    full = RoutingTable(nodes(node("a", "m", max_in_flight=3)), Catalogue())
-    assert refusal(full, Asked("m", "chat"), StillLoads({"a": 3})).extras == {"queue_depth": 3}
-    lacking = refusal(RoutingTable(nodes(node("a", "m", is_foreign=True)), Catalogue()), Asked("m", "score"))
+    assert "needs 99,000 MB, 8,000 free" in refusal(table, RoutingRequest("big", "chat")).message
+    processor = replace(node("a"), devices=(DeviceMemory(-1, "cpu", 9000, 8000),))
+    on_processor = RoutingTable(nodes(processor), FleetCatalogue((model("big", memory_mb=99000),)))
+    assert type(refusal(on_processor, RoutingRequest("big", "chat"))) is InsufficientMemory
+    full = RoutingTable(nodes(node("a", "m", max_in_flight=3)), FleetCatalogue())
+    assert refusal(full, RoutingRequest("m", "chat"), StillLoads({"a": 3})).extras == {"queue_depth": 3}
+    lacking = refusal(
+        RoutingTable(nodes(node("a", "m", is_foreign=True)), FleetCatalogue()), RoutingRequest("m", "score")
+    )
     assert "score" in lacking.message
     assert (lacking.status, lacking.retry_after_s) == (501, None)
-    assert len(refusal(table, Asked("z" * 9999, "chat")).message) < 300
+    assert len(refusal(table, RoutingRequest("z" * 9999, "chat")).message) < 300
 
 
 def test_equals_take_turns() -> None:
-    table = RoutingTable(nodes(node("a", "m"), node("b", "m"), node("c", "m")), Catalogue())
-    asked = Asked("m", "chat")
+    table = RoutingTable(nodes(node("a", "m"), node("b", "m"), node("c", "m")), FleetCatalogue())
+    asked = RoutingRequest("m", "chat")
     got = [told(route(table, asked, StillLoads(), turn)) for turn in range(6)]
     assert got == ["chosen a m", "chosen b m", "chosen c m"] * 2
 
 
 def test_two_models_behind_one_alias_are_both_asked() -> None:
     views = nodes(node("a", held("x", aliases=("chat",))), node("b", held("y", aliases=("chat",))))
-    table = RoutingTable(views, Catalogue())
-    asked = Asked("chat", "chat")
+    table = RoutingTable(views, FleetCatalogue())
+    asked = RoutingRequest("chat", "chat")
     assert {told(route(table, asked, StillLoads(), turn)) for turn in range(2)} == {
         "chosen a x",
         "chosen b y",
@@ -377,15 +386,15 @@ def test_two_models_behind_one_alias_are_both_asked() -> None:
 
 def test_a_learned_name_counts() -> None:
     views = nodes(node("a", "Qwen3-Q8"), node("b", "Qwen3-Q8"))
-    table = RoutingTable(views, Catalogue((model(source="o/r"),)), {("b", "Qwen3-Q8"): "m"})
-    assert told(route(table, Asked("m", "chat"), StillLoads())) == "chosen b Qwen3-Q8"
+    table = RoutingTable(views, FleetCatalogue((model(source="o/r"),)), {("b", "Qwen3-Q8"): "m"})
+    assert told(route(table, RoutingRequest("m", "chat"), StillLoads())) == "chosen b Qwen3-Q8"
 
 
 def test_names_that_are_made_up_do_not_fill_the_memory() -> None:
-    table = RoutingTable(nodes(node("a", held("x", aliases=("*",)))), Catalogue())
+    table = RoutingTable(nodes(node("a", held("x", aliases=("*",)))), FleetCatalogue())
     for number in range(5000):
-        assert told(route(table, Asked(f"name {number}", "chat"), StillLoads())) == "chosen a x"
-        route(table, Asked(f"name {number}", "score"), StillLoads())
+        assert told(route(table, RoutingRequest(f"name {number}", "chat"), StillLoads())) == "chosen a x"
+        route(table, RoutingRequest(f"name {number}", "score"), StillLoads())
     assert len(table._entries) <= 4096
 
 
@@ -393,7 +402,7 @@ def test_the_router_sees_what_the_fleet_hears() -> None:
     specs = (NodeSpec("a", "http://a"), NodeSpec("b", "http://b", max_in_flight=1))
     fleet = Fleet(specs)
     router = Router(fleet)
-    asked = Asked("m", "chat")
+    asked = RoutingRequest("m", "chat")
     assert told(router.choose(asked)) is ModelNotFound
     fleet.put(NodeView(specs[1], is_healthy=True, replicas=(held("m"),)))
     assert told(router.choose(asked)) == "chosen b m"
@@ -406,7 +415,7 @@ def test_the_router_sees_what_the_fleet_hears() -> None:
     assert told(router.choose(asked)) is Overloaded
     fleet.succeeded("a")
     fleet.remove("b")
-    router.replace(Catalogue((model("n", aliases=("m2",)),)))
-    assert told(router.choose(Asked("m2", "chat"))) == "cold n"
+    router.replace(FleetCatalogue((model("n", aliases=("m2",)),)))
+    assert told(router.choose(RoutingRequest("m2", "chat"))) == "cold n"
     fleet.learn("a", "m", "n")
-    assert told(router.choose(Asked("m2", "chat"))) == "chosen a m"
+    assert told(router.choose(RoutingRequest("m2", "chat"))) == "chosen a m"

@@ -8,23 +8,31 @@ from itertools import pairwise
 from made_nodes import held, node, nodes
 
 from ganglion.core.errors import UpstreamUnavailable
-from ganglion.gateway.catalogue import Catalogue, CatalogueModel
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeView
-from ganglion.gateway.scaler import Scaler
-from ganglion.gateway.scaling import PRESSED_S, REST_S, Action, Grow, Memory, Shrink, scale
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
+from ganglion.gateway.placing.scaler import (
+    PRESSED_S,
+    REST_S,
+    GrowModel,
+    Scaler,
+    ScalingAction,
+    ScalingMemory,
+    ShrinkModel,
+    scale,
+)
 
 
 def model(model_id: str = "m", **fields: object) -> CatalogueModel:
     return CatalogueModel(id=model_id, memory_mb=1000, **fields)  # type: ignore[arg-type]
 
 
-def watch(known: CatalogueModel, *views: NodeView, until_s: float) -> list[tuple[float, Action]]:
+def watch(known: CatalogueModel, *views: NodeView, until_s: float) -> list[tuple[float, ScalingAction]]:
     """Every action while the fleet stays as it is."""
-    memory: Memory = {}
+    memory: ScalingMemory = {}
     done = []
     for second in range(int(until_s) + 1):
-        actions, memory = scale(nodes(*views), Catalogue((known,)), {}, memory, float(second))
+        actions, memory = scale(nodes(*views), FleetCatalogue((known,)), {}, memory, float(second))
         done += [(float(second), action) for action in actions]
     return done
 
@@ -36,7 +44,7 @@ def first(known: CatalogueModel, *views: NodeView, until_s: float = 60) -> tuple
 
 def test_waiting_requests_bring_another_replica_once_they_have_waited() -> None:
     pressed = node("a", held("m", queued=5))
-    assert first(model(max_replicas=2), pressed, node("b")) == (PRESSED_S, "Grow", "b")
+    assert first(model(max_replicas=2), pressed, node("b")) == (PRESSED_S, "GrowModel", "b")
     assert first(model(max_replicas=2), node("a", held("m", queued=4)), node("b")) is None
     assert first(model(max_replicas=1), pressed, node("b")) is None
     assert first(model(), pressed, node("b")) is None
@@ -59,9 +67,9 @@ def test_while_one_is_coming_no_other_is_asked_for() -> None:
 
 def test_the_fewest_and_the_pinned_are_loaded_unasked_whoever_leaves() -> None:
     full = node("b", held("x", memory_mb=5000), free_mb=10)
-    assert first(model(min_replicas=1), full) == (0.0, "Grow", "b")
-    assert first(model(min_replicas=2), node("a", "m"), full) == (0.0, "Grow", "b")
-    assert first(model(pinned_on=("b",)), node("a", "m"), full) == (0.0, "Grow", "b")
+    assert first(model(min_replicas=1), full) == (0.0, "GrowModel", "b")
+    assert first(model(min_replicas=2), node("a", "m"), full) == (0.0, "GrowModel", "b")
+    assert first(model(pinned_on=("b",)), node("a", "m"), full) == (0.0, "GrowModel", "b")
     assert first(model(pinned_on=("gone",)), node("a", "m")) is None
     assert first(model(min_replicas=1, loadable=False), node("a")) is None
     busy = node("b", held("x", memory_mb=5000, in_flight=1), free_mb=10)
@@ -70,11 +78,11 @@ def test_the_fewest_and_the_pinned_are_loaded_unasked_whoever_leaves() -> None:
 
 def test_idle_replicas_go_down_to_the_fewest() -> None:
     a, b = node("a", "m"), node("b", "m")
-    assert first(model(idle_s=20, max_replicas=2), a, b) == (20.0, "Shrink", "a")
+    assert first(model(idle_s=20, max_replicas=2), a, b) == (20.0, "ShrinkModel", "a")
     assert first(model(idle_s=20, max_replicas=2, min_replicas=2), a, b) is None
-    assert first(model(idle_s=20, max_replicas=2, pinned_on=("a",)), a, b) == (20.0, "Shrink", "b")
+    assert first(model(idle_s=20, max_replicas=2, pinned_on=("a",)), a, b) == (20.0, "ShrinkModel", "b")
     assert first(model(idle_s=20, min_replicas=1), a) is None
-    assert first(model(idle_s=20), a) == (20.0, "Shrink", "a")
+    assert first(model(idle_s=20), a) == (20.0, "ShrinkModel", "a")
     assert first(model(), a, b) is None
     assert first(model(idle_s=20), node("a", held("m", is_pinned=True))) is None
     assert first(model(idle_s=20), node("a", held("m", in_flight=1))) is None
@@ -82,10 +90,10 @@ def test_idle_replicas_go_down_to_the_fewest() -> None:
 
 
 def test_work_between_two_looks_counts() -> None:
-    memory: Memory = {}
+    memory: ScalingMemory = {}
     for second in range(100):
         used = node("a", held("m", last_used_s=float(second // 15)))
-        actions, memory = scale(nodes(used), Catalogue((model(idle_s=20),)), {}, memory, float(second))
+        actions, memory = scale(nodes(used), FleetCatalogue((model(idle_s=20),)), {}, memory, float(second))
         assert not actions
 
 
@@ -101,7 +109,7 @@ class Simulated:
 
     def __init__(self, known: CatalogueModel) -> None:
         self.known = known
-        self.memory: Memory = {}
+        self.memory: ScalingMemory = {}
         self.ready_s: dict[str, float] = {"a": 0.0}
         self.waiting = 0.0
         self.used_s = dict.fromkeys("abc", 0.0)
@@ -119,10 +127,10 @@ class Simulated:
                 self.used_s[name] = now_s
             replica = held("m", status, queued=share, in_flight=min(4, share), last_used_s=self.used_s[name])
             views.append(node(name, replica) if name in self.ready_s else node(name))
-        actions, self.memory = scale(nodes(*views), Catalogue((self.known,)), {}, self.memory, now_s)
+        actions, self.memory = scale(nodes(*views), FleetCatalogue((self.known,)), {}, self.memory, now_s)
         for action in actions:
             self.changes[type(action)] += 1
-            if isinstance(action, Grow):
+            if isinstance(action, GrowModel):
                 self.ready_s[action.node] = now_s + 5
             else:
                 del self.ready_s[action.node]
@@ -135,7 +143,7 @@ def test_a_busy_hour_grows_the_model_and_a_quiet_one_shrinks_it() -> None:
         simulated.step(float(second), 25.0 if second < 1800 else 0.0)
     assert simulated.replicas[1700] == 3
     assert simulated.replicas[-1] == 1
-    assert simulated.changes == {Grow: 2, Shrink: 2}
+    assert simulated.changes == {GrowModel: 2, ShrinkModel: 2}
 
 
 def test_bursts_shorter_than_the_patience_change_nothing() -> None:
@@ -178,13 +186,15 @@ async def test_the_scaler_does_what_is_decided_one_change_at_a_time() -> None:
     fleet = Fleet((view.spec,))
     fleet.put(view)
     mover = Moving(fleet)
-    scaler = Scaler(fleet, Catalogue((model(min_replicas=1),)), mover, clock=lambda: now_s[0], period_s=0.002)
+    scaler = Scaler(
+        fleet, FleetCatalogue((model(min_replicas=1),)), mover, clock=lambda: now_s[0], period_s=0.002
+    )
     running = asyncio.create_task(scaler.run())
     await asyncio.sleep(0.01)
     now_s[0] = REST_S + 1  # the first load is still under way
     await asyncio.sleep(0.06)
     assert mover.done == ["load m on a"]
-    scaler.catalogue = Catalogue((model(idle_s=5),))
+    scaler.catalogue = FleetCatalogue((model(idle_s=5),))
     now_s[0] += REST_S + 1
     await asyncio.sleep(0.02)
     now_s[0] += 6
@@ -201,7 +211,9 @@ async def test_a_change_that_fails_does_not_end_the_scaler() -> None:
     mover = Moving(fleet)
     mover.is_failing = True
     now_s = [0.0]
-    scaler = Scaler(fleet, Catalogue((model(min_replicas=1),)), mover, clock=lambda: now_s[0], period_s=0.002)
+    scaler = Scaler(
+        fleet, FleetCatalogue((model(min_replicas=1),)), mover, clock=lambda: now_s[0], period_s=0.002
+    )
     running = asyncio.create_task(scaler.run())
     await asyncio.sleep(0.05)
     mover.is_failing = False

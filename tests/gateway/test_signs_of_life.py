@@ -10,11 +10,11 @@ from tests.gateway.byte_server import Line, answer, byte_server
 from tests.gateway.front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, hear, post, staged
 from tests.gateway.front_stage import answer as node_answer
 
-from ganglion.gateway import front
-from ganglion.gateway.front import FrontSettings
-from ganglion.gateway.node import FOREIGN, NodeSpec
+from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.proxy import listener
+from ganglion.gateway.proxy.listener import ProxySettings
 
-QUICK = FrontSettings(sign_of_life_s=0.1)
+QUICK = ProxySettings(sign_of_life_s=0.1)
 COMMENT = b": keep-alive\n\n"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -26,7 +26,7 @@ STOP = b'event: message_stop\ndata: {"type":"message_stop"}\n\n'
 
 @pytest.fixture(autouse=True)
 def _quick_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(front, "TICK_S", 0.05)
+    monkeypatch.setattr(listener, "TICK_S", 0.05)
 
 
 class Quiet:
@@ -138,7 +138,7 @@ async def test_a_gateway_says_so_after_as_much_silence_as_its_other_wires() -> N
         await line.until_cut()
 
     async with byte_server(silent) as server:
-        node = NodeSpec("a", server.url, "openai", wires=FOREIGN)
+        node = NodeSpec("a", server.url, "openai", wires=FOREIGN_WIRES)
         async with gateway([node], keep_alive_s=0.3) as running:
             body = json.loads(STREAM)
             async with running.http.stream("POST", "/v1/chat/completions", json=body) as stream:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.server.gateway.socket_folder import PREFIX, socket_folder
+from ganglion.server.gateway.unix_socket import PREFIX, socket_folder
 
 
 @pytest.fixture(autouse=True)

@@ -8,16 +8,16 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, TokenPrompt, Tool, ToolUse
-from ganglion.gateway.node import Wire
-from ganglion.gateway.peek import with_fields
-from ganglion.gateway.token_bound import (
+from ganglion.gateway.access.token_bound import (
     MEDIA_TOKENS,
     PAIR_TOKENS,
     TEMPLATE_TOKENS,
-    Bound,
+    TokenBound,
     bound_of,
     bound_of_request,
 )
+from ganglion.gateway.fleet.node import Wire
+from ganglion.gateway.proxy.peek import with_fields
 
 TALK = [{"role": "user", "content": "one"}]
 PICTURE = {"type": "image_url", "image_url": {"url": "http://there/p.png"}}
@@ -76,12 +76,12 @@ def test_every_prompt_and_every_choice_is_counted(
     ],
 )
 def test_token_ids_count_as_they_are(wire: Wire, fields: dict[str, object], tokens: int) -> None:
-    assert bound_of(wire, body_of(**fields), generates=True) == Bound(tokens)
+    assert bound_of(wire, body_of(**fields), generates=True) == TokenBound(tokens)
 
 
 def test_counting_and_tokenizing_take_nothing() -> None:
-    assert bound_of("prompt", body_of(prompt="a long text"), generates=False) == Bound(0)
-    assert bound_of("responses", body_of(input="a long text"), generates=False) == Bound(0)
+    assert bound_of("prompt", body_of(prompt="a long text"), generates=False) == TokenBound(0)
+    assert bound_of("responses", body_of(input="a long text"), generates=False) == TokenBound(0)
 
 
 def test_tools_count_twice_since_templates_write_them_anew() -> None:
@@ -124,8 +124,8 @@ def test_a_prompt_that_is_known_whole_is_bounded_by_all_of_it() -> None:
     messages = (Message("user", "one" * 100), Message("assistant", "", reasoning="hm" * 50))
     chat = Request("r", "m", ChatPrompt(messages, tool_use=ToolUse((tool,))), max_tokens=10)
     assert bound_of_request(chat).tokens > 300 + 100 + TEMPLATE_TOKENS + 10
-    assert bound_of_request(Request("r", "m", TokenPrompt((1, 2, 3)))) == Bound(3, 1)
-    assert bound_of_request(Request("r", "m", TextPrompt("é"), max_tokens=4)) == Bound(2 + 1 + 4)
+    assert bound_of_request(Request("r", "m", TokenPrompt((1, 2, 3)))) == TokenBound(3, 1)
+    assert bound_of_request(Request("r", "m", TextPrompt("é"), max_tokens=4)) == TokenBound(2 + 1 + 4)
 
 
 @pytest.mark.parametrize(

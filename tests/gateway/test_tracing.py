@@ -9,19 +9,21 @@ from typing import Any
 import pytest
 from gateways import fleet
 
-from ganglion.gateway import tracing
-from ganglion.gateway.call import Call, head_of
-from ganglion.gateway.routes import parse_target
-from ganglion.gateway.tracing import Tracing, traced, tracing_of
-from ganglion.server.gateway import house
+from ganglion.gateway.proxy import tracing
+from ganglion.gateway.proxy.client_request import ClientRequest, build_head
+from ganglion.gateway.proxy.routes import parse_target
+from ganglion.gateway.proxy.tracing import Tracing, begin_span, open_tracing
+from ganglion.server.gateway import gateway_process
 
 TRACE_ID = "4bf92f3577b34da6a3ce929d0e0e4736"
 PARENT = (b"traceparent", f"00-{TRACE_ID}-00f067aa0ba902b7-01".encode())
 
 
 def test_nothing_is_imported_for_who_asks_for_no_spans() -> None:
-    assert tracing_of(is_asked=False) is None
-    program = "import sys, ganglion.gateway.tracing as t; t.tracing_of(is_asked=False); print(*sys.modules)"
+    assert open_tracing(is_asked=False) is None
+    program = (
+        "import sys, ganglion.gateway.proxy.tracing as t; t.open_tracing(is_asked=False); print(*sys.modules)"
+    )
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not [name for name in loaded.stdout.split() if name.startswith("opentelemetry")]
 
@@ -31,7 +33,7 @@ def test_a_missing_package_is_said_once_and_stops_nothing(
 ) -> None:
     monkeypatch.setattr(tracing, "PACKAGE", "opentelemetry_that_is_not_here")
     with caplog.at_level(logging.WARNING):
-        assert tracing_of(is_asked=True) is None
+        assert open_tracing(is_asked=True) is None
     assert "opentelemetry-api is missing" in caplog.text
 
 
@@ -104,7 +106,7 @@ def test_where_nobody_records_the_clients_headers_pass_as_they_came(
     headers: list[tuple[bytes, bytes]],
 ) -> None:
     pytest.importorskip("opentelemetry.trace")
-    spans = tracing_of(is_asked=True)
+    spans = open_tracing(is_asked=True)
     assert spans is not None
     span = spans.span_of("POST", "/v1/messages", headers)
     assert sorted(span.headers) == sorted(headers)
@@ -114,8 +116,8 @@ def test_where_nobody_records_the_clients_headers_pass_as_they_came(
 def test_a_node_hears_of_the_span_in_place_of_the_clients() -> None:
     pytest.importorskip("opentelemetry.trace")
     tracer = PlayedTracer()
-    call = Call(head_of(b"POST", parse_target(b"/v1/messages"), [PARENT, (b"accept", b"*/*")]))
-    traced(Tracing(tracer), call)
+    call = ClientRequest(build_head(b"POST", parse_target(b"/v1/messages"), [PARENT, (b"accept", b"*/*")]))
+    begin_span(Tracing(tracer), call)
     assert call.head.headers[0] == (b"accept", b"*/*")
     assert call.head.headers[1:] == [(b"traceparent", f"00-{TRACE_ID}-{1:016x}-01".encode())]
 
@@ -123,7 +125,7 @@ def test_a_node_hears_of_the_span_in_place_of_the_clients() -> None:
 async def test_each_request_of_a_gateway_is_a_span_that_ends_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("opentelemetry.trace")
     tracer = PlayedTracer()
-    monkeypatch.setattr(house, "tracing_of", lambda is_asked: Tracing(tracer))
+    monkeypatch.setattr(gateway_process, "open_tracing", lambda is_asked: Tracing(tracer))
     ask = {"model": "echo", "messages": [{"role": "user", "content": "hi"}]}
     async with fleet() as gateway:
         tracer.spans.clear()

@@ -14,7 +14,7 @@ from typing import Any
 
 from gateways import Running, echoes, gateway
 
-from ganglion.server.storage import Storage
+from ganglion.server.life.storage import StoreSettings
 from ganglion.store.opening import open_access
 
 CHAT = {"model": "echo", "messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
@@ -28,8 +28,8 @@ async def two(url: str) -> AsyncIterator[tuple[Running, Running]]:
     async with echoes("a", "b", gateway_keys=(BETWEEN_US,)) as specs:
         nodes = [replace(spec, api_key=BETWEEN_US) for spec in specs]
         async with (
-            gateway(nodes, storage=Storage(url)) as one,
-            gateway(nodes, storage=Storage(url)) as other,
+            gateway(nodes, storage=StoreSettings(url)) as one,
+            gateway(nodes, storage=StoreSettings(url)) as other,
         ):
             yield one, other
 
@@ -72,7 +72,7 @@ async def test_what_one_stores_the_other_reads_continues_and_cancels(postgres: s
 
         endless = {"model": "echo", "input": ENDLESS, "background": True}
         begun = (await one.http.post("/v1/responses", json=endless)).json()
-        async with gateway((), storage=Storage(postgres)) as late:
+        async with gateway((), storage=StoreSettings(postgres)) as late:
             # A gateway that starts ends what the dead left behind, and nothing of the living.
             seen = (await late.http.get(f"/v1/responses/{begun['id']}")).json()
             assert seen["status"] in ("queued", "in_progress")

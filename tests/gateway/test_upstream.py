@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import pytest
 from tests.gateway.byte_server import ByteServer, Handle, Line, answer, byte_server
 
-from ganglion.gateway.address import parse_address
-from ganglion.gateway.pool import Pool
-from ganglion.gateway.upstream import MAX_HEAD_BYTES, Headers, UpstreamConnection
+from ganglion.gateway.upstream.address import parse_node_url
+from ganglion.gateway.upstream.pool import ConnectionPool
+from ganglion.gateway.upstream.upstream_connection import MAX_HEAD_BYTES, Headers, UpstreamConnection
 
 GET = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 CHUNKED = (
@@ -49,9 +49,9 @@ class Heard:
 
 
 @contextlib.asynccontextmanager
-async def connected(handle: Handle) -> AsyncIterator[tuple[UpstreamConnection, Pool, ByteServer]]:
+async def connected(handle: Handle) -> AsyncIterator[tuple[UpstreamConnection, ConnectionPool, ByteServer]]:
     async with byte_server(handle) as server:
-        pool = Pool(parse_address(server.url))
+        pool = ConnectionPool(parse_node_url(server.url))
         try:
             yield await pool.connect(), pool, server
         finally:

@@ -6,8 +6,8 @@ import pytest
 from tests.gateway.telling_node import model, state
 
 from ganglion.core.errors import GanglionError, InvalidRequest
-from ganglion.gateway.node import DeviceRoom, NodeSpec, Replica
-from ganglion.gateway.views import (
+from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, Replica
+from ganglion.gateway.fleet.node_views import (
     MAX_DIGEST,
     MAX_MODELS,
     grpc_of,
@@ -18,14 +18,14 @@ from ganglion.gateway.views import (
     state_view,
 )
 from ganglion.wire.fleet import ReplicaState, parse_state
-from ganglion.wire.health import Device
-from ganglion.wire.overview import NodeDevice, NodeOverview
-from ganglion.wire.polled import (
+from ganglion.wire.fleet_overview import NodeDevice, NodeOverview
+from ganglion.wire.health import DeviceHealth
+from ganglion.wire.upstream.polling import (
     ListedModel,
     PolledGrpc,
     parse_discovery,
     parse_health,
-    parse_list,
+    parse_model_list,
     parse_models,
 )
 
@@ -39,7 +39,7 @@ def test_a_state_becomes_a_view() -> None:
             "m", aliases=("big",), in_flight=2, queued=1, slots_total=4, context_length=8192, memory_mb=700
         ),
         model("n", "loading", pinned=True, priority=2, error="why"),
-        devices=(Device(0, "A GPU", 1000, 3000, None, None),),
+        devices=(DeviceHealth(0, "A GPU", 1000, 3000, None, None),),
         digest=("x", "y"),
     )
     view = state_view(SPEC, told, 5.0)
@@ -58,7 +58,7 @@ def test_a_state_becomes_a_view() -> None:
         Replica("n", "loading", is_pinned=True, priority=2, error="why"),
     )
     assert [replica.is_servable for replica in view.replicas] == [True, False]
-    assert view.devices == (DeviceRoom(0, "A GPU", 4000, 3000),)
+    assert view.devices == (DeviceMemory(0, "A GPU", 4000, 3000),)
     assert (view.digest, view.boot, view.heard_s) == ({"x", "y"}, "one", 5.0)
 
 
@@ -87,7 +87,7 @@ def test_more_models_or_longer_names_than_anybody_has_are_refused() -> None:
             state_view(SPEC, told, 0.0)
     with pytest.raises(InvalidRequest):
         listed_view(
-            SPEC, parse_list(json.dumps({"data": [{"id": str(n)} for n in range(5000)]}).encode()), 0.0
+            SPEC, parse_model_list(json.dumps({"data": [{"id": str(n)} for n in range(5000)]}).encode()), 0.0
         )
 
 
@@ -107,7 +107,7 @@ def test_models_and_health_of_an_older_node_become_one_view() -> None:
     assert (first.in_flight, first.queued, first.is_pinned, first.last_used_s) == (3, 4, True, 1.5)
     assert (first.engine, first.aliases, first.context_length) == ("llama", ("a",), 99)
     assert (second.status, second.error, second.is_servable) == ("failed", "no", False)
-    assert view.is_draining and view.devices == (DeviceRoom(-1, "cpu", 3, 2),)
+    assert view.is_draining and view.devices == (DeviceMemory(-1, "cpu", 3, 2),)
     assert not polled_view(SPEC, models, None, 1.0).is_draining
 
 
@@ -128,15 +128,15 @@ def test_models_and_health_of_an_older_node_become_one_view() -> None:
 def test_a_foreign_list_counts_as_loaded_and_says_how_long_a_context_may_be(
     entry: dict[str, object], context_length: int, aliases: tuple[str, ...]
 ) -> None:
-    view = listed_view(SPEC, parse_list(json.dumps({"object": "list", "data": [entry]}).encode()), 0.0)
+    view = listed_view(SPEC, parse_model_list(json.dumps({"object": "list", "data": [entry]}).encode()), 0.0)
     [replica] = view.replicas
     assert (replica.id, replica.is_servable, replica.context_length) == ("m", True, context_length)
     assert replica.aliases == aliases
 
 
 def test_an_empty_foreign_list_is_a_list_and_a_model_named_twice_is_one() -> None:
-    assert parse_list(b'{"object":"list","data":null}') == parse_list(b'{"data":[]}') == ()
-    view = listed_view(SPEC, parse_list(b'{"data":[{"id":"m"},{"id":"m"}]}'), 0.0)
+    assert parse_model_list(b'{"object":"list","data":null}') == parse_model_list(b'{"data":[]}') == ()
+    view = listed_view(SPEC, parse_model_list(b'{"data":[{"id":"m"},{"id":"m"}]}'), 0.0)
     assert [replica.id for replica in view.replicas] == ["m"]
 
 
@@ -170,7 +170,7 @@ NONSENSE = [
 
 
 @pytest.mark.parametrize("body", NONSENSE)
-@pytest.mark.parametrize("parse", [parse_state, parse_list])
+@pytest.mark.parametrize("parse", [parse_state, parse_model_list])
 def test_nonsense_is_told_as_an_error_of_ours(body: bytes, parse) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(GanglionError):
         parse(body)

@@ -15,22 +15,22 @@ import pytest
 from front_stage import Asking, ScriptedNode, answer
 from test_gateway_access import keyed, secret_of
 
-from ganglion.gateway import routing_table
-from ganglion.gateway.attempts import RunningCall
-from ganglion.gateway.catalogue import parse_catalogue
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.front import Front
-from ganglion.gateway.gateway_metrics import GatewayMetrics
-from ganglion.gateway.lines import Lines
-from ganglion.gateway.node import FOREIGN, NodeSpec
-from ganglion.gateway.pool import Pools
-from ganglion.server.gateway.house import House, built
+from ganglion.gateway.failover import RunningCall
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.metrics import GatewayMetrics
+from ganglion.gateway.placing.catalogue import parse_catalogue
+from ganglion.gateway.proxy.listener import ProxyListener
+from ganglion.gateway.proxy.upstream_request import UpstreamHeads
+from ganglion.gateway.routing import table
+from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.server.gateway.gateway_process import GatewayProcess, build_gateway
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
 
 BOUNDED = {
     "_last": 16_384,  # where conversations went
-    "_entries": routing_table.MAX_REMEMBERED,  # what names mean
+    "_entries": table.MAX_REMEMBERED,  # what names mean
     "_known": 1024,  # names of headers
     "known": 256,  # names of hosts
     "_said": 1024,  # fields that nobody knows
@@ -51,13 +51,13 @@ async def _node(asking: Asking, _: asyncio.StreamReader, writer: asyncio.StreamW
 
 
 @asynccontextmanager
-async def running(folder: Path) -> AsyncIterator[tuple[House, Front, int]]:
+async def running(folder: Path) -> AsyncIterator[tuple[GatewayProcess, ProxyListener, int]]:
     """A whole gateway, with everything that it holds in the open."""
     storage = await keyed(folder, free={}, capped={"tokens_per_minute": 10**12})
     node = ScriptedNode(_node)
     await node.open()
     catalogue = '[[models]]\nid = "all"\nserved_as = "m"\nloadable = false\naliases = ["*"]\n'
-    spec = NodeSpec("n", node.url, "openai", wires=FOREIGN)
+    spec = NodeSpec("n", node.url, "openai", wires=FOREIGN_WIRES)
     settings = GatewaySettings(
         ServerSettings(port=0, has_grpc=False),
         nodes=(spec,),
@@ -66,7 +66,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[House, Front, int]]:
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(node.close)
-        house = await built(settings, replace(settings.server, port=8000), None, stack)
+        house = await build_gateway(settings, replace(settings.server, port=8000), None, stack)
         front = house.front(await house.open_desk(stack))
         stack.push_async_callback(front.close)
         tasks = [asyncio.create_task(work) for work in house.parts.works()]
@@ -202,7 +202,7 @@ async def test_nothing_grows_by_what_clients_invent(tmp_path: Path) -> None:
         assert not len(front.open_places) and not len(house.parts.fleet.queue)
 
 
-async def _metrics(house: House) -> str:
+async def _metrics(house: GatewayProcess) -> str:
     from prometheus_client import generate_latest
 
     return "".join(
@@ -222,8 +222,8 @@ def test_every_cache_of_a_function_has_an_end() -> None:
 
 
 def test_nodes_that_name_themselves_leave_no_more_series_than_are_bounded() -> None:
-    metrics, fleet, pools = GatewayMetrics(), Fleet(), Pools()
-    lines = Lines(pools)
+    metrics, fleet, pools = GatewayMetrics(), Fleet(), ConnectionPools()
+    lines = UpstreamHeads(pools)
     for number in range(20_000):
         name = f"node-{number}"
         spec = NodeSpec(name, f"http://127.0.0.1:{number + 1}")

@@ -17,7 +17,7 @@ from tests.gateway.byte_server import Line, answer, byte_server
 from tests.ports import free_port
 
 from ganglion.wire.fleet import NodeState, ReplicaState, encode
-from ganglion.wire.health import Device
+from ganglion.wire.health import DeviceHealth
 
 ADMIN = "gk-admin"
 CATALOGUE = '[[models]]\nid = "cold"\nmemory_mb = 100\n'
@@ -196,7 +196,7 @@ class Joined:
             version=self._version,
             status="ok",
             models=tuple(ReplicaState(id=model, status="loaded", memory_mb=100) for model in self.models),
-            devices=(Device(-1, "cpu", 0, 8000, None, None),),
+            devices=(DeviceHealth(-1, "cpu", 0, 8000, None, None),),
         )
 
     async def join(self, caller: Caller) -> None:

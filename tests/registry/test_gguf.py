@@ -29,9 +29,9 @@ from model_files import (
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
-from ganglion.registry.embedded import SMOLLM2, find
-from ganglion.registry.gguf import read_facts, read_file
-from ganglion.registry.gguf_reader import Malformed, Reader
+from ganglion.registry.files.gguf import read_facts, read_file
+from ganglion.registry.files.gguf_reader import GgufReader, MalformedGguf
+from ganglion.registry.hub.embedded import SMOLLM2, find
 
 
 @pytest.fixture
@@ -404,5 +404,5 @@ def test_a_header_that_leads_through_the_whole_of_a_huge_file_is_left(file: Path
 def test_a_file_that_is_cut_while_it_is_read_is_refused(file: Path) -> None:
     content = gguf()
     file.write_bytes(content[:100])
-    with file.open("rb", buffering=0) as opened, pytest.raises(Malformed, match="became shorter"):
-        Reader(opened, len(content)).header()
+    with file.open("rb", buffering=0) as opened, pytest.raises(MalformedGguf, match="became shorter"):
+        GgufReader(opened, len(content)).header()

@@ -15,19 +15,19 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.errors import GanglionError, HubUnreachable, LoadFailed, ModelNotFound, StorageFull
-from ganglion.registry.flights import Cancelled
-from ganglion.registry.hub import Hub, split_name
-from ganglion.registry.hub_environment import cache_folder
-from ganglion.registry.hub_files import HubFiles
-from ganglion.registry.hub_requests import Patience
-from ganglion.registry.receipts import Receipts
+from ganglion.registry.files.receipts import Receipts
+from ganglion.registry.hub.client import Hub, split_name
+from ganglion.registry.hub.environment import cache_folder
+from ganglion.registry.hub.flights import FlightCancelled
+from ganglion.registry.hub.listing import HubFiles
+from ganglion.registry.hub.requests import HubRetryLimits
 from hub_server import Fault, HubServer, digest
 
 REPO = "org/tiny-GGUF"
 FILE = "tiny-Q4_K_M.gguf"
 CONTENT = random.Random(0).randbytes(600_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
-QUICK = Patience(silence_s=0.4, attempts=3, first_wait_s=0.01, longest_wait_s=0.3, reset_bytes=100_000)
+QUICK = HubRetryLimits(silence_s=0.4, attempts=3, first_wait_s=0.01, longest_wait_s=0.3, reset_bytes=100_000)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def make_hub(server: HubServer, cache: Path, tmp_path: Path) -> MakeHub:
         token: str | None = None,
         is_offline: bool = False,
         endpoint: str | None = None,
-        patience: Patience = QUICK,
+        patience: HubRetryLimits = QUICK,
     ) -> Hub:
         receipts = Receipts(tmp_path / "home" / "cache" / "receipts.json")
         return Hub(endpoint or server.url, token, cache, is_offline, receipts=receipts, patience=patience)
@@ -249,7 +249,7 @@ def test_how_long_a_hub_asks_us_to_wait_is_honoured_up_to_a_limit(
     make_hub: MakeHub, server: HubServer
 ) -> None:
     server.add(REPO, {FILE: CONTENT})
-    hub = make_hub(patience=Patience(first_wait_s=0.0, longest_wait_s=1.2))
+    hub = make_hub(patience=HubRetryLimits(first_wait_s=0.0, longest_wait_s=1.2))
     server.fail(Fault("cdn", status=429, headers={"Retry-After": "1"}))
     started = time.monotonic()
     pull(hub)
@@ -438,7 +438,7 @@ def test_one_who_leaves_does_not_stop_the_others(hub: Hub, server: HubServer) ->
         stayer = pool.submit(hub.fetch, files, lambda done, total: None, lambda: False)
         wait_until(lambda: bool(server.gets("cdn")))
         leave.set()
-        with pytest.raises(Cancelled):
+        with pytest.raises(FlightCancelled):
             leaver.result(5)
         assert stayer.result(10).read_bytes() == CONTENT
     assert len(server.gets("cdn")) == 2
@@ -449,9 +449,9 @@ def test_when_the_last_one_leaves_a_silent_download_ends_at_once_and_keeps_what_
 ) -> None:
     server.add(REPO, {FILE: CONTENT})
     server.fail(Fault("cdn", stall_after=100_000))
-    hub = make_hub(patience=Patience(silence_s=25))
+    hub = make_hub(patience=HubRetryLimits(silence_s=25))
     came: list[int] = []
-    with pytest.raises(Cancelled):
+    with pytest.raises(FlightCancelled):
         hub.fetch(hub.find(REPO, None), lambda done, total: came.append(done), lambda: 100_000 in came)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ganglion-fetch")]
     assert pull(hub).read_bytes() == CONTENT
@@ -461,8 +461,8 @@ def test_when_the_last_one_leaves_a_silent_download_ends_at_once_and_keeps_what_
 PROGRAM = """
 import sys
 from pathlib import Path
-from ganglion.registry.hub import Hub
-from ganglion.registry.receipts import Receipts
+from ganglion.registry.files.receipts import Receipts
+from ganglion.registry.hub.client import Hub
 endpoint, cache, repo = sys.argv[1:]
 receipts = Receipts(Path(cache).parent / "receipts.json")
 hub = Hub(endpoint, None, Path(cache), False, receipts=receipts)
@@ -617,6 +617,6 @@ def test_a_name_is_split_as_people_write_it() -> None:
 
 
 def test_importing_it_does_not_import_huggingface_hub() -> None:
-    program = "import sys, ganglion.registry.hub; print('huggingface_hub' in sys.modules)"
+    program = "import sys, ganglion.registry.hub.client; print('huggingface_hub' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from model_files import gguf, model
 
-from ganglion.registry import index
-from ganglion.registry.index import FILE_NAME, Index
-from ganglion.registry.stored import StoredModel
-from ganglion.registry.stores import Root, scan
+from ganglion.registry.stores import index
+from ganglion.registry.stores.finder import StoreRoot, scan_stores
+from ganglion.registry.stores.index import FILE_NAME, FileIndex
+from ganglion.registry.stores.stored_models import StoredModel
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def cache(tmp_path: Path) -> Path:
 
 
 def look(folder: Path, cache: Path) -> tuple[StoredModel, ...]:
-    return scan([Root("models folder", folder)], Index(cache))
+    return scan_stores([StoreRoot("models folder", folder)], FileIndex(cache))
 
 
 def rewrite_unnoticed(file: Path, content: bytes) -> None:
@@ -137,13 +137,13 @@ def test_it_keeps_what_others_learnt_and_stays_small(
     folder: Path, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(index, "ENTRIES_LIMIT", 5)
-    known = Index(cache)
+    known = FileIndex(cache)
     other_folder = tmp_path / "other"
     other_folder.mkdir()
     for number in range(4):
         (other_folder / f"{number}.gguf").write_bytes(model("other"))
     look(other_folder, cache)
-    scan([Root("models folder", folder)], known)
+    scan_stores([StoreRoot("models folder", folder)], known)
     kept = index._load(cache / FILE_NAME)
     assert len(kept) == 5
     assert {str(folder / "One.gguf"), str(folder / "Two.gguf")} <= kept.keys()
@@ -152,12 +152,12 @@ def test_it_keeps_what_others_learnt_and_stays_small(
 SCAN_OFTEN = """
 import sys
 from pathlib import Path
-from ganglion.registry.index import Index
-from ganglion.registry.stores import Root, scan
+from ganglion.registry.stores.finder import StoreRoot, scan_stores
+from ganglion.registry.stores.index import FileIndex
 cache, folder = map(Path, sys.argv[1:])
 for number in range(30):
     (folder / f"{number}.gguf").write_bytes((folder / "One.gguf").read_bytes())
-    assert len(scan([Root("folder", folder)], Index(cache))) == number + 2
+    assert len(scan_stores([StoreRoot("folder", folder)], FileIndex(cache))) == number + 2
 """
 
 

@@ -10,20 +10,21 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.machine import Accelerator, Device, Memory
-from ganglion.registry.machine import (
+from ganglion.registry.machine.describe import (
     NativeLibrary,
+    accelerators_of,
     can_accelerate,
     describe,
     find_library,
     has_nvidia_card,
+    needed_by,
     read_cpu,
     why_unusable,
 )
-from ganglion.registry.native import accelerators_of, needed_by
-from ganglion.registry.nvml import Survey, load_nvml
+from ganglion.registry.machine.nvml import GpuSurvey, load_nvml
 
 MEMORY = Memory(16 * 2**30, 8 * 2**30)
-CARD = Survey(Accelerator("CUDA 12.8", "570.86"), (Device(0, "H200", 143771, "9.0"),))
+CARD = GpuSurvey(Accelerator("CUDA 12.8", "570.86"), (Device(0, "H200", 143771, "9.0"),))
 CPU_ONLY = NativeLibrary("2026.1", "bundled", ())
 WITH_CUDA = NativeLibrary("2026.1", "GANGLION_LIBLLAMA", ("cuda",))
 
@@ -84,9 +85,9 @@ def test_a_card_on_the_bus_is_seen_and_a_sound_chip_is_not(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("found", "library", "environment", "has_card", "words"),
     [
-        (Survey(), CPU_ONLY, {}, False, None),
-        (Survey(), CPU_ONLY, {}, True, "no driver"),
-        (Survey(problem="Driver/library version mismatch"), CPU_ONLY, {}, True, "version mismatch"),
+        (GpuSurvey(), CPU_ONLY, {}, False, None),
+        (GpuSurvey(), CPU_ONLY, {}, True, "no driver"),
+        (GpuSurvey(problem="Driver/library version mismatch"), CPU_ONLY, {}, True, "version mismatch"),
         (CARD, CPU_ONLY, {}, True, "built for the CPU only. Point GANGLION_LIBLLAMA"),
         (CARD, NativeLibrary("1", "GANGLION_LIBLLAMA", ()), {}, True, "-DGGML_CUDA=ON"),
         (CARD, None, {}, True, "pip install xllamacpp"),

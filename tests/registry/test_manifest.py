@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import GanglionError, InvalidValue, UnknownParameter
 from ganglion.core.request import Sampling
-from ganglion.registry.manifest import Entry, Manifest, read_manifest
-from ganglion.registry.names import HubId
+from ganglion.registry.naming.manifest import ManifestEntry, ModelsManifest, read_manifest
+from ganglion.registry.naming.names import HubId
 
 
 @pytest.fixture
@@ -20,20 +20,20 @@ def file(tmp_path: Path) -> Path:
     return tmp_path.resolve() / "models.yaml"
 
 
-def read(file: Path, text: str) -> Manifest:
+def read(file: Path, text: str) -> ModelsManifest:
     file.write_text(text)
     return read_manifest(file)
 
 
-def entry(file: Path, text: str) -> Entry:
+def entry(file: Path, text: str) -> ManifestEntry:
     (only,) = read(file, text).entries
     return only
 
 
 def test_a_missing_or_empty_file_is_an_empty_manifest(file: Path) -> None:
-    assert read_manifest(file) == Manifest()
+    assert read_manifest(file) == ModelsManifest()
     for text in ("", "# nothing yet\n", "---\n", "models:\n", "models: {}\n"):
-        assert read(file, text) == Manifest()
+        assert read(file, text) == ModelsManifest()
 
 
 def test_entries_stand_under_models_and_at_the_top(file: Path) -> None:
@@ -46,10 +46,10 @@ def test_entries_stand_under_models_and_at_the_top(file: Path) -> None:
         "repo: org/repo\n",
     )
     assert manifest.entries == (
-        Entry("fast", path=file.parent / "tiny.gguf"),
-        Entry("big", hub=HubId("org/Repo-GGUF", "Q8_0"), quant="Q8_0"),
-        Entry("absolute", path=Path("/data/x.gguf")),
-        Entry("repo", hub=HubId("org/repo")),
+        ManifestEntry("fast", path=file.parent / "tiny.gguf"),
+        ManifestEntry("big", hub=HubId("org/Repo-GGUF", "Q8_0"), quant="Q8_0"),
+        ManifestEntry("absolute", path=Path("/data/x.gguf")),
+        ManifestEntry("repo", hub=HubId("org/repo")),
     )
 
 
@@ -70,7 +70,7 @@ def test_a_table_says_everything(file: Path) -> None:
       chat_template: chat.jinja
       gpu_layers: 0
     """
-    assert entry(file, text) == Entry(
+    assert entry(file, text) == ManifestEntry(
         key="fast",
         path=file.parent / "sub" / "tiny.gguf",
         quant="Q4_K_M",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.registry.hostile import HOSTILE, hostile_names
 
 from ganglion.core.errors import ModelNotFound
-from ganglion.registry.names import HubId, ModelRef, fold, is_path, operator_path, real_file
+from ganglion.registry.naming.names import HubId, ModelRef, fold, is_path, operator_path, real_file
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)

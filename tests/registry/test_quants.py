@@ -3,8 +3,7 @@
 import pytest
 
 from ganglion.core.errors import ModelNotFound
-from ganglion.registry.quantisation import PREFERRED
-from ganglion.registry.quants import choose, quant_of, variants
+from ganglion.registry.files.quantisation import PREFERRED, choose, quant_of, variants
 
 
 @pytest.mark.parametrize(

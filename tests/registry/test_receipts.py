@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.errors import LoadFailed
-from ganglion.registry.flights import Cancelled
-from ganglion.registry.hub import Hub
-from ganglion.registry.receipts import Receipts, Unknown, Verified, digest_of_store
+from ganglion.registry.files.receipts import Receipts, UnknownDigest, VerifiedFile, digest_of_store
+from ganglion.registry.hub.client import Hub
+from ganglion.registry.hub.flights import FlightCancelled
 from hub_server import HubServer
 
 CONTENT = random.Random(1).randbytes(50_000)
@@ -67,7 +67,7 @@ def test_a_flipped_byte_is_found_in_a_hundred_places_and_a_pull_repairs_it(
         assert raised.value.hint == "Fetch it again with `ganglion models pull org/tiny-GGUF:tiny-Q4_0.gguf`."
         assert pull(hub) == path
         assert path.read_bytes() == CONTENT
-        assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=False)
+        assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=False)
     assert len(server.gets("cdn")) == 101
 
 
@@ -94,16 +94,16 @@ def test_a_file_is_hashed_when_its_size_time_or_inode_changed_and_only_then(
 ) -> None:
     path = pull(hub)
     blob = path.resolve()
-    assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=False)
-    assert receipts.verify(path, is_full=True) == Verified(path, SHA256, is_hashed=True)
+    assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=False)
+    assert receipts.verify(path, is_full=True) == VerifiedFile(path, SHA256, is_hashed=True)
     os.utime(blob, ns=(1, 1))
-    assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=True)
-    assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=False)
+    assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=True)
+    assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=False)
     copy = blob.with_suffix(".copy")
     copy.write_bytes(CONTENT)
     os.utime(copy, ns=(1, 1))
     copy.replace(blob)
-    assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=True)
+    assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=True)
     with blob.open("ab") as file:
         file.write(b"more")
     os.utime(blob, ns=(1, 1))
@@ -128,7 +128,7 @@ def test_files_of_other_programs_are_verified_by_the_name_their_store_gave_them(
     assert digest_of_store(tmp_path / "some" / "blobs" / SHA256) is None
     for path in (ollama, link, own):
         assert digest_of_store(path) == SHA256
-        assert receipts.verify(path, is_full=True) == Verified(path, SHA256, is_hashed=True)
+        assert receipts.verify(path, is_full=True) == VerifiedFile(path, SHA256, is_hashed=True)
     flip(ollama, 3, is_mtime_kept=True)
     with pytest.raises(LoadFailed, match="is damaged"):
         receipts.verify(ollama, is_full=True)
@@ -137,8 +137,8 @@ def test_files_of_other_programs_are_verified_by_the_name_their_store_gave_them(
 def test_what_nothing_is_known_of_is_said_to_be_unknown(receipts: Receipts, tmp_path: Path) -> None:
     path = tmp_path / "mine.gguf"
     path.write_bytes(CONTENT)
-    assert receipts.verify(path, is_full=True) == Unknown(path)
-    assert receipts.verify(path, is_full=False, digest=SHA256) == Verified(path, SHA256, is_hashed=True)
+    assert receipts.verify(path, is_full=True) == UnknownDigest(path)
+    assert receipts.verify(path, is_full=False, digest=SHA256) == VerifiedFile(path, SHA256, is_hashed=True)
     with pytest.raises(LoadFailed, match="is damaged"):
         receipts.verify(path, is_full=True, digest="0" * 64)
     with pytest.raises(LoadFailed, match="could not be read"):
@@ -153,9 +153,9 @@ def test_hashing_says_how_far_it_is_and_can_be_stopped(receipts: Receipts, tmp_p
     assert reports == [(1 << 20, 3_000_000), (2 << 20, 3_000_000), (3_000_000, 3_000_000)]
 
     def stop() -> None:
-        raise Cancelled
+        raise FlightCancelled
 
-    with pytest.raises(Cancelled):
+    with pytest.raises(FlightCancelled):
         receipts.verify(path, is_full=True, check=stop)
 
 
@@ -168,8 +168,8 @@ def test_a_damaged_file_of_receipts_costs_a_hashing_and_nothing_else(
     file.write_bytes(content)
     path = tmp_path / f"sha256-{SHA256}"
     path.write_bytes(CONTENT)
-    assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=True)
-    assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=False)
+    assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=True)
+    assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=False)
 
 
 def test_a_home_that_cannot_be_written_costs_a_hashing_each_time(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_a_home_that_cannot_be_written_costs_a_hashing_each_time(tmp_path: Path)
     path = tmp_path / f"sha256-{SHA256}"
     path.write_bytes(CONTENT)
     for _ in range(2):
-        assert receipts.verify(path, is_full=False) == Verified(path, SHA256, is_hashed=True)
+        assert receipts.verify(path, is_full=False) == VerifiedFile(path, SHA256, is_hashed=True)
 
 
 def test_receipts_written_at_once_are_all_kept_and_those_of_gone_files_are_not(tmp_path: Path) -> None:
@@ -188,7 +188,9 @@ def test_receipts_written_at_once_are_all_kept_and_those_of_gone_files_are_not(t
         path.write_bytes(CONTENT)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda path: Receipts(file).remember(path, SHA256), paths))
-    assert all(Receipts(file).verify(path, is_full=False) == Verified(path, SHA256, False) for path in paths)
+    assert all(
+        Receipts(file).verify(path, is_full=False) == VerifiedFile(path, SHA256, False) for path in paths
+    )
     paths[0].unlink()
     Receipts(file).remember(paths[1], SHA256)
     assert str(paths[0]) not in file.read_text()

@@ -23,13 +23,13 @@ from ganglion.core.errors import (
 from ganglion.core.events import Event, Failed, Finished, Progress
 from ganglion.core.fold import fold
 from ganglion.core.request import Request, TextPrompt
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.registry import residency
-from ganglion.registry.activation import Activating
-from ganglion.registry.candidate import Candidate
-from ganglion.registry.download import Report
-from ganglion.registry.residency import Residency, ResidencySettings
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.registry.hub.download import Report
+from ganglion.registry.loading import residency
+from ganglion.registry.loading.activation import ActivationQueue
+from ganglion.registry.loading.candidate import Candidate
+from ganglion.registry.loading.residency import Residency, ResidencySettings
 
 MIB = 2**20
 
@@ -58,13 +58,13 @@ class Shop:
             if memory_mb * MIB > free_bytes:
                 raise InsufficientMemory("too little", free_mb=free_bytes // MIB, required_mb=memory_mb)
             settings = EchoSettings(name, open_delay_s=delay_s, open_error=error, queue_limit=1000)
-            script = Script(reply=name, first_token_delay_s=answer_s)
+            script = EchoScript(reply=name, first_token_delay_s=answer_s)
             return Sized(self, name, memory_mb, EchoEngine(settings, script))
 
         return Candidate(name, build, aliases=aliases, **known)  # type: ignore[arg-type]
 
     def residency(
-        self, *candidates: Candidate, find: residency.Find | None = None, **settings: object
+        self, *candidates: Candidate, find: residency.NameLookup | None = None, **settings: object
     ) -> Residency:
         extra = {} if find is None else {"find": find}
         return Residency(
@@ -235,7 +235,7 @@ async def test_only_an_unreachable_hub_is_asked_again() -> None:
     shop = Shop()
     far = replace(shop.candidate("far"), fetch=fetch)
     subject = shop.residency(far, shop.candidate("bad", error=LoadFailed("bad")), shop.candidate("near"))
-    subject._activating = Activating(retry_s=(0.01,))
+    subject._activating = ActivationQueue(retry_s=(0.01,))
     subject._activating.configure(["far", "bad", "near"])
     await subject.open()
     assert subject.activation().completed == ("near", "far")

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 from tests.registry.hostile import HOSTILE, hostile_names
 
 from ganglion.core.errors import InvalidValue, ModelNotFound
-from ganglion.registry.catalogue import Catalogue, Held
-from ganglion.registry.embedded import SMOLLM2
-from ganglion.registry.manifest import Entry, Manifest
-from ganglion.registry.names import HubId
-from ganglion.registry.resolver import (
+from ganglion.registry.hub.embedded import SMOLLM2
+from ganglion.registry.naming.catalogue import HeldModelRef, NameCatalogue
+from ganglion.registry.naming.manifest import ManifestEntry, ModelsManifest
+from ganglion.registry.naming.names import HubId
+from ganglion.registry.naming.resolver import (
     EmbeddedSource,
-    FileSource,
     HeldSource,
     HubSource,
+    LocalFileSource,
     Resolution,
     Unresolved,
     explain,
+    nearest_names_hint,
     resolve,
-    what_is_here,
 )
-from ganglion.registry.stored import Store, StoredModel
+from ganglion.registry.stores.stored_models import Store, StoredModel
 
 HERE = Path("/stores")
 
@@ -45,22 +45,22 @@ def stored(
     return StoredModel(name, path, (path,), store, 1, architecture, quantisation, hub_id, error)
 
 
-def asked(name: str, catalogue: Catalogue) -> Resolution:
+def asked(name: str, catalogue: NameCatalogue) -> Resolution:
     """As a request asks."""
     return resolve(name, catalogue, may_be_path=False)
 
 
-def file_of(name: str, catalogue: Catalogue) -> Path:
+def file_of(name: str, catalogue: NameCatalogue) -> Path:
     source = asked(name, catalogue).source
-    assert isinstance(source, FileSource)
+    assert isinstance(source, LocalFileSource)
     return source.path
 
 
-def entries(*entries: Entry) -> Manifest:
-    return Manifest(entries)
+def entries(*entries: ManifestEntry) -> ModelsManifest:
+    return ModelsManifest(entries)
 
 
-def why(name: str, catalogue: Catalogue) -> str:
+def why(name: str, catalogue: NameCatalogue) -> str:
     return " | ".join(f"{step.tried}: {step.gave}" for step in asked(name, catalogue).steps)
 
 
@@ -71,26 +71,32 @@ IT_STORED = stored("it")
 IT_KIND = stored("other", "it")
 IT_EMBEDDED = replace(SMOLLM2, id="it")
 ORDER = [
-    (Catalogue(held=(Held("a", ("it",)), Held("it"))), HeldSource("it"), "it"),
-    (Catalogue(held=(Held("a", ("IT",)),)), HeldSource("a"), "a"),
+    (NameCatalogue(held=(HeldModelRef("a", ("it",)), HeldModelRef("it"))), HeldSource("it"), "it"),
+    (NameCatalogue(held=(HeldModelRef("a", ("IT",)),)), HeldSource("a"), "a"),
     (
-        Catalogue(manifest=entries(Entry("a", aliases=("It",), path=HERE / "a"))),
-        FileSource(HERE / "a", None),
+        NameCatalogue(manifest=entries(ManifestEntry("a", aliases=("It",), path=HERE / "a"))),
+        LocalFileSource(HERE / "a", None),
         "a",
     ),
-    (Catalogue(manifest=entries(Entry("it", path=HERE / "b"))), FileSource(HERE / "b", None), "it"),
-    (Catalogue(stored=(IT_STORED,)), FileSource(IT_STORED.path, "models folder"), "it"),
-    (Catalogue(stored=(IT_KIND,)), FileSource(IT_KIND.path, "models folder"), "other"),
-    (Catalogue(embedded=IT_EMBEDDED), EmbeddedSource(IT_EMBEDDED), "it"),
-    (Catalogue(held=(Held("star", ("*",)),)), HeldSource("star"), "star"),
+    (
+        NameCatalogue(manifest=entries(ManifestEntry("it", path=HERE / "b"))),
+        LocalFileSource(HERE / "b", None),
+        "it",
+    ),
+    (NameCatalogue(stored=(IT_STORED,)), LocalFileSource(IT_STORED.path, "models folder"), "it"),
+    (NameCatalogue(stored=(IT_KIND,)), LocalFileSource(IT_KIND.path, "models folder"), "other"),
+    (NameCatalogue(embedded=IT_EMBEDDED), EmbeddedSource(IT_EMBEDDED), "it"),
+    (NameCatalogue(held=(HeldModelRef("star", ("*",)),)), HeldSource("star"), "star"),
 ]
 
 
-def merged(catalogues: list[Catalogue]) -> Catalogue:
+def merged(catalogues: list[NameCatalogue]) -> NameCatalogue:
     """Everything that any of them knows."""
-    return Catalogue(
+    return NameCatalogue(
         held=tuple(held for catalogue in catalogues for held in catalogue.held),
-        manifest=Manifest(tuple(entry for catalogue in catalogues for entry in catalogue.manifest.entries)),
+        manifest=ModelsManifest(
+            tuple(entry for catalogue in catalogues for entry in catalogue.manifest.entries)
+        ),
         stored=tuple(model for catalogue in catalogues for model in catalogue.stored),
         embedded=next((c.embedded for c in catalogues if c.embedded is IT_EMBEDDED), None),
     )
@@ -105,13 +111,13 @@ def test_the_first_place_that_knows_a_name_decides(place: int) -> None:
 
 
 def test_a_hub_id_comes_last_and_only_where_downloads_are_allowed() -> None:
-    assert asked("org/repo:q4_0", Catalogue(may_download=True)).source == HubSource("org/repo", "Q4_0")
-    caught = Catalogue(held=(Held("star", ("*",)),), may_download=True)
+    assert asked("org/repo:q4_0", NameCatalogue(may_download=True)).source == HubSource("org/repo", "Q4_0")
+    caught = NameCatalogue(held=(HeldModelRef("star", ("*",)),), may_download=True)
     assert asked("org/repo", caught).source == HeldSource("star")
     loaded = resolve("org/repo", caught, may_be_path=False, may_catch_all=False)
     assert (loaded.id, loaded.source) == ("org/repo", HubSource("org/repo", None))
     with pytest.raises(ModelNotFound) as raised:
-        asked("org/repo", Catalogue())
+        asked("org/repo", NameCatalogue())
     assert (raised.value.hint or "").startswith("Downloads are off.")
 
 
@@ -119,13 +125,13 @@ def test_a_hub_id_comes_last_and_only_where_downloads_are_allowed() -> None:
 
 
 def test_ids_of_held_models_are_exact_and_everything_else_is_not() -> None:
-    held = Catalogue(held=(Held("Model", ("Alias",)),), embedded=None)
+    held = NameCatalogue(held=(HeldModelRef("Model", ("Alias",)),), embedded=None)
     assert asked("Model", held).source == HeldSource("Model")
     assert asked("aLIAS", held).source == HeldSource("Model")
     with pytest.raises(ModelNotFound):
         asked("model", held)
-    others = Catalogue(
-        manifest=entries(Entry("straße".casefold(), path=HERE / "s")),
+    others = NameCatalogue(
+        manifest=entries(ManifestEntry("straße".casefold(), path=HERE / "s")),
         stored=(stored("Qwen3-4B-Q4_K_M", "Qwen3"),),
     )
     assert file_of("STRASSE", others) == HERE / "s"
@@ -135,7 +141,7 @@ def test_ids_of_held_models_are_exact_and_everything_else_is_not() -> None:
 
 
 def test_names_are_compared_composed() -> None:
-    catalogue = Catalogue(stored=(stored("cafe\u0301"),))
+    catalogue = NameCatalogue(stored=(stored("cafe\u0301"),))
     assert file_of("Caf\u00e9", catalogue) == catalogue.stored[0].path
 
 
@@ -143,13 +149,15 @@ def test_names_are_compared_composed() -> None:
     "name", ["smollm2", "SmolLM2", "smollm2:135m", "smollm2-135m", "SmolLM2-135M-Instruct", "smollm2:latest"]
 )
 def test_the_embedded_model_has_several_names(name: str) -> None:
-    found = asked(name, Catalogue())
+    found = asked(name, NameCatalogue())
     assert (found.id, found.source) == (SMOLLM2.id, EmbeddedSource(SMOLLM2))
     assert found.aliases == SMOLLM2.names
 
 
 def test_latest_stands_for_no_tag_in_aliases_and_entries_too() -> None:
-    catalogue = Catalogue(held=(Held("a", ("gpt",)),), manifest=entries(Entry("mm", path=HERE / "m")))
+    catalogue = NameCatalogue(
+        held=(HeldModelRef("a", ("gpt",)),), manifest=entries(ManifestEntry("mm", path=HERE / "m"))
+    )
     assert asked("gpt:latest", catalogue).id == "a"
     assert asked("MM:latest", catalogue).id == "mm"
     with pytest.raises(ModelNotFound):
@@ -182,35 +190,37 @@ def test_a_name_without_quantisation_takes_the_preferred_one(
     name: str, found: str, is_reversed: bool
 ) -> None:
     models = QUANTISED[::-1] if is_reversed else QUANTISED
-    assert asked(name, Catalogue(stored=models)).id == found
+    assert asked(name, NameCatalogue(stored=models)).id == found
 
 
 def test_the_configured_quantisation_comes_before_the_documented_order() -> None:
-    catalogue = Catalogue(stored=QUANTISED, preferred_quant="q8_0")
+    catalogue = NameCatalogue(stored=QUANTISED, preferred_quant="q8_0")
     assert asked("qwen3-4b", catalogue).id == "Qwen3-4B-Q8_0"
     assert "Q8_0 is configured, Q2_K, Q4_K_M, UD-Q4_K_XL would be here too" in why("qwen3-4b", catalogue)
-    assert "Q4_K_M comes first in the order of preference" in why("qwen3-4b", Catalogue(stored=QUANTISED))
+    assert "Q4_K_M comes first in the order of preference" in why("qwen3-4b", NameCatalogue(stored=QUANTISED))
     assert "no file has the tag F16" in why("qwen3-4b:F16", catalogue)
-    absent = Catalogue(stored=QUANTISED, preferred_quant="F16")
+    absent = NameCatalogue(stored=QUANTISED, preferred_quant="F16")
     assert asked("qwen3-4b", absent).id == "Qwen3-4B-Q4_K_M"
 
 
 def test_the_embedded_model_is_found_by_its_architecture_where_no_file_has_it() -> None:
     for name in ("llama", "LLaMA", "llama:latest", "llama:135m"):
-        found = asked(name, Catalogue())
+        found = asked(name, NameCatalogue())
         assert (found.id, isinstance(found.source, EmbeddedSource)) == (SMOLLM2.id, True), name
-    held = asked("llama", Catalogue(held=(Held(SMOLLM2.id, SMOLLM2.names),)))
+    held = asked("llama", NameCatalogue(held=(HeldModelRef(SMOLLM2.id, SMOLLM2.names),)))
     assert held.source == HeldSource(SMOLLM2.id)
     own = stored("mine", "llama")
-    assert asked("llama", Catalogue(stored=(own,))).source == FileSource(own.path, own.store)
+    assert asked("llama", NameCatalogue(stored=(own,))).source == LocalFileSource(own.path, own.store)
     with pytest.raises(ModelNotFound):
-        asked("llama", Catalogue(stored=(own, stored("other", "llama"))))
+        asked("llama", NameCatalogue(stored=(own, stored("other", "llama"))))
     with pytest.raises(ModelNotFound):
-        asked("qwen3", Catalogue())
+        asked("qwen3", NameCatalogue())
 
 
 def test_different_models_of_one_architecture_are_not_chosen_between() -> None:
-    catalogue = Catalogue(stored=(stored("Tiny", "llama"), stored("Large", "llama"), stored("Bad", "gone")))
+    catalogue = NameCatalogue(
+        stored=(stored("Tiny", "llama"), stored("Large", "llama"), stored("Bad", "gone"))
+    )
     outcome = explain("llama", catalogue, may_be_path=False)
     assert isinstance(outcome, Unresolved)
     assert "it could be any of Large, Tiny" in [step.gave for step in outcome.steps]
@@ -218,11 +228,11 @@ def test_different_models_of_one_architecture_are_not_chosen_between() -> None:
 
 def test_a_file_that_cannot_be_used_is_taken_only_when_it_is_the_only_one_of_its_name() -> None:
     broken = stored("it-Q4_K_M", "it", error="cut short")
-    assert file_of("it", Catalogue(stored=(broken, stored("it-Q8_0")))).stem == "it-Q8_0"
-    assert file_of("it", Catalogue(stored=(broken,))) == broken.path
-    assert "cut short" in why("it", Catalogue(stored=(broken,)))
+    assert file_of("it", NameCatalogue(stored=(broken, stored("it-Q8_0")))).stem == "it-Q8_0"
+    assert file_of("it", NameCatalogue(stored=(broken,))) == broken.path
+    assert "cut short" in why("it", NameCatalogue(stored=(broken,)))
     with pytest.raises(ModelNotFound):
-        asked("kind", Catalogue(stored=(stored("it", "kind", error="cut short"),)))
+        asked("kind", NameCatalogue(stored=(stored("it", "kind", error="cut short"),)))
 
 
 def test_ollama_names_are_found_with_and_without_their_tag() -> None:
@@ -230,12 +240,12 @@ def test_ollama_names_are_found_with_and_without_their_tag() -> None:
         stored(name, "llama", store="Ollama")
         for name in ("llama3.2:1b", "llama3.2:latest", "phi4:14b-q4_K_M")
     )
-    catalogue = Catalogue(stored=models)
+    catalogue = NameCatalogue(stored=models)
     assert asked("llama3.2", catalogue).id == "llama3.2:latest"
     assert asked("Llama3.2:1B", catalogue).id == "llama3.2:1b"
     for name in ("phi4", "phi4:14b", "phi4:14b-q4_k_m", "phi4:Q4_K_M", "phi4:latest"):
         assert asked(name, catalogue).id == "phi4:14b-q4_K_M"
-    ambiguous = Catalogue(stored=(models[0], stored("llama3.2:3b", store="Ollama")), embedded=None)
+    ambiguous = NameCatalogue(stored=(models[0], stored("llama3.2:3b", store="Ollama")), embedded=None)
     with pytest.raises(ModelNotFound):
         asked("llama3.2", ambiguous)
 
@@ -245,13 +255,13 @@ def test_a_hub_id_that_is_stored_means_its_file() -> None:
         stored("weights-a", quantisation="Q8_0", hub_id="Org/Repo", store="Hugging Face cache"),
         stored("weights-Q4_K_M", hub_id="Org/Repo", store="LM Studio"),
     )
-    catalogue = Catalogue(stored=models, may_download=True)
+    catalogue = NameCatalogue(stored=models, may_download=True)
     assert file_of("org/repo", catalogue) == models[1].path
     assert file_of("org/REPO:q8_0", catalogue) == models[0].path
     assert asked("Org/Repo:Q2_K", catalogue).source == HubSource("Org/Repo", "Q2_K")
     assert asked("Org/Repo:Q2_K", catalogue).id == "Org/Repo:Q2_K"
     assert "the files from there are Q4_K_M, Q8_0" in why("Org/Repo:Q2_K", catalogue)
-    offline = Catalogue(stored=models)
+    offline = NameCatalogue(stored=models)
     assert file_of("org/repo:Q8_0", offline) == models[0].path
 
 
@@ -260,23 +270,23 @@ def test_a_hub_id_that_is_stored_means_its_file() -> None:
 
 def test_every_name_of_a_file_gives_one_id() -> None:
     model = stored("Tiny-Q4_0", "tiny", "Q4_0", "org/tiny")
-    catalogue = Catalogue(stored=(model, stored("Other-Q4_0", "other")))
+    catalogue = NameCatalogue(stored=(model, stored("Other-Q4_0", "other")))
     names = ("Tiny-Q4_0", "tiny", "tiny-q4_0.gguf", "tiny:q4_0", "org/tiny", "org/tiny:Q4_0")
     assert {asked(name, catalogue).id for name in names} == {"Tiny-Q4_0"}
     by_path = resolve(str(model.path), catalogue, may_be_path=True)
-    assert (by_path.id, by_path.source) == ("Tiny-Q4_0", FileSource(model.path, "models folder"))
+    assert (by_path.id, by_path.source) == ("Tiny-Q4_0", LocalFileSource(model.path, "models folder"))
     for entry in (
-        Entry("mine", path=model.path, aliases=("nick",)),
-        Entry("mine", hub=HubId("Org/Tiny", "Q4_0"), quant="Q4_0", aliases=("nick",)),
-        Entry("mine", hub=HubId("org/tiny"), aliases=("nick",)),
+        ManifestEntry("mine", path=model.path, aliases=("nick",)),
+        ManifestEntry("mine", hub=HubId("Org/Tiny", "Q4_0"), quant="Q4_0", aliases=("nick",)),
+        ManifestEntry("mine", hub=HubId("org/tiny"), aliases=("nick",)),
     ):
-        named = Catalogue(stored=catalogue.stored, manifest=entries(entry))
+        named = NameCatalogue(stored=catalogue.stored, manifest=entries(entry))
         found = [asked(name, named) for name in (*names, "mine", "nick")]
         found.append(resolve(str(model.path), named, may_be_path=True))
         assert {(one.id, one.source, one.entry, one.aliases) for one in found} == {
-            ("mine", FileSource(model.path, "models folder"), entry, ("nick",))
+            ("mine", LocalFileSource(model.path, "models folder"), entry, ("nick",))
         }
-        held = named.holding((Held("served", ("x",), model.path),))
+        held = named.holding((HeldModelRef("served", ("x",), model.path),))
         found = [asked(name, held) for name in (*names, "mine", "nick", "served", "x")]
         found.append(resolve(str(model.path), held, may_be_path=True))
         assert {(one.id, one.source, one.aliases) for one in found} == {
@@ -285,18 +295,21 @@ def test_every_name_of_a_file_gives_one_id() -> None:
 
 
 def test_two_entries_of_one_file_are_one_model_with_the_settings_of_the_first() -> None:
-    first, second = Entry("a", path=HERE / "x", aliases=("aa",)), Entry("b", path=HERE / "x", aliases=("bb",))
-    catalogue = Catalogue(manifest=entries(first, second))
+    first, second = (
+        ManifestEntry("a", path=HERE / "x", aliases=("aa",)),
+        ManifestEntry("b", path=HERE / "x", aliases=("bb",)),
+    )
+    catalogue = NameCatalogue(manifest=entries(first, second))
     for name in ("a", "b", "aa", "bb"):
         found = asked(name, catalogue)
         assert (found.id, found.entry, found.aliases) == ("a", first, ("aa", "b", "bb"))
 
 
 def test_an_entry_without_a_source_is_about_the_file_or_model_of_its_name() -> None:
-    about_file = Entry("tiny", is_pinned=True, quant="Q8_0")
-    about_embedded = Entry("smollm2", is_pinned=True, aliases=("small",))
-    about_nothing = Entry("nothing")
-    catalogue = Catalogue(
+    about_file = ManifestEntry("tiny", is_pinned=True, quant="Q8_0")
+    about_embedded = ManifestEntry("smollm2", is_pinned=True, aliases=("small",))
+    about_nothing = ManifestEntry("nothing")
+    catalogue = NameCatalogue(
         stored=(stored("Tiny-Q4_0"), stored("Tiny-Q8_0")),
         manifest=entries(about_file, about_embedded, about_nothing),
     )
@@ -315,15 +328,15 @@ def test_an_entry_without_a_source_is_about_the_file_or_model_of_its_name() -> N
 
 
 def test_an_entry_of_the_hub_is_downloaded_under_its_key_or_not_at_all() -> None:
-    entry = Entry("big", hub=HubId("org/repo", "Q8_0"), quant="Q8_0", aliases=("b",))
-    online = Catalogue(manifest=entries(entry), may_download=True)
+    entry = ManifestEntry("big", hub=HubId("org/repo", "Q8_0"), quant="Q8_0", aliases=("b",))
+    online = NameCatalogue(manifest=entries(entry), may_download=True)
     for name in ("big", "B", "org/repo", "Org/Repo:q8_0"):
         found = asked(name, online)
         assert (found.id, found.source, found.entry) == ("big", HubSource("org/repo", "Q8_0"), entry)
     assert asked("org/repo:Q2_K", online).id == "org/repo:Q2_K"
-    assert asked("b", online.holding((Held("big"),))).source == HeldSource("big")
+    assert asked("b", online.holding((HeldModelRef("big"),))).source == HeldSource("big")
     with pytest.raises(ModelNotFound) as raised:
-        asked("big", Catalogue(manifest=entries(entry)))
+        asked("big", NameCatalogue(manifest=entries(entry)))
     assert "downloads are off" in (raised.value.hint or "")
 
 
@@ -333,26 +346,27 @@ def test_files_of_one_name_keep_their_own_ids() -> None:
     three = stored("same", quantisation="Q4_K_M", folder="b")
     hub = stored("same", quantisation="Q2_K", hub_id="org/repo", store="Hugging Face cache")
     models = (one, two, three, hub)
-    catalogue = Catalogue(stored=models)
+    catalogue = NameCatalogue(stored=models)
     ids = {catalogue.id_of(model): model for model in models}
     assert ids.keys() == {"same", "same#2", "same#3", "org/repo:Q2_K"}
     for model_id, model in ids.items():
         assert file_of(model_id, catalogue) == model.path
         assert asked(model_id, catalogue).id == model_id
-    taken = Catalogue(stored=(two,), manifest=entries(Entry("same", path=HERE / "x")))
-    assert asked("same", taken).source == FileSource(HERE / "x", None)
+    taken = NameCatalogue(stored=(two,), manifest=entries(ManifestEntry("same", path=HERE / "x")))
+    assert asked("same", taken).source == LocalFileSource(HERE / "x", None)
     assert resolve(str(two.path), taken, may_be_path=True).id == "same#1"
-    elsewhere = Catalogue(stored=(two,), held=(Held("same", path=HERE / "x"),))
+    elsewhere = NameCatalogue(stored=(two,), held=(HeldModelRef("same", path=HERE / "x"),))
     assert resolve(str(two.path), elsewhere, may_be_path=True).id == "same#1"
 
 
 def test_a_model_that_is_held_under_the_same_id_with_another_file_is_not_that_file() -> None:
-    changed = Catalogue(
-        held=(Held("it", path=HERE / "old"),), manifest=entries(Entry("it", path=HERE / "new"))
+    changed = NameCatalogue(
+        held=(HeldModelRef("it", path=HERE / "old"),),
+        manifest=entries(ManifestEntry("it", path=HERE / "new")),
     )
-    assert resolve(str(HERE / "new"), changed, may_be_path=True).source == FileSource(HERE / "new", None)
+    assert resolve(str(HERE / "new"), changed, may_be_path=True).source == LocalFileSource(HERE / "new", None)
     assert resolve(str(HERE / "old"), changed, may_be_path=True).source == HeldSource("it")
-    unknown = changed.holding((Held("it"),))
+    unknown = changed.holding((HeldModelRef("it"),))
     assert resolve(str(HERE / "new"), unknown, may_be_path=True).source == HeldSource("it")
 
 
@@ -361,12 +375,12 @@ def test_a_model_that_is_held_under_the_same_id_with_another_file_is_not_that_fi
 
 @pytest.mark.parametrize("name", ["./tiny", "models/Tiny.gguf", "tiny.gguf", "/abs/tiny.gguf"])
 def test_an_operator_s_path_is_its_own_source(name: str) -> None:
-    found = resolve(name, Catalogue(), may_be_path=True)
-    assert (found.id, found.source) == (Path(name).stem, FileSource(Path(name), None))
+    found = resolve(name, NameCatalogue(), may_be_path=True)
+    assert (found.id, found.source) == (Path(name).stem, LocalFileSource(Path(name), None))
 
 
 def test_the_part_of_a_split_file_is_not_in_its_id() -> None:
-    assert resolve("/x/big-00001-of-00003.gguf", Catalogue(), may_be_path=True).id == "big"
+    assert resolve("/x/big-00001-of-00003.gguf", NameCatalogue(), may_be_path=True).id == "big"
 
 
 @pytest.mark.parametrize(
@@ -374,11 +388,11 @@ def test_the_part_of_a_split_file_is_not_in_its_id() -> None:
 )
 def test_a_request_s_path_is_an_unknown_model(name: str) -> None:
     with pytest.raises(ModelNotFound):
-        asked(name, Catalogue(stored=(IT_STORED,), may_download=True))
+        asked(name, NameCatalogue(stored=(IT_STORED,), may_download=True))
 
 
 def test_an_operator_may_still_use_names_and_hub_ids() -> None:
-    catalogue = Catalogue(stored=(IT_STORED,), may_download=True)
+    catalogue = NameCatalogue(stored=(IT_STORED,), may_download=True)
     assert resolve("it", catalogue, may_be_path=True).id == "it"
     assert resolve("org/repo", catalogue, may_be_path=True).source == HubSource("org/repo", None)
 
@@ -387,7 +401,7 @@ def test_an_operator_may_still_use_names_and_hub_ids() -> None:
 
 
 def test_the_steps_say_what_was_tried_and_what_it_gave() -> None:
-    found = asked("qwen3", Catalogue(stored=QUANTISED[:1]))
+    found = asked("qwen3", NameCatalogue(stored=QUANTISED[:1]))
     assert [(step.tried, step.gave) for step in found.steps] == [
         ("the exact id of a held model", "none is called so"),
         ("an alias", "nobody has it"),
@@ -396,15 +410,15 @@ def test_the_steps_say_what_was_tried_and_what_it_gave() -> None:
         ("stored files by hub id", "it is no hub id"),
         ("stored files by architecture", "Qwen3-4B-Q8_0 (models folder)"),
     ]
-    missed = explain("nope", Catalogue(), may_be_path=False)
+    missed = explain("nope", NameCatalogue(), may_be_path=False)
     assert isinstance(missed, Unresolved)
     assert missed.steps[-1].gave == "it is no hub id"
 
 
 def test_an_unknown_name_lists_what_is_here_and_what_is_near() -> None:
-    catalogue = Catalogue(
-        held=(Held("held"),),
-        manifest=entries(Entry("entry", path=HERE / "e")),
+    catalogue = NameCatalogue(
+        held=(HeldModelRef("held"),),
+        manifest=entries(ManifestEntry("entry", path=HERE / "e")),
         stored=(stored("Qwen3-4B"), stored("llama")),
     )
     with pytest.raises(ModelNotFound) as raised:
@@ -412,12 +426,12 @@ def test_an_unknown_name_lists_what_is_here_and_what_is_near() -> None:
     assert raised.value.hint == (
         "Did you mean Qwen3-4B? Here: held, entry, smollm2-135m-instruct, Qwen3-4B, llama."
     )
-    assert what_is_here("x", []) == "No model is here yet."
+    assert nearest_names_hint("x", []) == "No model is here yet."
 
 
 def test_the_nearest_of_many_names_is_found() -> None:
     names = [f"model-{number}" for number in range(5_000)]
-    assert what_is_here("qwen4", [*names, "qwen3"]).startswith("Did you mean qwen3? Here: model-0, ")
+    assert nearest_names_hint("qwen4", [*names, "qwen3"]).startswith("Did you mean qwen3? Here: model-0, ")
 
 
 # Any name.
@@ -431,13 +445,13 @@ SHELF = (
     stored("same", folder="a"),
     stored("same", folder="b"),
 )
-EVERYTHING = Catalogue(
-    held=(Held("Held", ("alias",), HERE / "held.gguf"), Held("plain")),
+EVERYTHING = NameCatalogue(
+    held=(HeldModelRef("Held", ("alias",), HERE / "held.gguf"), HeldModelRef("plain")),
     manifest=entries(
-        Entry("fast", path=SHELF[0].path, aliases=("quick",)),
-        Entry("far", hub=HubId("org/far", "Q8_0"), quant="Q8_0"),
-        Entry("smollm2"),
-        Entry("lost"),
+        ManifestEntry("fast", path=SHELF[0].path, aliases=("quick",)),
+        ManifestEntry("far", hub=HubId("org/far", "Q8_0"), quant="Q8_0"),
+        ManifestEntry("smollm2"),
+        ManifestEntry("lost"),
     ),
     stored=SHELF,
     may_download=True,
@@ -466,7 +480,7 @@ NAMES = st.text(alphabet=st.characters(), max_size=40) | st.lists(
 def test_any_name_is_resolved_in_one_way_or_not_found(
     name: str, may_be_path: bool, may_catch_all: bool
 ) -> None:
-    fresh = Catalogue(EVERYTHING.held, EVERYTHING.manifest, SHELF[::-1], may_download=True)
+    fresh = NameCatalogue(EVERYTHING.held, EVERYTHING.manifest, SHELF[::-1], may_download=True)
     outcomes = [
         explain(name, catalogue, may_be_path=may_be_path, may_catch_all=may_catch_all)
         for catalogue in (EVERYTHING, EVERYTHING, fresh)
@@ -495,7 +509,7 @@ def test_ten_thousand_hostile_names_reach_no_file_that_was_not_handed_in() -> No
             assert error.message.isprintable()
             continue
         match source:
-            case FileSource(path=path):
+            case LocalFileSource(path=path):
                 assert path in handed_in
             case HubSource(repo=repo, quant=quant):
                 assert HubId.parse(f"{repo}:{quant}" if quant else repo) is not None
@@ -510,7 +524,7 @@ def test_a_name_among_ten_thousand_files_costs_milliseconds() -> None:
         for number in range(10_000)
         for quant in [chance.choice(("Q4_K_M", "Q8_0", "F16"))]
     )
-    catalogue = Catalogue(held=(Held("held"),), stored=models)
+    catalogue = NameCatalogue(held=(HeldModelRef("held"),), stored=models)
     began_s = time.perf_counter()
     assert file_of("model-7b", catalogue)
     indexed_s = time.perf_counter() - began_s
@@ -526,7 +540,7 @@ def test_a_name_among_ten_thousand_files_costs_milliseconds() -> None:
     )
     began_s = time.perf_counter()
     for name in names:
-        explain(name, catalogue.holding((Held(name),)), may_be_path=False)
+        explain(name, catalogue.holding((HeldModelRef(name),)), may_be_path=False)
         explain(name, catalogue, may_be_path=False)
     each_s = (time.perf_counter() - began_s) / len(names) / 2
     print(f"index {indexed_s * 1000:.0f} ms, resolve {each_s * 1000:.2f} ms")

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from model_files import gguf, model, number, projector, split_into
 
-from ganglion.registry import walk
-from ganglion.registry.index import Index
-from ganglion.registry.stored import Store, StoredModel
-from ganglion.registry.stores import Root, roots, scan
+from ganglion.registry.stores import walk
+from ganglion.registry.stores.finder import StoreRoot, scan_stores, store_roots
+from ganglion.registry.stores.index import FileIndex
+from ganglion.registry.stores.stored_models import Store, StoredModel
 
 BLOB = "a" * 64
 
@@ -22,7 +22,7 @@ def write(file: Path, content: bytes | None = None) -> Path:
 
 
 def look(store: Store, path: Path, cache: Path | None = None) -> tuple[StoredModel, ...]:
-    return scan([Root(store, path)], Index(cache or path.parent / "cache"))
+    return scan_stores([StoreRoot(store, path)], FileIndex(cache or path.parent / "cache"))
 
 
 def by_name(models: tuple[StoredModel, ...]) -> dict[str, StoredModel]:
@@ -32,14 +32,14 @@ def by_name(models: tuple[StoredModel, ...]) -> dict[str, StoredModel]:
 
 def test_every_place_has_its_variable_and_its_default(tmp_path: Path) -> None:
     home, user, extra = tmp_path / "ganglion", tmp_path / "user", tmp_path / "extra"
-    assert roots(home, {"HOME": str(user)}, [extra]) == (
-        Root("models folder", home / "models"),
-        Root("folder", extra),
-        Root("Hugging Face cache", user / ".cache/huggingface/hub"),
-        Root("LM Studio", user / ".lmstudio/models"),
-        Root("LM Studio", user / ".cache/lm-studio/models"),
-        Root("Ollama", user / ".ollama/models"),
-        Root("Ollama", Path("/usr/share/ollama/.ollama/models")),
+    assert store_roots(home, {"HOME": str(user)}, [extra]) == (
+        StoreRoot("models folder", home / "models"),
+        StoreRoot("folder", extra),
+        StoreRoot("Hugging Face cache", user / ".cache/huggingface/hub"),
+        StoreRoot("LM Studio", user / ".lmstudio/models"),
+        StoreRoot("LM Studio", user / ".cache/lm-studio/models"),
+        StoreRoot("Ollama", user / ".ollama/models"),
+        StoreRoot("Ollama", Path("/usr/share/ollama/.ollama/models")),
     )
 
 
@@ -54,7 +54,7 @@ def test_every_place_has_its_variable_and_its_default(tmp_path: Path) -> None:
     ],
 )
 def test_a_variable_moves_a_store(variables: dict[str, str], store: str, expected: list[str]) -> None:
-    found = roots(Path("/g"), {"HOME": "/home", **variables}, [])
+    found = store_roots(Path("/g"), {"HOME": "/home", **variables}, [])
     assert [str(root.path) for root in found if root.store == store] == expected
 
 
@@ -261,12 +261,12 @@ def test_one_file_in_two_roots_is_listed_once_where_it_was_found_first(tmp_path:
     file = write(tmp_path / "models/sub/Tiny.gguf")
     os.link(file, write(tmp_path / "other/Other.gguf").with_name("Linked.gguf"))
     places = [
-        Root("models folder", tmp_path / "models"),
-        Root("folder", tmp_path / "models/sub"),
-        Root("folder", tmp_path / "other"),
-        Root("folder", tmp_path / "missing"),
+        StoreRoot("models folder", tmp_path / "models"),
+        StoreRoot("folder", tmp_path / "models/sub"),
+        StoreRoot("folder", tmp_path / "other"),
+        StoreRoot("folder", tmp_path / "missing"),
     ]
-    models = scan(places, Index(tmp_path / "cache"))
+    models = scan_stores(places, FileIndex(tmp_path / "cache"))
     assert [(model.name, model.store) for model in models] == [
         ("Tiny", "models folder"),
         ("Linked", "folder"),

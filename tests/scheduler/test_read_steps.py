@@ -4,14 +4,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganglion.scheduler.pace import Pace
-from ganglion.scheduler.places import LaneShape
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slots import KvContextShape
 from ganglion.scheduler.spans import Spans, merged
 
 CONTEXT = 160
-SHAPE = PoolShape((LaneShape(2, 48, False), LaneShape(3, 176, True)), parked_tokens=100)
+SHAPE = PoolShape((KvContextShape(2, 48, False), KvContextShape(3, 176, True)), parked_tokens=100)
 ranges = st.lists(
     st.tuples(st.integers(0, CONTEXT), st.one_of(st.none(), st.integers(0, CONTEXT))), max_size=4
 )

@@ -7,14 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganglion.scheduler.pace import LONGEST_INTERVAL, Pace
-from ganglion.scheduler.places import Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.prefix import BLOCK
 from ganglion.scheduler.scheduler import Scheduler, Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slots import Copy, Discard, KvContextShape, Move, Restore, Save, Share, Slot, Trim
 
 SHAPE = PoolShape(
-    lanes=(LaneShape(3, 48, False), LaneShape(2, 96, False), LaneShape(4, 160, True)), parked_tokens=200
+    lanes=(KvContextShape(3, 48, False), KvContextShape(2, 96, False), KvContextShape(4, 160, True)),
+    parked_tokens=200,
 )
 
 
@@ -26,9 +27,9 @@ class Device:
 
     def __init__(self, shape: PoolShape) -> None:
         self.shape = shape
-        self.cells: dict[Place, list[int]] = {}
+        self.cells: dict[Slot, list[int]] = {}
         self.blobs: dict[int, list[int]] = {}
-        self.field: dict[Place, list[object]] = {}
+        self.field: dict[Slot, list[object]] = {}
         """The cells themselves behind each place of the shared lane, of which several places may see one."""
         self.aside: Step | None = None
         """The step in the background. Its tokens are there at once: whoever needs its lane waits for it."""
@@ -51,12 +52,12 @@ class Device:
                 case Save(place, blob):
                     assert blob not in self.blobs
                     self.blobs[blob] = list(self.cells[place])
-                case Load(blob, place, length):
+                case Restore(blob, place, length):
                     self._bring(self.blobs[blob], place, length)
                 case Discard(blob):
                     del self.blobs[blob]
 
-    def _bring(self, tokens: list[int], target: Place, length: int) -> None:
+    def _bring(self, tokens: list[int], target: Slot, length: int) -> None:
         """The library reads a state whole before it is cut, through the shared lane where it must."""
         assert not self.cells.get(target)
         assert length <= len(tokens)
@@ -206,7 +207,7 @@ def check_hot(pool: KvPool, device: Device) -> None:
     """What is called hot is held as it says."""
     device.carry_out(pool.take_moves())
     for each in pool.hot():
-        held = device.cells[each.source] if isinstance(each.source, Place) else device.blobs[each.source]
+        held = device.cells[each.source] if isinstance(each.source, Slot) else device.blobs[each.source]
         assert tuple(held) == each.tokens
         assert len(each.tokens) >= BLOCK
 
@@ -220,7 +221,7 @@ def run_until(subject, pool, device, sequences, condition, limit=1000):
 
 
 def test_requests_that_arrive_together_prefill_their_common_prefix_once():
-    shape = PoolShape(lanes=(LaneShape(8, 1000, True),), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(8, 1000, True),), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     prefix = list(range(96))
@@ -354,7 +355,7 @@ def test_the_first_words_that_all_prompts_share_are_computed_and_not_carried_fro
         step = drive(subject, pool, device, sequences, 0.0)
         assert step is not None
         moves += step.moves
-    assert not [move for move in moves if isinstance(move, Copy | Load | Share)]
+    assert not [move for move in moves if isinstance(move, Copy | Restore | Share)]
     for number in range(60):  # short ones are dropped, not parked, when their slots are needed
         sequences[number] = sequence(number, [900 + number] * 5, max_tokens=1)
         subject.add(sequences[number])
@@ -363,7 +364,7 @@ def test_the_first_words_that_all_prompts_share_are_computed_and_not_carried_fro
 
 
 def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_finishes():
-    shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=160)
+    shape = PoolShape(lanes=(KvContextShape(1, 160, True),), parked_tokens=160)
     subject, pool = scheduler(shape, parallel=1)
     device = Device(shape)
     slow = sequence(0, list(range(30)), max_tokens=50, priority=1)
@@ -380,7 +381,7 @@ def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_fini
 
 
 def test_an_urgent_short_request_takes_the_place_of_a_long_prompt_that_is_read_in_the_background():
-    shape = PoolShape(lanes=(LaneShape(2, 64, False), LaneShape(2, 160, True)), parked_tokens=160)
+    shape = PoolShape(lanes=(KvContextShape(2, 64, False), KvContextShape(2, 160, True)), parked_tokens=160)
     subject, pool = scheduler(shape, parallel=1)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(140)), max_tokens=4, priority=1)}
@@ -394,7 +395,7 @@ def test_an_urgent_short_request_takes_the_place_of_a_long_prompt_that_is_read_i
 
 
 def test_a_preempted_sequence_that_has_all_its_kv_decodes_at_once_when_it_comes_back():
-    shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=160)
+    shape = PoolShape(lanes=(KvContextShape(1, 160, True),), parked_tokens=160)
     subject, pool = scheduler(shape, parallel=1)
     device = Device(shape)
     slow = sequence(0, list(range(30)), max_tokens=50, priority=1)
@@ -410,7 +411,7 @@ def test_a_preempted_sequence_that_has_all_its_kv_decodes_at_once_when_it_comes_
 
 
 def test_a_long_prompt_is_cut_into_chunks_while_others_decode_in_its_lane():
-    shape = PoolShape(lanes=(LaneShape(4, 160, True),), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(4, 160, True),), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(10)), max_tokens=40)}
@@ -428,7 +429,7 @@ def test_a_long_prompt_is_cut_into_chunks_while_others_decode_in_its_lane():
 
 
 def test_a_long_prompt_runs_in_the_background_while_others_decode_at_intervals():
-    shape = PoolShape(lanes=(LaneShape(4, 64, False), LaneShape(4, 160, True)), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(4, 64, False), KvContextShape(4, 160, True)), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(10)), max_tokens=40)}
@@ -453,7 +454,7 @@ def test_a_long_prompt_runs_in_the_background_while_others_decode_at_intervals()
 
 
 def test_who_outgrows_a_slot_while_the_shared_lane_is_in_use_moves_there_before_its_next_step():
-    shape = PoolShape(lanes=(LaneShape(4, 16, False), LaneShape(4, 160, True)), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(4, 16, False), KvContextShape(4, 160, True)), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     growing = sequence(0, list(range(6)), max_tokens=10)
@@ -476,7 +477,7 @@ def test_who_outgrows_a_slot_while_the_shared_lane_is_in_use_moves_there_before_
 
 
 def test_waiting_long_enough_overtakes_any_priority():
-    shape = PoolShape(lanes=(LaneShape(1, 160, True),), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(1, 160, True),), parked_tokens=0)
     subject, _ = scheduler(shape, parallel=1)
     old = sequence(0, list(range(20)), priority=3)
     sequences = {0: old, 1: sequence(1, list(range(20, 40)), priority=0)}
@@ -489,7 +490,7 @@ def test_waiting_long_enough_overtakes_any_priority():
 
 @given(st.integers(1, 140), st.lists(st.integers(1, 140), max_size=4))
 def test_in_deterministic_mode_a_prompt_is_cut_alone_and_at_fixed_places(length, neighbours):
-    shape = PoolShape(lanes=(LaneShape(5, 160, False), LaneShape(1, 160, True)), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(5, 160, False), KvContextShape(1, 160, True)), parked_tokens=0)
     subject, pool = scheduler(shape, is_deterministic=True)
     device = Device(shape)
     sequences = {
@@ -522,7 +523,7 @@ def test_a_sequence_that_comes_back_does_not_decode_before_the_background_has_co
 
 
 def test_what_ended_stays_beside_those_who_run_while_it_shares_most_of_its_cells():
-    shape = PoolShape(lanes=(LaneShape(8, 1000, True),), parked_tokens=500)
+    shape = PoolShape(lanes=(KvContextShape(8, 1000, True),), parked_tokens=500)
     subject, pool = scheduler(shape)
     device = Device(shape)
     prefix = list(range(96))
@@ -544,7 +545,7 @@ def test_what_ended_stays_beside_those_who_run_while_it_shares_most_of_its_cells
 
 @pytest.mark.parametrize(("run_tokens", "parked"), [(0, {7, 11, 12}), (4, {7})])
 def test_what_lies_scattered_is_computed_again_where_reading_it_costs_more(run_tokens, parked):
-    shape = PoolShape(lanes=(LaneShape(8, 160, True),), parked_tokens=500, run_tokens=run_tokens)
+    shape = PoolShape(lanes=(KvContextShape(8, 160, True),), parked_tokens=500, run_tokens=run_tokens)
     subject, pool = scheduler(shape)
     device = Device(shape)
     alone = sequence(0, [7] * 30, max_tokens=30)
@@ -563,7 +564,7 @@ def test_what_lies_scattered_is_computed_again_where_reading_it_costs_more(run_t
 
 @pytest.mark.parametrize(("neighbours", "rows"), [(0, 128), (1, 64)])
 def test_a_prompt_in_the_background_is_read_in_short_steps_once_anybody_else_runs(neighbours, rows):
-    shape = PoolShape(lanes=(LaneShape(2, 64, False), LaneShape(2, 512, True)), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(2, 64, False), KvContextShape(2, 512, True)), parked_tokens=0)
     pool = KvPool(shape)
     subject = Scheduler(pool, Pace(STEP_S, 64, 128), context=500, parallel=4)
     device = Device(shape)

@@ -3,12 +3,12 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ganglion.scheduler.exactness import BY_TILES
+from ganglion.scheduler.batch_cut import BY_TILES
 from ganglion.scheduler.pace import Pace
-from ganglion.scheduler.places import LaneShape
 from ganglion.scheduler.pool import KvPool, PoolShape
 from ganglion.scheduler.scheduler import Chunk, Scheduler
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slots import KvContextShape
 from ganglion.scheduler.spans import clipped, end_of, first_from, merged, shifted
 
 LENGTH = 400
@@ -60,7 +60,11 @@ def test_every_wanted_position_runs_once_in_an_exact_batch(
     speed_s: float,
     aborted: int,
 ) -> None:
-    lanes = (LaneShape(2, 96, False), LaneShape(1, 256, False, is_exact=True), LaneShape(4, 512, True))
+    lanes = (
+        KvContextShape(2, 96, False),
+        KvContextShape(1, 256, False, is_exact=True),
+        KvContextShape(4, 512, True),
+    )
     shape = PoolShape(lanes, parked_tokens=300, can_move=can_move)
     scheduler = Scheduler(
         KvPool(shape),

@@ -4,10 +4,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_scheduler import PROMPTS, SHAPE, Device, conclude, drive, scheduler
 
-from ganglion.scheduler.places import LaneShape
 from ganglion.scheduler.pool import PoolShape
 from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slots import KvContextShape
 from ganglion.scheduler.spans import Spans
 
 STEERINGS = ("", "calm", "formal")
@@ -100,7 +100,7 @@ def test_no_interleaving_mixes_steerings_in_a_step_or_loses_a_sequence(actions, 
 
 
 def test_each_steering_decodes_once_a_cycle_and_an_unsteered_stream_is_not_starved():
-    shape = PoolShape(lanes=(LaneShape(8, 1000, True),), parked_tokens=0)
+    shape = PoolShape(lanes=(KvContextShape(8, 1000, True),), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     names = ["", "", "calm", "calm", "formal"]

@@ -12,12 +12,12 @@ import pytest
 
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.server.joining import ALONE, JoinSettings
-from ganglion.server.node import build_node
-from ganglion.server.run import Reload, Shutdown, serve
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.app import build_node
+from ganglion.server.life.joining import NO_GATEWAYS, JoinSettings
+from ganglion.server.life.serve import Reload, Shutdown, serve
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
 from ganglion.sessions.settings import SessionSettings
 
 
@@ -68,9 +68,9 @@ def serving() -> Serving:
         engine: ManagedEngine | None = None,
         reload: Reload | None = None,
         machine: MachineSource | None = None,
-        storage: Storage | None = None,
+        storage: StoreSettings | None = None,
         sessions: SessionSettings | None = None,
-        join: JoinSettings = ALONE,
+        join: JoinSettings = NO_GATEWAYS,
         **fields: object,
     ) -> AsyncIterator[Served]:
         engine = engine or echo()

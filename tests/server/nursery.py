@@ -7,10 +7,10 @@ import os
 import sys
 
 import ganglion.cli.compose
-import ganglion.cli.machine
 import ganglion.cli.serve
-import ganglion.engines.echo
-import ganglion.server.run
+import ganglion.cli.system.this_machine
+import ganglion.engines.echo.engine
+import ganglion.server.life.serve
 import ganglion.store.database  # noqa: F401
 from ganglion.cli.main import app
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 
 from ganglion.core.errors import GanglionError, InvalidApiKey, ModelNotFound, NotAllowed
 from ganglion.core.events import Usage
-from ganglion.gateway.admission import EVERYBODY, Identity, Wanted
-from ganglion.gateway.decision import Asked, Chosen, Cold, Decision, Refused
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec, NodeView, Replica
-from ganglion.server.relay.door import RelayDoor
+from ganglion.gateway.access.admission import EVERYBODY, AdmissionRequest, Identity
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.routing.decision import ChosenNode, ColdModel, NoRoute, RoutingDecision, RoutingRequest
+from ganglion.server.gateway.relay.relay_endpoint import RelayEndpoint
 from ganglion.server.settings import ServerSettings
 
 SECRET = b"the fleet's own"
@@ -23,7 +23,7 @@ class Spread:
     fleet: Fleet
     cold: frozenset[str] = frozenset()
 
-    def choose(self, asked: Asked) -> Decision:
+    def choose(self, asked: RoutingRequest) -> RoutingDecision:
         held = [
             view
             for view in self.fleet.nodes.values()
@@ -31,15 +31,15 @@ class Spread:
             if any(each.id == asked.model and each.is_servable for each in view.replicas)
         ]
         if held:
-            return Chosen(min(held, key=lambda view: self.fleet.in_flight[view.name]).spec, asked.model)
-        return Cold(asked.model) if asked.model in self.cold else Refused(ModelNotFound(asked.model))
+            return ChosenNode(min(held, key=lambda view: self.fleet.in_flight[view.name]).spec, asked.model)
+        return ColdModel(asked.model) if asked.model in self.cold else NoRoute(ModelNotFound(asked.model))
 
 
 @dataclass
 class Place:
     keys: "Keys"
     identity: Identity
-    wanted: Wanted
+    wanted: AdmissionRequest
     usage: list[Usage | None] = field(default_factory=list)
 
     def settle(self, usage: Usage | None) -> None:
@@ -63,13 +63,13 @@ class Keys:
             raise InvalidApiKey("The API key is not valid here.")
         return found
 
-    def admit_now(self, identity: Identity, wanted: Wanted) -> Place | None:
+    def admit_now(self, identity: Identity, wanted: AdmissionRequest) -> Place | None:
         return None if identity.is_limited else self._admit(identity, wanted)
 
-    async def admit(self, identity: Identity, wanted: Wanted) -> Place:
+    async def admit(self, identity: Identity, wanted: AdmissionRequest) -> Place:
         return self._admit(identity, wanted)
 
-    def _admit(self, identity: Identity, wanted: Wanted) -> Place:
+    def _admit(self, identity: Identity, wanted: AdmissionRequest) -> Place:
         if identity.models is not None and wanted.model not in identity.models:
             raise NotAllowed(f"This key may not ask for {wanted.model!r}.")
         if self.refusal is not None and wanted.tokens:
@@ -99,7 +99,7 @@ class Loads:
 class Relayed:
     """A door that relays, and what it stands between."""
 
-    door: RelayDoor
+    door: RelayEndpoint
     fleet: Fleet
     keys: Keys
     loads: Loads
@@ -134,7 +134,7 @@ async def relaying(
         for view in views:
             fleet.put(view)
         keys, loads = keys or Keys(), Loads(fleet)
-        door = RelayDoor(
+        door = RelayEndpoint(
             ServerSettings(port=0, grpc_port=0, **settings),
             fleet=fleet,
             chooser=Spread(fleet, cold),

@@ -6,13 +6,13 @@ from typing import Any
 
 import httpx
 
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.server.storage import Storage
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.life.storage import StoreSettings
 from played_engine import PlayedEngine
 from responses_invariants import check, frames_of
 
-MEMORY = Storage(":memory:")
+MEMORY = StoreSettings(":memory:")
 SLOW = "!echo delay=0.01\n"
 ENDLESS = "!echo unbounded=1 delay=0.005\nla "
 
@@ -95,9 +95,9 @@ def plain(role: str, content: str) -> tuple[Any, ...]:
     return (role, content, None, None, [])
 
 
-def played(*scripts: Script, **settings: object) -> PlayedEngine:
+def played(*scripts: EchoScript, **settings: object) -> PlayedEngine:
     fields = {"context": 1 << 20, "allow_directives": True} | settings
-    return PlayedEngine(scripts or (Script(),), EchoSettings(**fields))
+    return PlayedEngine(scripts or (EchoScript(),), EchoSettings(**fields))
 
 
 def small(context: int) -> EchoEngine:

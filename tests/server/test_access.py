@@ -7,15 +7,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from starlette.routing import Route
 
-from ganglion.engines.echo import EchoEngine
-from ganglion.server.auth import PUBLIC, Auth
-from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind, is_loopback
-from ganglion.server.drain import Gate
-from ganglion.server.keys import KeyRing
-from ganglion.server.metrics import Metrics
-from ganglion.server.ports import ports_of
+from ganglion.engines.echo.engine import EchoEngine
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.life.bind import BindFailed, InsecureBind, bind, check_bind, is_loopback
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.auth import PUBLIC_ROUTES, Auth
+from ganglion.server.middleware.keys import KeyRing
+from ganglion.server.middleware.scope import tenant
+from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
-from ganglion.server.scope import tenant
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.openapi import OPERATIONS
 
@@ -24,7 +24,7 @@ CHAT = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
 
 
 def routes() -> list[Route]:
-    built = build_routes(ports_of(EchoEngine()), ServerSettings(), Gate(1), Metrics())
+    built = build_routes(capabilities_of(EchoEngine()), ServerSettings(), Gate(1), Metrics())
     return [route for route in built if isinstance(route, Route)]
 
 
@@ -33,9 +33,9 @@ def paths() -> list[str]:
 
 
 def test_the_public_list_is_the_documented_one() -> None:
-    assert {path for _, path in PUBLIC} == {"/", "/docs", "/health/live", "/health/ready"}
+    assert {path for _, path in PUBLIC_ROUTES} == {"/", "/docs", "/health/live", "/health/ready"}
     documented = {operation.path for operation in OPERATIONS if operation.is_public}
-    assert documented == {path for _, path in PUBLIC}
+    assert documented == {path for _, path in PUBLIC_ROUTES}
 
 
 def test_the_document_describes_every_route() -> None:
@@ -55,7 +55,7 @@ async def test_everything_but_the_public_list_needs_a_key(calling, capsys) -> No
     async with calling(api_keys=("secret-1", "secret-2")) as http:
         for method, path in pairs:
             bare = await http.request(method, path)
-            if (method, path) in PUBLIC:
+            if (method, path) in PUBLIC_ROUTES:
                 assert bare.status_code == 200, (method, path)
                 continue
             assert bare.status_code == 401, (method, path)

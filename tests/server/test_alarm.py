@@ -5,7 +5,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from ganglion.server.alarm import Alarm
+from ganglion.server.deadlines import Alarm
 
 
 async def test_it_rings_when_the_wait_outlasts_it() -> None:

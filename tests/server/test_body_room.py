@@ -10,7 +10,7 @@ import psutil
 import pytest
 from websockets.asyncio.client import connect
 
-from ganglion.server import body_room
+from ganglion.server.middleware import body_limits
 
 HOSTILE, NEIGHBOUR = "sk-hostile-0123456789", "sk-neighbour-0123456789"
 MEBIBYTE = 2**20
@@ -84,7 +84,7 @@ async def test_two_hundred_bodies_that_never_end_take_little_and_are_in_nobodys_
 async def test_who_waits_too_long_for_room_is_told_when_to_come_back(
     serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_room, "WAIT_S", 0.2)
+    monkeypatch.setattr(body_limits, "WAIT_S", 0.2)
     async with serving(api_keys=(HOSTILE, NEIGHBOUR)) as served:
         served.http.headers["authorization"] = f"Bearer {HOSTILE}"
         with stalled(served.port, 10, is_chunked=False) as clients:
@@ -99,14 +99,14 @@ async def test_who_waits_too_long_for_room_is_told_when_to_come_back(
 
 
 async def test_a_body_gives_its_room_back_however_it_ends(serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[body_room.BodyRoom] = []
-    init = body_room.BodyRoom.__init__
+    made: list[body_limits.BodyMemoryLimit] = []
+    init = body_limits.BodyMemoryLimit.__init__
 
-    def noted(self: body_room.BodyRoom, *given: object, **named: object) -> None:
+    def noted(self: body_limits.BodyMemoryLimit, *given: object, **named: object) -> None:
         made.append(self)
         init(self, *given, **named)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(body_room.BodyRoom, "__init__", noted)
+    monkeypatch.setattr(body_limits.BodyMemoryLimit, "__init__", noted)
     async with serving(body_s=0.5) as served:
         (room,) = made
         data = json.dumps(served.chat("word " * 60_000, max_tokens=1)).encode()

@@ -6,8 +6,8 @@ import json
 import openai
 import pytest
 
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 
 
 def sdk(served) -> openai.AsyncOpenAI:
@@ -41,7 +41,7 @@ async def test_the_openai_sdk_reads_whole_answers_strictly(serving) -> None:
 
 
 async def test_the_openai_sdk_reads_streams_strictly(serving) -> None:
-    engine = EchoEngine(EchoSettings(), Script(reasoning="let me see"))
+    engine = EchoEngine(EchoSettings(), EchoScript(reasoning="let me see"))
     async with serving(engine) as served, sdk(served) as client:
         stream = await client.chat.completions.create(
             model="echo",
@@ -134,7 +134,7 @@ async def test_requests_before_the_engine_is_open_say_that_it_loads(serving) -> 
 
 
 async def test_headers_ask_for_thought_and_markers(serving) -> None:
-    engine = EchoEngine(EchoSettings(), Script(reasoning="hm"))
+    engine = EchoEngine(EchoSettings(), EchoScript(reasoning="hm"))
     async with serving(engine) as served:
         post = served.http.post
         path = "/v1/chat/completions"

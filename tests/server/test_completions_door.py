@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from ganglion.engines.echo import EchoEngine, EchoSettings
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 
 
 async def complete(served, **fields: object) -> dict:

@@ -9,8 +9,8 @@ from ganglion.core.engine import ModelState
 from ganglion.core.errors import DeadlineExceeded
 from ganglion.core.events import Closed, Delta, Event, Failed, Finished, Opened, Progress, Started, Usage
 from ganglion.core.request import Request, TextPrompt
-from ganglion.server.deadlines import Deadlined
-from ganglion.server.settings import Deadlines
+from ganglion.server.deadlines import DeadlineEngine
+from ganglion.server.settings import AnswerDeadlines
 
 REQUEST = Request("r", "tiny", TextPrompt("x"))
 DONE = Finished("stop", Usage(1, 1))
@@ -37,7 +37,7 @@ class Scripted:
             self.is_closed = True
 
 
-QUICK = Deadlines(queue_s=0.1, first_token_s=0.1, idle_s=0.1, total_s=0.25)
+QUICK = AnswerDeadlines(queue_s=0.1, first_token_s=0.1, idle_s=0.1, total_s=0.25)
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ QUICK = Deadlines(queue_s=0.1, first_token_s=0.1, idle_s=0.1, total_s=0.25)
 async def test_each_deadline_ends_the_stream_under_its_name(name, after_s, script) -> None:
     inner = Scripted(*script)
     began_s = asyncio.get_running_loop().time()
-    events = [event async for event in Deadlined(inner, QUICK).generate(REQUEST)]
+    events = [event async for event in DeadlineEngine(inner, QUICK).generate(REQUEST)]
     took_s = asyncio.get_running_loop().time() - began_s
     assert isinstance(events[-1], Failed)
     assert isinstance(events[-1].error, DeadlineExceeded)
@@ -63,20 +63,22 @@ async def test_each_deadline_ends_the_stream_under_its_name(name, after_s, scrip
 
 async def test_a_stream_in_time_passes_unchanged() -> None:
     script = (Started(1), Opened(0, "text"), Delta(0, "a"), Closed(0), DONE)
-    assert [event async for event in Deadlined(Scripted(*script), QUICK).generate(REQUEST)] == list(script)
+    assert [event async for event in DeadlineEngine(Scripted(*script), QUICK).generate(REQUEST)] == list(
+        script
+    )
 
 
 async def test_a_slow_reader_does_not_run_into_the_idle_deadline() -> None:
     script = (Started(1), Opened(0, "text"), Delta(0, "a"), Closed(0), DONE)
     events = []
-    async for event in Deadlined(Scripted(*script), Deadlines(idle_s=0.02)).generate(REQUEST):
+    async for event in DeadlineEngine(Scripted(*script), AnswerDeadlines(idle_s=0.02)).generate(REQUEST):
         await asyncio.sleep(0.04)
         events.append(event)
     assert events == list(script)
 
 
 async def test_a_deadline_is_a_504_before_the_first_byte(serving) -> None:
-    async with serving(deadlines=Deadlines(first_token_s=0.1)) as served:
+    async with serving(deadlines=AnswerDeadlines(first_token_s=0.1)) as served:
         response = await served.post("!echo first_token_delay=5\none", stream=True)
         assert response.status_code == 504
         assert response.json()["error"]["deadline"] == "first_token"

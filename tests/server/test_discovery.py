@@ -3,11 +3,11 @@
 import threading
 from collections.abc import AsyncGenerator
 
-from ganglion.cli.machine import ThisMachine
+from ganglion.cli.system.this_machine import ThisMachine
 from ganglion.core.engine import Activation, LoadOptions, LoadProgress
 from ganglion.core.machine import MachineSource, Memory
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.registry.devices import Devices
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.registry.machine.devices import DeviceMonitor
 
 KEYS = {"x-api-key": "secret"}
 
@@ -52,7 +52,7 @@ async def test_health_reads_the_devices_once_in_five_seconds_and_never_on_the_ev
         readers.append(threading.current_thread())
         return Memory(4 * 2**30, 2**30)
 
-    devices = Devices(read_memory, cpu_name="A Processor", nvml=None, can_accelerate=False)
+    devices = DeviceMonitor(read_memory, cpu_name="A Processor", nvml=None, can_accelerate=False)
     source = MachineSource(ThisMachine().source().describe, devices.readings)
     async with serving(machine=source) as served:
         answers = [(await served.http.get("/health")).json()["devices"] for _ in range(20)]

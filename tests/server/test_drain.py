@@ -10,16 +10,16 @@ import httpx
 import pytest
 
 from ganglion.core.errors import LoadFailed, ShuttingDown
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.server.bind import StartRefused
-from ganglion.server.drain import Gate
-from ganglion.server.run import serve
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.life.bind import StartRefused
+from ganglion.server.life.drain import Gate
+from ganglion.server.life.serve import serve
 from ganglion.server.settings import ServerSettings
 
 PROGRAM = textwrap.dedent("""
     import asyncio, sys
-    from ganglion.engines.echo import EchoEngine, EchoSettings
-    from ganglion.server.run import serve
+    from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+    from ganglion.server.life.serve import serve
     from ganglion.server.settings import ServerSettings
     settings = ServerSettings(port=0, drain_timeout_s=float(sys.argv[1]))
     engine = EchoEngine(EchoSettings(allow_directives=True))

@@ -6,9 +6,9 @@ import time
 import pytest
 
 from ganglion.core.machine import DeviceReading, MachineSource
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.server.digest import MAX_AFFINITIES, Digest
-from ganglion.server.fleet_state import LOAD_S
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.endpoints.health import LOAD_S
+from ganglion.server.fleet_membership import MAX_AFFINITIES, WarmConversations
 from ganglion.wire.fleet import NodeState, parse_state
 
 STATE = "/fleet/state"
@@ -118,7 +118,7 @@ async def test_the_digest_knows_the_conversations_that_were_started_the_latest_l
 
 
 def test_a_digest_forgets_what_was_not_used_for_longest_and_keeps_no_other_names() -> None:
-    digest = Digest()
+    digest = WarmConversations()
     for number in range(MAX_AFFINITIES):
         digest.note(f"{number:x}")
     digest.note("0")

@@ -13,20 +13,19 @@ import pytest
 from calling_rpc import connected
 
 from ganglion.core.request import Request
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.server.auth import Auth, TrustedIdentity
-from ganglion.server.bind import check_bind
-from ganglion.server.drain import Gate
-from ganglion.server.keys import KeyRing
-from ganglion.server.metrics import Metrics
-from ganglion.server.node import build_node
-from ganglion.server.ports import ports_of
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.app import build_node, with_middleware
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.life.bind import check_bind
+from ganglion.server.life.drain import Gate
+from ganglion.server.life.serve import Reloaded
+from ganglion.server.middleware.auth import Auth, TrustedIdentity
+from ganglion.server.middleware.keys import KeyRing
+from ganglion.server.middleware.principal import Principal
+from ganglion.server.middleware.scope import principal
+from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
-from ganglion.server.run import Reloaded
-from ganglion.server.scope import visit
 from ganglion.server.settings import ServerSettings
-from ganglion.server.visit import Visit
-from ganglion.server.wrapped import wrapped
 from ganglion.wire.fleet import parse_usage
 from ganglion.wire.salience import salience_pb2 as pb
 
@@ -118,10 +117,10 @@ async def test_of_anybody_else_nothing_is_believed(calling) -> None:
 
 @pytest.mark.parametrize("key", [b"gate", b"user", None])
 async def test_no_door_sees_a_header_of_ours(key: bytes | None) -> None:
-    seen: list[tuple[list[tuple[bytes, bytes]], Visit]] = []
+    seen: list[tuple[list[tuple[bytes, bytes]], Principal]] = []
 
     async def app(scope, receive, send) -> None:
-        seen.append((scope["headers"], visit(scope)))
+        seen.append((scope["headers"], principal(scope)))
 
     plain = [(b"accept", b"*/*"), *([] if key is None else [(b"x-api-key", key)])]
     headers = [(b"x-ganglion-tenant", b"acme"), *plain, (b"x-ganglion-anything", b"1")]
@@ -304,8 +303,8 @@ async def test_where_only_a_gateway_gets_in_everything_is_believed() -> None:
     engine = Listening()
     await engine.open()
     gate = Gate(4)
-    routes = build_routes(ports_of(engine), ServerSettings(), gate, Metrics())
-    app = wrapped(routes, gate, identity=TrustedIdentity, max_body_bytes=2**20)
+    routes = build_routes(capabilities_of(engine), ServerSettings(), gate, Metrics())
+    app = with_middleware(routes, gate, identity=TrustedIdentity, max_body_bytes=2**20)
     said = {"x-ganglion-tenant": "acme", "x-ganglion-priority": "4", "x-ganglion-usage": "1"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://desk") as http:
         answer = await http.post(

@@ -12,11 +12,17 @@ from tests.hub_server import HubServer
 
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.request import Request, TextPrompt
-from ganglion.engines.echo import EchoEngine
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.failures import MOST_NAMES, MOST_TENANTS, REMEMBERED_S, Failures, failed_again
-from ganglion.registry.residency import Residency
-from ganglion.server.storage import Storage
+from ganglion.engines.echo.engine import EchoEngine
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.failures import (
+    MOST_NAMES,
+    MOST_TENANTS,
+    REMEMBERED_S,
+    RecentFailures,
+    failed_again,
+)
+from ganglion.registry.loading.residency import Residency
+from ganglion.server.life.storage import StoreSettings
 from ganglion.wire.salience import salience_pb2 as pb
 
 MARK = "zzq"
@@ -61,7 +67,7 @@ async def test_ten_thousand_invented_names_leave_nothing_behind(serving, tmp_pat
 
     with HubServer() as hub:
         engine = composed(tmp_path, monkeypatch, hub.url, "echo")
-        async with serving(engine, storage=Storage(":memory:"), **KEYS) as served:
+        async with serving(engine, storage=StoreSettings(":memory:"), **KEYS) as served:
             http = served.http
             await http.post("/v1/chat/completions", json=served.chat(), headers=as_("one"))
             await http.post("/v1/chat/completions", json=served.chat(model=made_up()), headers=as_("one"))
@@ -218,7 +224,7 @@ async def test_whoever_leaves_before_a_load_begins_leaves_no_name_behind(tmp_pat
 
 
 def test_failures_are_bounded_and_forgotten() -> None:
-    failures, error = Failures(), ModelNotFound("x")
+    failures, error = RecentFailures(), ModelNotFound("x")
     for tenant in range(MOST_TENANTS + 50):
         for name in range(MOST_NAMES + 50 if tenant == 300 else 2):
             failures.note(f"t{tenant}", f"m{name}", failed_again(error, None, 0.0))
@@ -233,7 +239,9 @@ def test_failures_are_bounded_and_forgotten() -> None:
 
 
 async def test_sessions_under_names_that_a_catch_all_takes_are_counted_under_one_model(serving) -> None:
-    taking = Residency([Candidate("echo", made_by(EchoEngine), aliases=("*",))], free_bytes=lambda: 2**40)
+    taking = Residency(
+        [Candidate("echo", build_without_options(EchoEngine), aliases=("*",))], free_bytes=lambda: 2**40
+    )
     async with serving(taking) as served, connected(served.rpc) as rpc:
         for number in range(20):
             opened = await rpc.call("OpenSession", pb.OpenSessionRequest(model=f"{MARK}{number}"))

@@ -13,9 +13,9 @@ import pytest
 from calling_rpc import connected
 
 from ganglion.core.errors import InvalidValue, LeaseLost
-from ganglion.server.bind import StartRefused
-from ganglion.server.joining import JoinSettings, check_join, default_name, join_of
-from ganglion.server.leases import Leases
+from ganglion.server.fleet_membership import Leases
+from ganglion.server.life.bind import StartRefused
+from ganglion.server.life.joining import JoinSettings, check_join, default_node_name, join_request
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.fleet import Join, Leave, parse_join, parse_leave
 from ganglion.wire.salience import salience_pb2 as pb
@@ -239,13 +239,13 @@ def test_a_lease_counts_from_when_it_was_asked_for() -> None:
 
 
 def test_a_node_is_called_by_its_host_and_port_and_reached_where_it_says() -> None:
-    assert default_name("box.lan", 8080) == "box.lan-8080"
-    assert default_name("a b/ü", 1) == "a-b---1"
-    assert len(default_name("h" * 100, 65535)) == 64
+    assert default_node_name("box.lan", 8080) == "box.lan-8080"
+    assert default_node_name("a b/ü", 1) == "a-b---1"
+    assert len(default_node_name("h" * 100, 65535)) == 64
     settings = ServerSettings(port=80, grpc_port=81)
-    said = join_of(JoinSettings(advertise="http://box.lan:80/"), settings, "http://0.0.0.0:80", "b")
+    said = join_request(JoinSettings(advertise="http://box.lan:80/"), settings, "http://0.0.0.0:80", "b")
     assert (said.url, said.grpc) == ("http://box.lan:80", "box.lan:81")
-    listening = join_of(JoinSettings(), ServerSettings(has_grpc=False), "http://[::1]:80", "b")
+    listening = join_request(JoinSettings(), ServerSettings(has_grpc=False), "http://[::1]:80", "b")
     assert (listening.url, listening.grpc) == ("http://[::1]:80", None)
 
 

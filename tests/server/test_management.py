@@ -6,16 +6,18 @@ from dataclasses import replace
 
 from ganglion.core.engine import LoadOptions
 from ganglion.core.errors import HubUnreachable, InsufficientMemory, LoadFailed, ModelNotFound
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.registry import failures, residency
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.download import Report
-from ganglion.registry.residency import Residency, ResidencySettings
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.registry.hub.download import Report
+from ganglion.registry.loading import failures, residency
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency, ResidencySettings
 
 
 def echo(name: str, *aliases: str, delay_s: float = 0.0, **known: object) -> Candidate:
     settings = EchoSettings(name, open_delay_s=delay_s, allow_directives=True)
-    return Candidate(name, made_by(lambda: EchoEngine(settings)), aliases=aliases, engine="echo", **known)
+    return Candidate(
+        name, build_without_options(lambda: EchoEngine(settings)), aliases=aliases, engine="echo", **known
+    )
 
 
 def failing(name: str, error: Exception) -> Candidate:

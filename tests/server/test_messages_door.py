@@ -11,8 +11,8 @@ import pytest
 
 from ganglion.core.errors import GanglionError, ModelLoading, Overloaded, RateLimited
 from ganglion.core.request import Message
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from played_engine import PlayedEngine
 
 SCRIPT = Path(__file__).with_name("anthropic_script.py")
@@ -23,13 +23,13 @@ CLAUDE_CODE = Path(__file__).parent.parent / "golden" / "messages" / "claude_cod
 HELLO = [{"role": "user", "content": "hello there you"}]
 
 WEATHER = (
-    Script(
+    EchoScript(
         reasoning="Oslo it is.",
         reply="I look.",
-        calls=(Call("weather", '{"city": "Oslo"}'),),
+        calls=(ScriptedCall("weather", '{"city": "Oslo"}'),),
         cached_tokens=2,
     ),
-    Script(reply="It rains."),
+    EchoScript(reply="It rains."),
 )
 
 
@@ -106,7 +106,7 @@ async def test_another_tenants_thoughts_are_not_believed(serving, caplog) -> Non
 
 
 async def test_what_claude_code_sends_is_answered(serving) -> None:
-    engine = PlayedEngine([Script(reply="Hello.")])
+    engine = PlayedEngine([EchoScript(reply="Hello.")])
     async with serving(engine, is_strict=True) as served:
         answered = await served.http.post(
             "/v1/messages?beta=true",
@@ -170,7 +170,7 @@ async def test_a_failure_after_the_first_byte_is_one_error_event_and_the_end(ser
 async def test_a_failure_before_the_first_byte_is_a_status(
     serving, error: GanglionError, status: int, kind: str, is_streamed: bool
 ) -> None:
-    engine = EchoEngine(EchoSettings(), Script(fail_at=0, error=error))
+    engine = EchoEngine(EchoSettings(), EchoScript(fail_at=0, error=error))
     async with serving(engine) as served:
         refused = await served.http.post("/v1/messages", json=ask(stream=is_streamed))
     assert refused.status_code == status

@@ -9,7 +9,7 @@ from calling_rpc import connected
 from test_rights import held
 from websockets.asyncio.client import connect
 
-from ganglion.server.storage import Storage
+from ganglion.server.life.storage import StoreSettings
 from ganglion.wire.salience import salience_pb2 as pb
 
 SAID = [{"role": "user", "content": "hello there"}]
@@ -40,7 +40,7 @@ def message_of(path: str, answer: Any) -> str:
 
 
 async def test_the_only_loaded_model_is_meant_on_every_wire(serving) -> None:
-    async with serving(held("echo"), storage=Storage(":memory:")) as served:
+    async with serving(held("echo"), storage=StoreSettings(":memory:")) as served:
         for path, body in CALLS.items():
             answer = await served.http.post(path, json=body)
             assert answer.status_code == 200, (path, answer.text)
@@ -52,7 +52,7 @@ async def test_the_only_loaded_model_is_meant_on_every_wire(serving) -> None:
 
 async def test_where_several_or_none_are_loaded_the_answer_names_them(serving) -> None:
     engine = held("one", "two")
-    async with serving(engine, storage=Storage(":memory:")) as served:
+    async with serving(engine, storage=StoreSettings(":memory:")) as served:
         await served.eventually(lambda: all(model.status == "loaded" for model in engine.models()))
         for path, body in CALLS.items():
             answer = await served.http.post(path, json=body)
@@ -68,7 +68,7 @@ async def test_where_several_or_none_are_loaded_the_answer_names_them(serving) -
 
 @pytest.mark.parametrize("name", ["", " ", "  \t", "\u2003"])
 async def test_a_blank_name_is_no_unknown_model(serving, name: str) -> None:
-    async with serving(held("echo"), storage=Storage(":memory:")) as served:
+    async with serving(held("echo"), storage=StoreSettings(":memory:")) as served:
         for path, body in CALLS.items():
             answer = await served.http.post(path, json=body | {"model": name})
             assert answer.status_code == 400, (path, name, answer.text)

@@ -12,7 +12,7 @@ from starlette.routing import Mount, Route
 
 from ganglion import Defaults, build_app
 from ganglion.core.request import Sampling
-from ganglion.engines.echo import EchoEngine
+from ganglion.engines.echo.engine import EchoEngine
 from played_engine import PlayedEngine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mounted.py"
@@ -98,9 +98,9 @@ async def test_strict_refuses_what_nobody_knows(engine: EchoEngine) -> None:
 
 
 async def test_defaults_fill_what_a_request_leaves_open() -> None:
-    from ganglion.engines.echo_script import Script
+    from ganglion.engines.echo.answer import EchoScript
 
-    played = PlayedEngine([Script(reply="one two three")] * 2)
+    played = PlayedEngine([EchoScript(reply="one two three")] * 2)
     await played.open()
     app = build_app(played, defaults=Defaults(Sampling(temperature=0.5, top_k=3), max_tokens=7))
     async with client(mounted(app)) as http:

@@ -15,12 +15,12 @@ from ganglion.core.engine import Embedded, EmbedRequest, LoadOptions
 from ganglion.core.errors import ContextLengthExceeded, LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import JsonSchema, Request, Sampling, TokenPrompt
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Call, Script
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.download import Report
-from ganglion.registry.residency import Residency
-from ganglion.wire.ollama.models import API_LEVEL
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.registry.hub.download import Report
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency
+from ganglion.wire.ollama.ollama_models import API_LEVEL
 
 HI = [{"role": "user", "content": "hello there you"}]
 WEATHER = {
@@ -36,7 +36,7 @@ WEATHER = {
 class Noting(EchoEngine):
     """An echo that remembers what it was asked."""
 
-    def __init__(self, settings: EchoSettings | None = None, script: Script | None = None) -> None:
+    def __init__(self, settings: EchoSettings | None = None, script: EchoScript | None = None) -> None:
         super().__init__(settings, script)
         self.asked: list[Request] = []
 
@@ -88,7 +88,7 @@ async def test_a_body_that_says_nothing_about_it_streams(serving) -> None:
 
 async def test_line_ends_of_every_alphabet_reach_the_client_as_text(talking) -> None:
     text = "a\u2028b\u2029c\x85d\x0be\nf\rg"
-    async with talking(EchoEngine(script=Script(reply=text))) as (client, _):
+    async with talking(EchoEngine(script=EchoScript(reply=text))) as (client, _):
         parts = await collected(client.chat("echo", HI, stream=True))
         assert "".join(part.message.content for part in parts) == text
 
@@ -108,7 +108,9 @@ async def test_the_synchronous_client_is_answered_too(talking) -> None:
 
 
 async def test_tools_are_called_whole_with_arguments_as_objects(talking) -> None:
-    script = Script(reply="Looking.", calls=(Call("weather", '{"city": "Oslo"}'), Call("weather", "{}")))
+    script = EchoScript(
+        reply="Looking.", calls=(ScriptedCall("weather", '{"city": "Oslo"}'), ScriptedCall("weather", "{}"))
+    )
     engine = Noting(script=script)
     async with talking(engine) as (client, _):
         whole = await client.chat("echo", HI, tools=[WEATHER])
@@ -128,7 +130,7 @@ async def test_tools_are_called_whole_with_arguments_as_objects(talking) -> None
 
 
 async def test_thinking_goes_its_own_way(talking) -> None:
-    engine = Noting(script=Script(reply="yes", reasoning="hm well"))
+    engine = Noting(script=EchoScript(reply="yes", reasoning="hm well"))
     async with talking(engine) as (client, _):
         whole = await client.chat("echo", HI, think=True)
         assert (whole.message.thinking, whole.message.content) == ("hm well", "yes")
@@ -271,7 +273,9 @@ async def test_the_version_is_of_the_api(serving) -> None:
 
 def held(name: str, **fields: object) -> Candidate:
     settings = EchoSettings(name, allow_directives=True)
-    return replace(Candidate(name, made_by(lambda: EchoEngine(settings)), engine="echo"), **fields)
+    return replace(
+        Candidate(name, build_without_options(lambda: EchoEngine(settings)), engine="echo"), **fields
+    )
 
 
 def holding(*candidates: Candidate) -> Residency:
@@ -312,7 +316,9 @@ async def test_a_pull_tells_its_bytes_and_its_end(talking) -> None:
 
 
 async def test_a_silent_pull_repeats_itself(talking) -> None:
-    slow = Candidate("slow", made_by(lambda: EchoEngine(EchoSettings("slow", open_delay_s=0.25))))
+    slow = Candidate(
+        "slow", build_without_options(lambda: EchoEngine(EchoSettings("slow", open_delay_s=0.25)))
+    )
     async with talking(holding(slow), keep_alive_s=0.05) as (client, _):
         statuses = [part.status for part in await collected(client.pull("slow", stream=True))]
         assert statuses.count("loading model") > 2

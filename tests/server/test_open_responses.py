@@ -13,8 +13,8 @@ from responding import MEMORY, Asking, ask, played, said_to, text_of
 from test_responses_socket import talking
 
 from ganglion.core.request import Sampling
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from open_responses import COMPACTED, ITEM_PAGE, SOCKET_ERROR, check_response
 from played_engine import PlayedEngine
 
@@ -23,7 +23,7 @@ WEATHER = {
     "name": "get_weather",
     "parameters": {"type": "object", "properties": {"location": {"type": "string"}}},
 }
-CALLING = Script(reply="", calls=(Call("get_weather", '{"location":"Oslo"}'),))
+CALLING = EchoScript(reply="", calls=(ScriptedCall("get_weather", '{"location":"Oslo"}'),))
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 
 
@@ -84,7 +84,7 @@ async def test_an_answer_is_whole_streamed_and_stored_in_the_published_shapes(se
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_tool_is_called_and_answered(serving, is_streamed: bool) -> None:
-    async with asking(serving, played(CALLING, Script(reply="Rain."))) as client:
+    async with asking(serving, played(CALLING, EchoScript(reply="Rain."))) as client:
         make = client.stream if is_streamed else client.create
         first = await make("Weather in Oslo?", tools=[WEATHER])
         check_response(first)
@@ -107,7 +107,7 @@ async def test_what_a_text_model_cannot_read_is_refused_by_name(serving) -> None
 
 
 async def test_a_conversation_is_named_by_its_responses_and_a_compaction_is_gone_on_with(serving) -> None:
-    async with asking(serving, played(Script(reply="OK."))) as client:
+    async with asking(serving, played(EchoScript(reply="OK."))) as client:
         made = await client.ok("POST", "/v1/conversations", {})
         response = await client.create("hi", conversation=made["id"])
         check_response(response)
@@ -120,7 +120,7 @@ async def test_a_conversation_is_named_by_its_responses_and_a_compaction_is_gone
 
 
 async def test_one_socket_answers_in_turn_and_continues_what_it_did_not_store(serving) -> None:
-    engine = played(Script(reply="OK."))
+    engine = played(EchoScript(reply="OK."))
     async with serving(engine, storage=MEMORY) as served, talking(served) as talk:
         first = await talk.create("Remember cobalt.", store=False)
         second = await talk.create("Which word?", store=False, previous_response_id=first["id"])
@@ -135,7 +135,7 @@ async def test_one_socket_answers_in_turn_and_continues_what_it_did_not_store(se
 
 async def test_what_a_socket_did_not_store_is_gone_after_it_and_after_a_turn_that_failed(serving) -> None:
     orphan = {"type": "function_call_output", "call_id": "call_nobody", "output": "x"}
-    async with serving(played(Script(reply="OK.")), storage=MEMORY) as served:
+    async with serving(played(EchoScript(reply="OK.")), storage=MEMORY) as served:
         async with talking(served) as talk:
             first = await talk.create("Remember ember.", store=False)
             failed = await talk.create([orphan], store=False, previous_response_id=first["id"])

@@ -6,8 +6,8 @@ import struct
 import pytest
 from openai import AsyncOpenAI
 
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.residency import Residency
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency
 from server.conftest import Serving, echo
 
 WORDS = "one two three four"
@@ -181,7 +181,10 @@ async def test_a_model_may_be_left_out_only_where_there_is_one(serving: Serving)
         assert info == (await served.http.get("/tokenizer_info?model=echo")).json()
         assert (await served.http.get("/tokenizer_info?model=nobody")).status_code == 404
     two = Residency(
-        [Candidate(name, made_by(lambda name=name: echo(model_id=name))) for name in ("a", "b")],
+        [
+            Candidate(name, build_without_options(lambda name=name: echo(model_id=name)))
+            for name in ("a", "b")
+        ],
         free_bytes=lambda: 0,
     )
     async with serving(two) as served:

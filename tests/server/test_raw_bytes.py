@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from ganglion.server import connection
+from ganglion.server.life import connection
 
 HEAD = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\ncontent-type: application/json\r\n"
 NASTY = [

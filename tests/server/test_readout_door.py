@@ -6,11 +6,11 @@ import openai
 import pytest
 
 from ganglion.core.request import Steer
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_concepts import made_up
-from ganglion.engines.echo_script import Call, Script
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.residency import Residency
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.engines.echo.vocabulary import fake_readout
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency
 from played_engine import PlayedEngine
 from server.conftest import Serving
 
@@ -18,7 +18,7 @@ SETTINGS = EchoSettings(aliases=("parrot",), concepts=("calm", "formal", "glad")
 HELLO = [{"role": "user", "content": "one two three"}]
 
 
-def reading(script: Script | None = None) -> EchoEngine:
+def reading(script: EchoScript | None = None) -> EchoEngine:
     return EchoEngine(SETTINGS, script)
 
 
@@ -31,7 +31,8 @@ def sdk(served) -> openai.AsyncOpenAI:
 def values(token_id: int, moved: float = 0.0) -> list[list[float]]:
     """What an echo reads of a token whose second concept was moved."""
     return [
-        [made_up(token_id, layer, place) + moved * (place == 1) for place in range(3)] for layer in (4, 9)
+        [fake_readout(token_id, layer, place) + moved * (place == 1) for place in range(3)]
+        for layer in (4, 9)
     ]
 
 
@@ -41,7 +42,7 @@ def streamed(text: str) -> list[dict]:
 
 
 async def test_the_sdk_gets_readouts_of_streams_and_whole_answers_strictly(serving: Serving) -> None:
-    script = Script(reasoning="let me see", calls=(Call("look", "{} ok"),))
+    script = EchoScript(reasoning="let me see", calls=(ScriptedCall("look", "{} ok"),))
     async with serving(reading(script)) as served, sdk(served) as client:
         whole = await client.chat.completions.create(
             model="echo", messages=HELLO, n=2, extra_body={"readout": True}
@@ -93,7 +94,7 @@ async def test_steering_is_seen_in_what_is_read(serving: Serving) -> None:
 
 
 async def test_score_hands_steering_to_its_request(serving: Serving) -> None:
-    engine = PlayedEngine([Script()], SETTINGS)
+    engine = PlayedEngine([EchoScript()], SETTINGS)
     async with serving(engine) as served:
         body = {"model": "echo", "prompt": "x y", "score_ranges": [[0, None]]}
         steering = [{"concept": "calm", "strength": -2, "layers": [9]}]
@@ -149,8 +150,12 @@ async def test_the_manifest_of_one_of_several_models_must_be_asked_for_by_name(s
         "read": EchoEngine(EchoSettings("read", concepts=("calm",), readout_layers=(7,))),
         "mute": EchoEngine(EchoSettings("mute")),
     }
-    warm = [Candidate(name, made_by(lambda engine=engine: engine)) for name, engine in made.items()]
-    cold = [Candidate("cold", made_by(lambda: EchoEngine(EchoSettings("cold", concepts=("calm",)))))]
+    warm = [
+        Candidate(name, build_without_options(lambda engine=engine: engine)) for name, engine in made.items()
+    ]
+    cold = [
+        Candidate("cold", build_without_options(lambda: EchoEngine(EchoSettings("cold", concepts=("calm",)))))
+    ]
     async with serving(Residency(warm, cold, free_bytes=lambda: 0)) as served:
         unnamed = await served.http.get("/v1/readout/manifest")
         assert (unnamed.status_code, unnamed.json()["error"]["code"]) == (400, "missing_required_parameter")
@@ -173,7 +178,7 @@ async def test_the_document_describes_them(serving: Serving) -> None:
     for body in ("ChatBody", "CompletionBody"):
         assert {"readout", "steering"} <= schemas[body]["properties"].keys()
     assert "steering" in schemas["ScoreBody"]["properties"]
-    for choice in ("Choice", "ChunkChoice", "CompletionChoice"):
+    for choice in ("ChatChoice", "ChunkChoice", "CompletionChoice"):
         assert "readout" in schemas[choice]["properties"]
     assert set(schemas["TokenReadout"]["required"]) == {"id", "position", "values"}
     assert "/v1/readout/manifest" in document["paths"]

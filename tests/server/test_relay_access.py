@@ -11,10 +11,10 @@ from test_rpc_access import methods, status_of
 from tests.rights_table import rows
 
 from ganglion.core.errors import SessionNotFound
-from ganglion.gateway.admission import Identity
-from ganglion.server.relay.handles import Handles, Place
-from ganglion.server.rpc.caller import PUBLIC
-from ganglion.server.rpc.health import HEALTH
+from ganglion.gateway.access.admission import Identity
+from ganglion.server.gateway.relay.session_handles import SessionHandles, SessionLocation
+from ganglion.server.grpc.caller import PUBLIC_SERVICES
+from ganglion.server.grpc.listener import HEALTH
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
 
@@ -34,7 +34,7 @@ async def test_everything_but_the_public_list_needs_a_key_also_at_the_gateway(se
     ):
         for service, method in methods():
             bare = await status_of(rpc.channel, method, None)
-            if service.full_name in PUBLIC:
+            if service.full_name in PUBLIC_SERVICES:
                 assert bare is Code.OK, method.full_name
                 continue
             assert bare is Code.UNAUTHENTICATED, method.full_name
@@ -173,13 +173,13 @@ async def test_the_door_is_serving_while_some_node_takes_work(serving) -> None:
 )
 def test_what_is_no_handle_is_no_session(handle: str) -> None:
     with pytest.raises(SessionNotFound):
-        Handles(b"secret").read("t", handle)
+        SessionHandles(b"secret").read("t", handle)
 
 
 def test_a_handle_holds_for_its_tenant_node_id_and_secret_alone() -> None:
-    place = Place("node-1", "sess_a~b")
-    handle = Handles(b"secret").write("t", place)
-    assert Handles(b"secret").read("t", handle) == place
+    place = SessionLocation("node-1", "sess_a~b")
+    handle = SessionHandles(b"secret").write("t", place)
+    assert SessionHandles(b"secret").read("t", handle) == place
     for tenant, secret, other in (
         ("u", b"secret", handle),
         ("t", b"other", handle),
@@ -187,4 +187,4 @@ def test_a_handle_holds_for_its_tenant_node_id_and_secret_alone() -> None:
         ("t", b"secret", handle.replace("sess_a", "sess_b")),
     ):
         with pytest.raises(SessionNotFound):
-            Handles(secret).read(tenant, other)
+            SessionHandles(secret).read(tenant, other)

@@ -14,19 +14,19 @@ from calling_rpc import Rpc, connected, trailers
 from relaying import Relayed, relaying, view_of
 from tests.ports import free_port
 
-from ganglion.client.async_client import AsyncClient
+from ganglion.client._async.client import AsyncClient
 from ganglion.core.errors import SessionNotFound, UpstreamUnavailable
 from ganglion.wire.salience import salience_pb2 as pb
 
 TEXT = "one two three four five six seven eight"
 NODE = """
 import asyncio
-from ganglion.engines.echo import EchoEngine
-from ganglion.engines.echo_script import Script
-from ganglion.server.run import serve
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine
+from ganglion.server.life.serve import serve
 from ganglion.server.settings import ServerSettings
 tell = lambda address: print(address, flush=True)
-asyncio.run(serve(EchoEngine(script=Script(delay_s=0.02)), ServerSettings(port=0), on_rpc=tell))
+asyncio.run(serve(EchoEngine(script=EchoScript(delay_s=0.02)), ServerSettings(port=0), on_rpc=tell))
 """
 
 

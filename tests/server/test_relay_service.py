@@ -14,9 +14,9 @@ from relaying import Keys, relaying, view_of
 
 from ganglion.core.errors import RateLimited
 from ganglion.core.events import Usage
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.gateway.admission import Identity
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.gateway.access.admission import Identity
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
 
@@ -30,7 +30,7 @@ TURN = '{"messages": [{"role": "user", "content": "grün is"}]}'
 def echo(model: str = "echo", **script: object) -> EchoEngine:
     return EchoEngine(
         EchoSettings(model, concepts=("calm", "joy"), readout_layers=(1, 2)),
-        Script(**script) if script else None,
+        EchoScript(**script) if script else None,
     )
 
 
@@ -135,7 +135,7 @@ async def test_sessions_are_spread_and_each_stays_where_it_is_also_through_anoth
 
 
 async def test_a_listing_leaves_out_who_does_not_answer(serving, monkeypatch) -> None:
-    monkeypatch.setattr("ganglion.server.relay.listing.LIST_S", 0.3)
+    monkeypatch.setattr("ganglion.server.gateway.relay.session_directory.LIST_S", 0.3)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         async with serving(echo()) as served:
             views = [
@@ -231,7 +231,7 @@ async def test_a_client_that_leaves_or_is_late_ends_the_nodes_work_and_pays_for_
 
 async def test_a_reader_that_stalls_holds_the_node_back(serving) -> None:
     concepts = tuple(f"concept-{number}" for number in range(512))
-    engine = EchoEngine(EchoSettings(concepts=concepts), Script(is_unbounded=True))
+    engine = EchoEngine(EchoSettings(concepts=concepts), EchoScript(is_unbounded=True))
     async with (
         serving(engine) as served,
         relaying([view_of("a", served.rpc, "echo")]) as relayed,

@@ -6,7 +6,7 @@ import httpx
 from tests.hangups import hang_up
 
 from ganglion.core.errors import InvalidValue
-from ganglion.server.run import Reloaded
+from ganglion.server.life.serve import Reloaded
 
 
 class Operator:

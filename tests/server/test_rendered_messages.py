@@ -9,7 +9,7 @@ import pytest
 from ganglion.core.engine import ReadPrompt, TokenizerInfo
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, Request, TextPrompt
-from ganglion.server.rpc.chat_messages import NewMessages, render, unclosed
+from ganglion.server.grpc.chat_rendering import NewMessages, render_messages, without_closed_part
 from ganglion.text import template
 
 END = "<|im_end|>"
@@ -59,7 +59,7 @@ class Talk:
     async def say(self, *messages: dict[str, object], **more: object) -> None:
         chat = json.dumps({"messages": messages, **more}).encode()
         turns = NewMessages("model", chat, bool(self.tokens), self.tokens[-64:])
-        rendered = await render(self.reader, turns, request_id="r", tenant="", is_strict=False)
+        rendered = await render_messages(self.reader, turns, request_id="r", tenant="", is_strict=False)
         assert rendered.tokens == self.reader.tokens(rendered.text)
         self.tokens += rendered.tokens
 
@@ -130,4 +130,4 @@ async def test_a_template_that_hides_earlier_turns_is_refused_by_name() -> None:
     ],
 )
 def test_a_turn_is_closed_once(after: str, before: str, expected: str) -> None:
-    assert unclosed(after, before, [END, ""]) == expected
+    assert without_closed_part(after, before, [END, ""]) == expected

@@ -8,9 +8,9 @@ import pytest
 from responding import ENDLESS, MEMORY, SLOW, Asking, ask, played, small, text_of
 
 from ganglion.core.errors import StorageFull
-from ganglion.engines.echo_script import Call, Script
-from ganglion.server.responses import runs
-from ganglion.server.storage import Storage
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.server.life.storage import StoreSettings
+from ganglion.server.responses import background
 from ganglion.store.database import DatabaseStore
 from responses_invariants import check
 
@@ -46,9 +46,9 @@ async def test_it_outlives_its_client(serving) -> None:
 
 
 async def test_it_is_resumed_at_every_number_while_it_runs_and_afterwards(serving, monkeypatch) -> None:
-    monkeypatch.setattr(runs, "KEEP_EVENTS_S", 0.05)
+    monkeypatch.setattr(background, "SAVE_EVENTS_S", 0.05)
     engine = played(
-        Script(reasoning="hm hm", reply=WORDS, calls=(Call("weather", '{"a": 1}'),), delay_s=0.01)
+        EchoScript(reasoning="hm hm", reply=WORDS, calls=(ScriptedCall("weather", '{"a": 1}'),), delay_s=0.01)
     )
     tools = [{"type": "function", "name": "weather", "parameters": {"type": "object"}}]
     async with serving(engine, storage=MEMORY) as served:
@@ -183,7 +183,7 @@ async def test_a_silent_run_is_heard_to_live_and_the_stream_opens_at_once(servin
 
 
 async def test_a_restart_in_the_middle_leaves_a_failed_response_whose_stream_ends(serving, tmp_path) -> None:
-    storage = Storage(tmp_path / "ganglion.db")
+    storage = StoreSettings(tmp_path / "ganglion.db")
     async with serving(storage=storage, drain_timeout_s=5) as served:
         asking = Asking(served.http)
         response_id = await begun(served, "!echo delay=0.05 unbounded=1\nla")
@@ -205,7 +205,7 @@ async def test_a_restart_in_the_middle_leaves_a_failed_response_whose_stream_end
 
 
 async def test_a_short_run_is_finished_by_a_drain(serving, tmp_path) -> None:
-    storage = Storage(tmp_path / "ganglion.db")
+    storage = StoreSettings(tmp_path / "ganglion.db")
     async with serving(storage=storage, drain_timeout_s=5) as served:
         response_id = await begun(served, "!echo delay=0.02\n" + WORDS)
         served.shutdown.ask()
@@ -227,16 +227,16 @@ async def test_runs_hold_places_like_all_other_work(serving) -> None:
 
 
 async def test_what_the_store_holds_is_not_held_in_memory_too(serving, monkeypatch) -> None:
-    monkeypatch.setattr(runs, "KEEP_EVENTS_S", 0.02)
+    monkeypatch.setattr(background, "SAVE_EVENTS_S", 0.02)
     longest = 0
-    keep_up = runs.Run.keep_up
+    keep_up = background.BackgroundRun.keep_up
 
-    async def watched(run: runs.Run) -> None:
+    async def watched(run: background.BackgroundRun) -> None:
         nonlocal longest
         await keep_up(run)
         longest = max(longest, len(run.unkept()))
 
-    monkeypatch.setattr(runs.Run, "keep_up", watched)
+    monkeypatch.setattr(background.BackgroundRun, "keep_up", watched)
     async with serving(storage=MEMORY) as served:
         asking = Asking(served.http)
         response_id = await begun(served, "!echo delay=0.001\n" + "word " * 600)
@@ -291,7 +291,7 @@ async def test_many_runs_and_readers_that_come_and_go_leave_nothing_behind(servi
 
 
 async def test_a_run_of_another_server_is_followed_and_cancelled_through_the_store(serving, tmp_path) -> None:
-    storage = Storage(tmp_path / "ganglion.db")
+    storage = StoreSettings(tmp_path / "ganglion.db")
     async with serving(storage=storage) as here, serving(storage=storage) as there:
         one, other = Asking(here.http), Asking(there.http)
         response_id = await begun(here, "!echo delay=0.05\n" + WORDS)

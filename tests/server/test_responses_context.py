@@ -3,7 +3,7 @@
 import pytest
 from responding import MEMORY, Asking, ask, played, said_to, small, text_of
 
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from responses_invariants import check
 
 LONG = "word " * 199 + "word"
@@ -41,7 +41,7 @@ async def test_codex_is_told_by_response_failed(serving, headers: dict[str, str]
 async def test_truncation_drops_the_oldest_turns_and_keeps_what_systems_said(
     serving, is_streamed: bool
 ) -> None:
-    engine = played(Script(reply="fine"), context=60)
+    engine = played(EchoScript(reply="fine"), context=60)
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)
         create = asking.stream if is_streamed else asking.create
@@ -57,7 +57,7 @@ async def test_truncation_drops_the_oldest_turns_and_keeps_what_systems_said(
 
 
 async def test_input_tokens_are_counted_of_what_truncation_leaves(serving) -> None:
-    async with serving(played(Script(reply="fine"), context=60), storage=MEMORY) as served:
+    async with serving(played(EchoScript(reply="fine"), context=60), storage=MEMORY) as served:
         asking = Asking(served.http)
         for fields in ({"truncation": "auto"}, {"truncation": "auto", "max_output_tokens": 0}):
             response = await asking.create(TURNS, **fields)
@@ -75,7 +75,7 @@ async def test_truncation_of_one_long_turn_is_still_refused(serving) -> None:
 
 
 async def test_truncation_never_parts_a_call_from_its_output(serving) -> None:
-    engine = played(Script(reply="fine"), context=60)
+    engine = played(EchoScript(reply="fine"), context=60)
     turns: list[object] = []
     for number in range(8):
         called = {"type": "function_call", "call_id": f"call_{number}", "name": "f", "arguments": "{}"}
@@ -93,7 +93,8 @@ async def test_truncation_never_parts_a_call_from_its_output(serving) -> None:
 
 async def test_a_compacted_conversation_goes_on_where_it_was(serving) -> None:
     engine = played(
-        Script(reasoning="hm", reply="It is blue.", calls=(Call("f"),)), Script(reply="Sky is blue.")
+        EchoScript(reasoning="hm", reply="It is blue.", calls=(ScriptedCall("f"),)),
+        EchoScript(reply="Sky is blue."),
     )
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)

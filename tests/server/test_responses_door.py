@@ -8,8 +8,8 @@ import openai
 import pytest
 from pydantic import BaseModel
 
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from responses_invariants import check
 
 WEATHER = {
@@ -27,7 +27,7 @@ class City(BaseModel):
 
 
 @asynccontextmanager
-async def client(serving, script: Script | None = None) -> AsyncIterator[openai.AsyncOpenAI]:
+async def client(serving, script: EchoScript | None = None) -> AsyncIterator[openai.AsyncOpenAI]:
     engine = EchoEngine(EchoSettings(allow_directives=True), script)
     async with (
         serving(engine) as served,
@@ -50,7 +50,9 @@ async def test_a_whole_answer(serving) -> None:
 
 
 async def test_a_stream_and_the_sdks_own_accumulation_of_it(serving) -> None:
-    script = Script(reasoning="let me see", reply="it is fine", calls=(Call("weather", '{"city":"Oslo"}'),))
+    script = EchoScript(
+        reasoning="let me see", reply="it is fine", calls=(ScriptedCall("weather", '{"city":"Oslo"}'),)
+    )
     async with (
         client(serving, script) as sdk,
         sdk.responses.stream(model="echo", input="hi", tools=CODEX) as stream,
@@ -64,7 +66,7 @@ async def test_a_stream_and_the_sdks_own_accumulation_of_it(serving) -> None:
 
 
 async def test_three_turns_replay_our_own_output_items(serving) -> None:
-    script = Script(reasoning="hm", calls=(Call("weather", "{}"),))
+    script = EchoScript(reasoning="hm", calls=(ScriptedCall("weather", "{}"),))
     async with client(serving, script) as sdk:
         items: list[object] = []
         for turn in range(3):
@@ -85,7 +87,7 @@ async def test_three_turns_replay_our_own_output_items(serving) -> None:
 
 
 async def test_structured_output_is_parsed_by_the_sdk(serving) -> None:
-    async with client(serving, Script(reply='{"name":"Oslo"}')) as sdk:
+    async with client(serving, EchoScript(reply='{"name":"Oslo"}')) as sdk:
         response = await sdk.responses.parse(model="echo", input="where?", text_format=City)
     assert response.output_parsed == City(name="Oslo")
 

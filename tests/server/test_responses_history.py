@@ -3,7 +3,7 @@
 import pytest
 from responding import MEMORY, Asking, ask, plain, played, said_to, text_of
 
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 PATCH = {"type": "custom", "name": "patch"}
@@ -12,12 +12,12 @@ PATCH = {"type": "custom", "name": "patch"}
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_a_chain_replays_calls_and_their_outputs_exactly(serving, is_streamed: bool) -> None:
     engine = played(
-        Script(
+        EchoScript(
             reasoning="hm",
             reply="let me look",
-            calls=(Call("weather", '{"city":"Oslo"}'), Call("patch", "p")),
+            calls=(ScriptedCall("weather", '{"city":"Oslo"}'), ScriptedCall("patch", "p")),
         ),
-        Script(reply="It rains."),
+        EchoScript(reply="It rains."),
     )
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)
@@ -47,7 +47,7 @@ async def test_a_chain_replays_calls_and_their_outputs_exactly(serving, is_strea
 
 
 async def test_a_chain_branches_wherever_it_is_continued(serving) -> None:
-    engine = played(Script())
+    engine = played(EchoScript())
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)
         root = await asking.create("root")
@@ -84,7 +84,7 @@ async def test_what_is_not_to_be_stored_never_is(serving, tmp_path, is_streamed:
 
 
 async def test_reasoning_comes_back_by_its_text_its_seal_and_its_id(serving) -> None:
-    engine = played(Script(reasoning="two and two", reply="four"))
+    engine = played(EchoScript(reasoning="two and two", reply="four"))
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)
         first = await asking.create("sum?", include=["reasoning.encrypted_content"])
@@ -105,7 +105,7 @@ async def test_reasoning_comes_back_by_its_text_its_seal_and_its_id(serving) -> 
 
 
 async def test_a_conversation_takes_in_what_was_asked_and_said(serving) -> None:
-    engine = played(Script(calls=(Call("weather"),)), Script(reply="Rain."))
+    engine = played(EchoScript(calls=(ScriptedCall("weather"),)), EchoScript(reply="Rain."))
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)
         opening = {"items": [{"role": "developer", "content": "Rhyme."}], "metadata": {"topic": "weather"}}
@@ -138,7 +138,7 @@ async def test_a_turn_that_failed_is_no_part_of_the_conversation(serving) -> Non
 
 
 async def test_a_response_of_a_conversation_is_continued_from_where_it_stood(serving) -> None:
-    engine = played(Script())
+    engine = played(EchoScript())
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)
         talk = await asking.ok("POST", "/v1/conversations", {})
@@ -159,7 +159,8 @@ async def test_a_response_of_a_conversation_is_continued_from_where_it_stood(ser
 
 async def test_an_earlier_answer_that_failed_or_was_cut_is_continued_with_what_it_said(serving) -> None:
     engine = played(
-        Script(reply="one two three", calls=(Call("weather", '{"city": "Oslo"}'),)), Script(reply="ok")
+        EchoScript(reply="one two three", calls=(ScriptedCall("weather", '{"city": "Oslo"}'),)),
+        EchoScript(reply="ok"),
     )
     async with serving(engine, storage=MEMORY) as served:
         asking = Asking(served.http)
@@ -296,14 +297,14 @@ async def test_a_server_without_a_store_answers_and_keeps_nothing(serving) -> No
 
 
 async def test_state_outlives_the_server(serving, tmp_path) -> None:
-    from ganglion.server.storage import Storage
+    from ganglion.server.life.storage import StoreSettings
 
-    storage = Storage(tmp_path / "ganglion.db")
+    storage = StoreSettings(tmp_path / "ganglion.db")
     async with serving(storage=storage) as served:
         asking = Asking(served.http)
         first = await asking.create("one", include=["reasoning.encrypted_content"])
         compacted = await asking.ok("POST", "/v1/responses/compact", ask("remember the word fig"))
-    engine = played(Script())
+    engine = played(EchoScript())
     async with serving(engine, storage=storage) as served:
         asking = Asking(served.http)
         assert await asking.get(first["id"]) == first

@@ -8,7 +8,7 @@ import pytest
 from openai.types.responses import ResponseFunctionToolCall
 from responding import ENDLESS, MEMORY, played, said_to
 
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from played_engine import PlayedEngine
 
 WEATHER = {
@@ -33,7 +33,8 @@ async def client(serving, engine: PlayedEngine | None = None) -> AsyncIterator[o
 
 async def test_a_tool_round_trip_by_previous_response_id(serving) -> None:
     engine = played(
-        Script(reasoning="hm", calls=(Call("weather", '{"city":"Oslo"}'),)), Script(reply="Rain.")
+        EchoScript(reasoning="hm", calls=(ScriptedCall("weather", '{"city":"Oslo"}'),)),
+        EchoScript(reply="Rain."),
     )
     async with client(serving, engine) as sdk:
         first = await sdk.responses.create(model="echo", input="Oslo?", tools=[WEATHER])
@@ -79,7 +80,7 @@ async def test_background_is_followed_resumed_and_cancelled(serving) -> None:
 
 
 async def test_counting_and_compacting(serving) -> None:
-    engine = played(Script(reply="It was about figs."))
+    engine = played(EchoScript(reply="It was about figs."))
     async with client(serving, engine) as sdk:
         made = await sdk.responses.create(model="echo", input="figs?", instructions="Be brief.")
         counted = await sdk.responses.input_tokens.count(
@@ -120,7 +121,9 @@ async def test_conversations(serving) -> None:
 
 
 async def test_items_of_every_kind_are_listed(serving) -> None:
-    script = Script(reasoning="hm", reply="so", calls=(Call("weather"), Call("patch", "x")))
+    script = EchoScript(
+        reasoning="hm", reply="so", calls=(ScriptedCall("weather"), ScriptedCall("patch", "x"))
+    )
     async with client(serving, played(script)) as sdk:
         made = await sdk.conversations.create()
         tools = [WEATHER, {"type": "custom", "name": "patch"}]

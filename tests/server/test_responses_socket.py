@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ganglion.core.errors import StorageFull
-from ganglion.engines.echo_script import Call, Script
+from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.store.database import DatabaseStore
 from responses_invariants import Invariants
 
@@ -54,7 +54,9 @@ async def talking(served, **headers: str):
 
 
 async def test_one_response_after_another_and_unstored_ones_are_continued(serving) -> None:
-    engine = played(Script(reasoning="hm", calls=(Call("weather", '{"a":1}'),)), Script(reply="Rain."))
+    engine = played(
+        EchoScript(reasoning="hm", calls=(ScriptedCall("weather", '{"a":1}'),)), EchoScript(reply="Rain.")
+    )
     async with serving(engine, storage=MEMORY) as served, talking(served) as talk:
         first = await talk.create("Oslo?", tools=[WEATHER], store=False)
         call_id = first["output"][-1]["call_id"]
@@ -130,7 +132,7 @@ async def test_codex_hears_of_an_overflow_by_response_failed(serving) -> None:
 
 
 async def test_a_warm_up_says_nothing_and_is_continued(serving) -> None:
-    engine = played(Script())
+    engine = played(EchoScript())
     async with serving(engine, storage=MEMORY) as served, talking(served) as talk:
         warm = await talk.create("remember this", generate=False, store=False)
         assert (warm["status"], warm["output"], warm["usage"]["total_tokens"]) == ("completed", [], 0)

@@ -14,26 +14,27 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ganglion.core.request import Request
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.residency import Residency
-from ganglion.server.drain import Gate
-from ganglion.server.metrics import Metrics
-from ganglion.server.ports import ports_of
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.life.drain import Gate
+from ganglion.server.life.serve import Reloaded
+from ganglion.server.life.storage import StoreSettings
+from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
-from ganglion.server.run import Reloaded
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
 from ganglion.wire.salience import salience_pb2 as pb
 
 KEYS = {"api_keys": ("use",), "admin_keys": ("root",)}
-MEMORY = Storage(":memory:")
+MEMORY = StoreSettings(":memory:")
 
 
 def held(*names: str) -> Residency:
     """Echoes that come and go."""
     made = [
-        Candidate(name, made_by(lambda name=name: EchoEngine(EchoSettings(model_id=name)))) for name in names
+        Candidate(name, build_without_options(lambda name=name: EchoEngine(EchoSettings(model_id=name))))
+        for name in names
     ]
     return Residency(made, free_bytes=lambda: 2**40)
 
@@ -43,7 +44,7 @@ def as_(key: str) -> dict[str, str]:
 
 
 def test_the_table_names_every_call_of_a_node() -> None:
-    built = build_routes(ports_of(EchoEngine()), ServerSettings(), Gate(1), Metrics())
+    built = build_routes(capabilities_of(EchoEngine()), ServerSettings(), Gate(1), Metrics())
     served = {
         (method, route.path.replace(":path", ""))
         for route in built

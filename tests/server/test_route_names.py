@@ -5,7 +5,7 @@ import re
 import openai
 import pytest
 
-from ganglion.wire.aliases import ALIASES
+from ganglion.wire.route_aliases import ALIASES
 
 BODIES = {
     "/v1/chat/completions": {"model": "echo", "messages": [{"role": "user", "content": "a b"}]},

@@ -12,12 +12,11 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
 from ganglion.client.errors import CODE
-from ganglion.server.bind import InsecureBind
-from ganglion.server.drain import Gate
-from ganglion.server.rpc.caller import PUBLIC
-from ganglion.server.rpc.health import HEALTH
-from ganglion.server.rpc.listener import REFLECTION
-from ganglion.server.rpc.service import FROM_MEMORY, SERVICE, SalienceService, behaviours_of
+from ganglion.server.grpc.caller import PUBLIC_SERVICES
+from ganglion.server.grpc.listener import HEALTH, REFLECTION
+from ganglion.server.grpc.salience_service import SERVICE, UNGATED_METHODS, SalienceService, gated_behaviours
+from ganglion.server.life.bind import InsecureBind
+from ganglion.server.life.drain import Gate
 from ganglion.wire.salience import salience_pb2 as pb
 
 SERVICES = (SALIENCE, HEALTH, REFLECTION)
@@ -30,18 +29,18 @@ def methods() -> Iterator[tuple[ServiceDescriptor, MethodDescriptor]]:
 
 
 def test_the_public_list_is_the_health_service_alone() -> None:
-    assert frozenset({"grpc.health.v1.Health"}) == PUBLIC
-    assert HEALTH.full_name in PUBLIC
+    assert frozenset({"grpc.health.v1.Health"}) == PUBLIC_SERVICES
+    assert HEALTH.full_name in PUBLIC_SERVICES
 
 
 def test_every_method_of_the_proto_has_a_handler_and_every_handler_a_method() -> None:
     service = SalienceService(None, None, tuple, max_text_bytes=1)
     assert set(service.methods) == {method.name for method in SERVICE.methods}
-    assert set(behaviours_of(service, Gate(1))) == set(service.methods)
-    assert set(service.methods) > FROM_MEMORY
+    assert set(gated_behaviours(service, Gate(1))) == set(service.methods)
+    assert set(service.methods) > UNGATED_METHODS
     del service.methods["Generate"]
     with pytest.raises(KeyError):
-        behaviours_of(service, Gate(1))
+        gated_behaviours(service, Gate(1))
 
 
 async def status_of(channel: grpc.aio.Channel, method: MethodDescriptor, key: str | None) -> grpc.StatusCode:
@@ -79,7 +78,7 @@ async def test_everything_but_the_public_list_needs_a_key(serving, capsys) -> No
     async with serving(api_keys=("secret-1", "secret-2")) as served, connected(served.rpc) as rpc:
         for service, method in methods():
             bare = await status_of(rpc.channel, method, None)
-            if service.full_name in PUBLIC:
+            if service.full_name in PUBLIC_SERVICES:
                 assert bare is grpc.StatusCode.OK, method.full_name
                 continue
             assert bare is unauthenticated, method.full_name

@@ -18,7 +18,7 @@ from google.protobuf.message_factory import GetMessageClass
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ganglion.server.rpc.message_sizes import LARGEST
+from ganglion.server.grpc.message_limits import LARGEST_BYTES
 from ganglion.sessions.settings import SessionSettings
 
 AT_ONCE = 64
@@ -128,7 +128,7 @@ async def test_ten_thousand_strange_calls_end_with_typed_statuses_and_leave_noth
                 path = chance.choice(METHODS)
                 calls.append(lambda path=path: message_after_cancel(channel, path))
             chance.shuffle(calls)
-            large = bytes(LARGEST + 1)
+            large = bytes(LARGEST_BYTES + 1)
             seen = await all_of(calls)
             for path in (
                 METHODS[0],

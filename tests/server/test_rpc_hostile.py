@@ -14,9 +14,16 @@ from calling_rpc import connected
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.server.rpc import message_room
-from ganglion.server.rpc.message_room import MessageRoom
-from ganglion.server.rpc.message_sizes import LARGEST, MAX_FIELDS, NESTED, SIZES, SMALL, has_few_fields
+from ganglion.server.grpc import message_limits
+from ganglion.server.grpc.message_limits import (
+    LARGEST_BYTES,
+    MAX_FIELDS,
+    NESTED,
+    SIZES,
+    SMALL,
+    IncomingMessages,
+    has_few_fields,
+)
 from ganglion.wire.salience import salience_pb2 as pb
 
 HOSTILE, NEIGHBOUR = "sk-hostile-0123456789", "sk-neighbour-0123456789"
@@ -97,7 +104,7 @@ async def test_a_method_that_needs_little_takes_little(serving, method: str) -> 
 async def test_calls_that_send_nothing_are_set_apart_and_keep_no_other_from_being_read(
     serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(message_room, "MOMENT_S", 0.2)
+    monkeypatch.setattr(message_limits, "QUICK_S", 0.2)
     async with serving() as served, connected(served.rpc) as silent, connected(served.rpc) as rpc:
         path = "/salience.v1.Salience/OpenSession"
         calls = [silent.channel.stream_stream(path)(timeout=20) for _ in range(40)]
@@ -112,21 +119,21 @@ async def test_calls_that_send_nothing_are_set_apart_and_keep_no_other_from_bein
 
 
 async def test_room_is_given_back_however_a_message_ends() -> None:
-    room = MessageRoom()
-    for _ in range(2 * message_room.PROMPT):
+    room = IncomingMessages()
+    for _ in range(2 * message_limits.QUICK_MESSAGES):
         with pytest.raises(ValueError, match="broken"):
             async with room.reading("a", 1.0):
                 raise ValueError("broken")
     waits = [asyncio.create_task(_read_for_ever(room, f"{number % 3}")) for number in range(30)]
     await asyncio.sleep(0.01)
-    assert room.prompt.used == message_room.PROMPT
+    assert room.prompt.used == message_limits.QUICK_MESSAGES
     for wait in waits:
         wait.cancel()
     await asyncio.gather(*waits, return_exceptions=True)
     assert room.prompt.used == room.prompt.waiting == room.slow.used == 0
 
 
-async def _read_for_ever(room: MessageRoom, tenant: str) -> None:
+async def _read_for_ever(room: IncomingMessages, tenant: str) -> None:
     async with room.reading(tenant, 60.0):
         await asyncio.Event().wait()
 
@@ -152,7 +159,7 @@ def test_any_bytes_are_judged_without_a_failure(data: bytes) -> None:
 def test_many_fields_are_told_from_few() -> None:
     assert has_few_fields(b"\x32\x00" * MAX_FIELDS)
     assert not has_few_fields(b"\x32\x00" * (MAX_FIELDS + 1))
-    assert max(SIZES.values()) == LARGEST
+    assert max(SIZES.values()) == LARGEST_BYTES
     many = pb.GenerateRequest(choice=pb.Choice(options=[""] * MAX_FIELDS)).SerializeToString()
     few = pb.GenerateRequest(choice=pb.Choice(options=[""] * (MAX_FIELDS - 1))).SerializeToString()
     assert has_few_fields(few, NESTED["Generate"])

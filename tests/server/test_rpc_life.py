@@ -12,11 +12,11 @@ from grpc_health.v1 import health_pb2
 from tests.ports import free_port
 
 from ganglion.core.errors import LoadFailed
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.server.bind import StartRefused, grpc_port_of
-from ganglion.server.rpc.health import HEALTH
-from ganglion.server.run import serve
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.grpc.listener import HEALTH
+from ganglion.server.life.bind import StartRefused, grpc_port_of
+from ganglion.server.life.serve import serve
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
@@ -25,7 +25,7 @@ Code = grpc.StatusCode
 
 
 def endless(delay_s: float = 0.02) -> EchoEngine:
-    return EchoEngine(EchoSettings(), Script(delay_s=delay_s, is_unbounded=True))
+    return EchoEngine(EchoSettings(), EchoScript(delay_s=delay_s, is_unbounded=True))
 
 
 def request(session_id: str, max_tokens: int) -> pb.GenerateRequest:

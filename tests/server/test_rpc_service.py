@@ -7,11 +7,11 @@ import grpc
 import pytest
 from calling_rpc import connected, stream_of, trailers
 
-from ganglion.cli.machine import ThisMachine
+from ganglion.cli.system.this_machine import ThisMachine
 from ganglion.core.errors import EngineFailed
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.server.settings import Deadlines
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.settings import AnswerDeadlines
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
 
@@ -187,7 +187,7 @@ async def test_each_error_has_its_status_and_says_the_length(serving) -> None:
 
 
 async def test_one_call_at_a_time_changes_a_session(serving) -> None:
-    engine = EchoEngine(EchoSettings(), Script(delay_s=0.05, is_unbounded=True))
+    engine = EchoEngine(EchoSettings(), EchoScript(delay_s=0.05, is_unbounded=True))
     async with serving(engine) as served, connected(served.rpc) as rpc:
         session_id = await rpc.opened()
         request = pb.GenerateRequest(session_id=session_id, append_tokens=[1], max_tokens=100)
@@ -304,7 +304,7 @@ async def test_what_breaks_inside_is_internal_and_says_nothing(serving, caplog) 
 
 
 async def test_an_engine_that_fails_midway_ends_the_stream_and_keeps_what_was_told(serving) -> None:
-    engine = EchoEngine(EchoSettings(), Script(fail_at=2, error=EngineFailed("gone"), is_unbounded=True))
+    engine = EchoEngine(EchoSettings(), EchoScript(fail_at=2, error=EngineFailed("gone"), is_unbounded=True))
     async with serving(engine) as served, connected(served.rpc) as rpc:
         session_id = await rpc.opened()
         request = pb.GenerateRequest(session_id=session_id, append_tokens=[1], max_tokens=9)
@@ -313,7 +313,7 @@ async def test_an_engine_that_fails_midway_ends_the_stream_and_keeps_what_was_to
 
 
 async def test_cancelling_stops_the_work_and_keeps_what_was_committed(serving) -> None:
-    engine = EchoEngine(EchoSettings(), Script(delay_s=0.01, is_unbounded=True))
+    engine = EchoEngine(EchoSettings(), EchoScript(delay_s=0.01, is_unbounded=True))
     async with serving(engine) as served, connected(served.rpc) as rpc:
         session_id = await rpc.opened()
         request = pb.GenerateRequest(session_id=session_id, append_tokens=[1], max_tokens=5000)
@@ -332,7 +332,7 @@ async def test_cancelling_stops_the_work_and_keeps_what_was_committed(serving) -
 
 
 async def test_the_clients_own_deadline_stops_the_work(serving) -> None:
-    engine = EchoEngine(EchoSettings(), Script(delay_s=0.01, is_unbounded=True))
+    engine = EchoEngine(EchoSettings(), EchoScript(delay_s=0.01, is_unbounded=True))
     async with serving(engine) as served, connected(served.rpc) as rpc:
         session_id = await rpc.opened()
         generate = rpc.channel.unary_stream("/salience.v1.Salience/Generate")
@@ -347,9 +347,9 @@ async def test_the_clients_own_deadline_stops_the_work(serving) -> None:
 @pytest.mark.parametrize(
     ("script", "deadlines", "which"),
     [
-        (Script(first_token_delay_s=5), Deadlines(first_token_s=0.05), "first_token"),
-        (Script(delay_s=5, is_unbounded=True), Deadlines(idle_s=0.05), "idle"),
-        (Script(delay_s=0.01, is_unbounded=True), Deadlines(total_s=0.1), "total"),
+        (EchoScript(first_token_delay_s=5), AnswerDeadlines(first_token_s=0.05), "first_token"),
+        (EchoScript(delay_s=5, is_unbounded=True), AnswerDeadlines(idle_s=0.05), "idle"),
+        (EchoScript(delay_s=0.01, is_unbounded=True), AnswerDeadlines(total_s=0.1), "total"),
     ],
 )
 async def test_the_servers_deadlines_hold(serving, script, deadlines, which) -> None:
@@ -373,7 +373,7 @@ async def test_a_call_that_never_sends_its_message_is_ended(serving) -> None:
 
 
 async def test_a_reader_that_stalls_is_cut(serving) -> None:
-    engine = EchoEngine(EchoSettings(context=2**20), Script(reply="word" * 4096 + " ", is_unbounded=True))
+    engine = EchoEngine(EchoSettings(context=2**20), EchoScript(reply="word" * 4096 + " ", is_unbounded=True))
     async with serving(engine, stalled_reader_s=0.3) as served, connected(served.rpc) as rpc:
         session_id = await rpc.opened()
         request = pb.GenerateRequest(session_id=session_id, append_tokens=[1], max_tokens=2**19)
@@ -438,7 +438,7 @@ async def test_discovery_says_where_grpc_is(serving) -> None:
 
 
 async def test_nothing_is_left_after_many_clients_that_vanish(serving) -> None:
-    engine = EchoEngine(EchoSettings(parallel=64), Script(delay_s=0.01, is_unbounded=True))
+    engine = EchoEngine(EchoSettings(parallel=64), EchoScript(delay_s=0.01, is_unbounded=True))
     async with serving(engine) as served:
         before = len(asyncio.all_tasks())
         async with connected(served.rpc) as rpc:

@@ -6,14 +6,14 @@ from starlette.routing import Route
 from tests.composed_node import composed
 from tests.hub_server import HubServer
 
-from ganglion.engines.echo import EchoEngine
-from ganglion.server.auth import PUBLIC
-from ganglion.server.drain import Gate
-from ganglion.server.metrics import Metrics
-from ganglion.server.ports import ports_of
+from ganglion.engines.echo.engine import EchoEngine
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.life.drain import Gate
+from ganglion.server.life.storage import StoreSettings
+from ganglion.server.middleware.auth import PUBLIC_ROUTES
+from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
 
 FOREIGN = {
     "another site": {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
@@ -33,7 +33,7 @@ NAMES = ("org/unknown", "other", "invented")
 
 def safe_routes() -> list[tuple[str, str]]:
     """Every GET and HEAD, with a name that nobody knows, one that is not loaded, or none in each place."""
-    built = build_routes(ports_of(EchoEngine()), ServerSettings(), Gate(1), Metrics())
+    built = build_routes(capabilities_of(EchoEngine()), ServerSettings(), Gate(1), Metrics())
     found = []
     for route in built:
         if isinstance(route, Route):
@@ -53,7 +53,7 @@ def _urls(path: str) -> list[str]:
 async def test_no_get_and_no_head_loads_evicts_or_asks_the_hub(serving, tmp_path, monkeypatch) -> None:
     with HubServer() as hub:
         engine = composed(tmp_path, monkeypatch, hub.url, "echo", "other", **{"residency.max_models": 2})
-        async with serving(engine, storage=Storage(":memory:")) as served:
+        async with serving(engine, storage=StoreSettings(":memory:")) as served:
 
             def statuses() -> list[tuple[str, str]]:
                 return [(model.id, model.status) for model in engine.models()]
@@ -64,7 +64,7 @@ async def test_no_get_and_no_head_loads_evicts_or_asks_the_hub(serving, tmp_path
             routes, origin = safe_routes(), {"host": f"127.0.0.1:{served.port}"}
             for (method, url), (who, headers) in itertools.product(routes, FOREIGN.items()):
                 answer = await served.http.request(method, url, headers=origin | headers)
-                is_public = (method, url.partition("?")[0]) in PUBLIC
+                is_public = (method, url.partition("?")[0]) in PUBLIC_ROUTES
                 assert (answer.status_code == 403) != is_public, (method, url, who, answer.status_code)
                 assert "access-control-allow-origin" not in answer.headers
             for (method, url), (who, headers) in itertools.product(routes, OURS.items()):

@@ -21,13 +21,13 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from ganglion.engines.echo import EchoEngine
-from ganglion.registry.candidate import Candidate, made_by
-from ganglion.registry.residency import Residency
-from ganglion.server.run import Shutdown, serve
+from ganglion.engines.echo.engine import EchoEngine
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.loading.residency import Residency
+from ganglion.server.life.serve import Shutdown, serve
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
-from ganglion.wire.aliases import canonical
+from ganglion.wire.route_aliases import canonical_path
 
 CHECKS = (
     not_a_server_error,
@@ -52,13 +52,13 @@ def url() -> Iterator[str]:
     async def live() -> None:
         shutdown = Shutdown()
         loops.append((asyncio.get_running_loop(), shutdown))
-        engine = Residency([Candidate("echo", made_by(EchoEngine))], free_bytes=lambda: 0)
+        engine = Residency([Candidate("echo", build_without_options(EchoEngine))], free_bytes=lambda: 0)
         await serve(
             engine,
             ServerSettings(port=0),
             shutdown=shutdown,
             on_listening=on_listening,
-            storage=Storage(":memory:"),
+            storage=StoreSettings(":memory:"),
         )
 
     thread = threading.Thread(target=lambda: asyncio.run(live()))
@@ -154,7 +154,7 @@ def test_no_case_of_the_document_breaks_the_server(url: str) -> None:
     seen: Counter[int] = Counter()
     for result in schema.get_all_operations():
         operation = result.ok()
-        if canonical(operation.path) != operation.path:
+        if canonical_path(operation.path) != operation.path:
             continue  # another name of a route that is tried already
         fuzz(operation, GenerationMode.POSITIVE, seen)
         if operation.body:

@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.errors import InsufficientMemory, ModelNotFound
-from ganglion.gateway.fleet import Fleet
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.fleet.quarantine import LostRequest, Quarantine
 from ganglion.gateway.following import Follower
-from ganglion.gateway.node import NodeSpec, NodeView, Replica
-from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.pool import Pools
-from ganglion.gateway.quarantine import Loss, Quarantine
-from ganglion.server.drain import Gate
-from ganglion.server.gateway.unix_socket import served
+from ganglion.gateway.upstream.node_client import NodeClient
+from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.server.gateway.unix_socket import serve_on_unix_socket
 from ganglion.server.gateway.worker_door import WorkerDoor
 from ganglion.server.gateway.worker_pages import merged
+from ganglion.server.life.drain import Gate
 from ganglion.server.settings import ServerSettings
 
 A = NodeView(NodeSpec("a", "http://10.0.0.1:1", api_key="k", epoch=7), is_healthy=True)
@@ -52,7 +52,7 @@ class Leading:
 
         door = WorkerDoor(self.fleet, self, Gate(8), self.quarantine, poke=self.poked.append, page=page)
         door.spread_poison()
-        async with served(door.app(), ServerSettings(), self.path):
+        async with serve_on_unix_socket(door.app(), ServerSettings(), self.path):
             try:
                 yield
             finally:
@@ -63,9 +63,9 @@ class Leading:
 async def following(
     path: Path, quarantine: Quarantine | None = None
 ) -> AsyncIterator[tuple[Fleet, Follower]]:
-    fleet, pools = Fleet(), Pools()
+    fleet, pools = Fleet(), ConnectionPools()
     leader = NodeSpec("leader", f"unix://{path}")
-    follower = Follower(fleet, Outbound(pools), leader, quarantine or Quarantine())
+    follower = Follower(fleet, NodeClient(pools), leader, quarantine or Quarantine())
     tasks = [asyncio.create_task(follower.run()), asyncio.create_task(follower.pass_on())]
     try:
         yield fleet, follower
@@ -187,7 +187,7 @@ async def test_a_request_that_one_worker_found_to_be_poison_is_refused_by_all(tm
     leading = Leading(tmp_path / "worker-0")
     one, other = Quarantine(), Quarantine()
     async with leading.serving(), following(leading.path, one), following(leading.path, other):
-        losses = [Loss(node, number + 1, number, is_alone=True) for number, node in enumerate("ab")]
+        losses = [LostRequest(node, number + 1, number, is_alone=True) for number, node in enumerate("ab")]
         for loss in losses:
             one.blame(loss, "t", b"/p", b"first")
         await until(lambda: other.holds("t", b"/p", b"first"))

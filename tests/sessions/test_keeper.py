@@ -22,11 +22,11 @@ from ganglion.core.errors import (
     TooManySessions,
 )
 from ganglion.core.events import Progress
-from ganglion.engines.echo import EchoEngine, EchoSettings
-from ganglion.engines.echo_script import Script
-from ganglion.sessions.keeper import Keeper
+from ganglion.engines.echo.answer import EchoScript
+from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.sessions.service import EngineSessionService
 from ganglion.sessions.settings import SessionSettings
-from ganglion.sessions.values import Asked, Done, SessionEvent, Told
+from ganglion.sessions.values import GenerationDone, GenerationRequest, SessionEvent, SessionToken
 
 PNG = b"\x89PNG" + bytes(396)
 
@@ -51,11 +51,13 @@ async def engine() -> AsyncIterator[EchoEngine]:
 
 def keeper_of(
     engine: EchoEngine, settings: SessionSettings | None = None, clock: Clock | None = None
-) -> Keeper:
-    return Keeper(engine, engine, engine.models, settings, clock=clock or Clock())
+) -> EngineSessionService:
+    return EngineSessionService(engine, engine, engine.models, settings, clock=clock or Clock())
 
 
-async def all_of(keeper: Keeper, session: str, asked: Asked, tenant: str = "a") -> list[SessionEvent]:
+async def all_of(
+    keeper: EngineSessionService, session: str, asked: GenerationRequest, tenant: str = "a"
+) -> list[SessionEvent]:
     return [event async for event in keeper.generate(tenant, session, asked)]
 
 
@@ -71,12 +73,12 @@ async def test_what_is_generated_is_told_and_kept(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     opened = await keeper.open("a", "echo")
     tokens = await words(engine, "one two three")
-    events = await all_of(keeper, opened.session_id, Asked(tokens, max_tokens=8))
-    told = [event for event in events if isinstance(event, Told)]
+    events = await all_of(keeper, opened.session_id, GenerationRequest(tokens, max_tokens=8))
+    told = [event for event in events if isinstance(event, SessionToken)]
     assert [event.token.id for event in told] == list(tokens)
     assert [event.token.position for event in told] == [3, 4, 5]
     assert not any(event.is_prefill for event in told)
-    assert events[-1] == Done(3, 3, 0, 6, "stop")
+    assert events[-1] == GenerationDone(3, 3, 0, 6, "stop")
     assert [info.total_tokens for info in keeper.sessions("a")] == [6]
     assert keeper.held_tokens == 6
 
@@ -84,12 +86,12 @@ async def test_what_is_generated_is_told_and_kept(engine: EchoEngine) -> None:
 async def test_a_call_with_another_offset_is_refused_and_changes_nothing(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
-    await all_of(keeper, session, Asked((1, 2, 3)))
+    await all_of(keeper, session, GenerationRequest((1, 2, 3)))
     for offset in (0, 2, 4):
         with pytest.raises(SessionDrift) as drift:
-            await all_of(keeper, session, Asked((9,), offset=offset))
+            await all_of(keeper, session, GenerationRequest((9,), offset=offset))
         assert drift.value.extras["session_length"] == 3
-    await all_of(keeper, session, Asked((9,), offset=1, is_truncating=True))
+    await all_of(keeper, session, GenerationRequest((9,), offset=1, is_truncating=True))
     assert keeper.sessions("a")[0].total_tokens == 2
 
 
@@ -97,9 +99,9 @@ async def test_ranges_cover_what_was_committed_and_what_is_generated_exactly(eng
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
     tokens = await words(engine, "one two three four")
-    await all_of(keeper, session, Asked(tokens))
-    asked = Asked(offset=4, max_tokens=4, logprobs=((1, 3), (5, 6)), top=2)
-    told = [event for event in await all_of(keeper, session, asked) if isinstance(event, Told)]
+    await all_of(keeper, session, GenerationRequest(tokens))
+    asked = GenerationRequest(offset=4, max_tokens=4, logprobs=((1, 3), (5, 6)), top=2)
+    told = [event for event in await all_of(keeper, session, asked) if isinstance(event, SessionToken)]
     assert [(each.token.position, each.is_prefill, each.token.logprob is not None) for each in told] == [
         (1, True, True),
         (2, True, True),
@@ -115,24 +117,24 @@ async def test_a_cancelled_call_keeps_what_it_told(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
     tokens = await words(engine, "one two three")
-    async with aclosing(keeper.generate("a", session, Asked(tokens, max_tokens=9))) as events:
+    async with aclosing(keeper.generate("a", session, GenerationRequest(tokens, max_tokens=9))) as events:
         async for event in events:
-            if isinstance(event, Told) and event.token.position == 4:
+            if isinstance(event, SessionToken) and event.token.position == 4:
                 break
     assert keeper.sessions("a")[0].total_tokens == 5
     assert not keeper.sessions("a")[0].is_busy
 
 
 async def test_one_call_at_a_time_changes_a_session_and_forks_are_free() -> None:
-    engine = EchoEngine(EchoSettings(), Script(delay_s=0.05))
+    engine = EchoEngine(EchoSettings(), EchoScript(delay_s=0.05))
     await engine.open()
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
     tokens = await words(engine, "one two three")
-    running = keeper.generate("a", session, Asked(tokens, max_tokens=9))
+    running = keeper.generate("a", session, GenerationRequest(tokens, max_tokens=9))
     await anext(running)
     for refused in (
-        all_of(keeper, session, Asked(offset=4, max_tokens=1)),
+        all_of(keeper, session, GenerationRequest(offset=4, max_tokens=1)),
         keeper.truncate("a", session, 0),
         keeper.append_image("a", session, PNG, "image/png", offset=4, is_truncating=False),
         keeper.save("a", session, with_kv=False),
@@ -147,11 +149,11 @@ async def test_one_call_at_a_time_changes_a_session_and_forks_are_free() -> None
 
 
 async def test_a_session_that_is_closed_ends_what_runs_in_it() -> None:
-    engine = EchoEngine(EchoSettings(), Script(delay_s=0.01, is_unbounded=True))
+    engine = EchoEngine(EchoSettings(), EchoScript(delay_s=0.01, is_unbounded=True))
     await engine.open()
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
-    running = keeper.generate("a", session, Asked((1, 2), max_tokens=1000))
+    running = keeper.generate("a", session, GenerationRequest((1, 2), max_tokens=1000))
     await anext(running)
     await keeper.close_session("a", session)
     with pytest.raises(SessionNotFound):
@@ -164,10 +166,10 @@ async def test_a_session_that_is_closed_ends_what_runs_in_it() -> None:
 async def test_another_tenants_session_is_as_unknown_as_none(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
-    await all_of(keeper, session, Asked((1,)))
+    await all_of(keeper, session, GenerationRequest((1,)))
     for tenant, name in (("b", session), ("a", "sess_none"), ("", session)):
         for refused in (
-            all_of(keeper, name, Asked((2,), offset=1), tenant),
+            all_of(keeper, name, GenerationRequest((2,), offset=1), tenant),
             keeper.fork(tenant, name),
             keeper.truncate(tenant, name, 0),
             keeper.close_session(tenant, name),
@@ -186,22 +188,22 @@ async def test_a_session_is_forgotten_when_nobody_names_it_in_its_time(engine: E
     keeper = keeper_of(engine, clock=clock)
     short = (await keeper.open("a", "echo", ttl_s=5.0)).session_id
     long = (await keeper.open("a", "echo", ttl_s=50.0)).session_id
-    await all_of(keeper, short, Asked((1, 2)))
+    await all_of(keeper, short, GenerationRequest((1, 2)))
     clock.now_s += 4
-    await all_of(keeper, short, Asked((3,), offset=2))
+    await all_of(keeper, short, GenerationRequest((3,), offset=2))
     clock.now_s += 4
     assert {info.session_id for info in keeper.sessions("a")} == {short, long}
     clock.now_s += 2
     assert {info.session_id for info in keeper.sessions("a")} == {long}
     with pytest.raises(SessionNotFound):
-        await all_of(keeper, short, Asked((4,), offset=3))
+        await all_of(keeper, short, GenerationRequest((4,), offset=3))
 
 
 async def test_the_sweep_gives_memory_back(engine: EchoEngine) -> None:
-    keeper = Keeper(engine, engine, engine.models)
+    keeper = EngineSessionService(engine, engine, engine.models)
     await keeper.start()
     session = (await keeper.open("a", "echo", ttl_s=0.1)).session_id
-    await all_of(keeper, session, Asked((1, 2)))
+    await all_of(keeper, session, GenerationRequest((1, 2)))
     async with asyncio.timeout(5):
         while keeper.open_sessions:  # noqa: ASYNC110 - nobody announces it
             await asyncio.sleep(0.05)
@@ -218,10 +220,10 @@ async def test_limits_are_by_key_and_by_tokens(engine: EchoEngine) -> None:
         with pytest.raises(TooManySessions):
             await refused
     await keeper.open("b", "echo")
-    await all_of(keeper, first, Asked((1,) * 8))
+    await all_of(keeper, first, GenerationRequest((1,) * 8))
     with pytest.raises(TooManySessions):
-        await all_of(keeper, first, Asked((1,) * 3, offset=8))
-    await all_of(keeper, first, Asked((1,) * 10, offset=0, is_truncating=True))
+        await all_of(keeper, first, GenerationRequest((1,) * 3, offset=8))
+    await all_of(keeper, first, GenerationRequest((1,) * 10, offset=0, is_truncating=True))
     clock.now_s += 6
     await keeper.open("a", "echo")
 
@@ -230,10 +232,10 @@ async def test_overflow_says_so_and_changes_nothing(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
     with pytest.raises(ContextLengthExceeded):
-        await all_of(keeper, session, Asked((1,) * 65))
-    await all_of(keeper, session, Asked((1,) * 64))
+        await all_of(keeper, session, GenerationRequest((1,) * 65))
+    await all_of(keeper, session, GenerationRequest((1,) * 64))
     with pytest.raises(ContextLengthExceeded) as error:
-        await all_of(keeper, session, Asked(offset=64, max_tokens=1))
+        await all_of(keeper, session, GenerationRequest(offset=64, max_tokens=1))
     assert error.value.extras["session_length"] == 64
     assert "messages" not in error.value.message and "truncate the session" in error.value.message
 
@@ -241,7 +243,7 @@ async def test_overflow_says_so_and_changes_nothing(engine: EchoEngine) -> None:
 async def test_a_position_beyond_the_end_is_refused_by_the_name_of_its_field(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
-    await all_of(keeper, session, Asked((1, 2, 3)))
+    await all_of(keeper, session, GenerationRequest((1, 2, 3)))
     await keeper.append_image("a", session, PNG, "image/png", offset=3, is_truncating=False)
     for refused, kind, param in (
         (keeper.fork("a", session, at=8), SessionDrift, "at"),
@@ -255,8 +257,8 @@ async def test_a_position_beyond_the_end_is_refused_by_the_name_of_its_field(eng
     await keeper.truncate("a", session, 3)
     for ranges, is_right in ((((0, 5),), True), (((5, None),), True), (((3, None), (0, 6)), False)):
         for asked in (
-            Asked(offset=3, max_tokens=2, logprobs=ranges),
-            Asked(offset=3, append=(4, 5), logprobs=ranges),
+            GenerationRequest(offset=3, max_tokens=2, logprobs=ranges),
+            GenerationRequest(offset=3, append=(4, 5), logprobs=ranges),
         ):
             if is_right:
                 await all_of(keeper, session, asked)
@@ -267,22 +269,22 @@ async def test_a_position_beyond_the_end_is_refused_by_the_name_of_its_field(eng
             assert beyond.value.param == "logprobs_ranges[1]"
             assert keeper.sessions("a")[0].total_tokens == 3
     with pytest.raises(InvalidValue) as beyond:
-        await all_of(keeper, session, Asked(offset=3, readout=((4, None),)))
+        await all_of(keeper, session, GenerationRequest(offset=3, readout=((4, None),)))
     assert beyond.value.param == "readout_ranges[0]"
 
 
 async def test_a_failure_before_the_engine_began_changes_nothing_and_one_after_keeps_what_was_told() -> None:
-    engine = EchoEngine(EchoSettings(), Script(fail_at=2, error=EngineFailed("It died.")))
+    engine = EchoEngine(EchoSettings(), EchoScript(fail_at=2, error=EngineFailed("It died.")))
     keeper = keeper_of(engine)
     await engine.open()
     session = (await keeper.open("a", "echo")).session_id
     await engine.close()
     with pytest.raises(GanglionError):
-        await all_of(keeper, session, Asked((1, 2), max_tokens=4))
+        await all_of(keeper, session, GenerationRequest((1, 2), max_tokens=4))
     assert keeper.sessions("a")[0].total_tokens == 0
     await engine.open()
     with pytest.raises(EngineFailed) as failed:
-        await all_of(keeper, session, Asked(await words(engine, "one two three"), max_tokens=4))
+        await all_of(keeper, session, GenerationRequest(await words(engine, "one two three"), max_tokens=4))
     assert failed.value.extras["session_length"] == 5
     assert keeper.sessions("a")[0].total_tokens == 5
 
@@ -290,15 +292,15 @@ async def test_a_failure_before_the_engine_began_changes_nothing_and_one_after_k
 async def test_images_are_held_whole(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
-    await all_of(keeper, session, Asked((1, 2)))
+    await all_of(keeper, session, GenerationRequest((1, 2)))
     placed = await keeper.append_image("a", session, PNG, "image/png", offset=2, is_truncating=False)
     assert (placed.count, placed.total_tokens) == (4, 6)
-    await all_of(keeper, session, Asked((3,), offset=6))
+    await all_of(keeper, session, GenerationRequest((3,), offset=6))
     for at in (3, 4, 5):
         for refused in (
             keeper.truncate("a", session, at),
             keeper.fork("a", session, at=at),
-            all_of(keeper, session, Asked((1,), offset=at, is_truncating=True)),
+            all_of(keeper, session, GenerationRequest((1,), offset=at, is_truncating=True)),
         ):
             with pytest.raises(ImageBlockCut):
                 await refused
@@ -333,14 +335,14 @@ async def test_an_image_that_does_not_fit_is_refused(engine: EchoEngine) -> None
 async def test_a_session_moves_to_another_server_with_the_same_model(engine: EchoEngine) -> None:
     keeper, elsewhere = keeper_of(engine), keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
-    await all_of(keeper, session, Asked((1, 2)))
+    await all_of(keeper, session, GenerationRequest((1, 2)))
     await keeper.append_image("a", session, PNG, "image/png", offset=2, is_truncating=False)
     saved = await keeper.save("a", session, with_kv=True)
     assert b"sess_" not in saved
     restored = await elsewhere.restore("b", saved)
     assert (restored.model, restored.total_tokens) == ("echo", 6)
     assert elsewhere.sessions("b")[0].image_count == 1
-    await all_of(elsewhere, restored.session_id, Asked((3,), offset=6), "b")
+    await all_of(elsewhere, restored.session_id, GenerationRequest((3,), offset=6), "b")
     other = EchoEngine(EchoSettings(model_id="other"))
     with pytest.raises(ModelMismatch):
         await keeper_of(other).restore("a", saved)
@@ -349,7 +351,7 @@ async def test_a_session_moves_to_another_server_with_the_same_model(engine: Ech
 async def test_every_damage_to_a_saved_session_is_noticed(engine: EchoEngine) -> None:
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
-    await all_of(keeper, session, Asked((1, 2)))
+    await all_of(keeper, session, GenerationRequest((1, 2)))
     saved = await keeper.save("a", session, with_kv=False)
     for place in range(len(saved)):
         with pytest.raises(InvalidValue):
@@ -368,7 +370,7 @@ async def test_a_suspended_session_outlives_the_server(engine: EchoEngine, tmp_p
     await keeper.start()
     session = (await keeper.open("a", "echo", ttl_s=30)).session_id
     open_one = (await keeper.open("a", "echo")).session_id
-    await all_of(keeper, session, Asked((1, 2, 3)))
+    await all_of(keeper, session, GenerationRequest((1, 2, 3)))
     suspended = await keeper.suspend("a", session)
     assert suspended.total_tokens == 3
     assert keeper.held_tokens == 0
@@ -381,11 +383,11 @@ async def test_a_suspended_session_outlives_the_server(engine: EchoEngine, tmp_p
     await again.start()
     assert [(info.session_id, info.is_suspended) for info in again.sessions("a")] == [(session, True)]
     with pytest.raises(SessionNotFound):
-        await all_of(again, session, Asked((4,), offset=3), "b")
+        await all_of(again, session, GenerationRequest((4,), offset=3), "b")
     with pytest.raises(SessionNotFound):
-        await all_of(again, open_one, Asked((4,)))
-    events = await all_of(again, session, Asked((4,), offset=3))
-    assert isinstance(events[-1], Done)
+        await all_of(again, open_one, GenerationRequest((4,)))
+    events = await all_of(again, session, GenerationRequest((4,), offset=3))
+    assert isinstance(events[-1], GenerationDone)
     assert events[-1].total_tokens == 4
     assert not again.sessions("a")[0].is_suspended
     assert list((tmp_path / "sessions").iterdir()) == []
@@ -398,7 +400,7 @@ async def test_a_drain_keeps_open_sessions_when_it_is_asked_to(engine: EchoEngin
     await keeper.start()
     sessions = [(await keeper.open("a", "echo")).session_id for _ in range(3)]
     for number, session in enumerate(sessions):
-        await all_of(keeper, session, Asked((7,) * (number + 1)))
+        await all_of(keeper, session, GenerationRequest((7,) * (number + 1)))
     await keeper.stop()
     again = keeper_of(engine, replace(settings, keeps_on_drain=False))
     await again.start()
@@ -417,7 +419,7 @@ async def test_a_drain_keeps_what_fits_and_leaves_whatever_the_disk_says(
     await keeper.start()
     for count in (1, 60, 1, 60, 60, 60, 60, 60):
         session = (await keeper.open("a", "echo")).session_id
-        await all_of(keeper, session, Asked((7,) * count))
+        await all_of(keeper, session, GenerationRequest((7,) * count))
     await keeper.stop()
     assert 0 < files_in(tmp_path) < 8
     assert keeper.open_sessions == 0
@@ -449,7 +451,7 @@ async def test_an_empty_session_has_nothing_to_go_on_from(engine: EchoEngine) ->
     keeper = keeper_of(engine)
     session = (await keeper.open("a", "echo")).session_id
     with pytest.raises(InvalidValue):
-        await all_of(keeper, session, Asked(max_tokens=1))
+        await all_of(keeper, session, GenerationRequest(max_tokens=1))
 
 
 async def test_progress_is_told_while_a_prompt_is_read(engine: EchoEngine) -> None:
@@ -464,5 +466,7 @@ async def test_progress_is_told_while_a_prompt_is_read(engine: EchoEngine) -> No
     await slow.open()
     keeper = keeper_of(slow)
     session = (await keeper.open("a", "echo")).session_id
-    assert Progress("prefilled", 1, 2) in await all_of(keeper, session, Asked((1, 2), max_tokens=1))
+    assert Progress("prefilled", 1, 2) in await all_of(
+        keeper, session, GenerationRequest((1, 2), max_tokens=1)
+    )
     await slow.close()

@@ -7,8 +7,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from ganglion.core.errors import ContextLengthExceeded, ImageBlockCut, InvalidValue, SessionDrift
 from ganglion.core.request import PLACEHOLDER, ImageBlock
-from ganglion.sessions.session import Session
-from ganglion.sessions.token_list import TokenList
+from ganglion.sessions.token_session import TokenList, TokenSession
 
 CONTEXT = 48
 TOKENS = st.lists(st.integers(0, 9), max_size=8).map(tuple)
@@ -32,12 +31,12 @@ class Sessions(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.all: list[tuple[Session, Model]] = []
+        self.all: list[tuple[TokenSession, Model]] = []
         self.images = 0
 
     @rule(target=pairs)
-    def open(self) -> tuple[Session, Model]:
-        pair = Session(), Model([])
+    def open(self) -> tuple[TokenSession, Model]:
+        pair = TokenSession(), Model([])
         self.all.append(pair)
         return pair
 
@@ -45,7 +44,12 @@ class Sessions(RuleBasedStateMachine):
         pair=pairs, append=TOKENS, back=st.integers(-2, 12), truncating=st.booleans(), room=st.integers(0, 1)
     )
     def generate(
-        self, pair: tuple[Session, Model], append: tuple[int, ...], back: int, truncating: bool, room: int
+        self,
+        pair: tuple[TokenSession, Model],
+        append: tuple[int, ...],
+        back: int,
+        truncating: bool,
+        room: int,
     ) -> None:
         session, model = pair
         offset = max(len(model.places) - back, 0)
@@ -78,20 +82,20 @@ class Sessions(RuleBasedStateMachine):
         model.places = after
 
     @rule(pair=pairs, token=st.integers(0, 9))
-    def commit(self, pair: tuple[Session, Model], token: int) -> None:
+    def commit(self, pair: tuple[TokenSession, Model], token: int) -> None:
         session, model = pair
         session.commit(token)
         model.places = [*model.places, (token, 0)]
 
     @rule(pair=pairs, count=st.integers(1, 5))
-    def place(self, pair: tuple[Session, Model], count: int) -> None:
+    def place(self, pair: tuple[TokenSession, Model], count: int) -> None:
         session, model = pair
         self.images += 1
         session.place(ImageBlock(session.length, count, str(self.images)))
         model.places = [*model.places, *[(PLACEHOLDER, self.images)] * count]
 
     @rule(target=pairs, pair=pairs, at=st.integers(0, 60))
-    def fork(self, pair: tuple[Session, Model], at: int) -> tuple[Session, Model]:
+    def fork(self, pair: tuple[TokenSession, Model], at: int) -> tuple[TokenSession, Model]:
         session, model = pair
         at = min(at, len(model.places))
         if model.cuts_image(at):
@@ -103,7 +107,7 @@ class Sessions(RuleBasedStateMachine):
         return forked
 
     @rule(pair=pairs, at=st.integers(0, 60))
-    def truncate(self, pair: tuple[Session, Model], at: int) -> None:
+    def truncate(self, pair: tuple[TokenSession, Model], at: int) -> None:
         session, model = pair
         if at > len(model.places):
             with pytest.raises(SessionDrift) as drift:
@@ -117,7 +121,7 @@ class Sessions(RuleBasedStateMachine):
             model.places = model.places[:at]
 
     @rule(pair=consumes(pairs))
-    def close(self, pair: tuple[Session, Model]) -> None:
+    def close(self, pair: tuple[TokenSession, Model]) -> None:
         self.all = [each for each in self.all if each is not pair]
 
     @invariant()

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from ganglion.store.opening import open_store
-from ganglion.store.port import Store
+from ganglion.store.response_store import Store
 
 
 @pytest.fixture(params=["file", "memory", "postgres"])

@@ -1,6 +1,6 @@
 """Values that tests keep."""
 
-from ganglion.store.values import NewItem, Status, StoredConversation, StoredEvent, StoredResponse
+from ganglion.store.response_store import NewItem, Status, StoredConversation, StoredEvent, StoredResponse
 
 
 def response(

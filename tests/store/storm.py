@@ -11,7 +11,7 @@ import sys
 from kept import events, items, response
 
 from ganglion.store.opening import open_store
-from ganglion.store.port import Store
+from ganglion.store.response_store import Store
 
 WRITERS = 8
 

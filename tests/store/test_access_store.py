@@ -14,8 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidValue, StoreUnavailable
-from ganglion.store.access import AccessStore
-from ganglion.store.access_values import Grant, Spent, StoredKey, Sums, Window
+from ganglion.store.access_store import AccessStore, Grant, HourlyUsage, StoredKey, UsageTotals, Window
 from ganglion.store.opening import open_access, open_store
 from ganglion.store.schema import MIGRATIONS
 from ganglion.store.sqlite import APPLICATION
@@ -29,8 +28,10 @@ def key(name: str = "app", **fields: object) -> StoredKey:
     return replace(made, **fields)  # type: ignore[arg-type]
 
 
-def spent(model: str = "small", requests: int = 1, *, hour_s: int = HOUR, cost: int = 0) -> Spent:
-    return Spent("key_app", "ann", model, hour_s, Sums(requests, 10 * requests, 5 * requests, requests, cost))
+def spent(model: str = "small", requests: int = 1, *, hour_s: int = HOUR, cost: int = 0) -> HourlyUsage:
+    return HourlyUsage(
+        "key_app", "ann", model, hour_s, UsageTotals(requests, 10 * requests, 5 * requests, requests, cost)
+    )
 
 
 @pytest.fixture
@@ -153,7 +154,7 @@ async def test_usage_is_summed_by_whatever_is_asked(access: AccessStore) -> None
     await access.add_usage("g", 1, [spent("small", 2, cost=7), spent("large", 1, cost=100)])
     await access.add_usage("g", 2, [spent("small", 3), spent("small", 4, hour_s=yesterday)])
     (whole,) = await access.usage(0, HOUR + 1)
-    assert whole.sums == Sums(10, 100, 50, 10, 107)
+    assert whole.sums == UsageTotals(10, 100, 50, 10, 107)
     assert [(line.model, line.sums.requests) for line in await access.usage(0, HOUR + 1, ["model"])] == [
         ("large", 1),
         ("small", 9),
@@ -177,7 +178,7 @@ async def test_a_batch_that_comes_again_is_not_counted_again(access: AccessStore
 
 
 async def test_a_batch_that_fails_half_way_counts_nothing(access: AccessStore) -> None:
-    too_large = replace(spent("other"), sums=Sums(2**70))
+    too_large = replace(spent("other"), sums=UsageTotals(2**70))
     with pytest.raises((OverflowError, StoreUnavailable)):
         await access.add_usage("g", 1, [spent(), too_large])
     assert await access.usage(0, HOUR + 1) == ()
@@ -204,7 +205,7 @@ async def test_a_process_that_leaves_the_file_does_not_take_the_log_along(tmp_pa
     assert await store.response("ann", "none") is None
     visit = """
 import asyncio, sys
-from ganglion.store.access_values import StoredKey
+from ganglion.store.access_store import StoredKey
 from ganglion.store.opening import open_access
 async def visit():
     access = await open_access(sys.argv[1])

@@ -8,11 +8,10 @@ import pytest
 from kept import conversation, events, items, response
 
 from ganglion.core.errors import InvalidValue, StoreUnavailable
-from ganglion.store.lane import GROUP_LIMIT
+from ganglion.store.database_thread import GROUP_LIMIT
 from ganglion.store.opening import open_store
-from ganglion.store.port import MAX_NAME_BYTES, Store
+from ganglion.store.response_store import MAX_NAME_BYTES, Retention, Store, StoredItem, SweepResult
 from ganglion.store.upkeep import interrupt_unfinished
-from ganglion.store.values import Retention, StoredItem, Swept
 
 UNKEEPABLE = ["a\0b", "\ud800", "n" * (MAX_NAME_BYTES + 1)]
 
@@ -267,8 +266,8 @@ async def test_what_is_too_old_is_swept_and_the_rest_stays(ageing: tuple[Store, 
     assert await store.response("ann", "running") is not None
     assert await store.conversation("ann", "old") is None
     assert await store.conversation("ann", "conv_1") is not None
-    assert await store.sweep(Retention(max_age_s=160)) == Swept()
-    assert await store.sweep(Retention()) == Swept()
+    assert await store.sweep(Retention(max_age_s=160)) == SweepResult()
+    assert await store.sweep(Retention()) == SweepResult()
 
 
 async def test_what_is_too_much_is_swept_oldest_first(ageing: tuple[Store, list[float]]) -> None:
@@ -283,7 +282,7 @@ async def test_what_is_too_much_is_swept_oldest_first(ageing: tuple[Store, list[
     await store.delete_item("ann", "conv_1", "a")
     await store.set_metadata("ann", "conv_1", b"x" * 1000)
     swept = await store.sweep(Retention(max_bytes=11_000))
-    assert swept == Swept(90, 0, 90_000)
+    assert swept == SweepResult(90, 0, 90_000)
     assert await store.response("ann", "r89") is None
     assert await store.response("ann", "r90") is not None
     assert (await store.sweep(Retention(max_bytes=0))).conversations == 1

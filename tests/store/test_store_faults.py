@@ -15,9 +15,9 @@ from kept import response
 
 from disks import mounted, why_no_mounts
 from ganglion.core.errors import Overloaded, StorageFull, StoreUnavailable
-from ganglion.store import lane
+from ganglion.store import database_thread
 from ganglion.store.opening import open_store
-from ganglion.store.values import Retention
+from ganglion.store.response_store import Retention
 
 BIG = b"x" * 50_000
 
@@ -160,7 +160,7 @@ async def test_a_file_that_another_process_holds_is_told_and_goes_on_later(
 
 
 async def test_what_waits_for_a_slow_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lane, "QUEUE_LIMIT", 10)
+    monkeypatch.setattr(database_thread, "QUEUE_LIMIT", 10)
     store = await open_store(tmp_path / "ganglion.db")
     results = await asyncio.gather(*(store.put(response(f"r{n}")) for n in range(50)), return_exceptions=True)
     refused = [result for result in results if result is not None]

@@ -12,9 +12,9 @@ from kept import conversation, events, items, response
 
 from ganglion.core.errors import StoreUnusable
 from ganglion.store.opening import open_store
+from ganglion.store.response_store import Retention
 from ganglion.store.schema import VERSION
-from ganglion.store.upkeep import Ending, interrupt_unfinished
-from ganglion.store.values import Retention
+from ganglion.store.upkeep import InterruptedResponse, interrupt_unfinished
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ async def test_only_what_a_closed_or_dead_store_left_unfinished_is_interrupted(p
     numbers = {found.response.id: found.last_sequence_number for found in abandoned}
     assert numbers == {"cut": 2, "waiting": None}
 
-    ending = Ending(b'{"status":"failed"}', tuple(events(3)))
+    ending = InterruptedResponse(b'{"status":"failed"}', tuple(events(3)))
     assert await interrupt_unfinished(here, lambda found: ending) == 2
     failed = await here.response("ann", "cut")
     assert failed == response("cut", status="failed", body=ending.body)

@@ -15,7 +15,7 @@ import pytest
 from kept import conversation, events
 
 from ganglion.store.opening import open_store
-from ganglion.store.upkeep import Ending, interrupt_unfinished
+from ganglion.store.upkeep import InterruptedResponse, interrupt_unfinished
 
 KILLS = 100
 START_S = 2.0
@@ -68,7 +68,12 @@ async def test_a_hundred_kills_lose_nothing_that_was_answered(
         acknowledged = killed(storm, path, number, chance.uniform(0, 0.03))
         start_s = time.monotonic()
         store = await open_store(path)
-        assert await interrupt_unfinished(store, lambda found: Ending(b"interrupted", tuple(events(2)))) == 1
+        assert (
+            await interrupt_unfinished(
+                store, lambda found: InterruptedResponse(b"interrupted", tuple(events(2)))
+            )
+            == 1
+        )
         assert time.monotonic() - start_s < START_S
         for name in acknowledged:
             kept = await store.response("ann", name)

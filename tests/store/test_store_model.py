@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kept import conversation, events, items, response
 
 from ganglion.store.opening import open_store
-from ganglion.store.values import StoredConversation, StoredEvent, StoredItem, StoredResponse
+from ganglion.store.response_store import StoredConversation, StoredEvent, StoredItem, StoredResponse
 
 TENANTS = st.sampled_from(["ann", "bob"])
 IDS = st.sampled_from(["1", "2", "3"])

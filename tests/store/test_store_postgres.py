@@ -39,7 +39,7 @@ async def test_a_restarted_server_is_found_again(postgres: str, postgres_server:
 async def test_connections_that_broke_at_rest_cost_nobody_an_error(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ganglion.store.lane.IDLE_S", 0.0)
+    monkeypatch.setattr("ganglion.store.database_thread.IDLE_S", 0.0)
     store = await open_store(postgres)
     await store.response("ann", "warm")
     with psycopg.connect(postgres, autocommit=True) as connection:
@@ -55,8 +55,8 @@ async def test_connections_that_broke_at_rest_cost_nobody_an_error(
 async def test_a_store_at_rest_keeps_telling_that_it_lives(
     postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ganglion.store.lane.KEEP_S", 0.05)
-    monkeypatch.setattr("ganglion.store.lane.IDLE_S", 0.0)
+    monkeypatch.setattr("ganglion.store.database_thread.KEEP_S", 0.05)
+    monkeypatch.setattr("ganglion.store.database_thread.IDLE_S", 0.0)
     resting, other = await open_store(postgres), await open_store(postgres)
     await resting.put(response(status="in_progress"))
     with psycopg.connect(postgres, autocommit=True) as connection:

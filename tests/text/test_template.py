@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, JsonValue, Message, Role
-from ganglion.text.generic import GENERIC_TEMPLATE
+from ganglion.engines.text_engine import GENERIC_TEMPLATE
 from ganglion.text.template import MAX_QUOTED_CHARACTERS, render
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -15,10 +15,9 @@ from ganglion.core.grammar import Grammar
 from ganglion.core.request import Tool, ToolUse
 from ganglion.text.markers import HARMONY, THINK
 from ganglion.text.parts import CallRules, Part, PartSplitter
-from ganglion.text.tools.calls import SLICE_CHARACTERS
+from ganglion.text.tools.calls import SLICE_CHARACTERS, HeldText
+from ganglion.text.tools.cursor import Cursor
 from ganglion.text.tools.families import callable_tools, family_of
-from ganglion.text.tools.held import Held
-from ganglion.text.tools.tape import Tape
 
 Blocks = list[tuple[str, str | None, str]]
 NAMES = sorted(FAMILY)
@@ -246,28 +245,28 @@ def test_the_work_grows_with_the_text_and_no_faster(
     name: str, kind: str, size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     work = 0
-    feed, text_of, take = Tape.feed, Held.text, Held.take
+    feed, text_of, take = Cursor.feed, HeldText.text, HeldText.take
 
-    def counted_feed(self: Tape, text: str) -> None:
+    def counted_feed(self: Cursor, text: str) -> None:
         nonlocal work
         feed(self, text)
         work += len(self._text)
 
-    def counted_text(self: Held) -> str:
+    def counted_text(self: HeldText) -> str:
         nonlocal work
         text = text_of(self)
         work += len(text)
         return text
 
-    def counted_take(self: Held, characters: int) -> list[Piece]:
+    def counted_take(self: HeldText, characters: int) -> list[Piece]:
         nonlocal work
         taken = take(self, characters)
         work += len(taken) + sum(len(one.text) for one in taken)
         return taken
 
-    monkeypatch.setattr(Tape, "feed", counted_feed)
-    monkeypatch.setattr(Held, "text", counted_text)
-    monkeypatch.setattr(Held, "take", counted_take)
+    monkeypatch.setattr(Cursor, "feed", counted_feed)
+    monkeypatch.setattr(HeldText, "text", counted_text)
+    monkeypatch.setattr(HeldText, "take", counted_take)
 
     def work_of(repeats: int) -> float:
         nonlocal work

@@ -9,7 +9,7 @@ from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 from test_tool_calls import blocks_of, calls_of
 
 from ganglion.core.request import MAX_CALLS, Choice, Lark, Regex, Tool, ToolUse
-from ganglion.text.tools.forced import forced
+from ganglion.text.tools.tool_grammar import tool_call_grammar
 
 EOS = 256
 CONTROL = 257
@@ -83,7 +83,7 @@ def grammar_of(
     name: str, *tools: Tool, choice: str = "required", is_parallel: bool = True, **rest: object
 ) -> str:
     use = ToolUse(tools, choice, is_parallel=is_parallel)  # type: ignore[arg-type]
-    grammar = forced(use, FAMILY[name], **rest)  # type: ignore[arg-type]
+    grammar = tool_call_grammar(use, FAMILY[name], **rest)  # type: ignore[arg-type]
     assert grammar is not None
     return grammar
 
@@ -169,7 +169,7 @@ def repeated(name: str, count: int) -> str:
 def test_a_named_choice_is_exactly_one_call_and_nothing_can_follow(name: str, is_control: bool) -> None:
     ids = control_ids(name) if is_control else {}
     use = ToolUse((WEATHER, NOW), "required", allowed=("now",))
-    grammar = forced(use, FAMILY[name], control_ids=ids)
+    grammar = tool_call_grammar(use, FAMILY[name], control_ids=ids)
     assert grammar is not None
     assert is_written(grammar, repeated(name, 1), ids)
     assert not is_written(grammar, repeated(name, 2), ids)
@@ -195,7 +195,7 @@ def test_with_auto_and_a_strict_tool_calls_are_bounded_too(name: str) -> None:
 
 def test_calls_beside_a_format_may_be_several_of_the_one_tool_that_is_allowed() -> None:
     use = ToolUse((WEATHER, NOW), "auto", allowed=("now",))
-    grammar = forced(use, FAMILY["generic"], is_call_only=True)
+    grammar = tool_call_grammar(use, FAMILY["generic"], is_call_only=True)
     assert grammar is not None
     assert is_written(grammar, repeated("generic", 2))
     assert not is_written(grammar, "Hello", is_whole=False)
@@ -264,15 +264,15 @@ def test_with_auto_text_is_free_and_a_strict_call_must_fit(name: str, is_control
 
 def test_nothing_is_forced_where_nothing_asks_for_it() -> None:
     generic = FAMILY["generic"]
-    assert forced(ToolUse(TOOLS, "none"), generic) is None
-    assert forced(ToolUse((), "required"), generic) is None
-    assert forced(ToolUse((WEATHER,), "auto"), generic) is None
-    assert forced(ToolUse((WEATHER,), "required", allowed=()), generic) is None
-    assert forced(ToolUse((STRICT,), "auto"), FAMILY["llama"]) is None
+    assert tool_call_grammar(ToolUse(TOOLS, "none"), generic) is None
+    assert tool_call_grammar(ToolUse((), "required"), generic) is None
+    assert tool_call_grammar(ToolUse((WEATHER,), "auto"), generic) is None
+    assert tool_call_grammar(ToolUse((WEATHER,), "required", allowed=()), generic) is None
+    assert tool_call_grammar(ToolUse((STRICT,), "auto"), FAMILY["llama"]) is None
 
 
 def test_a_named_choice_allows_one_name() -> None:
-    grammar = forced(ToolUse((WEATHER, NOW), "required", allowed=("now",)), FAMILY["generic"])
+    grammar = tool_call_grammar(ToolUse((WEATHER, NOW), "required", allowed=("now",)), FAMILY["generic"])
     assert grammar is not None
     assert is_written(grammar, '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>')
     assert not is_written(grammar, '<tool_call>\n{"name": "get', is_whole=False)

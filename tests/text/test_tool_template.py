@@ -9,7 +9,7 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, JsonValue, Message, Thinking, Tool, ToolCall, ToolUse
 from ganglion.text.template import render
 from ganglion.text.tools.families import family_of
-from ganglion.text.tools.shown import INSTRUCTIONS
+from ganglion.text.tools.tool_prompt import INSTRUCTIONS
 
 NOON = datetime(2026, 3, 1, 12, 0)
 ADD = Tool("add", "Adds.", {"type": "object", "properties": {"a": {"type": "integer"}}})

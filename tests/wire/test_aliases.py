@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.wire import openapi
-from ganglion.wire.aliases import ALIASES, aliases_of, canonical, meant
+from ganglion.wire.route_aliases import ALIASES, aliases_of, canonical_path, suggested_path
 
 PATHS = frozenset(operation.path for operation in openapi.NODE.operations)
 
@@ -13,15 +13,15 @@ PATHS = frozenset(operation.path for operation in openapi.NODE.operations)
 def test_every_alias_means_a_route_and_is_found_from_it() -> None:
     for alias, path in ALIASES.items():
         assert path in PATHS
-        assert canonical(alias) == path
+        assert canonical_path(alias) == path
         assert alias in aliases_of(path)
 
 
 @given(st.sampled_from(sorted(PATHS)))
 def test_a_name_and_its_alias_mean_each_other_and_nothing_is_renamed_twice(path: str) -> None:
     for alias in aliases_of(path):
-        assert canonical(alias) == path
-    assert canonical(canonical(path)) == canonical(path)
+        assert canonical_path(alias) == path
+    assert canonical_path(canonical_path(path)) == canonical_path(path)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_a_name_and_its_alias_mean_each_other_and_nothing_is_renamed_twice(path:
     ],
 )
 def test_a_path_means_its_route(path: str, expected: str) -> None:
-    assert canonical(path) == expected
+    assert canonical_path(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_a_path_means_its_route(path: str, expected: str) -> None:
     ],
 )
 def test_who_finds_nothing_is_told_what_was_meant(path: str, expected: str | None) -> None:
-    assert meant(path, PATHS) == expected
+    assert suggested_path(path, PATHS) == expected

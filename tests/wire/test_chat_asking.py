@@ -31,8 +31,8 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.core.samplers import Samplers
-from ganglion.wire.chat import Arrival, parse
-from ganglion.wire.chat.asking import asking
+from ganglion.wire.chat import ChatParseContext, parse
+from ganglion.wire.upstream.chat_request import encode_request
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 SHORT = st.text('abc[] \n"\\é🦊', min_size=1, max_size=8)
@@ -172,8 +172,8 @@ REQUESTS = st.builds(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(REQUESTS)
 def test_our_own_wire_reads_back_the_request_that_was_put_into_its_words(request: Request) -> None:
-    arrival = Arrival("r", 0, tenant="t", keep_markers=request.keep_markers, is_strict=True)
-    call = parse(asking(request, request.model, is_ours=True), arrival)
+    arrival = ChatParseContext("r", 0, tenant="t", keep_markers=request.keep_markers, is_strict=True)
+    call = parse(encode_request(request, request.model, is_ours=True), arrival)
     assert call.requests == (request,)
     assert call.is_streamed
     assert call.reply.usage_told == "last"
@@ -185,13 +185,13 @@ def asked(prompt: ChatPrompt | None = None, **changes: Any) -> Request:
 
 
 def foreign(request: Request) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(asking(request, "theirs", is_ours=False))
+    body: dict[str, Any] = json.loads(encode_request(request, "theirs", is_ours=False))
     return body
 
 
 def test_a_budget_reaches_our_templates_though_no_field_is_for_it() -> None:
     request = asked(ChatPrompt((Message("user", "hi"),), thinking=Thinking(budget_tokens=99)))
-    (read,) = parse(asking(request, "m", is_ours=True), Arrival("r", 0)).requests
+    (read,) = parse(encode_request(request, "m", is_ours=True), ChatParseContext("r", 0)).requests
     assert isinstance(read.prompt, ChatPrompt)
     assert read.prompt.template_arguments == {"thinking_budget": 99}
     assert read.prompt.thinking == Thinking(is_enabled=True)
@@ -233,7 +233,7 @@ def test_a_plain_question_asks_a_foreign_server_for_nothing_else() -> None:
 )
 def test_what_a_foreign_server_cannot_honour_is_refused_by_name(changes: dict[str, Any], param: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
-        asking(replace(asked(), **changes), "theirs", is_ours=False)
+        encode_request(replace(asked(), **changes), "theirs", is_ours=False)
     assert caught.value.param == param
 
 

@@ -27,12 +27,12 @@ from ganglion.core.errors import (
 from ganglion.core.events import Closed, Delta, Event, Failed, Finished, Opened, Started, Token, Usage
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.wire.chat import ChatProjection, Reply
-from ganglion.wire.chat.hearing import Hearing
-from ganglion.wire.chat.refusal import refusal_of
-from ganglion.wire.errors import envelope
+from ganglion.wire.chat import ChatProjection, ChatReplyContext
 from ganglion.wire.frame import Frame
-from ganglion.wire.sse import MAX_EVENT_BYTES
+from ganglion.wire.openai_errors import encode_error
+from ganglion.wire.upstream.sse_reader import MAX_EVENT_BYTES
+from ganglion.wire.upstream.stream_decoder import ChatStreamDecoder
+from ganglion.wire.upstream.upstream_errors import decode_error_response
 
 
 def sse(*frames: object, done: bool = True, end: str = "\n") -> bytes:
@@ -70,7 +70,7 @@ def call(
 def hear(stream: bytes, size: int | None = None, **options: Any) -> list[Event]:
     """All events of a stream that comes in parts of this size, each checked against the grammar."""
     numbers = count()
-    hearing = Hearing(new_call_id=lambda: f"made_{next(numbers)}", **options)
+    hearing = ChatStreamDecoder(new_call_id=lambda: f"made_{next(numbers)}", **options)
     size = size or len(stream) or 1
     events: list[Event] = []
     for start in range(0, len(stream), size):
@@ -281,7 +281,7 @@ def test_without_a_count_what_was_heard_is_counted() -> None:
 def test_a_whole_answer_to_a_request_for_a_stream_is_heard() -> None:
     message = {"role": "assistant", "content": "Hi", "reasoning_content": "Hm", **call(0, "{}", "f", "a")}
     body = {"choices": [{"index": 0, "message": message, "finish_reason": "tool_calls"}], "usage": USAGE}
-    hearing = Hearing(new_call_id=str)
+    hearing = ChatStreamDecoder(new_call_id=str)
     answer = fold(hearing.whole(json.dumps(body).encode()))
     assert [block.kind for block in answer.blocks] == ["reasoning", "text", "tool_call"]
     assert answer.finished == Finished("tool_calls", Usage(7, 5))
@@ -293,7 +293,7 @@ def test_data_of_several_lines_is_one_frame_and_other_fields_are_passed_over() -
 
 
 def test_an_event_that_never_ends_is_given_up() -> None:
-    hearing = Hearing(new_call_id=str)
+    hearing = ChatStreamDecoder(new_call_id=str)
     hearing.feed(b"data: " + b"x" * (MAX_EVENT_BYTES // 2))
     (failed,) = hearing.feed(b"x" * MAX_EVENT_BYTES)
     assert isinstance(failed, Failed)
@@ -346,7 +346,7 @@ def test_what_our_own_wire_tells_is_heard_as_it_was(blocks: list[tuple[Any, list
         events.append(Closed(index))
     has_calls = any(kind == "tool_call" for kind, _ in blocks)
     events.append(Finished("tool_calls" if has_calls else "stop", Usage(5, 9, 2, 1)))
-    projection = ChatProjection(Reply("c", 1, "m", usage_told="last"))
+    projection = ChatProjection(ChatReplyContext("c", 1, "m", usage_told="last"))
     frames = [frame for event in events for frame in projection.feed(event)]
     stream = b"".join(b"data: %b\n\n" % frame.data for frame in frames if isinstance(frame, Frame))
     before, after = fold(events), fold(hear(stream, size))
@@ -388,7 +388,7 @@ def test_an_error_in_a_stream_is_ours_by_its_code(frame: dict[str, Any], kind: t
 def refused(status: int, body: object, **headers: str) -> GanglionError:
     data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     told = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return refusal_of(status, told, data, model="m")
+    return decode_error_response(status, told, data, model="m")
 
 
 LLAMA_OVERFLOW = {
@@ -518,6 +518,6 @@ def test_a_limit_of_the_upstream_says_when_to_come_back() -> None:
     ids=lambda error: error.code,
 )
 def test_an_error_of_our_own_node_comes_back_as_it_was(error: GanglionError) -> None:
-    heard = refusal_of(error.status, [], envelope(error), model="m")
+    heard = decode_error_response(error.status, [], encode_error(error), model="m")
     assert type(heard) is type(error)
-    assert envelope(heard) == envelope(error)
+    assert encode_error(heard) == encode_error(error)

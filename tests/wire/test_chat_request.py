@@ -21,20 +21,20 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.core.samplers import PLAIN, Samplers
-from ganglion.wire.chat import Arrival, ChatCall, parse
+from ganglion.wire.chat import ChatCall, ChatParseContext, parse
+from ganglion.wire.field_policy import HARMLESS
+from ganglion.wire.field_policy import UNSUPPORTED_IN_CHAT as UNHONOURED
 from ganglion.wire.fields import SamplerFields
-from ganglion.wire.unhonoured import HARMLESS
-from ganglion.wire.unhonoured import UNHONOURED_IN_CHAT as UNHONOURED
 
-ARRIVAL = Arrival("chatcmpl-1", 1700000000, "fp", "tenant")
+ARRIVAL = ChatParseContext("chatcmpl-1", 1700000000, "fp", "tenant")
 HELLO = {"role": "user", "content": "hello"}
 
 
-def read(arrival: Arrival = ARRIVAL, **fields: object) -> ChatCall:
+def read(arrival: ChatParseContext = ARRIVAL, **fields: object) -> ChatCall:
     return parse(json.dumps({"model": "tiny", "messages": [HELLO]} | fields).encode(), arrival)
 
 
-def refusal(raw: str | bytes, arrival: Arrival = ARRIVAL) -> GanglionError:
+def refusal(raw: str | bytes, arrival: ChatParseContext = ARRIVAL) -> GanglionError:
     with pytest.raises(InvalidRequest) as caught:
         parse(raw.encode() if isinstance(raw, str) else raw, arrival)
     return caught.value
@@ -60,7 +60,7 @@ def test_a_plain_body_is_one_request() -> None:
 
 def test_every_field_reaches_the_request() -> None:
     call = read(
-        Arrival("a", 1, tenant="t", keep_markers=True, is_thought_shown=True),
+        ChatParseContext("a", 1, tenant="t", keep_markers=True, is_thought_shown=True),
         temperature=0,
         top_p=0.5,
         top_k=-1,
@@ -483,13 +483,13 @@ def test_a_field_we_do_not_honour_is_refused_by_name_and_its_neutral_values_are_
     assert isinstance(error, UnsupportedParameter)
     assert error.param == name
     for neutral in (None, *UNHONOURED[name]):
-        assert read(Arrival("a", 1, is_strict=True), **{name: neutral}).requests
+        assert read(ChatParseContext("a", 1, is_strict=True), **{name: neutral}).requests
 
 
 def test_unknown_fields_are_collected_or_refused_when_strict() -> None:
     harmless = dict.fromkeys(HARMLESS, "x")
     assert read(zebra=1, **harmless, apple=None).unknown_fields == ("zebra", "apple")
-    error = refusal(body(zebra=1, **harmless), Arrival("a", 1, is_strict=True))
+    error = refusal(body(zebra=1, **harmless), ChatParseContext("a", 1, is_strict=True))
     assert isinstance(error, UnknownParameter)
     assert error.param == "zebra"
 

@@ -26,11 +26,11 @@ from ganglion.core.events import (
 )
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.wire.chat import ChatProjection, Reply, body
+from ganglion.wire.chat import ChatProjection, ChatReplyContext, body
 from ganglion.wire.frame import Comment, Frame, sse
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "chat"
-PLAIN = Reply("chatcmpl-1", 1700000000, "tiny", "ganglion-test")
+PLAIN = ChatReplyContext("chatcmpl-1", 1700000000, "tiny", "ganglion-test")
 FINISHED = Finished("stop", Usage(7, 3, 4, 1))
 TOP = (Alternative(5, b"Hi", -0.25), Alternative(6, b"\xe2\x82", float("-inf")))
 
@@ -118,29 +118,33 @@ READ: list[Event] = [
 ]
 BROKEN: list[Event] = [*HELLO[:5], Failed(EngineFailed("The engine died under this request."))]
 
-TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
+TRANSCRIPTS: dict[str, tuple[ChatReplyContext, list[Event]]] = {
     "plain": (PLAIN, HELLO),
-    "usage": (Reply("chatcmpl-1", 1700000000, "tiny", usage_told="last"), HELLO),
+    "usage": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_told="last"), HELLO),
     "reasoning": (PLAIN, THINKING),
-    "thought": (Reply("chatcmpl-1", 1700000000, "tiny", is_thought_shown=True), THINKING),
+    "thought": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", is_thought_shown=True), THINKING),
     "tool_calls": (PLAIN, CALLING),
     "custom_calls": (
-        Reply("chatcmpl-1", 1700000000, "tiny", "ganglion-test", custom_tools=frozenset({"shell"})),
+        ChatReplyContext(
+            "chatcmpl-1", 1700000000, "tiny", "ganglion-test", custom_tools=frozenset({"shell"})
+        ),
         CUSTOM,
     ),
     "function_call": (
-        Reply("chatcmpl-1", 1700000000, "tiny", is_legacy=True),
+        ChatReplyContext("chatcmpl-1", 1700000000, "tiny", is_legacy=True),
         [*CALLING[:5], Finished("tool_calls", Usage(7, 9))],
     ),
-    "running_usage": (Reply("chatcmpl-1", 1700000000, "tiny", usage_told="always"), LIKELY),
+    "running_usage": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_told="always"), LIKELY),
     "token_ids": (
-        Reply("chatcmpl-1", 1700000000, "tiny", has_token_ids=True),
+        ChatReplyContext("chatcmpl-1", 1700000000, "tiny", has_token_ids=True),
         [Started(3, prompt_token_ids=(1, 5, 9)), *LIKELY[1:-1], replace(FINISHED, token_ids=(1, 5, 2))],
     ),
-    "prompt_logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", prompt_logprobs=2), SCORED),
-    "logprobs": (Reply("chatcmpl-1", 1700000000, "tiny", has_logprobs=True), LIKELY),
+    "prompt_logprobs": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", prompt_logprobs=2), SCORED),
+    "logprobs": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", has_logprobs=True), LIKELY),
     "readout": (
-        Reply("chatcmpl-1", 1700000000, "tiny", has_readout=True, custom_tools=frozenset({"shell"})),
+        ChatReplyContext(
+            "chatcmpl-1", 1700000000, "tiny", has_readout=True, custom_tools=frozenset({"shell"})
+        ),
         READ,
     ),
     "empty": (PLAIN, [Started(7), FINISHED]),
@@ -148,7 +152,7 @@ TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
 }
 
 
-def transcript(reply: Reply, events: list[Event]) -> bytes:
+def transcript(reply: ChatReplyContext, events: list[Event]) -> bytes:
     projection = ChatProjection(reply)
     return b"".join(sse(frame) for event in events for frame in projection.feed(event))
 
@@ -175,12 +179,12 @@ def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
 
 
 def test_readouts_that_nobody_asked_for_are_not_told() -> None:
-    reply = Reply("chatcmpl-1", 1700000000, "tiny")
+    reply = ChatReplyContext("chatcmpl-1", 1700000000, "tiny")
     assert b"readout" not in transcript(reply, READ) + body([fold(READ)], reply)
 
 
 def test_a_stream_and_its_whole_tell_the_same_readouts() -> None:
-    reply = Reply("chatcmpl-1", 1700000000, "tiny", has_readout=True)
+    reply = ChatReplyContext("chatcmpl-1", 1700000000, "tiny", has_readout=True)
     chunks = [json.loads(line[6:]) for line in transcript(reply, READ).split(b"\n\n") if b'"readout"' in line]
     streamed = [each for chunk in chunks for each in chunk["choices"][0]["readout"]]
     [whole] = json.loads(body([fold(READ)], reply))["choices"]
@@ -203,7 +207,7 @@ def test_silence_is_filled_with_the_role_and_then_with_comments() -> None:
 
 
 def test_choices_interleave_and_the_prompt_counts_once() -> None:
-    reply = Reply("chatcmpl-1", 1700000000, "tiny", usage_told="last")
+    reply = ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_told="last")
     projection = ChatProjection(reply, choices=2)
     sent = [frame for event in HELLO for choice in (1, 0) for frame in projection.feed(event, choice)]
     assert [frame.data for frame in sent].count(b"[DONE]") == 1
@@ -268,7 +272,7 @@ def test_no_text_is_lost_whatever_the_splits_and_the_interleaving(parts, random)
 
 
 def test_the_prompts_ids_are_told_with_the_end_where_the_role_went_out_before_they_were_known() -> None:
-    projection = ChatProjection(Reply("chatcmpl-1", 1700000000, "tiny", has_token_ids=True))
+    projection = ChatProjection(ChatReplyContext("chatcmpl-1", 1700000000, "tiny", has_token_ids=True))
     projection.tick()
     frames = [frame for event in TRANSCRIPTS["token_ids"][1] for frame in projection.feed(event)]
     told = [json.loads(frame.data).get("prompt_token_ids") for frame in frames[:-1]]

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidRequest, UnknownParameter, UnsupportedParameter
 from ganglion.core.request import Score, TextPrompt, TokenPrompt
-from ganglion.wire.completions import Arrival, CompletionCall, parse
-from ganglion.wire.unhonoured import HARMLESS, UNHONOURED_IN_COMPLETIONS
+from ganglion.wire.completions import CompletionCall, CompletionParseContext, parse
+from ganglion.wire.field_policy import HARMLESS, UNSUPPORTED_IN_COMPLETIONS
 
-ARRIVAL = Arrival("cmpl-1", 1700000000, "fp", "tenant")
+ARRIVAL = CompletionParseContext("cmpl-1", 1700000000, "fp", "tenant")
 ALL = ((0, None),)
 
 
-def read(arrival: Arrival = ARRIVAL, **fields: object) -> CompletionCall:
+def read(arrival: CompletionParseContext = ARRIVAL, **fields: object) -> CompletionCall:
     return parse(json.dumps({"model": "tiny", "prompt": "Once"} | fields).encode(), arrival)
 
 
@@ -155,20 +155,20 @@ def test_a_prompt_is_required() -> None:
     assert (caught.value.code, caught.value.param) == ("missing_required_parameter", "prompt")
 
 
-@pytest.mark.parametrize("name", UNHONOURED_IN_COMPLETIONS)
+@pytest.mark.parametrize("name", UNSUPPORTED_IN_COMPLETIONS)
 def test_a_field_we_do_not_honour_is_refused_by_name_and_its_neutral_values_are_not(name: str) -> None:
     with pytest.raises(UnsupportedParameter) as caught:
         read(**{name: "something else"})
     assert caught.value.param == name
-    for neutral in (None, *UNHONOURED_IN_COMPLETIONS[name]):
-        assert read(Arrival("a", 1, is_strict=True), **{name: neutral}).requests
+    for neutral in (None, *UNSUPPORTED_IN_COMPLETIONS[name]):
+        assert read(CompletionParseContext("a", 1, is_strict=True), **{name: neutral}).requests
 
 
 def test_unknown_fields_are_collected_or_refused_when_strict() -> None:
     harmless = dict.fromkeys(HARMLESS, "x")
     assert read(zebra=1, **harmless).unknown_fields == ("zebra",)
     with pytest.raises(UnknownParameter):
-        read(Arrival("a", 1, is_strict=True), zebra=1, **harmless)
+        read(CompletionParseContext("a", 1, is_strict=True), zebra=1, **harmless)
 
 
 json_values = st.recursive(

@@ -25,15 +25,15 @@ from ganglion.core.events import (
 )
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.wire.completions import CompletionProjection, Reply, body
+from ganglion.wire.completions import CompletionProjection, CompletionReplyContext, body
 from ganglion.wire.frame import Comment, sse
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "completions"
 TOP = (Alternative(6, b" time", -0.1), Alternative(5, b" upon", -0.25), Alternative(7, b"\xe2\x82", -9.0))
 
 
-def reply(**fields: object) -> Reply:
-    return Reply(**({"id": "cmpl-1", "created_s": 1700000000, "model": "tiny"} | fields))
+def reply(**fields: object) -> CompletionReplyContext:
+    return CompletionReplyContext(**({"id": "cmpl-1", "created_s": 1700000000, "model": "tiny"} | fields))
 
 
 STORY: list[Event] = [
@@ -66,7 +66,7 @@ READ: list[Event] = [
 ]
 SILENT: list[Event] = [*SCORED[:3], Finished("stop", Usage(3, 1))]
 
-TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
+TRANSCRIPTS: dict[str, tuple[CompletionReplyContext, list[Event]]] = {
     "plain": (reply(fingerprint="ganglion-test"), STORY),
     "usage": (reply(usage_told="last"), STORY),
     "running_usage": (reply(usage_told="always"), SCORED),
@@ -118,7 +118,7 @@ def test_silence_is_filled_with_comments() -> None:
     assert CompletionProjection(reply()).tick() == [Comment()]
 
 
-def lists(events: list[Event], told: Reply) -> dict[str, list]:
+def lists(events: list[Event], told: CompletionReplyContext) -> dict[str, list]:
     (choice,) = json.loads(body([fold(events)], told))["choices"]
     return choice["logprobs"]
 

@@ -16,9 +16,13 @@ LARK = 'start: "yes" | "no" // ::= is how GBNF writes it'
 def asked(wire: str, **fields: object) -> Constraint | None:
     if wire == "chat":
         fields = {"model": "m", "messages": [{"role": "user", "content": "hello"}]} | fields
-        return chat.parse(json.dumps(fields).encode(), chat.Arrival("a", 1)).requests[0].constraint
+        return chat.parse(json.dumps(fields).encode(), chat.ChatParseContext("a", 1)).requests[0].constraint
     fields = {"model": "m", "prompt": "hello"} | fields
-    return completions.parse(json.dumps(fields).encode(), completions.Arrival("a", 1)).requests[0].constraint
+    return (
+        completions.parse(json.dumps(fields).encode(), completions.CompletionParseContext("a", 1))
+        .requests[0]
+        .constraint
+    )
 
 
 def named(**fields: object) -> dict[str, object]:

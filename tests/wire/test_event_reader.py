@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.wire.sse import EventReader
+from ganglion.wire.upstream.sse_reader import SseReader
 
 EVENTS = b': a comment\ndata: {"a":1}\n\nevent: x\ndata: one\ndata: two\n\n\ndata:[DONE]\n\n'
 READ = [b'{"a":1}', b"one\ntwo", b"[DONE]"]
@@ -15,6 +15,6 @@ READ = [b'{"a":1}', b"one\ntwo", b"[DONE]"]
 def test_lines_may_end_in_any_way_at_any_split(places: list[int], line_end: bytes) -> None:
     data = EVENTS.replace(b"\n", line_end)
     cuts = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
-    reader = EventReader()
+    reader = SseReader()
     found = [event for start, end in pairwise(cuts) for event in reader.feed(data[start:end])]
     assert found + reader.end() == READ

@@ -17,7 +17,7 @@ from ganglion.core.errors import (
     VisionUnsupported,
 )
 from ganglion.core.request import JsonSchema, Message, Stop, Thinking, Tool, ToolCall, ToolUse
-from ganglion.wire.messages import Arrival, CountCall, MessagesCall, parse, parse_count
+from ganglion.wire.messages import CountCall, MessagesCall, MessagesParseContext, parse, parse_count
 from ganglion.wire.seal import HmacSeal
 
 SEAL = HmacSeal(bytes(range(32)))
@@ -25,8 +25,8 @@ CLAUDE_CODE = Path(__file__).parent.parent / "golden" / "messages" / "claude_cod
 TOOL = {"name": "f", "description": "Does f.", "input_schema": {"type": "object"}}
 
 
-def arrival(**fields: object) -> Arrival:
-    return Arrival("msg_1", "req_1", **({"seal": SEAL, "tenant": "t"} | fields))
+def arrival(**fields: object) -> MessagesParseContext:
+    return MessagesParseContext("msg_1", "req_1", **({"seal": SEAL, "tenant": "t"} | fields))
 
 
 def ask(**fields: object) -> dict[str, Any]:

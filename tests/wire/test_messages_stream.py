@@ -40,14 +40,14 @@ from ganglion.core.events import (
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Frame, sse
-from ganglion.wire.messages import MessagesProjection, Reply, body, status_of, told
-from ganglion.wire.messages.ids import call_id, tool_use_id
+from ganglion.wire.messages import MessagesProjection, MessagesReplyContext, body, encode_error, status_of
+from ganglion.wire.messages.messages_tools import call_id, tool_use_id
 from ganglion.wire.seal import HmacSeal
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "messages"
 SEAL = HmacSeal(bytes(range(32)))
-PLAIN = Reply("msg_1", "tiny", "req_1", "tenant", SEAL)
-OMITTED = Reply("msg_1", "tiny", "req_1", "tenant", SEAL, is_thinking_omitted=True)
+PLAIN = MessagesReplyContext("msg_1", "tiny", "req_1", "tenant", SEAL)
+OMITTED = MessagesReplyContext("msg_1", "tiny", "req_1", "tenant", SEAL, is_thinking_omitted=True)
 FINISHED = Finished("stop", Usage(7, 3, 4, 1))
 
 HELLO: list[Event] = [
@@ -94,7 +94,7 @@ CUT: list[Event] = [
 STOPPED: list[Event] = [*HELLO[1:-1], Finished("stop", Usage(7, 3, 4), stop_sequence="\n\n")]
 BROKEN: list[Event] = [*HELLO[:5], Failed(EngineFailed("The engine died under this request."))]
 
-TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
+TRANSCRIPTS: dict[str, tuple[MessagesReplyContext, list[Event]]] = {
     "plain": (PLAIN, HELLO),
     "thinking": (PLAIN, THINKING),
     "omitted": (OMITTED, THINKING),
@@ -106,7 +106,7 @@ TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
 }
 
 
-def frames_of(reply: Reply, events: list[Event]) -> list[Frame]:
+def frames_of(reply: MessagesReplyContext, events: list[Event]) -> list[Frame]:
     projection = MessagesProjection(reply)
     frames = [frame for event in events for frame in projection.feed(event)]
     assert projection.is_done
@@ -267,7 +267,7 @@ def test_every_failure_has_a_status_and_a_type_of_this_wire(
     error: GanglionError, status: int, kind: str
 ) -> None:
     assert status_of(error) == status
-    envelope = json.loads(told(error, "req_1"))
+    envelope = json.loads(encode_error(error, "req_1"))
     assert envelope == {
         "type": "error",
         "error": {"type": kind, "message": envelope["error"]["message"]},
@@ -276,7 +276,7 @@ def test_every_failure_has_a_status_and_a_type_of_this_wire(
 
 
 def test_an_overflow_is_told_in_the_words_that_clients_look_for() -> None:
-    message = json.loads(told(ContextLengthExceeded(9000, 8192), ""))["error"]["message"]
+    message = json.loads(encode_error(ContextLengthExceeded(9000, 8192), ""))["error"]["message"]
     assert message == "prompt is too long: 9000 tokens > 8192 maximum"
 
 
@@ -284,6 +284,6 @@ def test_a_field_is_named_the_way_this_api_names_it() -> None:
     named = InvalidValue(
         "Invalid value for 'messages[3].content[0].type'.", param="messages[3].content[0].type"
     )
-    assert "'messages.3.content.0.type'" in json.loads(told(named, ""))["error"]["message"]
+    assert "'messages.3.content.0.type'" in json.loads(encode_error(named, ""))["error"]["message"]
     unnamed = InvalidValue("It is wrong.", param="tools[0]")
-    assert json.loads(told(unnamed, ""))["error"]["message"] == "tools.0: It is wrong."
+    assert json.loads(encode_error(unnamed, ""))["error"]["message"] == "tools.0: It is wrong."

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ganglion.core.errors import UnknownParameter
-from ganglion.wire import chat, completions, messages, ollama, responses, strict
-from ganglion.wire.nested import MAX_LISTED_BYTES
+from ganglion.wire import chat, completions, messages, ollama, responses, unknown_fields
 from ganglion.wire.score import ScoreBody
 from ganglion.wire.seal import HmacSeal
+from ganglion.wire.unknown_fields import MAX_LISTED_BYTES
 
 SEAL = HmacSeal(bytes(32))
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -26,25 +26,29 @@ def ids() -> Callable[[str], str]:
 
 
 def parse_chat(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    return chat.parse(body, chat.Arrival("1", 0, is_strict=is_strict)).unknown_fields
+    return chat.parse(body, chat.ChatParseContext("1", 0, is_strict=is_strict)).unknown_fields
 
 
 def parse_completions(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    return completions.parse(body, completions.Arrival("1", 0, is_strict=is_strict)).unknown_fields
+    return completions.parse(
+        body, completions.CompletionParseContext("1", 0, is_strict=is_strict)
+    ).unknown_fields
 
 
 def parse_responses(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    asked = responses.read(body, is_strict=is_strict)
-    arrival = responses.Arrival("resp_1", 0, ids(), seal=SEAL.of("t"))
-    return responses.call_of(asked, arrival).unknown_fields
+    asked = responses.parse_body(body, is_strict=is_strict)
+    arrival = responses.ResponsesParseContext("resp_1", 0, ids(), seal=SEAL.of("t"))
+    return responses.build_call(asked, arrival).unknown_fields
 
 
 def parse_messages(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    return messages.parse(body, messages.Arrival("1", "r", SEAL, is_strict=is_strict)).unknown_fields
+    return messages.parse(
+        body, messages.MessagesParseContext("1", "r", SEAL, is_strict=is_strict)
+    ).unknown_fields
 
 
 def parse_ollama(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    return ollama.parse_chat(body, ollama.Arrival("1", 0, is_strict=is_strict)).unknown_fields
+    return ollama.parse_chat(body, ollama.OllamaParseContext("1", 0, is_strict=is_strict)).unknown_fields
 
 
 Parse = Callable[..., tuple[str, ...]]
@@ -127,9 +131,9 @@ def test_an_unknown_field_is_listed_by_its_path_and_with_strict_refused(
 
 def test_the_smaller_routes_refuse_them_too() -> None:
     body = b'{"model": "m", "prompt": "x", "score_ranges": [[0, 1]], "foo": 1}'
-    strict.refuse_unknown(body, ScoreBody, is_strict=False)
+    unknown_fields.refuse_unknown(body, ScoreBody, is_strict=False)
     with pytest.raises(UnknownParameter) as caught:
-        strict.refuse_unknown(body, ScoreBody, is_strict=True)
+        unknown_fields.refuse_unknown(body, ScoreBody, is_strict=True)
     assert caught.value.param == "foo"
 
 

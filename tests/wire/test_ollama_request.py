@@ -17,21 +17,27 @@ from ganglion.core.errors import (
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, TextPrompt, Thinking, Tool, ToolCall
 from ganglion.core.samplers import PLAIN, Samplers
 from ganglion.wire.fields import MAX_TOKENS
-from ganglion.wire.ollama import Arrival, Call, embed_body, parse_chat, parse_embed, parse_generate
-from ganglion.wire.ollama.models import meant, parse_show
-from ganglion.wire.ollama.pull import parse_pull
+from ganglion.wire.ollama import (
+    OllamaAnswerCall,
+    OllamaParseContext,
+    embed_body,
+    parse_chat,
+    parse_embed,
+    parse_generate,
+)
+from ganglion.wire.ollama.ollama_models import meant, parse_pull, parse_show
 
-ARRIVAL = Arrival("ollama-1", 1700000000.5, "tenant")
+ARRIVAL = OllamaParseContext("ollama-1", 1700000000.5, "tenant")
 HI = [{"role": "user", "content": "hi"}]
 CALLED_WITH_TEXT = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
 
 
-def chat(is_strict: bool = False, **fields: object) -> Call:
+def chat(is_strict: bool = False, **fields: object) -> OllamaAnswerCall:
     body = json.dumps({"model": "m", "messages": HI} | fields).encode()
-    return parse_chat(body, Arrival("ollama-1", 1700000000.5, "tenant", is_strict))
+    return parse_chat(body, OllamaParseContext("ollama-1", 1700000000.5, "tenant", is_strict))
 
 
-def generate(**fields: object) -> Call:
+def generate(**fields: object) -> OllamaAnswerCall:
     return parse_generate(json.dumps({"model": "m", "prompt": "hi"} | fields).encode(), ARRIVAL)
 
 

@@ -26,12 +26,12 @@ from ganglion.core.events import (
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Comment
-from ganglion.wire.ollama import OllamaProjection, Reply, body, envelope, ndjson, nothing_said
+from ganglion.wire.ollama import OllamaProjection, OllamaReplyContext, body, empty_reply, encode_error, ndjson
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "ollama"
 CREATED = "2023-11-14T22:13:20.000000Z"
-CHAT = Reply("chat", "tiny:latest", CREATED)
-GENERATE = Reply("generate", "tiny", CREATED)
+CHAT = OllamaReplyContext("chat", "tiny:latest", CREATED)
+GENERATE = OllamaReplyContext("generate", "tiny", CREATED)
 FINISHED = Finished("stop", Usage(7, 3, 4, 1), Timing(0.5, 0.25, 1.0))
 TOP = (Alternative(5, b"Hi", -0.25), Alternative(6, b"\xe2\x82", float("-inf")))
 
@@ -84,20 +84,20 @@ LIKELY: list[Event] = [
 ]
 BROKEN: list[Event] = [*HELLO[:4], Failed(EngineFailed("The engine died under this request."))]
 
-TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
+TRANSCRIPTS: dict[str, tuple[OllamaReplyContext, list[Event]]] = {
     "chat": (CHAT, HELLO),
     "generate": (GENERATE, HELLO),
     "thinking": (CHAT, THINKING),
     "generate_thinking": (GENERATE, THINKING),
     "tool_calls": (CHAT, CALLING),
     "cut_call": (CHAT, CUT_CALL),
-    "logprobs": (Reply("chat", "tiny", CREATED, has_logprobs=True), LIKELY),
+    "logprobs": (OllamaReplyContext("chat", "tiny", CREATED, has_logprobs=True), LIKELY),
     "empty": (CHAT, [Started(7), FINISHED]),
     "failed": (CHAT, BROKEN),
 }
 
 
-def transcript(reply: Reply, events: list[Event]) -> bytes:
+def transcript(reply: OllamaReplyContext, events: list[Event]) -> bytes:
     projection = OllamaProjection(reply)
     lines = b"".join(ndjson(frame) for event in events for frame in projection.feed(event))
     assert projection.is_done
@@ -138,19 +138,19 @@ def test_silence_is_filled_with_a_line_that_adds_nothing() -> None:
 
 
 def test_a_load_and_an_unload_say_nothing_else() -> None:
-    assert json.loads(nothing_said(CHAT, "load")) == {
+    assert json.loads(empty_reply(CHAT, "load")) == {
         "model": "tiny:latest",
         "created_at": CREATED,
         "message": {"role": "assistant", "content": ""},
         "done_reason": "load",
         "done": True,
     }
-    assert json.loads(nothing_said(GENERATE, "unload"))["response"] == ""
+    assert json.loads(empty_reply(GENERATE, "unload"))["response"] == ""
 
 
 def test_an_error_is_one_string() -> None:
-    assert json.loads(envelope(ModelNotFound("x", hint="Here: y."))) == {"error": "model 'x' not found"}
-    assert json.loads(envelope(InvalidValue("Wrong.", hint="Do right."))) == {"error": "Wrong. Do right."}
+    assert json.loads(encode_error(ModelNotFound("x", hint="Here: y."))) == {"error": "model 'x' not found"}
+    assert json.loads(encode_error(InvalidValue("Wrong.", hint="Do right."))) == {"error": "Wrong. Do right."}
 
 
 arguments = st.one_of(

@@ -17,12 +17,14 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def ask_chat(is_strict: bool = True, **fields: object) -> Request:
     body = json.dumps({"model": "tiny", "messages": HELLO} | fields).encode()
-    return chat.parse(body, chat.Arrival("1", 1, is_strict=is_strict)).requests[0]
+    return chat.parse(body, chat.ChatParseContext("1", 1, is_strict=is_strict)).requests[0]
 
 
 def ask_completion(is_strict: bool = True, **fields: object) -> Request:
     body = json.dumps({"model": "tiny", "prompt": ["a", "b"]} | fields).encode()
-    return completions.parse(body, completions.Arrival("1", 1, is_strict=is_strict)).requests[-1]
+    return completions.parse(body, completions.CompletionParseContext("1", 1, is_strict=is_strict)).requests[
+        -1
+    ]
 
 
 def ask_score(is_strict: bool = True, **fields: object) -> Request:
@@ -32,21 +34,23 @@ def ask_score(is_strict: bool = True, **fields: object) -> Request:
 
 def ask_messages(**fields: object) -> object:
     body = json.dumps({"model": "tiny", "messages": HELLO, "max_tokens": 1} | fields).encode()
-    return messages.parse(body, messages.Arrival("1", "1", HmacSeal(b"k" * 32), is_strict=True))
+    return messages.parse(body, messages.MessagesParseContext("1", "1", HmacSeal(b"k" * 32), is_strict=True))
 
 
 def ask_responses(**fields: object) -> object:
-    return responses.read(json.dumps({"model": "tiny", "input": "hello"} | fields).encode(), is_strict=True)
+    return responses.parse_body(
+        json.dumps({"model": "tiny", "input": "hello"} | fields).encode(), is_strict=True
+    )
 
 
 def ask_ollama_chat(**fields: object) -> object:
     body = json.dumps({"model": "tiny", "messages": HELLO} | fields).encode()
-    return ollama.parse_chat(body, ollama.Arrival("1", 1.0, is_strict=True))
+    return ollama.parse_chat(body, ollama.OllamaParseContext("1", 1.0, is_strict=True))
 
 
 def ask_ollama_generate(**fields: object) -> object:
     body = json.dumps({"model": "tiny", "prompt": "hello"} | fields).encode()
-    return ollama.parse_generate(body, ollama.Arrival("1", 1.0, is_strict=True))
+    return ollama.parse_generate(body, ollama.OllamaParseContext("1", 1.0, is_strict=True))
 
 
 Ask = Callable[..., Request]
@@ -119,7 +123,7 @@ def test_a_strength_is_a_finite_number(number: str) -> None:
     steering = f'[{{"concept": "calm", "strength": {number}}}]'
     body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": "x"}}], "steering": {steering}}}'
     with pytest.raises(InvalidRequest):
-        chat.parse(body.encode(), chat.Arrival("1", 1))
+        chat.parse(body.encode(), chat.ChatParseContext("1", 1))
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(), st.lists))

@@ -34,11 +34,10 @@ from ganglion.core.request import (
     ToolUse,
 )
 from ganglion.wire.responses import (
-    Arrival,
     Item,
     ResponsesCall,
+    ResponsesParseContext,
     body,
-    characters_of,
     compact_body,
     compacted,
     encode_items,
@@ -46,13 +45,14 @@ from ganglion.wire.responses import (
     items_of,
     kept_items,
     parse,
-    read,
-    shortened,
+    parse_body,
+    prompt_characters,
     stored,
+    without_oldest_turns,
 )
 from ganglion.wire.responses.compaction import seal_reasoning
+from ganglion.wire.responses.item_codec import read_items
 from ganglion.wire.responses.items import MessageItem, ReasoningItem, ReasoningText
-from ganglion.wire.responses.reading import read_items
 from ganglion.wire.seal import HmacSeal
 
 CODEX = Path(__file__).parent.parent / "golden" / "responses" / "codex.json"
@@ -73,7 +73,7 @@ def call(
     **fields: object,
 ) -> ResponsesCall:
     sent = json.dumps({"model": "tiny", "input": asked, **fields}).encode()
-    arrival = Arrival("resp_1", 1700000000, ids(), tenant="tenant", seal=SEAL)
+    arrival = ResponsesParseContext("resp_1", 1700000000, ids(), tenant="tenant", seal=SEAL)
     return parse(sent, arrival, history=history, referenced=referenced)
 
 
@@ -95,7 +95,7 @@ def refusal(asked: object = "hello", **fields: object) -> GanglionError:
 
 
 def test_everything_that_codex_sends_is_taken() -> None:
-    arrival = Arrival("resp_1", 1700000000, ids(), tenant="tenant", seal=SEAL)
+    arrival = ResponsesParseContext("resp_1", 1700000000, ids(), tenant="tenant", seal=SEAL)
     codex = parse(CODEX.read_bytes(), arrival, is_strict=True)
     assert isinstance(codex.request.prompt, ChatPrompt)
     assert (codex.is_streamed, codex.is_stored, codex.unknown_fields) == (True, False, ())
@@ -225,7 +225,7 @@ def test_reasoning_with_nothing_after_it_is_not_lost() -> None:
 def test_a_reference_stands_for_the_item_that_was_kept() -> None:
     kept = MessageItem(id="msg_9", role="user", content="kept")
     for reference in ({"type": "item_reference", "id": "msg_9"}, {"id": "msg_9"}):
-        assert read(json.dumps({"model": "m", "input": [reference]}).encode()).references == ("msg_9",)
+        assert parse_body(json.dumps({"model": "m", "input": [reference]}).encode()).references == ("msg_9",)
         assert messages([reference], referenced={"msg_9": kept}) == (Message("user", "kept"),)
         error = refusal([{"role": "user", "content": "a"}, reference])
         assert (error.code, error.param) == ("item_not_found", "input[1].id")
@@ -238,7 +238,7 @@ def test_bare_reasoning_is_remembered_by_its_id_or_left_out() -> None:
         {"type": "reasoning", "id": "rs_9", "summary": []},
         {"type": "reasoning", "id": "rs_9", "content": []},
     ):
-        assert read(json.dumps({"model": "m", "input": [bare, done]}).encode()).references == ("rs_9",)
+        assert parse_body(json.dumps({"model": "m", "input": [bare, done]}).encode()).references == ("rs_9",)
         assert messages([bare, done], referenced={"rs_9": kept}) == (
             Message("assistant", "yes", reasoning="hm"),
         )
@@ -766,21 +766,21 @@ def test_what_is_echoed_is_what_was_asked() -> None:
 
 @pytest.mark.parametrize(("conversation", "found"), [("conv_1", "conv_1"), ({"id": "conv_1"}, "conv_1")])
 def test_a_conversation_is_named_in_both_forms(conversation: object, found: str) -> None:
-    asked = read(json.dumps({"model": "m", "conversation": conversation}).encode())
+    asked = parse_body(json.dumps({"model": "m", "conversation": conversation}).encode())
     assert asked.conversation_id == found
 
 
 def test_what_is_stored_and_what_is_not() -> None:
     assert call().is_stored
     assert not call(store=False).is_stored
-    arrival = Arrival("resp_1", 1, ids(), can_store=False)
+    arrival = ResponsesParseContext("resp_1", 1, ids(), can_store=False)
     assert not parse(b'{"model": "m", "input": "x"}', arrival).is_stored
 
 
 def test_unknown_fields_are_noted_and_with_strict_refused() -> None:
     assert call(frobnicate=1, client_metadata={}).unknown_fields == ("frobnicate",)
     with pytest.raises(InvalidRequest) as caught:
-        read(b'{"model": "m", "input": "x", "frobnicate": 1}', is_strict=True)
+        parse_body(b'{"model": "m", "input": "x", "frobnicate": 1}', is_strict=True)
     assert (caught.value.code, caught.value.param) == ("unknown_parameter", "frobnicate")
 
 
@@ -838,7 +838,9 @@ def test_bodies_about_conversations_are_read() -> None:
     with pytest.raises(InvalidRequest) as caught:
         stored.read_added(b'{"items": [{"type": "nonsense"}]}')
     assert caught.value.param == "items[0].type"
-    asked = read(compact_body(b'{"model": "m", "input": "x", "previous_response_id": "resp_1"}', "ask", 9))
+    asked = parse_body(
+        compact_body(b'{"model": "m", "input": "x", "previous_response_id": "resp_1"}', "ask", 9)
+    )
     assert asked.previous_response_id == "resp_1"
     assert [item.content for item in asked.items if isinstance(item, MessageItem)] == ["x", "ask"]
     assert (asked.body.max_output_tokens, asked.body.store) == (9, False)
@@ -857,13 +859,13 @@ def test_truncation_drops_whole_turns_and_never_what_a_system_said() -> None:
         ],
         instructions="s",
     )
-    once = shortened(long)
+    once = without_oldest_turns(long)
     assert once is not None
     assert [message.content for message in once.messages] == ["s", "d", "2", "a", "3"]
-    twice = shortened(once)
+    twice = without_oldest_turns(once)
     assert twice is not None
     assert [message.content for message in twice.messages] == ["s", "d", "3"]
-    assert shortened(twice) is None
+    assert without_oldest_turns(twice) is None
 
 
 ROLES = st.sampled_from(["user", "assistant", "system", "tool", "developer"])
@@ -872,13 +874,13 @@ ROLES = st.sampled_from(["user", "assistant", "system", "tool", "developer"])
 @given(st.lists(st.tuples(ROLES, st.integers(0, 30)), max_size=30), st.integers(0, 200))
 def test_many_turns_go_at_once_as_they_would_one_by_one(said: list[tuple[str, int]], most: int) -> None:
     prompt = ChatPrompt(tuple(Message(role, "x" * length) for role, length in said))  # type: ignore[arg-type]
-    one_by_one = shortened(prompt)
-    while one_by_one is not None and characters_of(one_by_one) > most:
-        further = shortened(one_by_one)
+    one_by_one = without_oldest_turns(prompt)
+    while one_by_one is not None and prompt_characters(one_by_one) > most:
+        further = without_oldest_turns(one_by_one)
         if further is None:
             break
         one_by_one = further
-    assert shortened(prompt, most) == one_by_one
+    assert without_oldest_turns(prompt, most) == one_by_one
 
 
 json_values = st.recursive(
@@ -916,6 +918,6 @@ def test_any_json_is_understood_or_refused_and_nothing_else(
     typed = [{**item, "type": kind} if isinstance(item, dict) else item for item in items]
     sent = {"model": "m", "input": typed, **fields}
     try:
-        parse(json.dumps(sent).encode(), Arrival("resp_1", 1, ids(), seal=SEAL))
+        parse(json.dumps(sent).encode(), ResponsesParseContext("resp_1", 1, ids(), seal=SEAL))
     except InvalidRequest as error:
         assert error.status in (400, 404)

@@ -29,8 +29,8 @@ from ganglion.core.events import (
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Frame, sse
-from ganglion.wire.responses import ENDING, Arrival, ResponsesProjection, body, items_of, parse
-from ganglion.wire.responses.reply import Reply
+from ganglion.wire.responses import ENDING, ResponsesParseContext, ResponsesProjection, body, items_of, parse
+from ganglion.wire.responses.response_object import ResponsesReplyContext
 from ganglion.wire.responses.stored import output_of
 from ganglion.wire.seal import HmacSeal
 from responses_invariants import Invariants, check, frames_of
@@ -114,24 +114,24 @@ class Source:
         return f"{prefix}_{next(self._next)}"
 
 
-def reply_to(**fields: object) -> Reply:
+def reply_to(**fields: object) -> ResponsesReplyContext:
     asked = {"model": "tiny", "input": "hello", **fields}
     return parse(
-        json.dumps(asked, indent=1).encode(), Arrival("resp_1", 1700000000, Source(), seal=SEAL)
+        json.dumps(asked, indent=1).encode(), ResponsesParseContext("resp_1", 1700000000, Source(), seal=SEAL)
     ).reply
 
 
-def projection_of(reply: Reply) -> ResponsesProjection:
+def projection_of(reply: ResponsesReplyContext) -> ResponsesProjection:
     return ResponsesProjection(reply, ids=Source(), clock_s=lambda: 1700000009, seal=SEAL)
 
 
-def transcript(reply: Reply, events: Iterable[Event]) -> bytes:
+def transcript(reply: ResponsesReplyContext, events: Iterable[Event]) -> bytes:
     projection = projection_of(reply)
     frames = [frame for event in events for frame in projection.feed(event)]
     return b"".join(map(sse, (*frames, *ENDING)))
 
 
-TRANSCRIPTS: dict[str, tuple[Reply, list[Event]]] = {
+TRANSCRIPTS: dict[str, tuple[ResponsesReplyContext, list[Event]]] = {
     "plain": (reply_to(instructions="Be brief.", metadata={"a": "b"}, temperature=0), HELLO),
     "queued": (reply_to(), QUEUED),
     "background": (reply_to(background=True), HELLO),
@@ -359,7 +359,9 @@ def test_what_went_out_is_read_back_as_history(name: str) -> None:
     history = items_of(output_of(projection.final))
     assert [item.id for item in history] == [item["id"] for item in json.loads(projection.final)["output"]]
     again = parse(
-        b'{"model": "tiny", "input": "and?"}', Arrival("resp_2", 1, Source(), seal=SEAL), history=history
+        b'{"model": "tiny", "input": "and?"}',
+        ResponsesParseContext("resp_2", 1, Source(), seal=SEAL),
+        history=history,
     )
     said = [message for message in again.request.prompt.messages if message.role == "assistant"]
     answered = fold([event for event in events if not isinstance(event, Failed)] + [FINISHED])

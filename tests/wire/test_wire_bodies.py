@@ -9,7 +9,7 @@ import pytest
 from ganglion.core.engine import Activation, ModelState
 from ganglion.core.errors import GanglionError, InsufficientMemory, InvalidValue, Overloaded, ServerError
 from ganglion.core.machine import Accelerator, Cpu, Device, DeviceReading, EngineFacts, Machine
-from ganglion.wire import discovery, errors, health, models, openapi
+from ganglion.wire import discovery, health, models, openai_errors, openapi
 
 MODEL = ModelState(
     "tiny", "echo", "loaded", 512, 1700000000, aliases=("t",), capabilities=("chat",), in_flight=1
@@ -22,7 +22,7 @@ def family(kind: type[GanglionError]) -> list[type[GanglionError]]:
 
 def test_an_error_is_enveloped_with_its_hint_and_extras() -> None:
     error = InsufficientMemory("Too little.", free_mb=1, required_mb=2, hint="Free some.")
-    assert json.loads(errors.envelope(error)) == {
+    assert json.loads(openai_errors.encode_error(error)) == {
         "error": {
             "message": "Too little. Free some.",
             "type": "server_error",
@@ -32,8 +32,8 @@ def test_an_error_is_enveloped_with_its_hint_and_extras() -> None:
             "required_mb": 2,
         }
     }
-    assert errors.headers(error) == {"retry-after": "5"}
-    assert errors.headers(InvalidValue("x", param="n")) == {}
+    assert openai_errors.error_headers(error) == {"retry-after": "5"}
+    assert openai_errors.error_headers(InvalidValue("x", param="n")) == {}
 
 
 def test_every_503_says_when_to_retry() -> None:
@@ -44,7 +44,7 @@ def test_every_503_says_when_to_retry() -> None:
 
 def test_extras_never_hide_the_named_fields() -> None:
     error = ServerError("real", extras={"message": "fake", "code": "fake"})
-    assert json.loads(errors.envelope(error))["error"]["message"] == "real"
+    assert json.loads(openai_errors.encode_error(error))["error"]["message"] == "real"
 
 
 @pytest.mark.parametrize(

@@ -10,27 +10,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ganglion import config as configuration
-from ganglion.cli.concept_packs import find_packs, refuse_if_one_fits_none
-from ganglion.cli.recipes import Bar, Workshop, candidate_of, chat_template, echo_of
+from ganglion.cli.concepts.pack_files import find_packs, refuse_if_one_fits_none
+from ganglion.cli.model_builder import Bar, BuildContext, candidate_of, chat_template, echo_candidate
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
-from ganglion.engines.llama.memory import free_bytes
-from ganglion.registry.candidate import Candidate
-from ganglion.registry.catalogue import Held
-from ganglion.registry.embedded import SMOLLM2
-from ganglion.registry.finder import Finder
-from ganglion.registry.gguf import read_facts
-from ganglion.registry.names import linked_name, operator_path
-from ganglion.registry.residency import Residency, ResidencySettings
-from ganglion.registry.resolver import HeldSource, Resolution, explain, resolve
+from ganglion.engines.resources import free_bytes
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.hub.embedded import SMOLLM2
+from ganglion.registry.loading.candidate import Candidate
+from ganglion.registry.loading.residency import Residency, ResidencySettings
+from ganglion.registry.naming.catalogue import HeldModelRef
+from ganglion.registry.naming.names import linked_name, operator_path
+from ganglion.registry.naming.resolver import HeldSource, Resolution, explain, resolve
+from ganglion.registry.stores.finder import ModelFinder
 
 if TYPE_CHECKING:
-    from ganglion.registry.hub import Hub
+    from ganglion.registry.hub.client import Hub
 
 
 def hub_of(config: Config, home: Path) -> "Hub":
     """The hub that the environment and the config name."""
-    from ganglion.registry.hub import Hub
+    from ganglion.registry.hub.client import Hub
 
     environment = dict(os.environ)
     if config.hub.endpoint is not None:
@@ -40,14 +40,14 @@ def hub_of(config: Config, home: Path) -> "Hub":
     return Hub.from_environment(environment, home)
 
 
-def finder_of(config: Config, home: Path) -> Finder:
+def finder_of(config: Config, home: Path) -> ModelFinder:
     """Where models are looked for."""
     folders = [Path(folder).expanduser() for folder in config.folders]
-    return Finder(home, os.environ, folders=folders, may_download=config.hub.download)
+    return ModelFinder(home, os.environ, folders=folders, may_download=config.hub.download)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestedModels:
     """The models that a command line names, in order, and what callers shall call them."""
 
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Models:
+class ConfiguredModels:
     """Every model that the operator named."""
 
     warm: tuple[Candidate, ...]
@@ -97,7 +97,7 @@ def compose(
     finder = finder_of(config, home)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    workshop = Workshop(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
+    workshop = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
     models = _models(names, served_names, finder, workshop)
     chat_template(config.engine.chat_template)
     _refuse_if_none_can_be_read(models.warm)
@@ -136,9 +136,8 @@ async def open_engine(
     as in `{"engine.context": 4096}`. Raises what is wrong with them, or why no model could be loaded. Leaving
     the context closes everything.
     """
-    from ganglion.cli.configured import load_config
-    from ganglion.cli.machine import ThisMachine
-    from ganglion.cli.options import OutputFlags
+    from ganglion.cli.flags import OutputFlags, load_config
+    from ganglion.cli.system.this_machine import ThisMachine
 
     def composed() -> Composition:
         read = load_config(OutputFlags(config=config), settings or {})
@@ -160,21 +159,25 @@ def auto_loads(config: Config) -> bool:
     return not config.join.urls if told is None else told
 
 
-def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> Models:
+def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> ConfiguredModels:
     """The models that a configuration names, read anew from disk; raises what is wrong with it."""
     home = configuration.home(os.environ)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    workshop = Workshop(config, home, hub, is_kv_kept=True, packs=packs)
+    workshop = BuildContext(config, home, hub, is_kv_kept=True, packs=packs)
     return _models(names, served_names, finder_of(config, home), workshop)
 
 
-def _models(names: Sequence[str], served_names: Sequence[str], finder: Finder, workshop: Workshop) -> Models:
+def _models(
+    names: Sequence[str], served_names: Sequence[str], finder: ModelFinder, workshop: BuildContext
+) -> ConfiguredModels:
     """Warm are those that are named, else the config's, else the embedded one; and what is pinned."""
     config = workshop.config
     if config.engine.name == "echo":
-        return Models(tuple(echo_of(name, config) for name in served_names or names or ["echo"]), ())
-    asked = Asked(tuple(names or config.models or [SMOLLM2.id]), tuple(served_names))
+        return ConfiguredModels(
+            tuple(echo_candidate(name, config) for name in served_names or names or ["echo"]), ()
+        )
+    asked = RequestedModels(tuple(names or config.models or [SMOLLM2.id]), tuple(served_names))
     catalogue = finder.catalogue()
     warm = []
     for number, name in enumerate(asked.names):
@@ -190,7 +193,7 @@ def _models(names: Sequence[str], served_names: Sequence[str], finder: Finder, w
         if isinstance(resolution, Resolution) and resolution.id not in taken
     ]
     others = {candidate.id: candidate for candidate in known}.values()
-    return Models(
+    return ConfiguredModels(
         (*warm, *(each for each in others if each.is_pinned)),
         tuple(each for each in others if not each.is_pinned),
     )
@@ -212,7 +215,11 @@ def _refuse_if_none_can_be_read(models: Sequence[Candidate]) -> None:
 
 
 def _found(
-    name: str, held: tuple[Held, ...], finder: Finder, workshop: Workshop, may_catch_all: bool
+    name: str,
+    held: tuple[HeldModelRef, ...],
+    finder: ModelFinder,
+    workshop: BuildContext,
+    may_catch_all: bool,
 ) -> Candidate | str:
     resolution = resolve(
         name, finder.catalogue().holding(held), may_be_path=False, may_catch_all=may_catch_all

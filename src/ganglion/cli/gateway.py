@@ -1,6 +1,7 @@
 """`ganglion gateway`: a fleet of nodes behind one address, until a signal ends it."""
 
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,23 +11,108 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from ganglion import __version__
-from ganglion.cli.options import (
-    AT_LEAST_0,
-    AT_LEAST_1,
-    FLEET,
-    OUTPUT_UNSET,
-    PORT,
-    SERVER,
-    OutputFlags,
-    option,
-)
+from ganglion.cli.flags import AT_LEAST_0, AT_LEAST_1, FLEET, OUTPUT_UNSET, PORT, SERVER, OutputFlags, option
 from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, server_settings, storage_of
-from ganglion.cli.talk import say, say_error
-from ganglion.config import Config, home
+from ganglion.cli.terminal.console import say, say_error
+from ganglion.config import Config, NodeConfig, home
+from ganglion.core.errors import InvalidValue
+from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES, NodeSpec, Wire
+from ganglion.gateway.upstream.address import parse_node_url
 
 if TYPE_CHECKING:
-    from ganglion.gateway.catalogue import Catalogue
+    from ganglion.gateway.placing.catalogue import FleetCatalogue
     from ganglion.server.gateway.settings import GatewaySettings
+
+
+_FOREIGN_SIGN: Final = "openai+"
+_NAMED: Final = re.compile(r"(?P<name>[A-Za-z0-9_.\-]{1,64})=(?P<url>.+)")
+_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+
+
+def static_nodes(
+    configured: Sequence[NodeConfig],
+    flags: Sequence[str],
+    node_key: str | None,
+    environment: Mapping[str, str],
+) -> tuple[NodeSpec, ...]:
+    """All of them, each under a name of its own; raises InvalidValue."""
+    specs = [
+        *(_node_from_config(node, node_key, environment) for node in configured),
+        *(_node_from_flag(flag, node_key) for flag in flags),
+    ]
+    found: dict[str, NodeSpec] = {}
+    for spec in specs:
+        if spec.name in found:
+            raise InvalidValue(
+                f"Two nodes are called {spec.name}.", param="node", hint="Name them, as in NAME=URL."
+            )
+        found[spec.name] = spec
+    return tuple(found.values())
+
+
+def _node_from_flag(flag: str, node_key: str | None) -> NodeSpec:
+    """`URL`, `NAME=URL`, and either with `openai+` before the URL."""
+    named = _NAMED.fullmatch(flag)
+    name, url = (named["name"], named["url"]) if named else (None, flag)
+    is_foreign = url.startswith(_FOREIGN_SIGN)
+    config = NodeConfig(
+        url=url.removeprefix(_FOREIGN_SIGN), name=name, kind="openai" if is_foreign else "ganglion"
+    )
+    return _node_from_config(config, node_key, {})
+
+
+def _node_from_config(node: NodeConfig, node_key: str | None, environment: Mapping[str, str]) -> NodeSpec:
+    address = parse_node_url(node.url)
+    name = node.name or f"{address.host}-{address.port}".replace(":", "-")
+    if not _NAME.fullmatch(name):
+        raise InvalidValue(
+            f"{name!r} cannot be a node's name.", param="nodes", hint="Use letters, digits, _ . and -."
+        )
+    is_ours = node.kind == "ganglion"
+    if is_ours and node.models is not None:
+        raise InvalidValue(
+            f"The node {name} is one of ours and has a list of models.",
+            param="models",
+            hint='That is for kind = "openai"; the catalogue says what goes where among ours.',
+        )
+    wires: frozenset[Wire] = ALL_WIRES if is_ours else FOREIGN_WIRES
+    key = _node_key(node, name, environment)
+    return NodeSpec(
+        name=name,
+        url=node.url.rstrip("/"),
+        kind=node.kind,
+        api_key=key or (node_key if is_ours else None),
+        wires=wires if node.wires is None else frozenset(node.wires),
+        max_in_flight=node.max_in_flight,
+        cool_down_after=node.cool_down_after,
+        cool_down_s=node.cool_down_s,
+        models=None if node.models is None else frozenset(node.models),
+    )
+
+
+def _node_key(node: NodeConfig, name: str, environment: Mapping[str, str]) -> str | None:
+    if node.key_env is not None and node.key_file is not None:
+        raise InvalidValue(f"The node {name} has both key_env and key_file.", hint="Leave one out.")
+    if node.key_env is not None:
+        key = environment.get(node.key_env, "").strip()
+        if not key:
+            raise InvalidValue(
+                f"The environment variable {node.key_env} of the node {name} is not set.",
+                param="key_env",
+                hint="Set it, or leave key_env out of a node that needs no key.",
+            )
+        return key
+    if node.key_file is not None:
+        try:
+            return Path(node.key_file).expanduser().read_text().strip()
+        except (OSError, UnicodeDecodeError):
+            raise InvalidValue(
+                f"The key file {node.key_file} of the node {name} could not be read.",
+                param="key_file",
+                hint="It holds the key and nothing else, and has to be readable here.",
+            ) from None
+    return None
+
 
 PORT_OF_GATEWAYS: Final = 8000
 """So that a gateway and a node on one machine need no flag to get on."""
@@ -111,22 +197,22 @@ def gateway(
     # gRPC reads these when it is imported, and would write a line of every process that is started.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    from ganglion.cli.configured import load_config, with_found_file
-    from ganglion.cli.logs import set_up
-    from ganglion.server.bind import InsecureBind, StartRefused
-    from ganglion.server.gateway.run import run
+    from ganglion.cli.flags import load_config, with_config_file
+    from ganglion.cli.terminal.logs import set_up_logging
+    from ganglion.server.gateway.lifecycle import run_gateway
+    from ganglion.server.life.bind import InsecureBind, StartRefused
 
-    output = with_found_file(output)
+    output = with_config_file(output)
     flags = {**server.settings(), **security.settings(), **fleet.settings()}
 
     def configured() -> Config:
         return load_config(output, flags, defaults={"server.port": PORT_OF_GATEWAYS})
 
     config = configured()
-    set_up(config.log.level, config.log.format)
+    set_up_logging(config.log.level, config.log.format)
     settings = gateway_settings(config, fleet.node or ())
     try:
-        run(
+        run_gateway(
             settings,
             lambda url, rpc: say(_welcome(url, rpc, settings)),
             reload=lambda: gateway_settings(configured(), fleet.node or ()),
@@ -139,14 +225,14 @@ def gateway(
 
 def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
     """Everything that a gateway needs, out of the operator's config; raises what is wrong with it."""
-    from ganglion.cli.declared import declared_nodes
+    pass
     from ganglion.server.gateway.settings import GatewaySettings
 
     gateway = config.gateway
     server = server_settings(config.server)
     return GatewaySettings(
         server=replace(server, max_in_flight=65536),
-        nodes=declared_nodes(config.nodes, nodes, gateway.node_key, os.environ),
+        nodes=static_nodes(config.nodes, nodes, gateway.node_key, os.environ),
         catalogue=_catalogue(gateway.catalogue),
         storage=storage_of(config.store, home(os.environ)),
         node_key=gateway.node_key,
@@ -165,12 +251,12 @@ def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
     )
 
 
-def _catalogue(file: str | None) -> "Catalogue":
+def _catalogue(file: str | None) -> "FleetCatalogue":
     from ganglion.core.errors import InvalidValue
-    from ganglion.gateway.catalogue import Catalogue, parse_catalogue
+    from ganglion.gateway.placing.catalogue import FleetCatalogue, parse_catalogue
 
     if file is None:
-        return Catalogue()
+        return FleetCatalogue()
     path = Path(file).expanduser()
     try:
         text = path.read_text()

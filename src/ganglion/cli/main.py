@@ -9,8 +9,8 @@ import sys
 from cyclopts import App, CycloptsError
 
 from ganglion import __version__
-from ganglion.cli import keys_manual, manual, models_manual
-from ganglion.cli.talk import say_error
+from ganglion.cli import help_text
+from ganglion.cli.terminal.console import say_error
 from ganglion.core.errors import (
     GanglionError,
     InvalidValue,
@@ -26,52 +26,66 @@ _USAGE_ERRORS = (InvalidValue, MissingParameter, NotAllowed, UnknownParameter, U
 app = App(
     name="ganglion",
     help="Language models on your own machines, behind every wire that clients already speak.",
-    help_epilogue=manual.ROOT,
+    help_epilogue=help_text.ROOT,
     help_format="plaintext",
     version=f"ganglion {__version__}",
     suppress_keyboard_interrupt=False,
 )
-app.command("ganglion.cli.serve:serve", help="Run a node: models behind HTTP.", help_epilogue=manual.SERVE)
+app.command("ganglion.cli.serve:serve", help="Run a node: models behind HTTP.", help_epilogue=help_text.SERVE)
 app.command(
     "ganglion.cli.gateway:gateway",
     help="Run a gateway: many nodes as one server.",
-    help_epilogue=manual.GATEWAY,
-)
-app.command("ganglion.cli.chat:chat", help="Talk to a model in this terminal.", help_epilogue=manual.CHAT)
-app.command(
-    "ganglion.cli.complete:complete", help="Continue a text and print it.", help_epilogue=manual.COMPLETE
+    help_epilogue=help_text.GATEWAY,
 )
 app.command(
-    "ganglion.cli.score:score",
+    "ganglion.cli.inference.chat:chat", help="Talk to a model in this terminal.", help_epilogue=help_text.CHAT
+)
+app.command(
+    "ganglion.cli.inference.complete:complete",
+    help="Continue a text and print it.",
+    help_epilogue=help_text.COMPLETE,
+)
+app.command(
+    "ganglion.cli.inference.score:score",
     help="Say how likely a model finds a text.",
-    help_epilogue=manual.SCORE,
+    help_epilogue=help_text.SCORE,
 )
 app.command(
-    "ganglion.cli.session:session",
+    "ganglion.cli.inference.session:session",
     help="Drive a token session of a running node.",
-    help_epilogue=manual.SESSION,
+    help_epilogue=help_text.SESSION,
 )
-app.command("ganglion.cli.models:app", name="models", help="Find, fetch and hold models.")
-app.command("ganglion.cli.concepts:app", name="concepts", help="Train, judge and share concept vectors.")
-app.command("ganglion.cli.fleet:app", name="fleet", help="See and steer the nodes behind a gateway.")
-app.command("ganglion.cli.keys:app", name="keys", help="Make, list and revoke the gateway's keys.")
+app.command("ganglion.cli.command_groups:models_app", name="models", help="Find, fetch and hold models.")
 app.command(
-    "ganglion.cli.usage:usage",
+    "ganglion.cli.command_groups:concepts_app",
+    name="concepts",
+    help="Train, judge and share concept vectors.",
+)
+app.command(
+    "ganglion.cli.command_groups:fleet_app", name="fleet", help="See and steer the nodes behind a gateway."
+)
+app.command(
+    "ganglion.cli.command_groups:keys_app", name="keys", help="Make, list and revoke the gateway's keys."
+)
+app.command(
+    "ganglion.cli.keys.usage:usage",
     help="Show what keys, tenants and models used.",
-    help_epilogue=keys_manual.USAGE,
+    help_epilogue=help_text.USAGE,
 )
 app.command(
-    "ganglion.cli.doctor:doctor",
+    "ganglion.cli.system.doctor:doctor",
     help="Check this machine and say what to do.",
-    help_epilogue=manual.DOCTOR,
+    help_epilogue=help_text.DOCTOR,
 )
 app.command(
-    "ganglion.cli.completion:completion",
+    "ganglion.cli.system.completion:completion",
     help="Print the script that completes our commands in a shell.",
-    help_epilogue=models_manual.COMPLETION,
+    help_epilogue=help_text.COMPLETION,
 )
 app.command(
-    "ganglion.cli.version:version", help="Print the versions of Ganglion and its engines.", help_epilogue=""
+    "ganglion.cli.system.version:version",
+    help="Print the versions of Ganglion and its engines.",
+    help_epilogue="",
 )
 
 

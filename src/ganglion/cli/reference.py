@@ -17,13 +17,93 @@ from typing import Any, Final
 import msgspec
 from msgspec import inspect as kinds
 
-from ganglion.cli import fixed_limits
+from ganglion.cli.flags import EngineFlags, JoinFlags, OutputFlags
 from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
-from ganglion.cli.join import JoinFlags
-from ganglion.cli.options import EngineFlags, OutputFlags
 from ganglion.cli.serve import ResidencyFlags, SecurityFlags, ServerFlags
-from ganglion.cli.talk import say_error
+from ganglion.cli.terminal.console import say_error
 from ganglion.config import PREFIX, Config
+from ganglion.engines.llama.grammar import matcher
+from ganglion.engines.llama.worker import embedding, tokenizing
+from ganglion.engines.rendering import renderer
+from ganglion.engines.supervision.watchdog import WorkerLimits
+from ganglion.gateway.proxy import body_budget
+from ganglion.registry.loading.residency import LOOKUPS, LOOKUPS_OF_TENANT, WAITING_LIMIT
+from ganglion.server.grpc import message_limits
+from ganglion.server.life.connection import HEAD_S, MAX_HEAD_BYTES
+from ganglion.server.settings import ServerSettings
+
+LIMITS_HEAD = "| what | limit |\n|---|---|\n"
+
+
+def limits_table() -> str:
+    """The whole table."""
+    return LIMITS_HEAD + "".join(f"| {what} | {limit} |\n" for what, limit in limit_rows())
+
+
+def limit_rows() -> tuple[tuple[str, str], ...]:
+    """What is bounded, and by what."""
+    server, worker, template = ServerSettings(), WorkerLimits(), renderer.LIMITS
+    sizes = message_limits
+    return (
+        ("head of a request", f"{_bytes(MAX_HEAD_BYTES)}, {HEAD_S:g} s"),
+        ("body", f"`server.max_body_bytes`, {server.body_s:g} s"),
+        (
+            f"bodies above {_bytes(body_budget.SMALL_BYTES)} that are still coming",
+            f"{_bytes(body_budget.ROOM_BYTES)}, half of it of one key; others wait {body_budget.WAIT_S:g} s, "
+            "then `overloaded`",
+        ),
+        ("connections", f"{server.max_connections:,}"),
+        ("requests inside the door", f"{server.max_in_flight:,}, then `overloaded`"),
+        ("requests that wait for one model to load", f"{WAITING_LIMIT:,}, then `model_loading`"),
+        (
+            "hub names that a key has looked up at once, and all keys together",
+            f"{LOOKUPS_OF_TENANT} and {LOOKUPS}, then `overloaded`",
+        ),
+        (
+            "a message over gRPC",
+            f"{_bytes(max(sizes.SIZES.values()))} of tokens, text, image or saved session, "
+            f"{_bytes(sizes.SMALL)} of anything else, {sizes.MAX_FIELDS:,} fields, {server.body_s:g} s",
+        ),
+        (
+            "messages over gRPC that are still coming",
+            f"{sizes.QUICK_MESSAGES}, {sizes.QUICK_MESSAGES_EACH} of one key; those that take longer than "
+            f"{sizes.QUICK_S:g} s: {sizes.SLOW_MESSAGES}, {sizes.SLOW_MESSAGES_EACH} of one key",
+        ),
+        (
+            "a saved session that comes in",
+            f"{_bytes(sizes.MAX_SAVED_BYTES)}, and {_bytes(sizes.MAX_UPLOADING_BYTES)} of all at a time",
+        ),
+        ("a stream whose client does not read", f"cut after {server.stalled_reader_s:g} s"),
+        ("an idle connection", f"closed after {server.idle_connection_s} s"),
+        ("silence on a stream", f"a comment after {server.keep_alive_s:g} s"),
+        (
+            "rendering of a chat template",
+            f"{template.budget_s:g} s of processor time, {_bytes(template.memory_bytes)} of memory, "
+            f"{_bytes(template.max_bytes)} of text; {renderer.CHILDREN} at once, "
+            f"{renderer.CHILDREN - 1} of one key; {template.wall_s:g} s of waiting, then `overloaded`",
+        ),
+        (
+            "texts that wait to be tokenized",
+            f"{_bytes(tokenizing.MOST_BYTES_EACH)} of one key in each of three sizes "
+            f"({_bytes(tokenizing.SIZE_LIMITS[0])}, {_bytes(tokenizing.SIZE_LIMITS[1])}, larger)",
+        ),
+        ("control tokens in one text", f"{tokenizing.MARKERS:,}"),
+        ("formats that wait to be compiled", f"{matcher.WAITING_EACH} of one key"),
+        ("tokens that wait to be made vectors of", f"{embedding.MOST_TOKENS_EACH:,} of one key"),
+        ("loading of a model", f"{worker.load_s:g} s"),
+        (
+            "wait of a new request for a crashed model's restart",
+            f"{worker.recovery_wait_s:g} s, then `model_recovering`",
+        ),
+    )
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count // size} {unit}"
+    return f"{count} bytes"
+
 
 FLAGS: Final[tuple[type[Any], ...]] = (
     ServerFlags,
@@ -40,12 +120,12 @@ BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- end of keys -->)", 
 LIMITS: Final = re.compile(r"(<!-- limits -->\n).*?(<!-- end of limits -->)", re.DOTALL)
 ABSENT: Final = "-"
 REQUIRED: Final = object()
-WORDS: Final = {kinds.BoolType: "`true`, `false`", kinds.StrType: "text", kinds.DictType: "table"}
+TYPE_WORDS: Final = {kinds.BoolType: "`true`, `false`", kinds.StrType: "text", kinds.DictType: "table"}
 HEAD: Final = "| key | flag | environment | value | default | meaning |\n|---|---|---|---|---|---|\n"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ConfigKey:
     """One thing that an operator can decide."""
 
     section: str
@@ -84,15 +164,15 @@ def filled(document: str) -> str:
         wrong = set(placed) ^ set(tables) or {name for name in placed if placed.count(name) > 1}
         raise ValueError(f"Each section needs one place in the document, as in <!-- keys: {min(wrong)} -->.")
     document = BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", document)
-    return LIMITS.sub(lambda match: f"{match[1]}{fixed_limits.table()}{match[2]}", document)
+    return LIMITS.sub(lambda match: f"{match[1]}{limits_table()}{match[2]}", document)
 
 
-def keys() -> Iterator[Key]:
+def keys() -> Iterator[ConfigKey]:
     """Every key there is, section by section, in the order of the code."""
     yield from _keys(Config, TOP)
 
 
-def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[Key]:
+def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[ConfigKey]:
     described = _described(struct)
     info = kinds.type_info(struct)
     assert isinstance(info, kinds.StructType)
@@ -110,7 +190,7 @@ def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False
         if not meaning:
             raise ValueError(f"{struct.__name__}.{field.name} has no description under it.")
         default = REQUIRED if field.required else field.default
-        yield Key(section, field.name, field.type, default, meaning, is_listed)
+        yield ConfigKey(section, field.name, field.type, default, meaning, is_listed)
     for each, name, is_list in below:
         yield from _keys(each, name, is_listed=is_list)
 
@@ -135,7 +215,7 @@ def _table(section: str) -> str:
     return HEAD + "".join(_row(key, flags.get(key.path)) for key in keys() if key.section == section)
 
 
-def _row(key: Key, flag: str | None) -> str:
+def _row(key: ConfigKey, flag: str | None) -> str:
     variable = PREFIX + key.path.upper().replace(".", "__")
     cells = (
         f"`{key.path}`",
@@ -167,8 +247,8 @@ def _value(kind: kinds.Type) -> str:
             return f"{'whole ' if isinstance(kind, kinds.IntType) else ''}number{_bounds(kind)}"
         case kinds.VarTupleType(item_type=item) | kinds.ListType(item_type=item):
             return f"list of {_value(item)}"
-        case _ if type(kind) in WORDS:
-            return WORDS[type(kind)]
+        case _ if type(kind) in TYPE_WORDS:
+            return TYPE_WORDS[type(kind)]
         case _:
             raise ValueError(f"The reference has no words for {type(kind).__name__}.")
 

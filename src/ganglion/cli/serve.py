@@ -13,37 +13,39 @@ from typing import TYPE_CHECKING, Annotated, Final, Protocol
 from cyclopts import Parameter
 
 from ganglion import __version__
-from ganglion.cli.join import JOIN_UNSET, JoinFlags, join_settings
-from ganglion.cli.options import (
+from ganglion.cli.flags import (
     AT_LEAST_0,
     AT_LEAST_1,
     ENGINE_UNSET,
     HOLDING,
+    JOIN_UNSET,
     MODEL,
     OUTPUT_UNSET,
     PORT,
     SECURITY,
     SERVER,
     EngineFlags,
+    JoinFlags,
     OutputFlags,
+    join_settings,
     option,
 )
-from ganglion.cli.start_progress import show_downloads
-from ganglion.cli.talk import say, say_error
+from ganglion.cli.terminal.console import say, say_error
+from ganglion.cli.terminal.progress import show_downloads
 from ganglion.config import Config, ServerConfig, SessionsConfig, StoreConfig, home
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import InvalidValue
-from ganglion.server.settings import BuildInfo, Deadlines, ServerSettings
+from ganglion.server.settings import AnswerDeadlines, BuildInfo, ServerSettings
 from ganglion.sessions.settings import SessionSettings
 
 if TYPE_CHECKING:
-    from ganglion.server.storage import Storage
+    from ganglion.server.life.storage import StoreSettings
 
 OFF: Final = "off"
 """The store's url of a node that keeps nothing."""
 
 
-class Server(Protocol):
+class ServeFunction(Protocol):
     """What serves a socket until it is told to end, over an engine that is being opened."""
 
     async def __call__(self, *, opening: asyncio.Task[None], listener: socket.socket) -> None: ...
@@ -173,14 +175,14 @@ def serve(
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
     """Run a node: models behind HTTP."""
-    from ganglion.cli.configured import load_config, with_found_file
-    from ganglion.cli.logs import set_up
+    from ganglion.cli.flags import load_config, with_config_file
+    from ganglion.cli.terminal.logs import set_up_logging
 
     groups = (server, security, engine, residency, join)
     flags = {key: value for group in groups for key, value in group.settings().items()}
-    output = with_found_file(output)
+    output = with_config_file(output)
     config = load_config(output, flags)
-    set_up(config.log.level, config.log.format)
+    set_up_logging(config.log.level, config.log.format)
     return _serve(config, lambda: load_config(output, flags), models, served_name or ())
 
 
@@ -194,18 +196,18 @@ def _serve(
     import uvloop
 
     from ganglion.cli.compose import compose, models_of
-    from ganglion.cli.machine import ThisMachine
-    from ganglion.cli.progress import download_bar
-    from ganglion.cli.recipes import ENGINES, load_class
-    from ganglion.server.bind import InsecureBind, StartRefused, bind, check_bind
+    from ganglion.cli.model_builder import ENGINES, load_engine_class
+    from ganglion.cli.system.this_machine import ThisMachine
+    from ganglion.cli.terminal.progress import download_bar
+    from ganglion.server.life.bind import InsecureBind, StartRefused, bind, check_bind
 
     settings = server_settings(config.server)
     sessions = session_settings(config.sessions, home(os.environ))
     rpc: list[str] = []
 
-    def server() -> Server:
-        from ganglion.cli.version import libraries
-        from ganglion.server.run import Reloaded, serve
+    def server() -> ServeFunction:
+        from ganglion.cli.system.version import libraries
+        from ganglion.server.life.serve import Reloaded, serve
 
         def reload() -> Reloaded:
             fresh = reread()
@@ -236,7 +238,7 @@ def _serve(
     try:
         check_bind(settings)
         if config.join.urls:
-            from ganglion.server.joining import check_join
+            from ganglion.server.life.joining import check_join
 
             check_join(join_settings(config.join), settings)
         machine = ThisMachine()
@@ -250,16 +252,18 @@ def _serve(
         )
         model_id = composition.engine.models()[0].id
         # Now: beside the server's modules it would take twice as long to import, and the model waits for it.
-        load_class(ENGINES[config.engine.name])
+        load_engine_class(ENGINES[config.engine.name])
         with bind(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_live(composition.engine, server, listener))
+            runner.run(_run_node(composition.engine, server, listener))
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
         return 2 if isinstance(refused, InsecureBind) else 1
     return 0
 
 
-async def _live(engine: ManagedEngine, server: Callable[[], Server], listener: socket.socket) -> None:
+async def _run_node(
+    engine: ManagedEngine, server: Callable[[], ServeFunction], listener: socket.socket
+) -> None:
     """A node's life. Its modules take as long to read as a small model to load, so both begin at once."""
     opening = asyncio.create_task(engine.open())
     showing = asyncio.create_task(show_downloads(engine.models, opening))
@@ -278,11 +282,11 @@ async def _live(engine: ManagedEngine, server: Callable[[], Server], listener: s
         await asyncio.gather(showing, return_exceptions=True)
 
 
-def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
+def storage_of(config: StoreConfig, home: Path) -> "StoreSettings | None":
     """Where to keep responses and conversations; None for nowhere."""
-    from ganglion.server.storage import Storage
+    from ganglion.server.life.storage import StoreSettings
     from ganglion.store.opening import FILE_NAME
-    from ganglion.store.values import Retention
+    from ganglion.store.response_store import Retention
 
     if config.url == OFF:
         return None
@@ -290,7 +294,7 @@ def storage_of(config: StoreConfig, home: Path) -> "Storage | None":
         max_age_s=config.max_age_days * 86400.0 or None, max_bytes=config.max_mb * 2**20 or None
     )
     place = home / "data" / FILE_NAME if config.url is None else config.url
-    return Storage(place, retention, is_asked_for=config.url is not None)
+    return StoreSettings(place, retention, is_asked_for=config.url is not None)
 
 
 def session_settings(config: SessionsConfig, home: Path) -> SessionSettings:
@@ -335,7 +339,9 @@ def server_settings(config: ServerConfig) -> ServerSettings:
         is_strict=config.strict,
         max_body_bytes=config.max_body_bytes,
         max_connections=config.max_connections,
-        deadlines=Deadlines(deadlines.queue_s, deadlines.first_token_s, deadlines.idle_s, deadlines.total_s),
+        deadlines=AnswerDeadlines(
+            deadlines.queue_s, deadlines.first_token_s, deadlines.idle_s, deadlines.total_s
+        ),
         drain_timeout_s=config.drain_timeout_s,
         tls_cert=config.tls_cert,
         tls_key=config.tls_key,

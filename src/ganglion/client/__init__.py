@@ -7,14 +7,14 @@ with Client() as client, client.session("llama") as session:
     print(session.generate(max_tokens=40).text())
 """
 
-from ganglion.client.async_client import AsyncClient
-from ganglion.client.async_session import AsyncSession
-from ganglion.client.awaiting import AsyncGeneration
-from ganglion.client.blocking import Generation
-from ganglion.client.client import Client
+from ganglion.client._async.client import AsyncClient
+from ganglion.client._async.generation import AsyncGeneration
+from ganglion.client._async.session import AsyncSession
+from ganglion.client._sync.client import Client
+from ganglion.client._sync.generation import Generation
+from ganglion.client._sync.session import Session
 from ganglion.client.errors import Disconnected, SessionDivergence
 from ganglion.client.options import GenerateOptions, Positions
-from ganglion.client.session import Session
 from ganglion.client.values import (
     PLACEHOLDER,
     Alternative,

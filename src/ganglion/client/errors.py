@@ -72,17 +72,17 @@ class Unreachable(Disconnected):
     """Nobody listens where the node should be: nothing of the call was sent."""
 
 
-def error_of(status: str, details: str, metadata: Mapping[str, str]) -> GanglionError:
+def error_from_status(status: str, details: str, metadata: Mapping[str, str]) -> GanglionError:
     """The error that a call ended with, from its status' name, its details and its trailing metadata."""
     code = metadata.get(CODE)
     if code is None:
-        return _of_status(status, details)
+        return _error_without_code(status, details)
     kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ServerError)
-    error = _built(
+    error = _make(
         kind,
         details,
-        param=_told(metadata.get(PARAM)),
-        hint=_told(metadata.get(HINT)),
+        param=_unquoted(metadata.get(PARAM)),
+        hint=_unquoted(metadata.get(HINT)),
         extras=_extras(metadata),
     )
     error.code = code
@@ -91,17 +91,17 @@ def error_of(status: str, details: str, metadata: Mapping[str, str]) -> Ganglion
     return error
 
 
-def _of_status(status: str, details: str) -> GanglionError:
+def _error_without_code(status: str, details: str) -> GanglionError:
     if status == "DEADLINE_EXCEEDED":
-        return _built(DeadlineExceeded, f"The node was too slow: {details}", hint="Raise timeout_s.")
+        return _make(DeadlineExceeded, f"The node was too slow: {details}", hint="Raise timeout_s.")
     if status in ("UNAVAILABLE", "CANCELLED"):
         # gRPC's own words are the only sign by which a call that was never sent is told from a lost one.
         kind = Unreachable if details.startswith(NEVER_SENT) else Disconnected
         return kind(f"The node cannot be reached: {details}", hint=IS_THE_NODE_RUNNING)
-    return _built(_BY_STATUS.get(status, ServerError), f"{status}: {details}")
+    return _make(_BY_STATUS.get(status, ServerError), f"{status}: {details}")
 
 
-def _built(
+def _make(
     kind: type[GanglionError],
     message: str,
     *,
@@ -115,7 +115,7 @@ def _built(
     return error
 
 
-def _told(value: str | None) -> str | None:
+def _unquoted(value: str | None) -> str | None:
     # Metadata is ASCII: the server percent-encodes what is not.
     return None if value is None else unquote(value)
 

@@ -20,12 +20,20 @@ from urllib.parse import quote
 
 from google.protobuf.message import Message
 
-from ganglion.client.async_client import AsyncClient
-from ganglion.client.client import Client
-from ganglion.client.errors import CODE, HINT, PARAM, RETRY_AFTER, SESSION_LENGTH, Disconnected, error_of
+from ganglion.client._async.client import AsyncClient
+from ganglion.client._sync.client import Client
+from ganglion.client.errors import (
+    CODE,
+    HINT,
+    PARAM,
+    RETRY_AFTER,
+    SESSION_LENGTH,
+    Disconnected,
+    error_from_status,
+)
 from ganglion.client.fake_sessions import FakeSessions
-from ganglion.client.lines import AsyncLine, Line, Shared, Terms
 from ganglion.client.rpcs import Rpc
+from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport, Transport
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError
 
@@ -34,7 +42,7 @@ MANIFEST: Final = ReadoutManifest(("calm", "formal"), (1, 2, 3))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RecordedCall:
     """One call that reached the fake: its rpc, its message, the message's size."""
 
     rpc: str
@@ -66,7 +74,7 @@ class FakeNode:
         sees_images: bool = True,
         runs_ahead: int = 0,
     ) -> None:
-        self.calls: list[Asked] = []
+        self.calls: list[RecordedCall] = []
         """Every call, in order, those that failed included."""
         self.lines_opened = 0
         self._failures: deque[_Failure] = deque()
@@ -84,13 +92,13 @@ class FakeNode:
 
     def client(self, *, api_key: str | None = None, timeout_s: float = 60.0) -> Client:
         """A blocking client of this node."""
-        shared: Shared[Line] = Shared(lambda: _FakeLine(self))
-        return Client.over(shared, Terms(timeout_s, timeout_s, api_key), {})
+        shared: SharedTransport[Transport] = SharedTransport(lambda: _FakeTransport(self))
+        return Client.over(shared, CallOptions(timeout_s, timeout_s, api_key), {})
 
     def async_client(self, *, api_key: str | None = None, timeout_s: float = 60.0) -> AsyncClient:
         """A client of this node for an event loop."""
-        shared: Shared[AsyncLine] = Shared(lambda: _AsyncFakeLine(self))
-        return AsyncClient.over(shared, Terms(timeout_s, timeout_s, api_key), {})
+        shared: SharedTransport[AsyncTransport] = SharedTransport(lambda: _AsyncFakeTransport(self))
+        return AsyncClient.over(shared, CallOptions(timeout_s, timeout_s, api_key), {})
 
     def reply(self, *replies: str) -> None:
         """Answers to give next."""
@@ -119,7 +127,7 @@ class FakeNode:
     def answer(self, rpc: Rpc[Any, Any], request: Message, api_key: str | None) -> Messages:
         """The messages of one call; raises the errors that a client is told, rebuilt as from the wire."""
         sent = request.SerializeToString()
-        self.calls.append(Asked(rpc.name, rpc.request.FromString(sent), len(sent)))
+        self.calls.append(RecordedCall(rpc.name, rpc.request.FromString(sent), len(sent)))
         failure = self._failure(rpc.name)
         generation = self._generation
         try:
@@ -133,7 +141,7 @@ class FakeNode:
                     if failure is not None and failure.after == told:
                         raise failure.error
         except GanglionError as error:
-            raise _wired(error) from None
+            raise _through_metadata(error) from None
 
     def _failure(self, rpc: str) -> _Failure | None:
         for failure in self._failures:
@@ -143,7 +151,7 @@ class FakeNode:
         return None
 
 
-class _FakeLine:
+class _FakeTransport:
     """A Line into the same process."""
 
     def __init__(self, node: FakeNode) -> None:
@@ -151,22 +159,22 @@ class _FakeLine:
         self._is_closed = False
         node.lines_opened += 1
 
-    def call(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> Message:
+    def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
         return _only(self.stream(rpc, request, terms))
 
-    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: Terms) -> Message:
+    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
         return self.call(rpc, _joined(rpc, requests), terms)
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> "_Incoming":
+    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> "_FakeStream":
         if self._is_closed:
             raise Disconnected("The line is closed.")
-        return _Incoming(self._node.answer(rpc, request, terms.api_key))
+        return _FakeStream(self._node.answer(rpc, request, terms.api_key))
 
     def close(self) -> None:
         self._is_closed = True
 
 
-class _Incoming:
+class _FakeStream:
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
 
@@ -177,29 +185,29 @@ class _Incoming:
         self._messages.close()
 
 
-class _AsyncFakeLine:
+class _AsyncFakeTransport:
     """The same in an event loop, which gets its turn at every message."""
 
     def __init__(self, node: FakeNode) -> None:
-        self._line = _FakeLine(node)
+        self._line = _FakeTransport(node)
 
-    async def call(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> Message:
+    async def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
         await asyncio.sleep(0)
         return self._line.call(rpc, request, terms)
 
-    async def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: Terms) -> Message:
+    async def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
         await asyncio.sleep(0)
         return self._line.upload(rpc, requests, terms)
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: Terms) -> "_AsyncIncoming":
-        return _AsyncIncoming(self._line.stream(rpc, request, terms))
+    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> "_AsyncFakeStream":
+        return _AsyncFakeStream(self._line.stream(rpc, request, terms))
 
     async def close(self) -> None:
         self._line.close()
 
 
-class _AsyncIncoming:
-    def __init__(self, incoming: _Incoming) -> None:
+class _AsyncFakeStream:
+    def __init__(self, incoming: _FakeStream) -> None:
         self._incoming = incoming
 
     async def read(self) -> Message | None:
@@ -210,7 +218,7 @@ class _AsyncIncoming:
         self._incoming.cancel()
 
 
-def _only(incoming: _Incoming) -> Message:
+def _only(incoming: _FakeStream) -> Message:
     message = incoming.read()
     assert message is not None
     return message
@@ -220,7 +228,7 @@ def _joined(rpc: Rpc[Any, Any], requests: tuple[Message, ...]) -> Message:
     return rpc.request(data=b"".join(request.data for request in requests))  # type: ignore[attr-defined,no-any-return]
 
 
-def _wired(error: GanglionError) -> GanglionError:
+def _through_metadata(error: GanglionError) -> GanglionError:
     if isinstance(error, Disconnected):
         return error
     length = error.extras.get("session_length")
@@ -232,4 +240,4 @@ def _wired(error: GanglionError) -> GanglionError:
         RETRY_AFTER: None if error.retry_after_s is None else str(error.retry_after_s),
     }
     metadata = {name: value for name, value in said.items() if value is not None}
-    return error_of(error.grpc, error.message, metadata)
+    return error_from_status(error.grpc, error.message, metadata)

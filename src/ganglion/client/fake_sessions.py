@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from google.protobuf.message import Message
 
-from ganglion.client.fake_answer import DEFAULT_REPLY, told
-from ganglion.client.fake_session import TTL_S, FakeSession
-from ganglion.client.fake_words import EOS, VOCABULARY_SIZE, Words, rendered
+from ganglion.client.fake_generation import DEFAULT_REPLY, TTL_S, FakeSession, generate_events
+from ganglion.client.fake_vocabulary import EOS, VOCABULARY_SIZE, FakeVocabulary, render_messages
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import (
     ContextLengthExceeded,
@@ -49,7 +48,7 @@ class FakeSessions:
         self._context_length = context_length
         self._sees_images = sees_images
         self._runs_ahead = runs_ahead
-        self.words = Words()
+        self.words = FakeVocabulary()
         self.numbers = itertools.count(1)
         self._replies: dict[type[Message], Callable[[Any, str | None], Message]] = {
             pb.OpenSessionRequest: self._open,
@@ -121,7 +120,7 @@ class FakeSessions:
 
     def _render(self, request: pb.RenderMessagesRequest, _: str | None) -> Message:
         self._check_model(request.model)
-        text = rendered(json.loads(request.chat)["messages"])
+        text = render_messages(json.loads(request.chat)["messages"])
         if request.is_continued and request.preceding_tokens[-1:] != [EOS]:
             text = f"</s>{text}"
         tokens = self.words.tokens(text, add_special=not request.is_continued, parse_special=True)
@@ -238,4 +237,6 @@ class FakeSessions:
         session.move(request.offset, request.truncating)
         session.tokens += request.append_tokens
         reply = self.replies.popleft() if request.max_tokens and self.replies else DEFAULT_REPLY
-        return told(request, session, self.words, self._manifest, reply=reply, runs_ahead=self._runs_ahead)
+        return generate_events(
+            request, session, self.words, self._manifest, reply=reply, runs_ahead=self._runs_ahead
+        )

@@ -27,7 +27,7 @@ UNREACHED_PAUSES_S: Final = (0.1, 0.3, 0.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class UnaryCall:
     """One message there, one back: the reply."""
 
     rpc: Rpc[Any, Any]
@@ -35,7 +35,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Upload:
+class UploadCall:
     """Several messages there, one back: the reply."""
 
     rpc: Rpc[Any, Any]
@@ -43,7 +43,7 @@ class Upload:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StreamCall:
     """Opens the flow's one stream; replies nothing."""
 
     rpc: Rpc[Any, Any]
@@ -51,12 +51,12 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadMessage:
     """The stream's next message, or None at its end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
+class Sleep:
     """Waits."""
 
     seconds: float
@@ -70,62 +70,62 @@ class Emit:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class Gather:
     """Runs other flows side by side, to whose events nobody listens; replies what they came to, in order."""
 
     flows: "tuple[Flow[Any], ...]"
 
 
-Effect = Call | Upload | Begin | Read | Pause | Emit | Together
+Effect = UnaryCall | UploadCall | StreamCall | ReadMessage | Sleep | Emit | Gather
 EffectReply = Message | tuple[Any, ...] | None
 Flow = Generator[Effect, EffectReply, T]
 """Events for whoever listens, then an answer."""
 
 
-def ask(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
+def call_rpc(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
     """Call; where that is safe and the node is away for now, again after a while.
 
     All pauses together are no longer than `patience_s`. What is not safe is called again where nothing of
     it was sent.
     """
     if not rpc.is_safe:
-        return _reply(rpc, (yield from reached(lambda: _called(rpc, request))))
+        return _reply(rpc, (yield from retry_unreached(lambda: _call_once(rpc, request))))
     waited_s = 0.0
     for attempt in range(RETRIES + 1):
         try:
-            return _reply(rpc, (yield Call(rpc, request)))
+            return _reply(rpc, (yield UnaryCall(rpc, request)))
         except GanglionError as error:
             pause_s = _pause(error, attempt)
             waited_s += pause_s
             if error.grpc != "UNAVAILABLE" or attempt == RETRIES or waited_s > patience_s:
                 raise
-        yield Pause(pause_s)
+        yield Sleep(pause_s)
     raise AssertionError("the last attempt returns or raises")
 
 
-def upload(rpc: Rpc[Q, R], requests: tuple[Q, ...]) -> Flow[R]:
+def upload_messages(rpc: Rpc[Q, R], requests: tuple[Q, ...]) -> Flow[R]:
     """Send several messages for one reply."""
-    return _reply(rpc, (yield Upload(rpc, requests)))
+    return _reply(rpc, (yield UploadCall(rpc, requests)))
 
 
-def together(flows: "Iterable[Flow[T]]") -> "Flow[tuple[T, ...]]":
+def gather(flows: "Iterable[Flow[T]]") -> "Flow[tuple[T, ...]]":
     """Run flows side by side; what each came to. Where one raises, so does this, once all are over."""
-    answers = yield Together(tuple(flows))
+    answers = yield Gather(tuple(flows))
     assert isinstance(answers, tuple)
     return answers
 
 
-def reached(attempt: Callable[[], Flow[T]]) -> Flow[T]:
+def retry_unreached(attempt: Callable[[], Flow[T]]) -> Flow[T]:
     """Attempt; where nobody listened, again in a moment: a node that restarts is soon back."""
     for pause_s in UNREACHED_PAUSES_S:
         try:
             return (yield from attempt())
         except Unreachable:
-            yield Pause(pause_s)
+            yield Sleep(pause_s)
     return (yield from attempt())
 
 
-def unbusied(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
+def retry_busy(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
     """Attempt; where it is we who left a call of the session just now, again once the node has noticed.
 
     Safe for every rpc: a busy session refuses before anything is changed.
@@ -134,28 +134,28 @@ def unbusied(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
         try:
             return (yield from attempt())
         except SessionBusy:
-            yield Pause(pause_s)
+            yield Sleep(pause_s)
     return (yield from attempt())
 
 
-def first(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
+def open_stream(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
     """Open the stream and read its first message; None where it has none."""
-    return (yield from reached(lambda: _begun(rpc, request)))
+    return (yield from retry_unreached(lambda: _open_and_read(rpc, request)))
 
 
-def read(rpc: Rpc[Q, R]) -> Flow[R | None]:
+def read_message(rpc: Rpc[Q, R]) -> Flow[R | None]:
     """The stream's next message; None at its end."""
-    reply = yield Read()
+    reply = yield ReadMessage()
     return None if reply is None else _reply(rpc, reply)
 
 
-def _begun(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
-    yield Begin(rpc, request)
-    return (yield from read(rpc))
+def _open_and_read(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
+    yield StreamCall(rpc, request)
+    return (yield from read_message(rpc))
 
 
-def _called(rpc: Rpc[Q, R], request: Q) -> Flow[EffectReply]:
-    return (yield Call(rpc, request))
+def _call_once(rpc: Rpc[Q, R], request: Q) -> Flow[EffectReply]:
+    return (yield UnaryCall(rpc, request))
 
 
 def _reply(rpc: Rpc[Q, R], reply: EffectReply) -> R:

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ganglion.client.conversation import Conversation
-from ganglion.client.flow import Flow, together
+from ganglion.client.flow import Flow, gather
 from ganglion.client.options import GenerateOptions
+from ganglion.client.session_flows import SessionFlows
 from ganglion.client.values import Alternative, Branch
 from ganglion.core.errors import GanglionError, InvalidValue
 
@@ -31,11 +31,11 @@ def mean_logprob(branch: Branch) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class _Growing:
+class _Candidate:
     """A branch, and the session that holds it; None of one that has ended."""
 
     branch: Branch
-    conversation: Conversation | None
+    conversation: SessionFlows | None
     unsent: tuple[int, ...] = ()
     """Tokens of it that the session does not hold yet."""
 
@@ -44,9 +44,9 @@ class _Forks:
     """The forks of one search, to be closed together."""
 
     def __init__(self) -> None:
-        self._open: list[Conversation] = []
+        self._open: list[SessionFlows] = []
 
-    def of(self, conversation: Conversation, at: int | None = None) -> Flow[Conversation]:
+    def of(self, conversation: SessionFlows, at: int | None = None) -> Flow[SessionFlows]:
         """Another one; made one after another, since a call on a session is one caller's at a time."""
         fork = yield from conversation.fork(at, FORK_TTL_S)
         self._open.append(fork)
@@ -55,14 +55,14 @@ class _Forks:
     def close(self) -> Flow[None]:
         """Close all of them."""
         forks, self._open = self._open, []
-        yield from together(fork.close() for fork in forks)
+        yield from gather(fork.close() for fork in forks)
 
 
 _ROOT: Final = Branch((), "", 0.0, is_ended=False)
 
 
 def tree(
-    root: Conversation,
+    root: SessionFlows,
     options: GenerateOptions,
     *,
     depth: int,
@@ -79,30 +79,30 @@ def tree(
     _check("breadth", breadth, MAX_BRANCHES // keep)
     forks = _Forks()
     try:
-        kept = [_Growing(_ROOT, root)]
+        kept = [_Candidate(_ROOT, root)]
         for level in range(depth):
-            fresh: list[_Growing] = []
+            fresh: list[_Candidate] = []
             for each in kept:
                 for _ in range(breadth if each.conversation is not None else 0):
                     assert each.conversation is not None
-                    fresh.append(_Growing(each.branch, (yield from forks.of(each.conversation))))
+                    fresh.append(_Candidate(each.branch, (yield from forks.of(each.conversation))))
             if not fresh:
                 break
             first = level * MAX_BRANCHES
-            sampled = yield from together(
+            sampled = yield from gather(
                 _sampled(each, _seeded(options, first + number)) for number, each in enumerate(fresh)
             )
             judged = [replace(each, branch=_judged(each.branch, judge)) for each in sampled]
             ended = [each for each in kept if each.conversation is None]
             kept = sorted([*ended, *judged], key=lambda each: -each.branch.score)[:keep]
-        return (yield from _won(root, [each.branch for each in kept], forks))
+        return (yield from _append_best(root, [each.branch for each in kept], forks))
     except Exception:  # also what the caller's own judge raises
         yield from forks.close()
         raise
 
 
 def beam(
-    root: Conversation, *, width: int, max_tokens: int, length_penalty: float = 1.0
+    root: SessionFlows, *, width: int, max_tokens: int, length_penalty: float = 1.0
 ) -> Flow[tuple[Branch, ...]]:
     """The likeliest continuations, found by following the `width` best at each token; the best is appended.
 
@@ -112,10 +112,10 @@ def beam(
     _check("max_tokens", max_tokens, MAX_STEPS)
     forks = _Forks()
     try:
-        alive = [_Growing(_ROOT, (yield from forks.of(root)))]
+        alive = [_Candidate(_ROOT, (yield from forks.of(root)))]
         ended: list[Branch] = []
         for _ in range(max_tokens):
-            tops = yield from together(_likeliest(each, width) for each in alive)
+            tops = yield from gather(_likeliest(each, width) for each in alive)
             ends = root.station.end_ids.get(root.model, frozenset[int]())
             found = [
                 (place, _longer(alive[place].branch, one, length_penalty, one.id in ends))
@@ -128,7 +128,7 @@ def beam(
             if not alive or len(ended) >= width:
                 break
         branches = ended + [each.branch for each in alive]
-        return (yield from _won(root, sorted(branches, key=lambda each: -each.score)[:width], forks))
+        return (yield from _append_best(root, sorted(branches, key=lambda each: -each.score)[:width], forks))
     except GanglionError:
         yield from forks.close()
         raise
@@ -138,7 +138,7 @@ def _judged(branch: Branch, judge: Judge) -> Branch:
     return replace(branch, score=float(judge(branch)))
 
 
-def _sampled(growing: _Growing, options: GenerateOptions) -> Flow[_Growing]:
+def _sampled(growing: _Candidate, options: GenerateOptions) -> Flow[_Candidate]:
     """A branch with one continuation more."""
     conversation, before = growing.conversation, growing.branch
     assert conversation is not None
@@ -150,10 +150,10 @@ def _sampled(growing: _Growing, options: GenerateOptions) -> Flow[_Growing]:
         before.logprob + sum(each for each in logprobs if each is not None),
         is_ended=result.done.finish_reason == "stop",
     )
-    return _Growing(branch, None if branch.is_ended else conversation)
+    return _Candidate(branch, None if branch.is_ended else conversation)
 
 
-def _likeliest(growing: _Growing, count: int) -> Flow[tuple[Alternative, ...]]:
+def _likeliest(growing: _Candidate, count: int) -> Flow[tuple[Alternative, ...]]:
     assert growing.conversation is not None
     return (yield from growing.conversation.likeliest(growing.unsent, count))
 
@@ -166,10 +166,10 @@ def _longer(branch: Branch, one: Alternative, length_penalty: float, is_end: boo
 
 
 def _followed(
-    alive: Sequence[_Growing], best: Sequence[tuple[int, Branch]], forks: _Forks
-) -> Flow[list[_Growing]]:
+    alive: Sequence[_Candidate], best: Sequence[tuple[int, Branch]], forks: _Forks
+) -> Flow[list[_Candidate]]:
     """The best branches, each in a session of its own: the first takes over where it came from."""
-    followed: list[_Growing] = []
+    followed: list[_Candidate] = []
     taken: set[int] = set()
     for place, branch in best:
         conversation = alive[place].conversation
@@ -177,11 +177,11 @@ def _followed(
         if place in taken:
             conversation = yield from forks.of(conversation, conversation.ledger.length)
         taken.add(place)
-        followed.append(_Growing(branch, conversation, branch.tokens[-1:]))
+        followed.append(_Candidate(branch, conversation, branch.tokens[-1:]))
     return followed
 
 
-def _won(root: Conversation, ranked: Sequence[Branch], forks: _Forks) -> Flow[tuple[Branch, ...]]:
+def _append_best(root: SessionFlows, ranked: Sequence[Branch], forks: _Forks) -> Flow[tuple[Branch, ...]]:
     """Append the first of them, and close the forks."""
     yield from root.append(ranked[0].tokens, parse_special=False)
     yield from forks.close()

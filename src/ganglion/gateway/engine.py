@@ -20,26 +20,30 @@ from ganglion.core.engine import (
 from ganglion.core.errors import GanglionError, RequestQuarantined, WireUnsupported
 from ganglion.core.events import Delta, Event, Failed, Finished, Opened, Progress
 from ganglion.core.request import ChatPrompt, Request, TextPrompt
-from ganglion.gateway.affinity import affinity_of
-from ganglion.gateway.attempts import Attempts, Poke, RunningCall, fault_of
-from ganglion.gateway.booking import note_answer
-from ganglion.gateway.decision import Asked, Chooser
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.loading import Loader
-from ganglion.gateway.node import NodeSpec, NodeView, Replica, Wire
-from ganglion.gateway.outbound import Outbound
-from ganglion.gateway.prompts import CALL_S, Prompts
-from ganglion.gateway.quarantine import TOOK_DOWN, Quarantine, Suspicion
-from ganglion.gateway.refused import NodeRefused, refused
-from ganglion.gateway.remote import Broken, RemoteChat, RemoteDeadlines
-from ganglion.gateway.retry import Answered, Outcome
-from ganglion.gateway.signing import trusted_headers
-from ganglion.gateway.union import union
-from ganglion.wire import measuring
-from ganglion.wire.chat.asking import asking
+from ganglion.gateway.access.admission import note_answering_model
+from ganglion.gateway.failover import Failover, ProbeNow, RunningCall, fault_of
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica, Wire
+from ganglion.gateway.fleet.quarantine import QUARANTINED_MESSAGE, Quarantine, Suspicion
+from ganglion.gateway.placing.held_models import merge_models
+from ganglion.gateway.remote import (
+    CALL_S,
+    BrokenAnswer,
+    NodeRefused,
+    RemoteChat,
+    RemoteDeadlines,
+    RemotePrompts,
+    node_refusal,
+)
+from ganglion.gateway.routing.affinity import affinity_of
+from ganglion.gateway.routing.decision import Chooser, ModelLoader, RoutingRequest
+from ganglion.gateway.routing.retry import ErrorAnswer, NodeOutcome
+from ganglion.gateway.upstream.node_client import NodeClient, node_headers
+from ganglion.wire.upstream import auxiliary_calls
+from ganglion.wire.upstream.chat_request import encode_request
 
 T = TypeVar("T")
-Call = Callable[[NodeSpec, str], Awaitable[T]]
+NodeCall = Callable[[NodeSpec, str], Awaitable[T]]
 """Something asked of a node that knows the model by this name."""
 
 _MAX_PREFIX_MESSAGES: Final = 4
@@ -56,12 +60,12 @@ class FleetEngine:
         self,
         fleet: Fleet,
         chooser: Chooser,
-        outbound: Outbound,
-        loader: Loader,
+        outbound: NodeClient,
+        loader: ModelLoader,
         *,
         catalogue: Callable[[], tuple[ModelState, ...]] = tuple,
         listed_as: Callable[[NodeView, Replica], str] = lambda view, replica: replica.id,
-        poke: Poke | None = None,
+        poke: ProbeNow | None = None,
         deadlines: RemoteDeadlines | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
@@ -73,7 +77,7 @@ class FleetEngine:
         self._listed_as = listed_as
         self._poke = poke
         self._remote = RemoteChat(outbound, deadlines)
-        self._prompts = Prompts(outbound)
+        self._prompts = RemotePrompts(outbound)
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self._seen: tuple[object, object, object] = (None, None, None)
         self._models: tuple[ModelState, ...] = ()
@@ -90,13 +94,13 @@ class FleetEngine:
         seen = nodes, catalogue, self._fleet.learned
         if any(now is not before for now, before in zip(seen, self._seen, strict=True)):
             self._seen = seen
-            self._models = union(nodes.values(), catalogue, self._listed_as)
+            self._models = merge_models(nodes.values(), catalogue, self._listed_as)
         return self._models
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The answer of whoever can give it."""
         if self._suspicion(request) is Suspicion.REFUSED:
-            yield Failed(RequestQuarantined(TOOK_DOWN))
+            yield Failed(RequestQuarantined(QUARANTINED_MESSAGE))
             return
         affinity = _affinity(request)
         attempts = self._attempts(
@@ -108,7 +112,7 @@ class FleetEngine:
             except GanglionError as error:
                 yield Failed(error)
                 return
-            held, failed = _Held(is_folded=request.is_folded), None
+            held, failed = _HeldEvents(is_folded=request.is_folded), None
             defaults = self._fleet.sampling_of(chosen.node, chosen.model)
             with attempts.running(chosen.node) as call:
                 answer = self._remote.generate(
@@ -116,13 +120,13 @@ class FleetEngine:
                 )
                 async with aclosing(answer) as events:
                     async for event in events:
-                        if isinstance(event, Broken):
+                        if isinstance(event, BrokenAnswer):
                             failed = self._failed(attempts, call, request, event, held)
                             break
                         if isinstance(event, Finished):
                             self._went_well(attempts, call, request)
                         for told in held.take(event):
-                            note_answer(chosen.booked_as or request.model)
+                            note_answering_model(chosen.booked_as or request.model)
                             yield told
             if failed is not None:
                 yield failed
@@ -130,7 +134,12 @@ class FleetEngine:
                 return
 
     def _failed(
-        self, attempts: Attempts, call: RunningCall, request: Request, broken: Broken, held: "_Held"
+        self,
+        attempts: Failover,
+        call: RunningCall,
+        request: Request,
+        broken: BrokenAnswer,
+        held: "_HeldEvents",
     ) -> Failed | None:
         """Note how a node failed; None where another one is asked."""
         decision, loss = attempts.failed(call, broken.outcome, is_given_out=held.has_begun)
@@ -139,7 +148,7 @@ class FleetEngine:
         told = attempts.goes_on(call.spec, decision, broken.error)
         return None if told is None else Failed(told)
 
-    def _went_well(self, attempts: Attempts, call: RunningCall, request: Request) -> None:
+    def _went_well(self, attempts: Failover, call: RunningCall, request: Request) -> None:
         attempts.answered(call.spec)
         if not self._quarantine.is_empty:
             self._quarantine.acquit(*_suspect(request))
@@ -181,9 +190,9 @@ class FleetEngine:
         """Vectors of whoever makes them."""
 
         async def call(spec: NodeSpec, model: str) -> Embedded:
-            body = measuring.embed_body(request, model, is_ours=spec.kind == "ganglion")
+            body = auxiliary_calls.encode_embed(request, model, is_ours=spec.kind == "ganglion")
             answer = await self._post(spec, "/v1/embeddings", body, request)
-            return measuring.embedded_of(answer, request)
+            return auxiliary_calls.decode_embedded(answer, request)
 
         return await self._whole(request.model, "embeddings", call)
 
@@ -191,24 +200,26 @@ class FleetEngine:
         """The ranking of a node that ranks."""
 
         async def call(spec: NodeSpec, model: str) -> Ranked:
-            answer = await self._post(spec, "/v1/rerank", measuring.rank_body(request, model), request)
-            return measuring.ranked_of(answer, request)
+            answer = await self._post(
+                spec, "/v1/rerank", auxiliary_calls.encode_rank(request, model), request
+            )
+            return auxiliary_calls.decode_ranked(answer, request)
 
         return await self._whole(request.model, "rerank", call)
 
     async def _post(
         self, spec: NodeSpec, path: str, body: bytes, request: EmbedRequest | RankRequest
     ) -> bytes:
-        headers = trusted_headers(spec, tenant=request.tenant, request_id=request.id)
+        headers = node_headers(spec, tenant=request.tenant, request_id=request.id)
         answer = await self._outbound.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
         if answer.status != 200:
-            raise refused(answer, request.model)
+            raise node_refusal(answer, request.model)
         return answer.body
 
-    async def _whole(self, model: str, wire: Wire, call: Call[T]) -> T:
+    async def _whole(self, model: str, wire: Wire, call: NodeCall[T]) -> T:
         """One call under the same rules as an answer; raises what the last node said."""
         attempts = self._attempts(model, wire)
-        outcome: Outcome
+        outcome: NodeOutcome
         while True:
             chosen = await attempts.next()
             spec = chosen.node
@@ -219,10 +230,10 @@ class FleetEngine:
                 except NodeRefused as refusal:
                     outcome, error = refusal.outcome, refusal.error
                 except GanglionError as failed:
-                    outcome, error = fault_of(failed) or Answered(failed.status, failed.code), failed
+                    outcome, error = fault_of(failed) or ErrorAnswer(failed.status, failed.code), failed
                 else:
                     attempts.answered(spec)
-                    note_answer(chosen.booked_as or model)
+                    note_answering_model(chosen.booked_as or model)
                     return answer
                 decision, _ = attempts.failed(running, outcome)
                 told = attempts.goes_on(spec, decision, error)
@@ -237,12 +248,12 @@ class FleetEngine:
         suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
         *,
         tenant: str = "",
-    ) -> Attempts:
-        asked = Asked(model, wire, affinity, tenant=tenant)
-        return Attempts(self._fleet, self._chooser, self._loader, asked, poke=self._poke, suspicion=suspicion)
+    ) -> Failover:
+        asked = RoutingRequest(model, wire, affinity, tenant=tenant)
+        return Failover(self._fleet, self._chooser, self._loader, asked, poke=self._poke, suspicion=suspicion)
 
 
-class _Held:
+class _HeldEvents:
     """Events that another node may still tell instead, until they are given out."""
 
     def __init__(self, *, is_folded: bool) -> None:
@@ -277,7 +288,7 @@ def _beginning(prompt: ChatPrompt) -> list[str]:
 def _suspect(request: Request) -> tuple[str, bytes, bytes]:
     """What a request is known by once a node was lost under it."""
     try:
-        body = asking(request, request.model, is_ours=True)
+        body = encode_request(request, request.model, is_ours=True)
     except GanglionError:  # and so is it refused before any node hears of it
         body = b""
     return request.tenant, b"", body

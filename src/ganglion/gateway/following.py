@@ -15,14 +15,14 @@ import msgspec
 
 from ganglion.core.errors import GanglionError, UpstreamUnavailable
 from ganglion.gateway import shared
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeSpec, NodeView
-from ganglion.gateway.node_calls import LOAD_S
-from ganglion.gateway.outbound import Answer, Outbound
-from ganglion.gateway.places import PATIENCE_S
-from ganglion.gateway.quarantine import MAX_REMEMBERED, Quarantine
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec, NodeView
+from ganglion.gateway.fleet.quarantine import MAX_REMEMBERED, Quarantine
+from ganglion.gateway.placing.node_calls import LOAD_S
+from ganglion.gateway.placing.reservations import PATIENCE_S
 from ganglion.gateway.shared import MAX_SHARED_BYTES, Noticed, Shared, Wanted
-from ganglion.wire.chat.refusal import refusal_of
+from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
+from ganglion.wire.upstream.upstream_errors import decode_error_response
 
 logger = logging.getLogger("ganglion.gateway")
 
@@ -42,7 +42,7 @@ class Follower:
     """Keeps a fleet as the leader says, and is its Loader; `poke` passes on who was not reached,
     and `quarantine` is shared with everybody."""
 
-    def __init__(self, fleet: Fleet, outbound: Outbound, leader: NodeSpec, quarantine: Quarantine) -> None:
+    def __init__(self, fleet: Fleet, outbound: NodeClient, leader: NodeSpec, quarantine: Quarantine) -> None:
         self._fleet = fleet
         self._quarantine = quarantine
         quarantine.on_add = self._found_poison
@@ -157,7 +157,7 @@ class Follower:
                     raise
                 await asyncio.sleep(AWAY_S)
         if answer.status != 200:
-            raise refusal_of(answer.status, answer.headers, answer.body, model=model)
+            raise decode_error_response(answer.status, answer.headers, answer.body, model=model)
         await self._catch_up(shared.parse_caught(answer.body).version)
 
     async def _catch_up(self, version: str) -> None:
@@ -183,7 +183,7 @@ class Follower:
         *,
         timeout_s: float = _ANSWER_S,
         max_bytes: int = 2**20,
-    ) -> Answer:
+    ) -> NodeResponse:
         return await self._outbound.call(
             self._leader, method, target, body=body, timeout_s=timeout_s, max_bytes=max_bytes
         )

@@ -1,31 +1,97 @@
 """One answer of one node as events: a chat request out, its stream read as it comes.
 
 Law: leaving the generator cuts the connection, which cancels the work there. What the node did wrong is
-`Broken`, and the last that comes; `Failed` is what it was not even asked for.
+`BrokenAnswer`, and the last that comes; `Failed` is what it was not even asked for.
 """
 
 import asyncio
 import re
 import uuid
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Final
+from urllib.parse import quote
 
-from ganglion.core.errors import DeadlineExceeded, GanglionError, InvalidValue, UpstreamUnavailable
-from ganglion.core.events import Event, Failed
-from ganglion.core.request import ChatPrompt, Request, Sampling, resolve
-from ganglion.gateway.attempts import RunningCall, fault_of
-from ganglion.gateway.free_text import FreeText
-from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.outbound import Incoming, Outbound
-from ganglion.gateway.retry import Answered, Fault, Outcome, code_of
-from ganglion.gateway.signing import trusted_headers
-from ganglion.gateway.upstream import Headers
-from ganglion.text.accommodation import accommodations
-from ganglion.wire.chat.asking import asking
-from ganglion.wire.chat.hearing import Hearing
-from ganglion.wire.chat.refusal import refusal_of
+from ganglion.core.engine import ReadPrompt, TokenizerInfo
+from ganglion.core.errors import (
+    DeadlineExceeded,
+    GanglionError,
+    InvalidValue,
+    UpstreamUnavailable,
+    WireUnsupported,
+)
+from ganglion.core.events import Closed, Delta, Event, Failed, Opened
+from ganglion.core.request import ChatPrompt, Request, Sampling, TokenPrompt, resolve
+from ganglion.gateway.failover import RunningCall, fault_of
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.routing.retry import ErrorAnswer, NodeFault, NodeOutcome, error_code_of
+from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse, NodeResponseStream, node_headers
+from ganglion.gateway.upstream.upstream_connection import Headers
+from ganglion.text.message_order import stricter_orders
+from ganglion.text.tools.custom import CustomText
+from ganglion.wire.upstream import auxiliary_calls
+from ganglion.wire.upstream.chat_request import encode_request
+from ganglion.wire.upstream.stream_decoder import ChatStreamDecoder
+from ganglion.wire.upstream.upstream_errors import decode_error_response
+
+LACKS_ROUTE: Final = (404, 405, 501)
+"""What servers say of a route that they do not have, or have switched off."""
+
+
+class NodeRefused(Exception):
+    """A node answered with an error; `outcome` decides what follows, `error` is what a client would hear."""
+
+    def __init__(self, outcome: ErrorAnswer, error: GanglionError) -> None:
+        super().__init__(error.message)
+        self.outcome = outcome
+        self.error = error
+
+
+def node_refusal(answer: NodeResponse, model: str) -> NodeRefused:
+    """What an answer other than 200 is; a route that is not there is not there for good."""
+    outcome = ErrorAnswer(answer.status, error_code_of(answer.body))
+    is_about_model = b"model" in answer.body.lower()
+    if answer.status in LACKS_ROUTE and not is_about_model:
+        return NodeRefused(outcome, unsupported_call(model))
+    return NodeRefused(
+        outcome, decode_error_response(answer.status, answer.headers, answer.body, model=model)
+    )
+
+
+def unsupported_call(model: str) -> WireUnsupported:
+    """The server that holds a model has no route for what is asked."""
+    return WireUnsupported(f"The server that holds {model!r} does not answer calls of this kind.")
+
+
+class CustomToolText:
+    """Events of an answer in, the same out with the calls of some tools unwrapped."""
+
+    def __init__(self, tools: frozenset[str]) -> None:
+        self._tools = tools
+        self._text: CustomText | None = None
+
+    def feed(self, events: Sequence[Event]) -> Sequence[Event]:
+        """The events with bare text in these tools' calls."""
+        if not self._tools:
+            return events
+        told: list[Event] = []
+        for event in events:
+            match event:
+                case Opened(kind="tool_call", name=name) if name in self._tools:
+                    self._text = CustomText()
+                    told.append(event)
+                case Delta(index=index, text=text, tokens=tokens) if self._text is not None:
+                    bare = self._text.feed(text)
+                    if bare or tokens:
+                        told.append(Delta(index, bare, tokens))
+                case Closed(index=index) if self._text is not None:
+                    rest, self._text = self._text.finish(), None
+                    told += [Delta(index, rest), event] if rest else [event]
+                case _:
+                    told.append(event)
+        return told
+
 
 _PATH: Final = "/v1/chat/completions"
 _LAST_BYTES_S: Final = 0.05
@@ -35,10 +101,10 @@ _STRICT_TEMPLATE: Final = re.compile(rb"jinja|template|role|system message", re.
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenAnswer:
     """An answer that ends without its end: what happened, and what a client would be told of it."""
 
-    outcome: Outcome
+    outcome: NodeOutcome
     error: GanglionError
 
 
@@ -55,7 +121,7 @@ class RemoteDeadlines:
 class RemoteChat:
     """Speaks chat completions to nodes, ours and foreign ones."""
 
-    def __init__(self, outbound: Outbound, deadlines: RemoteDeadlines | None = None) -> None:
+    def __init__(self, outbound: NodeClient, deadlines: RemoteDeadlines | None = None) -> None:
         self._outbound = outbound
         self._deadlines = deadlines or RemoteDeadlines()
 
@@ -67,37 +133,39 @@ class RemoteChat:
         *,
         affinity: str = "",
         defaults: Sampling = Sampling(),  # noqa: B008 - a frozen value
-    ) -> AsyncGenerator[Event | Broken, None]:
+    ) -> AsyncGenerator[Event | BrokenAnswer, None]:
         """The answer of one node, which knows the model by this name and has these defaults for it."""
         spec = call.spec
         is_ours = spec.kind == "ganglion"
         try:
             headers = _headers(spec, request, affinity)
             for asked, is_last in _attempts(request, is_ours=is_ours):
-                body = asking(asked, model, is_ours=is_ours)
+                body = encode_request(asked, model, is_ours=is_ours)
                 async with self._begun(call, headers, body) as incoming:
                     if incoming.status != 200:
                         said = await self._whole(call, incoming)
-                        error = refusal_of(incoming.status, incoming.headers, said, model=request.model)
+                        error = decode_error_response(
+                            incoming.status, incoming.headers, said, model=request.model
+                        )
                         if not is_last and _is_about_order(incoming.status, error, said):
                             continue
-                        yield Broken(Answered(incoming.status, code_of(said)), error)
+                        yield BrokenAnswer(ErrorAnswer(incoming.status, error_code_of(said)), error)
                         return
-                    unwrap = FreeText(frozenset() if is_ours else _custom_tools(request))
-                    hearing = _hearing(request, defaults)
+                    unwrap = CustomToolText(frozenset() if is_ours else _custom_tools(request))
+                    hearing = _stream_decoder(request, defaults)
                     while not hearing.is_done:
                         events, fault = await self._next(call, incoming, hearing)
                         for event in unwrap.feed(events):
-                            yield _judged(event, fault)
+                            yield _event_or_broken(event, fault)
                     return
         except GanglionError as error:
             fault = fault_of(error)
-            yield Failed(error) if fault is None else Broken(fault, error)
+            yield Failed(error) if fault is None else BrokenAnswer(fault, error)
 
     @asynccontextmanager
     async def _begun(
         self, call: RunningCall, headers: Headers, body: bytes
-    ) -> AsyncGenerator[Incoming, None]:
+    ) -> AsyncGenerator[NodeResponseStream, None]:
         """A response whose head is there."""
         async with AsyncExitStack() as stack:
             async with call.within(self._deadlines.head_s, "first_token"):
@@ -106,8 +174,8 @@ class RemoteChat:
             yield incoming
 
     async def _next(
-        self, call: RunningCall, incoming: Incoming, hearing: Hearing
-    ) -> tuple[list[Event], Fault | None]:
+        self, call: RunningCall, incoming: NodeResponseStream, hearing: ChatStreamDecoder
+    ) -> tuple[list[Event], NodeFault | None]:
         """The events of whatever came next, also of an end, and what made it one where nobody said so."""
         try:
             async with call.within(self._deadlines.idle_s, "idle"):
@@ -117,7 +185,7 @@ class RemoteChat:
         except (DeadlineExceeded, UpstreamUnavailable) as error:
             return hearing.end(error), fault_of(error)
         if not data:
-            return hearing.end(), Fault.LOST
+            return hearing.end(), NodeFault.LOST
         events = hearing.feed(data)
         if hearing.is_done and not incoming.is_over:
             with suppress(TimeoutError, UpstreamUnavailable):
@@ -126,21 +194,21 @@ class RemoteChat:
                         pass
         return events, None
 
-    async def _whole(self, call: RunningCall, incoming: Incoming) -> bytes:
+    async def _whole(self, call: RunningCall, incoming: NodeResponseStream) -> bytes:
         async with call.within(self._deadlines.idle_s, "idle"):
             return await incoming.whole()
 
 
-def _judged(event: Event, fault: Fault | None) -> Event | Broken:
+def _event_or_broken(event: Event, fault: NodeFault | None) -> Event | BrokenAnswer:
     """A failure inside a stream as what it is: of the connection, or told by the node."""
     if not isinstance(event, Failed):
         return event
     error = event.error
-    return Broken(fault or Answered(error.status, error.code), error)
+    return BrokenAnswer(fault or ErrorAnswer(error.status, error.code), error)
 
 
 def _headers(spec: NodeSpec, request: Request, affinity: str) -> Headers:
-    headers = trusted_headers(
+    headers = node_headers(
         spec, tenant=request.tenant, request_id=request.id, priority=request.priority, affinity=affinity
     )
     headers.append((b"accept", b"text/event-stream"))
@@ -159,7 +227,7 @@ def _attempts(request: Request, *, is_ours: bool) -> Iterator[tuple[Request, boo
     if not is_ours and isinstance(prompt, ChatPrompt):
         attempts += [
             replace(request, prompt=replace(prompt, messages=moved))
-            for moved in accommodations(prompt.messages)
+            for moved in stricter_orders(prompt.messages)
         ]
     for place, attempt in enumerate(attempts, start=1):
         yield attempt, place == len(attempts)
@@ -177,8 +245,8 @@ def _custom_tools(request: Request) -> frozenset[str]:
     return frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom)
 
 
-def _hearing(request: Request, defaults: Sampling) -> Hearing:
-    return Hearing(
+def _stream_decoder(request: Request, defaults: Sampling) -> ChatStreamDecoder:
+    return ChatStreamDecoder(
         new_call_id=_new_call_id,
         model=request.model,
         has_readout=request.wants_readout,
@@ -190,8 +258,74 @@ def _new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-def _is_whole(incoming: Incoming) -> bool:
+def _is_whole(incoming: NodeResponseStream) -> bool:
     """Whether a server answered with one document, though it was asked for a stream."""
     return any(
         name == b"content-type" and value.startswith(b"application/json") for name, value in incoming.headers
     )
+
+
+CALL_S: Final = 60.0
+
+
+class RemotePrompts:
+    """Asks nodes about prompts; raises GanglionErrors."""
+
+    def __init__(self, outbound: NodeClient) -> None:
+        self._outbound = outbound
+
+    async def read(self, spec: NodeSpec, model: str, request: Request) -> ReadPrompt:
+        """The prompt rendered and tokenized by the server that would answer it."""
+        prompt, is_ours = request.prompt, spec.kind == "ganglion"
+        if isinstance(prompt, TokenPrompt):
+            return ReadPrompt(prompt.tokens)
+        if isinstance(prompt, ChatPrompt):
+            chat = encode_request(request, model, is_ours=is_ours)
+            return await (self._our_chat if is_ours else self._foreign_chat)(spec, model, request, chat)
+        body = auxiliary_calls.encode_tokenize(
+            model, prompt.text, adds_special=prompt.adds_special, is_ours=is_ours
+        )
+        answer = await self._post(spec, "/tokenize", body, request.tenant)
+        return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(answer, model)), prompt.text)
+
+    async def detokenize(self, spec: NodeSpec, model: str, tokens: tuple[int, ...], tenant: str) -> str:
+        """Ids to text."""
+        answer = await self._post(
+            spec, "/detokenize", auxiliary_calls.encode_detokenize(model, tokens), tenant
+        )
+        return auxiliary_calls.decode_text(_body_of(answer, model))
+
+    async def info(self, spec: NodeSpec, model: str) -> TokenizerInfo:
+        """The tokenizer of one of our nodes' models."""
+        if spec.kind != "ganglion":
+            raise unsupported_call(model)
+        path = f"/tokenizer_info?model={quote(model, safe='')}"
+        headers = node_headers(spec, tenant="")
+        answer = await self._outbound.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
+        return auxiliary_calls.decode_tokenizer_info(_body_of(answer, model))
+
+    async def _our_chat(self, spec: NodeSpec, model: str, request: Request, chat: bytes) -> ReadPrompt:
+        counted = await self._post(spec, "/tokenize", chat, request.tenant)
+        tokens = auxiliary_calls.decode_tokens(_body_of(counted, model))
+        shown = await self._post(spec, "/apply_template", chat, request.tenant)
+        return ReadPrompt(tokens, auxiliary_calls.decode_text(_body_of(shown, model)))
+
+    async def _foreign_chat(self, spec: NodeSpec, model: str, request: Request, chat: bytes) -> ReadPrompt:
+        """llama-server's way, then vLLM's; an estimate would be worse than no answer."""
+        shown = await self._post(spec, "/apply-template", chat)
+        if shown.status not in LACKS_ROUTE:
+            text = auxiliary_calls.decode_text(_body_of(shown, model))
+            counted = await self._post(spec, "/tokenize", auxiliary_calls.encode_tokenize_content(text))
+            return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(counted, model)), text)
+        counted = await self._post(spec, "/tokenize", chat)
+        return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(counted, model)))
+
+    async def _post(self, spec: NodeSpec, path: str, body: bytes, tenant: str = "") -> NodeResponse:
+        headers = node_headers(spec, tenant=tenant)
+        return await self._outbound.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
+
+
+def _body_of(answer: NodeResponse, model: str) -> bytes:
+    if answer.status != 200:
+        raise node_refusal(answer, model)
+    return answer.body

@@ -11,9 +11,9 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta, Struct
 
-from ganglion.gateway.fleet import FailedLoad
-from ganglion.gateway.node import NodeView
-from ganglion.gateway.quarantine import MAX_REMEMBERED
+from ganglion.gateway.fleet.fleet import FailedLoad
+from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.fleet.quarantine import MAX_REMEMBERED
 
 MAX_SHARED_BYTES: Final = 256 * 2**20
 MAX_WAIT_S: Final = 10.0

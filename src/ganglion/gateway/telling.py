@@ -3,10 +3,10 @@
 import secrets
 from dataclasses import dataclass
 
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.node import NodeView
-from ganglion.gateway.places import News
-from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.fleet.quarantine import Quarantine
+from ganglion.gateway.placing.reservations import FleetChanges
 from ganglion.gateway.shared import Shared
 
 
@@ -23,7 +23,7 @@ class Telling:
     def __init__(self, fleet: Fleet, quarantine: Quarantine) -> None:
         self._fleet = fleet
         self._quarantine = quarantine
-        self._news = News(fleet)
+        self._news = FleetChanges(fleet)
         self._boot = secrets.token_hex(8)
         self._number = 0
         self._marks: dict[str, _Mark] = {}

@@ -8,10 +8,21 @@ comes from elsewhere. Sharing is part of attach.
 from collections.abc import Sequence as Tokens
 from dataclasses import dataclass, field
 
-from ganglion.scheduler.catalogue import Catalogue, Entry, SequenceId, used
 from ganglion.scheduler.cells import SharedCells
-from ganglion.scheduler.places import BlobId, Copy, Discard, LaneShape, Load, Move, Place, Save, Share, Trim
 from ganglion.scheduler.prefix import BLOCK, LEAST, Digests
+from ganglion.scheduler.prefix_catalogue import KvEntry, PrefixCatalogue, SequenceId, last_used
+from ganglion.scheduler.slots import (
+    BlobId,
+    Copy,
+    Discard,
+    KvContextShape,
+    Move,
+    Restore,
+    Save,
+    Share,
+    Slot,
+    Trim,
+)
 
 SHARE_FROM = 256
 """A prefix in the shared lane that is at least this long is worth reading once for all who share it."""
@@ -21,7 +32,7 @@ SHARE_FROM = 256
 class PoolShape:
     """The lanes, smallest private slots first and the shared lane last, and how much may be parked."""
 
-    lanes: tuple[LaneShape, ...]
+    lanes: tuple[KvContextShape, ...]
     parked_tokens: int
     can_trim: bool = True
     """False for models with recurrent state, whose KV is all or nothing."""
@@ -33,18 +44,18 @@ class PoolShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Hot:
+class HotPrefix:
     """A prefix that is worth keeping when the pool ends, and the place or blob that holds its KV."""
 
     salt: str
     tokens: tuple[int, ...]
-    source: Place | BlobId
+    source: Slot | BlobId
 
 
 @dataclass(slots=True)
-class _Lane:
-    shape: LaneShape
-    slots: list[Entry | None] = field(default_factory=list)
+class _PoolContext:
+    shape: KvContextShape
+    slots: list[KvEntry | None] = field(default_factory=list)
     cells: SharedCells = field(default_factory=SharedCells)
 
 
@@ -55,9 +66,9 @@ class KvPool:
         assert shape.lanes
         assert shape.lanes[-1].is_shared
         self._shape = shape
-        self._lanes = [_Lane(lane, [None] * lane.slots) for lane in shape.lanes]
-        self._catalogue = Catalogue(can_trim=shape.can_trim)
-        self._owned: dict[SequenceId, Entry] = {}
+        self._lanes = [_PoolContext(lane, [None] * lane.slots) for lane in shape.lanes]
+        self._catalogue = PrefixCatalogue(can_trim=shape.can_trim)
+        self._owned: dict[SequenceId, KvEntry] = {}
         self._promised: dict[SequenceId, int] = {}
         """Cells of the shared lane that running sequences are about to take, several in one step."""
         self._parked_tokens = 0
@@ -93,7 +104,7 @@ class KvPool:
         """The number of the shared lane, the last one."""
         return len(self._lanes) - 1
 
-    def place(self, sequence: SequenceId) -> Place:
+    def place(self, sequence: SequenceId) -> Slot:
         """Where a running sequence's KV is."""
         place = self._owned[sequence].place
         assert place is not None
@@ -114,7 +125,7 @@ class KvPool:
         match = self._catalogue.match(salt, tokens, chain, limit)
         return 0 if match is None else match[1]
 
-    def find(self, salt: str, tokens: Tokens[int], chain: Digests) -> tuple[Place | BlobId, int] | None:
+    def find(self, salt: str, tokens: Tokens[int], chain: Digests) -> tuple[Slot | BlobId, int] | None:
         """Where the longest cached prefix of some tokens lies once all moves are done, and its length."""
         match = self._catalogue.match(salt, tokens, chain, len(tokens))
         if match is None:
@@ -123,17 +134,17 @@ class KvPool:
         assert source is not None
         return source, match[1]
 
-    def hot(self) -> tuple[Hot, ...]:
+    def hot(self) -> tuple[HotPrefix, ...]:
         """What holds KV once all moves are carried out, most recently used first.
 
         An entry that begins like a longer one is left out: the longer one stands for both.
         """
-        found: list[Hot] = []
+        found: list[HotPrefix] = []
         for entry in self._catalogue.hottest():
             source = entry.place if entry.place is not None else entry.blob
             assert source is not None
             if len(entry.tokens) >= BLOCK and not self._catalogue.is_covered(entry, by_longer=True):
-                found.append(Hot(entry.salt, tuple(entry.tokens), source))
+                found.append(HotPrefix(entry.salt, tuple(entry.tokens), source))
         return tuple(found)
 
     # The verbs
@@ -158,7 +169,7 @@ class KvPool:
         assert sequence not in self._owned
         is_private = exact_grain is not None and self._fits_private(room, is_exact=True)
 
-        def is_usable(entry: Entry) -> bool:
+        def is_usable(entry: KvEntry) -> bool:
             return self._is_usable(entry, is_private=is_private)
 
         match = self._catalogue.match(salt, tokens, chain, limit, is_usable=is_usable)
@@ -246,7 +257,7 @@ class KvPool:
                     self._evict(entry)
             self._bound_parked()
 
-    def _is_mostly_alone(self, entry: Entry) -> bool:
+    def _is_mostly_alone(self, entry: KvEntry) -> bool:
         assert entry.place is not None
         return 2 * self._shared.cells.alone(entry.place.slot) >= len(entry.tokens)
 
@@ -287,13 +298,13 @@ class KvPool:
 
     # Matching
 
-    def _at_grain(self, source: Entry, length: int, grain: int) -> tuple[Entry, int] | None:
+    def _at_grain(self, source: KvEntry, length: int, grain: int) -> tuple[KvEntry, int] | None:
         """What of a match ends at a multiple of the grain."""
         whole = length - length % grain
         is_possible = whole > 0 and (self._shape.can_trim or whole == len(source.tokens))
         return (source, whole) if is_possible else None
 
-    def _reuse(self, source: Entry, length: int, room: int, *, is_private: bool) -> Entry | None:
+    def _reuse(self, source: KvEntry, length: int, room: int, *, is_private: bool) -> KvEntry | None:
         """An entry that holds the first `length` tokens of the source: itself, when idle, or a copy."""
         is_in_place = self._may_live(source.place, is_private=is_private)
         if is_in_place and self._can_adopt(source, length, room):
@@ -313,7 +324,7 @@ class KvPool:
             return source
         return None
 
-    def _can_carry(self, source: Entry, place: Place) -> bool:
+    def _can_carry(self, source: KvEntry, place: Slot) -> bool:
         """Whether a part of the source can be brought here: blobs are read whole and cut afterwards.
 
         What the target cannot hold whole passes through a spare slot of the shared lane.
@@ -328,11 +339,11 @@ class KvPool:
             return False
         return self._shared.cells.used + len(source.tokens) <= self._shared.shape.cells
 
-    def _can_adopt(self, entry: Entry, length: int, room: int) -> bool:
+    def _can_adopt(self, entry: KvEntry, length: int, room: int) -> bool:
         """An idle entry is taken over when most of it is wanted; else its tail is kept for its next turn."""
         return entry.owner is None and 2 * length >= len(entry.tokens) and self._fits(entry, room)
 
-    def _is_usable(self, entry: Entry, *, is_private: bool) -> bool:
+    def _is_usable(self, entry: KvEntry, *, is_private: bool) -> bool:
         """Whether an entry can be continued by a sequence that will live here, or be carried to it."""
         if self._is_shared_locked and not self._is_outside(entry):
             return False
@@ -340,20 +351,20 @@ class KvPool:
             return True
         return self._is_exact(entry.place) == is_private
 
-    def _is_outside(self, entry: Entry) -> bool:
+    def _is_outside(self, entry: KvEntry) -> bool:
         """Whether an entry can be had without touching the shared lane."""
         return entry.place is None or entry.place.lane != self.shared_lane
 
-    def _is_exact(self, place: Place | None) -> bool:
+    def _is_exact(self, place: Slot | None) -> bool:
         return place is not None and self._lanes[place.lane].shape.is_exact
 
-    def _may_live(self, place: Place | None, *, is_private: bool) -> bool:
+    def _may_live(self, place: Slot | None, *, is_private: bool) -> bool:
         """Whether a sequence that must, or need not, be private may go on where its source lies."""
         if place is None or place.lane == self.shared_lane:
             return not is_private
         return is_private or not self._is_exact(place)
 
-    def _private_lanes(self, *, is_exact: bool = False) -> list[tuple[int, _Lane]]:
+    def _private_lanes(self, *, is_exact: bool = False) -> list[tuple[int, _PoolContext]]:
         """The lanes of private slots and their numbers, smallest slots first."""
         lanes = enumerate(self._lanes[:-1])
         return [(number, lane) for number, lane in lanes if is_exact or not lane.shape.is_exact]
@@ -361,7 +372,7 @@ class KvPool:
     def _fits_private(self, room: int, *, is_exact: bool = False) -> bool:
         return any(room <= lane.shape.cells for _, lane in self._private_lanes(is_exact=is_exact))
 
-    def _fits(self, entry: Entry, room: int) -> bool:
+    def _fits(self, entry: KvEntry, room: int) -> bool:
         if entry.place is None:
             return False
         shape = self._lanes[entry.place.lane].shape
@@ -372,12 +383,12 @@ class KvPool:
     # Places
 
     @property
-    def _shared(self) -> _Lane:
+    def _shared(self) -> _PoolContext:
         return self._lanes[-1]
 
     def _find_place(
-        self, room: int, source: Entry | None, length: int, *, is_private: bool = False
-    ) -> Place | None:
+        self, room: int, source: KvEntry | None, length: int, *, is_private: bool = False
+    ) -> Slot | None:
         """A slot for `room` tokens: beside its source when they share much, else the smallest that fits."""
         last = self.shared_lane
         if (
@@ -397,20 +408,20 @@ class KvPool:
                     return place
         return None if is_private else self._shared_place(room, keep=source)
 
-    def _private_place(self, number: int, keep: Entry | None) -> Place | None:
+    def _private_place(self, number: int, keep: KvEntry | None) -> Slot | None:
         slots = self._lanes[number].slots
         for slot, entry in enumerate(slots):
             if entry is None:
-                return Place(number, slot)
+                return Slot(number, slot)
         idle = [entry for entry in slots if entry is not None and entry.owner is None and entry is not keep]
         if not idle:
             return None
-        oldest = min(idle, key=used)
+        oldest = min(idle, key=last_used)
         place = oldest.place
         self._evict(oldest)
         return place
 
-    def _shared_place(self, room: int, keep: Entry | None) -> Place | None:
+    def _shared_place(self, room: int, keep: KvEntry | None) -> Slot | None:
         if self._is_shared_locked or not self._can_make_room(room, keep=keep):
             return None
         slots = self._shared.slots
@@ -422,13 +433,13 @@ class KvPool:
             ]
             if not idle:
                 return None
-            oldest = min(idle, key=used)
+            oldest = min(idle, key=last_used)
             assert oldest.place is not None
             slot = oldest.place.slot
             self._evict(oldest)
-        return Place(number, slot) if self._make_room(room, keep=keep) else None
+        return Slot(number, slot) if self._make_room(room, keep=keep) else None
 
-    def _can_make_room(self, count: int, keep: Entry | None) -> bool:
+    def _can_make_room(self, count: int, keep: KvEntry | None) -> bool:
         """Whether evicting idle entries of the shared lane would free `count` cells."""
         count += sum(self._promised.values())
         if self._shared.cells.used + count <= self._shared.shape.cells:
@@ -441,7 +452,7 @@ class KvPool:
         )
         return min(kept, self._shared.cells.used) + count <= self._shared.shape.cells
 
-    def _make_room(self, count: int, keep: Entry | None) -> bool:
+    def _make_room(self, count: int, keep: KvEntry | None) -> bool:
         count += sum(self._promised.values())
         while self._shared.cells.used + count > self._shared.shape.cells:
             idle = [
@@ -451,15 +462,15 @@ class KvPool:
             ]
             if not idle:
                 return False
-            self._evict(min(idle, key=used))
+            self._evict(min(idle, key=last_used))
         return True
 
-    def _migrate(self, entry: Entry, need: int) -> bool:
+    def _migrate(self, entry: KvEntry, need: int) -> bool:
         """Move a sequence that outgrew its private slot to a roomier one."""
         old = entry.place
         assert old is not None
         last = self.shared_lane
-        place: Place | None = None
+        place: Slot | None = None
         for number in range(old.lane + 1, last):
             if place is None and need <= self._lanes[number].shape.cells:
                 place = self._private_place(number, keep=entry)
@@ -477,19 +488,19 @@ class KvPool:
 
     # Entries
 
-    def _new_entry(self, salt: str, tokens: list[int], place: Place) -> Entry:
+    def _new_entry(self, salt: str, tokens: list[int], place: Slot) -> KvEntry:
         entry = self._catalogue.add(salt, tokens, place)
         self._lanes[place.lane].slots[place.slot] = entry
         return entry
 
-    def _fill(self, entry: Entry, source: Entry, length: int) -> None:
+    def _fill(self, entry: KvEntry, source: KvEntry, length: int) -> None:
         """Bring the first `length` tokens of the source into a new entry's place."""
         assert entry.place is not None
         self._catalogue.touch(source)
         last = self.shared_lane
         if source.place is None:
             assert source.blob is not None
-            self._moves.append(Load(source.blob, entry.place, length))
+            self._moves.append(Restore(source.blob, entry.place, length))
         elif source.place.lane == entry.place.lane == last:
             self._moves.append(Share(source.place, entry.place, length))
             self._shared.cells.share(source.place.slot, entry.place.slot, length)
@@ -499,12 +510,12 @@ class KvPool:
         if entry.place.lane == last:
             self._shared.cells.extend(entry.place.slot, length)
 
-    def _own(self, entry: Entry, sequence: SequenceId) -> None:
+    def _own(self, entry: KvEntry, sequence: SequenceId) -> None:
         entry.owner = sequence
         self._catalogue.touch(entry)
         self._owned[sequence] = entry
 
-    def _trim(self, entry: Entry, length: int) -> None:
+    def _trim(self, entry: KvEntry, length: int) -> None:
         if length == len(entry.tokens):
             return
         assert entry.place is not None
@@ -513,7 +524,7 @@ class KvPool:
         if entry.place.lane == self.shared_lane:
             self._shared.cells.trim(entry.place.slot, length)
 
-    def _evict(self, entry: Entry) -> None:
+    def _evict(self, entry: KvEntry) -> None:
         """Take an idle entry's place, keeping it in a blob unless another entry holds all of it anyway."""
         place = entry.place
         assert place is not None
@@ -526,7 +537,7 @@ class KvPool:
         self._leave(entry)
         self._parked_tokens += len(entry.tokens)
 
-    def _is_worth_parking(self, entry: Entry, place: Place) -> bool:
+    def _is_worth_parking(self, entry: KvEntry, place: Slot) -> bool:
         if len(entry.tokens) < BLOCK or (not self._shape.can_move and self._is_exact(place)):
             return False
         is_shared = place.lane == self.shared_lane
@@ -537,7 +548,7 @@ class KvPool:
         while self._parked_tokens > self._shape.parked_tokens:
             self._forget(self._catalogue.oldest_parked())
 
-    def _leave(self, entry: Entry) -> None:
+    def _leave(self, entry: KvEntry) -> None:
         place = entry.place
         assert place is not None
         self._moves.append(Trim(place, 0))
@@ -546,7 +557,7 @@ class KvPool:
             self._shared.cells.trim(place.slot, 0)
         entry.place = None
 
-    def _forget(self, entry: Entry) -> None:
+    def _forget(self, entry: KvEntry) -> None:
         if entry.place is not None:
             self._leave(entry)
         if entry.blob is not None:

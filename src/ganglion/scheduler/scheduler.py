@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from ganglion.scheduler.catalogue import SequenceId
-from ganglion.scheduler.exactness import BY_TILES, Cut
+from ganglion.scheduler.batch_cut import BY_TILES, BatchCut
 from ganglion.scheduler.pace import Pace
-from ganglion.scheduler.places import Move
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK, common_blocks, covered
+from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slots import Move
 from ganglion.scheduler.spans import Spans, clipped, end_of
 
 AGE_S = 10.0
@@ -85,7 +85,7 @@ class Scheduler:
         parallel: int,
         is_deterministic: bool = False,
         most_rows: int | None = None,
-        exact_cut: Cut = BY_TILES,
+        exact_cut: BatchCut = BY_TILES,
     ) -> None:
         """`most_rows` bounds the wanted positions of one step, since each costs a row of logits."""
         self._exact_cut = exact_cut

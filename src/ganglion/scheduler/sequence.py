@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from ganglion.scheduler.catalogue import SequenceId
 from ganglion.scheduler.prefix import Digests, digests
+from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.spans import Spans, first_from
 
 

@@ -8,27 +8,85 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Self
 
 from ganglion.core.engine import Engine
 from ganglion.core.errors import EngineFailed
-from ganglion.core.events import Event, Failed, Finished, Usage
+from ganglion.core.events import Delta, Event, Failed, Finished, Started, Usage
 from ganglion.core.fold import Answer, fold
 from ganglion.core.request import Request
-from ganglion.gateway.trusted import USAGE
-from ganglion.server.spent import Spent
-from ganglion.server.visit import NOBODY, Visit
+from ganglion.gateway.internal_headers import USAGE
+from ganglion.server.middleware.principal import ANONYMOUS, Principal
 from ganglion.wire.fleet import encode_usage
 from ganglion.wire.frame import Comment
+
+
+@dataclass(slots=True)
+class _ChoiceUsage:
+    """One answer so far."""
+
+    usage: Usage | None = None
+    is_finished: bool = False
+    tokens: int = 0
+    deltas: int = 0
+
+    def told(self) -> Usage | None:
+        if self.usage is None or self.is_finished:
+            return self.usage
+        # An engine that does not tell its tokens tells about one with each delta.
+        return Usage(self.usage.prompt_tokens, self.tokens or self.deltas, self.usage.cached_tokens)
+
+
+@dataclass(slots=True)
+class UsageCounter:
+    """The counts of all choices; one that failed counts with what it took until then."""
+
+    requests: Sequence[Request]
+    _choices: list[_ChoiceUsage] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._choices = [_ChoiceUsage() for _ in self.requests]
+
+    def see(self, choice: int, event: Event) -> None:
+        """The next event of a choice."""
+        of_choice = self._choices[choice]
+        match event:
+            case Delta(tokens=tokens):
+                of_choice.tokens += len(tokens)
+                of_choice.deltas += 1
+            case Started(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens):
+                of_choice.usage = Usage(prompt_tokens, 0, cached_tokens)
+            case Finished(usage=usage):
+                of_choice.usage, of_choice.is_finished = usage, True
+            case _:
+                pass
+
+    def total(self) -> Usage | None:
+        """Everything together; a prompt that several choices share counts once. None where nothing ran."""
+        prompts: dict[int, list[Usage]] = {}
+        for request, choice in zip(self.requests, self._choices, strict=True):
+            usage = choice.told()
+            if usage is not None:
+                prompts.setdefault(id(request.prompt), []).append(usage)
+        if not prompts:
+            return None
+        every = [usage for shared in prompts.values() for usage in shared]
+        return Usage(
+            prompt_tokens=sum(max(usage.prompt_tokens for usage in shared) for shared in prompts.values()),
+            completion_tokens=sum(usage.completion_tokens for usage in every),
+            cached_tokens=sum(min(usage.cached_tokens for usage in shared) for shared in prompts.values()),
+            reasoning_tokens=sum(usage.reasoning_tokens for usage in every),
+        )
+
 
 logger = logging.getLogger("ganglion.server")
 
 # Enough to join a burst into one write; small, so that a client that stops reading stops its engine.
 _QUEUED_EVENTS = 64
 
-Answered = tuple[int, Event]
+ChoiceEvent = tuple[int, Event]
 
 
 class Answers:
@@ -43,7 +101,7 @@ class Answers:
         engine: Engine,
         requests: Sequence[Request],
         *,
-        visit: Visit = NOBODY,
+        visit: Principal = ANONYMOUS,
         at_once: int | None = None,
         is_folded: bool = False,
     ) -> None:
@@ -51,8 +109,8 @@ class Answers:
         self._requests = [visit.bounded(request) for request in requests]
         if is_folded:
             self._requests = [replace(request, is_folded=True) for request in self._requests]
-        self._spent = Spent(self._requests) if visit.wants_usage else None
-        self._queue: asyncio.Queue[Answered] = asyncio.Queue(_QUEUED_EVENTS)
+        self._spent = UsageCounter(self._requests) if visit.wants_usage else None
+        self._queue: asyncio.Queue[ChoiceEvent] = asyncio.Queue(_QUEUED_EVENTS)
         self._pumps: list[asyncio.Task[None]] = []
         self._turns = asyncio.Semaphore(at_once or len(requests))
 
@@ -71,7 +129,7 @@ class Answers:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def take(self) -> list[Answered]:
+    async def take(self) -> list[ChoiceEvent]:
         """Wait for the next event, and take every other that is already there."""
         batch = [await self._queue.get()]
         while not self._queue.empty():

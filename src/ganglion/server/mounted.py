@@ -16,20 +16,20 @@ from ganglion.core.errors import EngineUnavailable
 from ganglion.core.events import Event, Failed
 from ganglion.core.request import Request, Sampling
 from ganglion.core.samplers import PLAIN
-from ganglion.server.auth import Auth, presented_key
-from ganglion.server.deadlines import Deadlined
-from ganglion.server.drain import Gate
-from ganglion.server.keys import key_ring
-from ganglion.server.metrics import Metrics
-from ganglion.server.naming import FillsModelIn
-from ganglion.server.observe import Observed
-from ganglion.server.ports import ports_of
+from ganglion.server.app import with_middleware
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.deadlines import DeadlineEngine
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.auth import Auth, presented_key
+from ganglion.server.middleware.keys import key_ring
+from ganglion.server.middleware.model_lookup import DefaultModel
+from ganglion.server.observed import ObservedEngine
+from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
-from ganglion.server.state import State
-from ganglion.server.wrapped import wrapped
+from ganglion.server.state import AppState
 
-WIRES: Final = ("/v1", "/api", "/tokenize", "/detokenize", "/tokenizer_info", "/apply_template")
+DEFAULT_PATHS: Final = ("/v1", "/api", "/tokenize", "/detokenize", "/tokenizer_info", "/apply_template")
 """What is served unless told otherwise: every wire, and nothing of a node's own."""
 
 
@@ -48,7 +48,7 @@ def build_app(
     strict: bool = False,
     defaults: Defaults | None = None,
     api_keys: Collection[str] = (),
-    state: State | None = None,
+    state: AppState | None = None,
     settings: ServerSettings | None = None,
 ) -> ASGIApp:
     """An ASGI app that speaks the wires over an engine; without one, every answer is a 503.
@@ -57,16 +57,16 @@ def build_app(
     `state` is where responses are kept; left out, none are. `settings` bounds bodies, streams and deadlines.
     """
     chosen = replace(settings or ServerSettings(), is_strict=strict, api_keys=tuple(api_keys))
-    inner = Defaulted(engine or NoEngine(), defaults or Defaults())
+    inner = DefaultsEngine(engine or NoEngine(), defaults or Defaults())
     gate, metrics = Gate(chosen.max_in_flight), Metrics()
-    measured = Observed(Deadlined(inner, chosen.deadlines), metrics)
-    ports = ports_of(engine or NoEngine(), measured)
+    measured = ObservedEngine(DeadlineEngine(inner, chosen.deadlines), metrics)
+    ports = capabilities_of(engine or NoEngine(), measured)
     routes = build_routes(ports, chosen, gate, metrics, state=state)
     keys = key_ring(chosen)
-    return wrapped(
-        [route for route in routes if _is_chosen(route, paths or WIRES)],
+    return with_middleware(
+        [route for route in routes if _is_served(route, paths or DEFAULT_PATHS)],
         gate,
-        identity=lambda router: Auth(FillsModelIn(router, measured.models), keys),
+        identity=lambda router: Auth(DefaultModel(router, measured.models), keys),
         max_body_bytes=chosen.max_body_bytes,
         may_name=lambda scope: keys.may_name(presented_key(scope)),
     )
@@ -84,7 +84,7 @@ class NoEngine:
         yield Failed(EngineUnavailable("No engine is configured behind this server."))
 
 
-class Defaulted:
+class DefaultsEngine:
     """An engine that fills in what a request leaves open."""
 
     def __init__(self, inner: Engine, defaults: Defaults) -> None:
@@ -95,7 +95,7 @@ class Defaulted:
         """The inner engine's, with these defaults before their own."""
         asked = self._defaults.sampling
         return tuple(
-            replace(model, sampling=_filled(asked, model.sampling)) for model in self._inner.models()
+            replace(model, sampling=_with_defaults(asked, model.sampling)) for model in self._inner.models()
         )
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
@@ -103,7 +103,7 @@ class Defaulted:
         defaults = self._defaults
         filled = replace(
             request,
-            sampling=_filled(request.sampling, defaults.sampling),
+            sampling=_with_defaults(request.sampling, defaults.sampling),
             max_tokens=defaults.max_tokens if request.max_tokens is None else request.max_tokens,
         )
         async with aclosing(self._inner.generate(filled)) as events:
@@ -111,7 +111,7 @@ class Defaulted:
                 yield event
 
 
-def _filled(asked: Sampling, defaults: Sampling) -> Sampling:
+def _with_defaults(asked: Sampling, defaults: Sampling) -> Sampling:
     missing = {
         field.name: getattr(defaults, field.name)
         for field in fields(Sampling)
@@ -120,6 +120,6 @@ def _filled(asked: Sampling, defaults: Sampling) -> Sampling:
     return replace(asked, **missing)
 
 
-def _is_chosen(route: BaseRoute, paths: Collection[str]) -> bool:
+def _is_served(route: BaseRoute, paths: Collection[str]) -> bool:
     assert isinstance(route, Route | WebSocketRoute)
     return any(route.path == path or route.path.startswith(f"{path.rstrip('/')}/") for path in paths)

@@ -1,59 +1,110 @@
 """Every route of a node, those of the wires apart, and the small ones' handlers."""
 
 import platform
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
+from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.machine import MachineSource
-from ganglion.server.chat import ChatDoor
-from ganglion.server.completions import CompletionsDoor
-from ganglion.server.drain import Gate
-from ganglion.server.embeddings import embeddings_door, rerank_door
-from ganglion.server.fleet_state import StateDoor
-from ganglion.server.http import json_response
-from ganglion.server.machine import MachineDoor
-from ganglion.server.management import LoadDoor, ModelViews, UnloadDoor
-from ganglion.server.messages import CountTokensDoor, MessagesDoor
-from ganglion.server.metrics import CONTENT_TYPE, Metrics
-from ganglion.server.ollama import ollama_routes
-from ganglion.server.pages import docs_page, start_page
-from ganglion.server.ports import Ports
-from ganglion.server.readout import ReadoutDoor
-from ganglion.server.responses.routes import responses_routes
-from ganglion.server.rights import AdminOnly
-from ganglion.server.scope import is_anthropic, visible
-from ganglion.server.score import score_door
+from ganglion.server.capabilities import EngineCapabilities
+from ganglion.server.endpoints.answer import (
+    ChatEndpoint,
+    CompletionsEndpoint,
+    CountTokensEndpoint,
+    MessagesEndpoint,
+)
+from ganglion.server.endpoints.embeddings import embeddings_endpoint, rerank_endpoint, score_endpoint
+from ganglion.server.endpoints.health import FleetStateEndpoint, HealthEndpoints
+from ganglion.server.endpoints.http import json_response
+from ganglion.server.endpoints.models import (
+    LoadModelEndpoint,
+    ModelEndpoints,
+    ReadoutEndpoint,
+    UnloadModelEndpoint,
+)
+from ganglion.server.endpoints.ollama import ollama_routes
+from ganglion.server.endpoints.pages import docs_page, start_page
+from ganglion.server.endpoints.tokenizer import TokenizerEndpoints
+from ganglion.server.fleet_membership import FleetMembership
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.auth import AdminOnly
+from ganglion.server.middleware.scope import is_anthropic, visible_models
+from ganglion.server.prometheus import CONTENT_TYPE, Metrics
+from ganglion.server.responses.background import BackgroundRuns
+from ganglion.server.responses.conversations import ConversationEndpoints
+from ganglion.server.responses.endpoint import CompactEndpoint, InputTokensEndpoint, ResponsesEndpoint
+from ganglion.server.responses.responses_service import ResponsesService
+from ganglion.server.responses.stored import StoredResponseEndpoints
+from ganglion.server.responses.websocket import ResponsesWebSocket
 from ganglion.server.settings import ServerSettings
-from ganglion.server.standing import Standing
-from ganglion.server.state import State
-from ganglion.server.tokenizer import TokenizerDoors
+from ganglion.server.state import AppState
 from ganglion.wire import health, models, openapi
-from ganglion.wire.aliases import aliases_of
-from ganglion.wire.messages import models as anthropic_models
+from ganglion.wire.messages import anthropic_models
+from ganglion.wire.route_aliases import aliases_of
+
+
+class _AsgiMethod:
+    """A method as an app: the router hands plain methods a request instead."""
+
+    def __init__(self, handler: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._handler(scope, receive, send)
+
+
+def responses_routes(
+    ports: EngineCapabilities, settings: ServerSettings, gate: Gate, state: AppState
+) -> list[BaseRoute]:
+    """The routes over one desk and one set of runs."""
+    desk = ResponsesService(state, ports.engine.models, is_strict=settings.is_strict)
+    runs = BackgroundRuns(ports.engine, desk, state, settings)
+    kept = StoredResponseEndpoints(state.store, runs, settings)
+    talks = ConversationEndpoints(state.store, settings)
+    return [
+        Route("/v1/responses", ResponsesEndpoint(ports, settings, gate, desk, runs), methods=["POST"]),
+        WebSocketRoute("/v1/responses", ResponsesWebSocket(ports, settings, gate, desk, state.meter)),
+        Route(
+            "/v1/responses/input_tokens", InputTokensEndpoint(ports, settings, gate, desk), methods=["POST"]
+        ),
+        Route("/v1/responses/compact", CompactEndpoint(ports, settings, gate, desk, state), methods=["POST"]),
+        Route("/v1/responses/{id}", _AsgiMethod(kept.get), methods=["GET"]),
+        Route("/v1/responses/{id}", kept.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", kept.cancel, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", kept.input_items, methods=["GET"]),
+        Route("/v1/conversations", _AsgiMethod(talks.create), methods=["POST"]),
+        Route("/v1/conversations/{id}", talks.get, methods=["GET"]),
+        Route("/v1/conversations/{id}", _AsgiMethod(talks.update), methods=["POST"]),
+        Route("/v1/conversations/{id}", talks.delete, methods=["DELETE"]),
+        Route("/v1/conversations/{id}/items", talks.items, methods=["GET"]),
+        Route("/v1/conversations/{id}/items", _AsgiMethod(talks.add), methods=["POST"]),
+        Route("/v1/conversations/{id}/items/{item}", talks.item, methods=["GET"]),
+        Route("/v1/conversations/{id}/items/{item}", talks.delete_item, methods=["DELETE"]),
+    ]
 
 
 def build_routes(
-    ports: Ports,
+    ports: EngineCapabilities,
     settings: ServerSettings,
     gate: Gate,
     metrics: Metrics,
     holder: ModelHolder | None = None,
     *,
     machine: MachineSource | None = None,
-    state: State | None = None,
-    standing: Standing | None = None,
+    state: AppState | None = None,
+    standing: FleetMembership | None = None,
 ) -> list[BaseRoute]:
     """The table that the router and the access test read; the holder's models come and go."""
     engine = ports.engine
-    views = Views(engine, settings, gate)
-    models = ModelViews(engine, settings)
-    node = MachineDoor(engine, gate, settings, holder, machine)
-    fleet_state = StateDoor(engine, gate, standing or Standing(), machine)
+    views = InfoRoutes(engine, settings, gate)
+    models = ModelEndpoints(engine, settings)
+    node = HealthEndpoints(engine, gate, settings, holder, machine)
+    fleet_state = FleetStateEndpoint(engine, gate, standing or FleetMembership(), machine)
 
     async def page(_: Request) -> Response:
         return Response(await metrics.page(engine.models()), headers={"content-type": CONTENT_TYPE})
@@ -66,15 +117,21 @@ def build_routes(
         Route("/metrics", page),
         Route("/fleet/state", fleet_state, methods=["GET"]),
         Route("/models", models.every),
-        Route("/models/load", AdminOnly(LoadDoor(holder, settings), "load models"), methods=["POST"]),
-        Route("/models/unload", AdminOnly(UnloadDoor(holder, settings), "unload models"), methods=["POST"]),
+        Route(
+            "/models/load", AdminOnly(LoadModelEndpoint(holder, settings), "load models"), methods=["POST"]
+        ),
+        Route(
+            "/models/unload",
+            AdminOnly(UnloadModelEndpoint(holder, settings), "unload models"),
+            methods=["POST"],
+        ),
         Route("/models/{model:path}/endpoint", models.endpoint),
         Route("/models/{model:path}/capabilities", models.capabilities),
         *wire_routes(ports, settings, gate, holder, state),
     ]
 
 
-def aliased(routes: list[BaseRoute]) -> list[BaseRoute]:
+def with_aliases(routes: list[BaseRoute]) -> list[BaseRoute]:
     """The routes, and each again under its other names."""
     others: list[BaseRoute] = []
     for route in routes:
@@ -87,41 +144,41 @@ def aliased(routes: list[BaseRoute]) -> list[BaseRoute]:
 
 
 def wire_routes(
-    ports: Ports,
+    ports: EngineCapabilities,
     settings: ServerSettings,
     gate: Gate,
     holder: ModelHolder | None = None,
-    state: State | None = None,
+    state: AppState | None = None,
 ) -> list[BaseRoute]:
     """What any engine can be asked, in every wire and under every name."""
     engine = ports.engine
-    state = state or State()
-    prompts = TokenizerDoors(ports, settings, gate)
+    state = state or AppState()
+    prompts = TokenizerEndpoints(ports, settings, gate)
     routes: list[BaseRoute] = [
-        Route("/v1/chat/completions", ChatDoor(engine, settings, gate), methods=["POST"]),
+        Route("/v1/chat/completions", ChatEndpoint(engine, settings, gate), methods=["POST"]),
         Route("/v1/chat/completions/input_tokens", prompts.count_chat, methods=["POST"]),
         *responses_routes(ports, settings, gate, state),
-        Route("/v1/messages", MessagesDoor(ports, settings, gate, state.seal), methods=["POST"]),
+        Route("/v1/messages", MessagesEndpoint(ports, settings, gate, state.seal), methods=["POST"]),
         Route(
             "/v1/messages/count_tokens",
-            CountTokensDoor(ports, settings, gate, state.seal),
+            CountTokensEndpoint(ports, settings, gate, state.seal),
             methods=["POST"],
         ),
         *ollama_routes(ports, settings, gate, holder),
-        Route("/v1/completions", CompletionsDoor(engine, settings, gate), methods=["POST"]),
-        Route("/v1/embeddings", embeddings_door(ports.embedder, settings, gate), methods=["POST"]),
-        Route("/v1/rerank", rerank_door(ports.embedder, settings, gate), methods=["POST"]),
-        Route("/v1/score", score_door(engine, settings, gate), methods=["POST"]),
-        Route("/v1/readout/manifest", ReadoutDoor(engine).manifest),
+        Route("/v1/completions", CompletionsEndpoint(engine, settings, gate), methods=["POST"]),
+        Route("/v1/embeddings", embeddings_endpoint(ports.embedder, settings, gate), methods=["POST"]),
+        Route("/v1/rerank", rerank_endpoint(ports.embedder, settings, gate), methods=["POST"]),
+        Route("/v1/score", score_endpoint(engine, settings, gate), methods=["POST"]),
+        Route("/v1/readout/manifest", ReadoutEndpoint(engine).manifest),
         Route("/tokenize", prompts.tokenize, methods=["POST"]),
         Route("/detokenize", prompts.detokenize, methods=["POST"]),
         Route("/apply_template", prompts.apply_template, methods=["POST"]),
         Route("/tokenizer_info", prompts.info),
     ]
-    return aliased(routes)
+    return with_aliases(routes)
 
 
-class Views:
+class InfoRoutes:
     """What answers from memory alone."""
 
     def __init__(
@@ -185,11 +242,11 @@ class Views:
 
     async def models(self, request: Request) -> Response:
         wire = anthropic_models if is_anthropic(request.scope) else models
-        return json_response(wire.every(visible(request.scope, self._engine.models())))
+        return json_response(wire.every(visible_models(request.scope, self._engine.models())))
 
     async def model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
-        for model in visible(request.scope, self._engine.models()):
+        for model in visible_models(request.scope, self._engine.models()):
             if name == model.id or name in model.aliases:
                 return json_response((anthropic_models if is_anthropic(request.scope) else models).one(model))
         raise ModelNotFound(name[:200])

@@ -6,7 +6,7 @@ MEBIBYTE = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Deadlines:
+class AnswerDeadlines:
     """How long each stage of an answer may take."""
 
     queue_s: float = 600.0
@@ -54,7 +54,7 @@ class ServerSettings:
     """JSON is read on the event loop: what a larger body costs, everybody waits for."""
     max_in_flight: int = 4096
     """Requests inside the door at once; the engines' own queues are smaller and refuse first."""
-    deadlines: Deadlines = Deadlines()
+    deadlines: AnswerDeadlines = AnswerDeadlines()
     body_s: float = 60.0
     """How long a client may take to send its body."""
     first_byte_s: float = 1.0

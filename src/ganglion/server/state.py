@@ -1,12 +1,42 @@
 """What a server remembers from one request to the next."""
 
+import asyncio
+import logging
 import secrets
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
-from ganglion.server.background import Background
-from ganglion.server.metering import Meter, Unmetered
-from ganglion.store.port import Store
+from ganglion.server.responses.quota import NoQuota, QuotaMeter
+from ganglion.store.response_store import Store
 from ganglion.wire.seal import HmacSeal
+
+logger = logging.getLogger("ganglion.server")
+
+
+class BackgroundTasks:
+    """The tasks that no request awaits."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[None, None, None], name: str) -> None:
+        """Let work go on by itself; when the server leaves it is cancelled, and has time to end well."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    async def close(self) -> None:
+        """Cancel what still goes on, and wait until it has ended."""
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("%s failed", task.get_name(), exc_info=task.exception())
+
 
 SEAL_BYTES = 32
 
@@ -16,11 +46,11 @@ def _fresh_seal() -> HmacSeal:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class AppState:
     """The store, None for a server that keeps nothing; the seal of what leaves; what outlives its request,
     and who counts that."""
 
     store: Store | None = None
     seal: HmacSeal = field(default_factory=_fresh_seal)
-    background: Background = field(default_factory=Background)
-    meter: Meter = field(default_factory=Unmetered)
+    background: BackgroundTasks = field(default_factory=BackgroundTasks)
+    meter: QuotaMeter = field(default_factory=NoQuota)

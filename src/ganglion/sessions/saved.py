@@ -16,8 +16,7 @@ import msgspec
 from ganglion.core.errors import InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import ImageBlock, Steer, Steering
-from ganglion.sessions.session import Session
-from ganglion.sessions.token_list import ITEM, TokenList
+from ganglion.sessions.token_session import ITEM, TokenList, TokenSession
 
 FORMAT: Final = b"ganglion sess 1\n"
 PREFIX: Final = struct.Struct("<16sI32s")
@@ -39,17 +38,17 @@ class SavedSession(msgspec.Struct, frozen=True, array_like=True):
     session_id: str = ""
     ttl_s: float = 0.0
 
-    def session(self) -> Session:
+    def session(self) -> TokenSession:
         """The session that was saved; raises InvalidValue where that is none."""
         tokens = array(ITEM)
         images = [ImageBlock(*image) for image in self.images]
         if len(self.tokens) % tokens.itemsize or any(image.count < 1 for image in images):
-            raise broken("its tokens are not whole")
+            raise not_a_saved_session("its tokens are not whole")
         tokens.frombytes(self.tokens)
         if sys.byteorder == "big":
             tokens.byteswap()
         _check_images(tokens, images)
-        return Session(TokenList(tokens), images)
+        return TokenSession(TokenList(tokens), images)
 
     def steers(self) -> Steering:
         """How it was steered."""
@@ -68,7 +67,7 @@ def fingerprint(model_id: str, facts: ModelFacts | None) -> list[str]:
 
 
 def header_of(
-    session: Session,
+    session: TokenSession,
     *,
     model: str,
     fingerprint: list[str],
@@ -105,34 +104,34 @@ def encode(saved: SavedSession, kv: bytes) -> bytes:
 def decode_header(data: bytes | memoryview) -> tuple[SavedSession, int]:
     """What bytes say of their session, and where the KV begins; raises InvalidValue for anything else."""
     if len(data) < PREFIX.size:
-        raise broken("it is too short")
+        raise not_a_saved_session("it is too short")
     form, length, checksum = PREFIX.unpack_from(data)
     end = PREFIX.size + length
     if form != FORMAT or length > MAX_HEADER_BYTES or len(data) < end:
-        raise broken("it does not begin like one")
+        raise not_a_saved_session("it does not begin like one")
     header = bytes(data[PREFIX.size : end])
     if sha256(header).digest() != checksum:
-        raise broken("its checksum is wrong")
+        raise not_a_saved_session("its checksum is wrong")
     try:
         return msgspec.msgpack.decode(header, type=SavedSession), end
     except msgspec.MsgspecError as error:
-        raise broken(str(error)) from error
+        raise not_a_saved_session(str(error)) from error
 
 
-def model_named(beginning: bytes) -> str | None:
+def peek_model_name(beginning: bytes) -> str | None:
     """The model that saved bytes name, before all of them are there; None where more are needed.
 
     Nothing is checked but what stands before the name; raises InvalidValue where that is wrong.
     """
     if not FORMAT.startswith(beginning[: len(FORMAT)]):
-        raise broken("it does not begin like one")
+        raise not_a_saved_session("it does not begin like one")
     start = PREFIX.size + 1  # after the mark of the list
     mark = beginning[start : start + 1]
     if not mark:
         return None
     size_bytes = {0xD9: 1, 0xDA: 2}.get(mark[0], 0)
     if not size_bytes and mark[0] & 0xE0 != 0xA0:
-        raise broken("it names no model")
+        raise not_a_saved_session("it names no model")
     start += 1 + size_bytes
     length = int.from_bytes(beginning[start - size_bytes : start], "big") if size_bytes else mark[0] & 0x1F
     name = beginning[start : start + length]
@@ -146,11 +145,11 @@ def decode(data: bytes) -> tuple[SavedSession, bytes]:
     saved, start = decode_header(data)
     kv = data[start:]
     if len(kv) != saved.kv_bytes or sha256(kv).digest() != saved.kv_checksum:
-        raise broken("its KV is not whole")
+        raise not_a_saved_session("its KV is not whole")
     return saved, kv
 
 
-def broken(reason: str) -> InvalidValue:
+def not_a_saved_session(reason: str) -> InvalidValue:
     """The error for bytes that are no session."""
     return InvalidValue(
         f"This is not a saved session: {reason}.", param="data", hint="Give what SaveSession gave, unchanged."
@@ -163,8 +162,8 @@ def _check_images(tokens: "array[int]", images: Sequence[ImageBlock]) -> None:
     end = 0
     for image in images:
         if image.start < end or image.start + image.count > len(tokens):
-            raise broken("its images lie outside of it")
+            raise not_a_saved_session("its images lie outside of it")
         end = image.start + image.count
         held += sum(token < 0 for token in tokens[image.start : end])
     if held != sum(token < 0 for token in tokens) or held != sum(image.count for image in images):
-        raise broken("its images are not where it says")
+        raise not_a_saved_session("its images are not where it says")

@@ -10,7 +10,7 @@ from ganglion.core.request import Constraint, Ranges, Sampling, Steering
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenedSession:
     """A fresh session, and the model that its name meant."""
 
     session_id: str
@@ -23,7 +23,7 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class GenerationRequest:
     """One call that appends and generates; `max_tokens` 0 only appends."""
 
     append: tuple[int, ...] = ()
@@ -44,7 +44,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SessionToken:
     """A token: one that was generated now, or one of the session that lies in a range."""
 
     token: Token
@@ -52,7 +52,7 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class GenerationDone:
     """How a call ended, and the session's length now."""
 
     prompt_tokens: int
@@ -66,11 +66,11 @@ class Done:
     """The position of the first token that has a part of the stop text."""
 
 
-SessionEvent = Told | Progress | Done
+SessionEvent = SessionToken | Progress | GenerationDone
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class AppendedImage:
     """An image that was appended."""
 
     count: int
@@ -78,7 +78,7 @@ class Placed:
 
 
 @dataclass(frozen=True, slots=True)
-class Forked:
+class ForkedSession:
     """A session that begins like another."""
 
     session_id: str
@@ -86,7 +86,7 @@ class Forked:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldTokens:
+class TokenPage:
     """A part of a session's tokens, PLACEHOLDER where an image is, and how many it has in all."""
 
     tokens: tuple[int, ...]
@@ -94,7 +94,7 @@ class HeldTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class SessionInfo:
+class SessionSummary:
     """One session as its owner sees it in a list."""
 
     session_id: str
@@ -109,7 +109,7 @@ class SessionInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Restored:
+class RestoredSession:
     """A session that came back, and of how many of its tokens the KV did."""
 
     session_id: str
@@ -119,14 +119,14 @@ class Restored:
 
 
 @dataclass(frozen=True, slots=True)
-class Suspended:
+class SuspendedSession:
     """A session that lies on disk."""
 
     total_tokens: int
     size_bytes: int
 
 
-class SessionKeeper(Protocol):
+class SessionService(Protocol):
     """Keeps every tenant's sessions; all of it raises GanglionErrors.
 
     Errors about a session that exists say its length in `extras["session_length"]`.
@@ -134,23 +134,25 @@ class SessionKeeper(Protocol):
 
     async def open(
         self, tenant: str, model: str, *, ttl_s: float | None = None, steering: Steering = ()
-    ) -> Opened:
+    ) -> OpenedSession:
         """A fresh, empty session."""
         ...
 
-    def generate(self, tenant: str, session_id: str, asked: Asked) -> AsyncGenerator[SessionEvent, None]:
+    def generate(
+        self, tenant: str, session_id: str, asked: GenerationRequest
+    ) -> AsyncGenerator[SessionEvent, None]:
         """Append and generate; closing it stops the work, and what was committed stays."""
         ...
 
     async def append_image(
         self, tenant: str, session_id: str, data: bytes, mime: str, *, offset: int, is_truncating: bool
-    ) -> Placed:
+    ) -> AppendedImage:
         """Append an image as the model reads it."""
         ...
 
     async def fork(
         self, tenant: str, session_id: str, *, at: int | None = None, ttl_s: float | None = None
-    ) -> Forked:
+    ) -> ForkedSession:
         """Another session that begins with the same tokens."""
         ...
 
@@ -158,11 +160,11 @@ class SessionKeeper(Protocol):
         """Forget everything from a position on; returns the length."""
         ...
 
-    async def tokens(self, tenant: str, session_id: str, *, offset: int, limit: int) -> HeldTokens:
+    async def tokens(self, tenant: str, session_id: str, *, offset: int, limit: int) -> TokenPage:
         """Some of a session's tokens, also of one that is busy."""
         ...
 
-    def sessions(self, tenant: str) -> tuple[SessionInfo, ...]:
+    def sessions(self, tenant: str) -> tuple[SessionSummary, ...]:
         """A tenant's own sessions."""
         ...
 
@@ -174,10 +176,10 @@ class SessionKeeper(Protocol):
         """The session as bytes."""
         ...
 
-    async def restore(self, tenant: str, saved: bytes) -> Restored:
+    async def restore(self, tenant: str, saved: bytes) -> RestoredSession:
         """A session from such bytes."""
         ...
 
-    async def suspend(self, tenant: str, session_id: str) -> Suspended:
+    async def suspend(self, tenant: str, session_id: str) -> SuspendedSession:
         """Put a session on disk until it is named again."""
         ...

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from ganglion.store.port import MAX_PAGE_BYTES
-from ganglion.store.session import Row, Session
-from ganglion.store.values import NewItem, StoredConversation, StoredItem
+from ganglion.store.backend import DatabaseConnection, Row
+from ganglion.store.response_store import MAX_PAGE_BYTES, NewItem, StoredConversation, StoredItem
 
 
 def create(
-    session: Session, conversation: StoredConversation, items: Sequence[NewItem], now_s: float
+    session: DatabaseConnection, conversation: StoredConversation, items: Sequence[NewItem], now_s: float
 ) -> None:
     """Keep a new conversation with its first items."""
     session.rows(
@@ -24,7 +23,7 @@ def create(
     append(session, conversation.tenant, conversation.id, items, now_s)
 
 
-def get(session: Session, tenant: str, conversation_id: str) -> StoredConversation | None:
+def get(session: DatabaseConnection, tenant: str, conversation_id: str) -> StoredConversation | None:
     """The conversation of that id."""
     rows = session.rows(
         "SELECT tenant, id, created_s, metadata FROM conversations WHERE tenant = ? AND id = ?",
@@ -34,7 +33,7 @@ def get(session: Session, tenant: str, conversation_id: str) -> StoredConversati
     return StoredConversation(*rows[0]) if rows else None
 
 
-def set_metadata(session: Session, tenant: str, conversation_id: str, metadata: bytes) -> bool:
+def set_metadata(session: DatabaseConnection, tenant: str, conversation_id: str, metadata: bytes) -> bool:
     """Give a conversation other metadata."""
     return bool(
         session.rows(
@@ -48,7 +47,7 @@ def set_metadata(session: Session, tenant: str, conversation_id: str, metadata: 
     )
 
 
-def delete(session: Session, tenant: str, conversation_id: str) -> bool:
+def delete(session: DatabaseConnection, tenant: str, conversation_id: str) -> bool:
     """Remove a conversation with its items."""
     return bool(
         session.rows(
@@ -58,7 +57,7 @@ def delete(session: Session, tenant: str, conversation_id: str) -> bool:
 
 
 def append(
-    session: Session, tenant: str, conversation_id: str, items: Sequence[NewItem], now_s: float
+    session: DatabaseConnection, tenant: str, conversation_id: str, items: Sequence[NewItem], now_s: float
 ) -> bool:
     """Add the items that the conversation does not hold yet, if there is such a conversation."""
     # The update comes first because it locks the conversation: positions are given out one writer at a time.
@@ -94,7 +93,13 @@ def append(
 
 
 def items(
-    session: Session, tenant: str, conversation_id: str, after: int | None, *, limit: int, is_descending: bool
+    session: DatabaseConnection,
+    tenant: str,
+    conversation_id: str,
+    after: int | None,
+    *,
+    limit: int,
+    is_descending: bool,
 ) -> tuple[StoredItem, ...]:
     """Items beyond a position, in the order of positions or against it, as many as a page may hold."""
     comparison, order, start = ("<", "DESC", 2**63 - 1) if is_descending else (">", "ASC", -1)
@@ -132,7 +137,9 @@ def _within_a_page(rows: list[Row]) -> list[int]:
     return positions
 
 
-def get_item(session: Session, tenant: str, conversation_id: str, item_id: str) -> StoredItem | None:
+def get_item(
+    session: DatabaseConnection, tenant: str, conversation_id: str, item_id: str
+) -> StoredItem | None:
     """One item of a conversation."""
     rows = session.rows(
         "SELECT position, id, body FROM items WHERE tenant = ? AND conversation_id = ? AND id = ?",
@@ -143,7 +150,7 @@ def get_item(session: Session, tenant: str, conversation_id: str, item_id: str) 
     return StoredItem(*rows[0]) if rows else None
 
 
-def delete_item(session: Session, tenant: str, conversation_id: str, item_id: str) -> bool:
+def delete_item(session: DatabaseConnection, tenant: str, conversation_id: str, item_id: str) -> bool:
     """Remove one item."""
     rows = session.rows(
         "DELETE FROM items WHERE tenant = ? AND conversation_id = ? AND id = ? RETURNING length(body)",

@@ -1,24 +1,42 @@
 """The store over a database: one lane that writes, a few that read."""
 
 from collections.abc import Callable, Sequence
+from secrets import token_bytes
 from time import time
 from typing import Final, TypeVar
 
-from ganglion.store import conversations, removal, responses, secrets
-from ganglion.store.lane import Lane
-from ganglion.store.names import check_names, is_name
-from ganglion.store.port import MAX_CHAIN, MAX_CHAIN_BYTES, PAGE
-from ganglion.store.session import Backend, Job, Session
-from ganglion.store.values import (
-    Abandoned,
+from ganglion.store import conversations, removal, responses
+from ganglion.store.backend import Backend, DatabaseConnection, Job
+from ganglion.store.database_thread import DatabaseThread
+from ganglion.store.response_store import (
+    MAX_CHAIN,
+    MAX_CHAIN_BYTES,
+    PAGE,
+    AbandonedResponse,
     NewItem,
     Retention,
     StoredConversation,
     StoredEvent,
     StoredItem,
     StoredResponse,
-    Swept,
+    SweepResult,
+    check_names,
+    is_name,
 )
+
+SECRET_BYTES: Final = 32
+
+
+def get_or_create_secret(session: DatabaseConnection, name: str) -> bytes:
+    """The bytes of that name, made when there are none."""
+    session.rows(
+        "INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
+        name,
+        token_bytes(SECRET_BYTES),
+    )
+    value: bytes = session.rows("SELECT value FROM secrets WHERE name = ?", name)[0][0]
+    return value
+
 
 T = TypeVar("T")
 
@@ -37,8 +55,8 @@ class DatabaseStore:
         """With no readers the writer reads too: for a database that has but one connection."""
         self._backend = backend
         self._clock = clock
-        self._writer = Lane(backend.connect, is_writer=True)
-        self._readers = [Lane(backend.connect, is_writer=False) for _ in range(readers)]
+        self._writer = DatabaseThread(backend.connect, is_writer=True)
+        self._readers = [DatabaseThread(backend.connect, is_writer=False) for _ in range(readers)]
 
     async def open(self) -> None:
         """Connect and bring the schema up to date; raises what is wrong with the database."""
@@ -49,7 +67,7 @@ class DatabaseStore:
     ) -> None:
         _check(response, items)
 
-        def job(session: Session) -> None:
+        def job(session: DatabaseConnection) -> None:
             responses.put(session, self._backend.owner, response, events)
             self._append_to(session, response, items)
 
@@ -60,7 +78,7 @@ class DatabaseStore:
     ) -> bool:
         _check(response, items)
 
-        def job(session: Session) -> bool:
+        def job(session: DatabaseConnection) -> bool:
             is_replaced = responses.replace(session, self._backend.owner, response, events)
             if is_replaced:
                 self._append_to(session, response, items)
@@ -171,11 +189,11 @@ class DatabaseStore:
             lambda session: conversations.delete_item(session, tenant, conversation_id, item_id)
         )
 
-    async def abandoned(self, limit: int = PAGE) -> tuple[Abandoned, ...]:
+    async def abandoned(self, limit: int = PAGE) -> tuple[AbandonedResponse, ...]:
         limit = _page(limit)
 
-        def job(session: Session) -> tuple[Abandoned, ...]:
-            found: list[Abandoned] = []
+        def job(session: DatabaseConnection) -> tuple[AbandonedResponse, ...]:
+            found: list[AbandonedResponse] = []
             for owner in responses.unfinished_elsewhere(session, self._backend.owner):
                 if not self._backend.is_alive(session, owner):
                     found += responses.unfinished_of(session, owner, limit - len(found))
@@ -183,19 +201,19 @@ class DatabaseStore:
 
         return await self._read(job)
 
-    async def sweep(self, retention: Retention) -> Swept:
-        swept = Swept()
+    async def sweep(self, retention: Retention) -> SweepResult:
+        swept = SweepResult()
         while batch := await self._removable(retention):
             found = batch
             removed = await self._writer.run(lambda session: removal.remove(session, found))  # noqa: B023
-            if removed == Swept():
+            if removed == SweepResult():
                 break
-            swept = removal.together(swept, removed)
+            swept = removal.sum_of(swept, removed)
         return swept
 
     async def secret(self, name: str) -> bytes:
         check_names(name=name)
-        return await self._writer.run(lambda session: secrets.secret(session, name))
+        return await self._writer.run(lambda session: get_or_create_secret(session, name))
 
     async def close(self) -> None:
         for lane in (*self._readers, self._writer):
@@ -210,7 +228,9 @@ class DatabaseStore:
         now_s = self._clock()
         return await self._read(lambda session: removal.removable(session, retention, now_s))
 
-    def _append_to(self, session: Session, response: StoredResponse, items: Sequence[NewItem]) -> None:
+    def _append_to(
+        self, session: DatabaseConnection, response: StoredResponse, items: Sequence[NewItem]
+    ) -> None:
         if items and response.conversation_id is not None:
             conversations.append(session, response.tenant, response.conversation_id, items, self._clock())
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from ganglion.core.errors import StoreUnusable
 from ganglion.store.access_database import DatabaseAccess
+from ganglion.store.backend import Backend
 from ganglion.store.database import READERS, DatabaseStore
-from ganglion.store.session import Backend
 from ganglion.store.sqlite import SqliteFile, SqliteMemory
 
 MEMORY: Final = ":memory:"

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 from uuid import uuid4
 
 from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
+from ganglion.store.backend import FULL, UNAVAILABLE, UNUSABLE, DatabaseConnection, Row
 from ganglion.store.schema import VERSION, steps_from
-from ganglion.store.session import FULL, UNAVAILABLE, UNUSABLE, Row, Session
 
 try:
     import psycopg
@@ -35,30 +35,30 @@ _NETWORK: Final = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "applicatio
 _MIGRATION_LOCK: Final = 0x67616E67
 
 
-def _telling(call: Callable[P, T]) -> Callable[P, T]:
+def _with_store_errors(call: Callable[P, T]) -> Callable[P, T]:
     """The call, with the driver's errors turned into those of the tree."""
 
     def told(*args: P.args, **keywords: P.kwargs) -> T:
         try:
             return call(*args, **keywords)
         except psycopg.Error as error:
-            raise _told(error) from error
+            raise _store_error(error) from error
 
     return told
 
 
-class PostgresSession:
+class PostgresConnection:
     """One connection, outside a transaction unless one was begun."""
 
     def __init__(self, connection: psycopg.Connection[Row]) -> None:
         self._connection = connection
 
-    @_telling
+    @_with_store_errors
     def rows(self, sql: str, *values: object) -> list[Row]:
         cursor = self._connection.execute(_placed(sql), values, binary=True)
         return cursor.fetchall() if cursor.description else []
 
-    @_telling
+    @_with_store_errors
     def many(self, sql: str, rows: Sequence[Row]) -> None:
         with self._connection.cursor() as cursor:
             cursor.executemany(_placed(sql), rows)
@@ -81,7 +81,7 @@ class PostgresSession:
     def shrink(self) -> None:
         """Autovacuum does."""
 
-    @_telling
+    @_with_store_errors
     def close(self) -> None:
         self._connection.close()
 
@@ -94,7 +94,7 @@ class Postgres:
         self._url = url
         self._place = _without_password(url)
 
-    def connect(self) -> Session:
+    def connect(self) -> DatabaseConnection:
         try:
             connection = psycopg.connect(self._url, autocommit=True, **cast("dict[str, Any]", _NETWORK))
         except psycopg.ProgrammingError:
@@ -108,7 +108,7 @@ class Postgres:
             raise StoreUnavailable(
                 UNAVAILABLE, detail=f"PostgreSQL at {self._place} could not be reached: {_line(error)}."
             ) from error
-        session = PostgresSession(connection)
+        session = PostgresConnection(connection)
         try:
             for setting in _SETTINGS:
                 session.rows(setting)
@@ -120,7 +120,7 @@ class Postgres:
             raise
         return session
 
-    def is_alive(self, session: Session, owner: str) -> bool:
+    def is_alive(self, session: DatabaseConnection, owner: str) -> bool:
         # For the length of one statement, which is a transaction of its own here.
         ((is_free,),) = session.rows("SELECT pg_try_advisory_xact_lock(?)", _lock_of(owner))
         return not is_free
@@ -129,7 +129,7 @@ class Postgres:
         """The lock went with the sessions."""
 
 
-def _migrate(session: Session, place: str) -> None:
+def _migrate(session: DatabaseConnection, place: str) -> None:
     if _version(session) == VERSION:
         return
     session.begin()
@@ -146,7 +146,7 @@ def _migrate(session: Session, place: str) -> None:
         session.roll_back()
 
 
-def _version(session: Session) -> int:
+def _version(session: DatabaseConnection) -> int:
     if session.rows("SELECT to_regclass('ganglion.schema_version') IS NULL")[0][0]:
         return 0
     rows = session.rows("SELECT version FROM schema_version")
@@ -163,7 +163,7 @@ def _lock_of(owner: str) -> int:
     return int.from_bytes(bytes.fromhex(owner)[:8], signed=True)
 
 
-def _told(error: psycopg.Error) -> GanglionError:
+def _store_error(error: psycopg.Error) -> GanglionError:
     match error:
         case errors.DiskFull():
             return StorageFull(

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from ganglion.store import conversations, responses
-from ganglion.store.session import Session
-from ganglion.store.values import Retention, Swept
+from ganglion.store.backend import DatabaseConnection
+from ganglion.store.response_store import Retention, SweepResult
 
 BATCH: Final = 64
 """Removed in one transaction: between two of them writers have their turn."""
@@ -29,7 +29,7 @@ class Removable:
     size_bytes: int
 
 
-def removable(session: Session, retention: Retention, now_s: float) -> list[Removable]:
+def removable(session: DatabaseConnection, retention: Retention, now_s: float) -> list[Removable]:
     """The next ones to go, oldest first; none when everything may stay."""
     found = [Removable(*row) for row in session.rows(_OLDEST, BATCH)]
     too_many_bytes = 0 if retention.max_bytes is None else kept_bytes(session) - retention.max_bytes
@@ -43,23 +43,23 @@ def removable(session: Session, retention: Retention, now_s: float) -> list[Remo
     return going
 
 
-def kept_bytes(session: Session) -> int:
+def kept_bytes(session: DatabaseConnection) -> int:
     """The size of everything kept."""
     sql = """SELECT (SELECT coalesce(sum(size_bytes), 0) FROM responses)
                   + (SELECT coalesce(sum(size_bytes), 0) FROM conversations)"""
     return int(session.rows(sql)[0][0])
 
 
-def together(one: Swept, other: Swept) -> Swept:
+def sum_of(one: SweepResult, other: SweepResult) -> SweepResult:
     """Two sweeps as one."""
-    return Swept(
+    return SweepResult(
         one.responses + other.responses,
         one.conversations + other.conversations,
         one.size_bytes + other.size_bytes,
     )
 
 
-def remove(session: Session, found: list[Removable]) -> Swept:
+def remove(session: DatabaseConnection, found: list[Removable]) -> SweepResult:
     """Remove those that are still as they were found; a conversation that was continued since then stays."""
     gone_responses, gone_conversations, size_bytes = 0, 0, 0
     for old in found:
@@ -78,4 +78,4 @@ def remove(session: Session, found: list[Removable]) -> Swept:
             gone_conversations += is_gone
         size_bytes += old.size_bytes * is_gone
     session.shrink()
-    return Swept(gone_responses, gone_conversations, size_bytes)
+    return SweepResult(gone_responses, gone_conversations, size_bytes)

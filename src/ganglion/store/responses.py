@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from ganglion.store.session import Row, Session
-from ganglion.store.values import Abandoned, StoredEvent, StoredResponse
+from ganglion.store.backend import DatabaseConnection, Row
+from ganglion.store.response_store import AbandonedResponse, StoredEvent, StoredResponse
 
 _GET: Final = """
     SELECT tenant, id, created_s, status, model, body, input_items, previous_id, conversation_id
@@ -48,13 +48,17 @@ _CHAIN: Final = """
 """
 
 
-def put(session: Session, owner: str, response: StoredResponse, events: Sequence[StoredEvent]) -> None:
+def put(
+    session: DatabaseConnection, owner: str, response: StoredResponse, events: Sequence[StoredEvent]
+) -> None:
     """Keep a response, whatever its id named before, and events of its stream."""
     session.rows(_PUT, response.tenant, response.id, *_row(response, owner, events))
     _insert_events(session, response.tenant, response.id, events)
 
 
-def replace(session: Session, owner: str, response: StoredResponse, events: Sequence[StoredEvent]) -> bool:
+def replace(
+    session: DatabaseConnection, owner: str, response: StoredResponse, events: Sequence[StoredEvent]
+) -> bool:
     """Keep a response in place of its unfinished self."""
     if not session.rows(_REPLACE, *_row(response, owner, events), response.tenant, response.id):
         return False
@@ -62,13 +66,13 @@ def replace(session: Session, owner: str, response: StoredResponse, events: Sequ
     return True
 
 
-def get(session: Session, tenant: str, response_id: str) -> StoredResponse | None:
+def get(session: DatabaseConnection, tenant: str, response_id: str) -> StoredResponse | None:
     """The response of that id."""
     rows = session.rows(_GET, tenant, response_id)
     return StoredResponse(*rows[0]) if rows else None
 
 
-def delete(session: Session, tenant: str, response_id: str) -> bool:
+def delete(session: DatabaseConnection, tenant: str, response_id: str) -> bool:
     """Remove a response and its events."""
     return bool(
         session.rows("DELETE FROM responses WHERE tenant = ? AND id = ? RETURNING id", tenant, response_id)
@@ -76,7 +80,7 @@ def delete(session: Session, tenant: str, response_id: str) -> bool:
 
 
 def chain(
-    session: Session, tenant: str, response_id: str, limit: int, max_bytes: int
+    session: DatabaseConnection, tenant: str, response_id: str, limit: int, max_bytes: int
 ) -> tuple[StoredResponse, ...]:
     """A response and those before it, oldest first, as far as the limits reach."""
     found: list[StoredResponse] = []
@@ -93,7 +97,9 @@ def chain(
     return tuple(reversed(found))
 
 
-def append_events(session: Session, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> bool:
+def append_events(
+    session: DatabaseConnection, tenant: str, response_id: str, events: Sequence[StoredEvent]
+) -> bool:
     """Keep frames of a response's stream, if there is such a response and it goes on."""
     if not session.rows(
         "SELECT 1 FROM responses WHERE tenant = ? AND id = ? AND status IN ('queued', 'in_progress')",
@@ -106,7 +112,7 @@ def append_events(session: Session, tenant: str, response_id: str, events: Seque
 
 
 def events_after(
-    session: Session, tenant: str, response_id: str, after: int, limit: int
+    session: DatabaseConnection, tenant: str, response_id: str, after: int, limit: int
 ) -> tuple[StoredEvent, ...]:
     """The kept frames after a number, in order."""
     rows = session.rows(
@@ -120,16 +126,16 @@ def events_after(
     return tuple(StoredEvent(*row) for row in rows)
 
 
-def unfinished_elsewhere(session: Session, owner: str) -> list[str]:
+def unfinished_elsewhere(session: DatabaseConnection, owner: str) -> list[str]:
     """The other owners that have unfinished responses."""
     sql = "SELECT DISTINCT owner FROM responses WHERE status IN ('queued', 'in_progress') AND owner <> ?"
     return [found for (found,) in session.rows(sql, owner)]
 
 
-def unfinished_of(session: Session, owner: str, limit: int) -> list[Abandoned]:
+def unfinished_of(session: DatabaseConnection, owner: str, limit: int) -> list[AbandonedResponse]:
     """An owner's unfinished responses, oldest first, each with the number of its last event."""
     rows = session.rows(_UNFINISHED, owner, limit)
-    return [Abandoned(StoredResponse(*row[:-1]), row[-1]) for row in rows]
+    return [AbandonedResponse(StoredResponse(*row[:-1]), row[-1]) for row in rows]
 
 
 def _row(response: StoredResponse, owner: str, events: Sequence[StoredEvent]) -> Row:
@@ -153,7 +159,9 @@ def _row(response: StoredResponse, owner: str, events: Sequence[StoredEvent]) ->
     )
 
 
-def _insert_events(session: Session, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> None:
+def _insert_events(
+    session: DatabaseConnection, tenant: str, response_id: str, events: Sequence[StoredEvent]
+) -> None:
     if events:
         session.many(
             "INSERT INTO events (tenant, response_id, sequence_number, frame) VALUES (?, ?, ?, ?)"

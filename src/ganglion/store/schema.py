@@ -7,7 +7,7 @@ table, so that SQLite reads the columns before it without it.
 from typing import Final
 
 from ganglion.core.errors import StoreUnusable
-from ganglion.store.session import UNUSABLE
+from ganglion.store.backend import UNUSABLE
 
 _FIRST: Final = (
     """CREATE TABLE responses (

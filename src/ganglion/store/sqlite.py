@@ -13,8 +13,8 @@ from uuid import uuid4
 from filelock import FileLock
 
 from ganglion.core.errors import GanglionError, StorageFull, StoreUnavailable, StoreUnusable
+from ganglion.store.backend import FULL, UNAVAILABLE, UNUSABLE, DatabaseConnection, Row
 from ganglion.store.schema import VERSION, steps_from
-from ganglion.store.session import FULL, UNAVAILABLE, UNUSABLE, Row, Session
 
 BUSY_S: Final = 5.0
 """How long another process that writes to the file is waited for."""
@@ -43,7 +43,7 @@ _PRAGMAS: Final = (
 )
 
 
-class SqliteSession:
+class SqliteConnection:
     """One connection to a file, or the only one to a database in memory."""
 
     def __init__(self, connection: sqlite3.Connection, place: str) -> None:
@@ -54,14 +54,14 @@ class SqliteSession:
         try:
             found: list[Row] = self._connection.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise _told(error, self._place) from error
+            raise _store_error(error, self._place) from error
         return found
 
     def many(self, sql: str, rows: Sequence[Row]) -> None:
         try:
             self._connection.executemany(sql, rows)
         except sqlite3.Error as error:
-            raise _told(error, self._place) from error
+            raise _store_error(error, self._place) from error
 
     def begin(self) -> None:
         self.rows("BEGIN IMMEDIATE")
@@ -98,20 +98,20 @@ class SqliteFile:
         self._owners = path.with_name(f"{path.name}-owners")
         self._lock: FileLock | None = None
 
-    def connect(self) -> Session:
+    def connect(self) -> DatabaseConnection:
         try:
             self._prepare()
             connection = sqlite3.connect(
                 self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
             )
         except OSError as error:
-            raise _refused(self._path, error) from error
+            raise _open_error(self._path, error) from error
         except sqlite3.Error as error:
-            raise _told(error, str(self._path)) from error
-        session = SqliteSession(connection, str(self._path))
+            raise _store_error(error, str(self._path)) from error
+        session = SqliteConnection(connection, str(self._path))
         return _set_up(session, str(self._path), is_file=True)
 
-    def is_alive(self, session: Session, owner: str) -> bool:
+    def is_alive(self, session: DatabaseConnection, owner: str) -> bool:
         return self._is_locked(owner)
 
     def close(self) -> None:
@@ -160,11 +160,11 @@ class SqliteMemory:
     def __init__(self) -> None:
         self.owner = uuid4().hex
 
-    def connect(self) -> Session:
+    def connect(self) -> DatabaseConnection:
         connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        return _set_up(SqliteSession(connection, "memory"), "memory", is_file=False)
+        return _set_up(SqliteConnection(connection, "memory"), "memory", is_file=False)
 
-    def is_alive(self, session: Session, owner: str) -> bool:
+    def is_alive(self, session: DatabaseConnection, owner: str) -> bool:
         return False
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ def _make_file(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
 
 
-def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
+def _set_up(session: SqliteConnection, place: str, *, is_file: bool) -> DatabaseConnection:
     try:
         if _is_new(session, place):
             # Not for a file that has tables: it would take the writer's lock, also of another process.
@@ -219,7 +219,7 @@ def _set_up(session: SqliteSession, place: str, *, is_file: bool) -> Session:
     return session
 
 
-def _is_new(session: Session, place: str) -> bool:
+def _is_new(session: DatabaseConnection, place: str) -> bool:
     """Whether nothing is in it yet; refuses, unchanged, what another program or a newer version wrote."""
     ((application,),) = session.rows("PRAGMA application_id")
     ((tables,),) = session.rows("SELECT count(*) FROM sqlite_master")
@@ -234,7 +234,7 @@ def _is_new(session: Session, place: str) -> bool:
     return not tables
 
 
-def _migrate(session: Session, place: str) -> None:
+def _migrate(session: DatabaseConnection, place: str) -> None:
     session.begin()
     try:
         # Asked again inside the transaction: another process may have done it in the meantime.
@@ -248,7 +248,7 @@ def _migrate(session: Session, place: str) -> None:
         session.roll_back()
 
 
-def _told(error: sqlite3.Error, place: str) -> GanglionError:
+def _store_error(error: sqlite3.Error, place: str) -> GanglionError:
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:
         return _full(place)
@@ -282,7 +282,7 @@ def _full(place: str) -> StorageFull:
     )
 
 
-def _refused(path: Path, error: OSError) -> GanglionError:
+def _open_error(path: Path, error: OSError) -> GanglionError:
     if error.errno in _NO_ROOM:
         return _full(str(path))
     if error.errno in _NO_HANDLES:

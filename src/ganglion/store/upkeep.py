@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ganglion.core.errors import GanglionError
-from ganglion.store.port import Store
-from ganglion.store.values import Abandoned, Retention, StoredEvent, Swept
+from ganglion.store.response_store import AbandonedResponse, Retention, Store, StoredEvent, SweepResult
 
 SWEEP_S: Final = 60.0
 
@@ -16,14 +15,14 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class InterruptedResponse:
     """How a wire ends a response that was cut off: its body, and the events that its stream lacks."""
 
     body: bytes
     events: tuple[StoredEvent, ...] = ()
 
 
-async def interrupt_unfinished(store: Store, end: Callable[[Abandoned], Ending]) -> int:
+async def interrupt_unfinished(store: Store, end: Callable[[AbandonedResponse], InterruptedResponse]) -> int:
     """Make every unfinished response of a server that is gone a failed one; how many there were."""
     count = 0
     while abandoned := await store.abandoned():
@@ -32,7 +31,7 @@ async def interrupt_unfinished(store: Store, end: Callable[[Abandoned], Ending])
     return count
 
 
-async def _interrupt(store: Store, found: Abandoned, ending: Ending) -> bool:
+async def _interrupt(store: Store, found: AbandonedResponse, ending: InterruptedResponse) -> bool:
     failed = replace(found.response, status="failed", body=ending.body)
     return await store.replace(failed, events=ending.events)
 
@@ -42,7 +41,7 @@ async def keep_swept(store: Store, retention: Retention, *, every_s: float = SWE
     while True:
         try:
             swept = await store.sweep(retention)
-            if swept != Swept():
+            if swept != SweepResult():
                 log.info(
                     "store: removed %d responses and %d conversations, %d bytes",
                     swept.responses,

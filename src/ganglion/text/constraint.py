@@ -20,9 +20,8 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.text.gbnf import lark_of
-from ganglion.text.lark import json_of, quoted
+from ganglion.text.lark_grammar import escaped, json_of, quoted
 from ganglion.text.markers import HARMONY, REASONING_CHANNELS, MarkerFamily
-from ganglion.text.tools.lark import escaped
 
 MAX_BYTES: Final = 512 * 1024
 """Of one grammar. Larger ones are no longer written by people, and every byte is read several times."""

@@ -8,22 +8,178 @@ something that cannot go on, as a quoted string does, and everything else is tak
 Law: what the translation accepts, the grammar accepts. Where two terminals begin alike it may accept less.
 """
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final, assert_never
 
-from ganglion.text.gbnf_syntax import (
-    Element,
-    Group,
-    Literal,
-    OneOf,
-    Reference,
-    Rules,
-    Sequence,
-    parse,
-    refusal,
+from ganglion.core.errors import InvalidValue
+from ganglion.text.lark_grammar import quoted
+
+DEEPEST: Final = 64
+"""Groups in groups; what compiles grammars goes no deeper either."""
+
+_TOKEN: Final = re.compile(
+    r"""(?P<skip>(?:\s+|\#[^\n]*)+)
+    | (?P<rule>[A-Za-z0-9_-]+)(?=\s*::=) | (?P<defines>::=)
+    | (?P<name>[A-Za-z0-9_-]+)
+    | "(?P<text>(?:[^"\\\n]|\\.)*)"
+    | \[(?P<set>(?:[^\]\\\n]|\\.)*)\]
+    | (?P<times>[*+?]|\{\s*\d{1,9}\s*(?:,\s*(?:\d{1,9})?\s*)?\})
+    | (?P<sign>[|()]) | (?P<any>\.)""",
+    re.VERBOSE,
 )
-from ganglion.text.lark import quoted
+_CHARACTER: Final = re.compile(
+    r"\\x([0-9A-Fa-f]{2})|\\u([0-9A-Fa-f]{4})|\\U([0-9A-Fa-f]{8})|\\(.)|(.)", re.DOTALL
+)
+_ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "[", "]": "]"}
+
+
+@dataclass(frozen=True, slots=True)
+class GbnfLiteral:
+    """These characters."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class GbnfCharacterClass:
+    """One character that the pattern matches."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class GbnfReference:
+    """What another rule says."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class GbnfGroup:
+    """One of these sequences."""
+
+    alternatives: "tuple[GbnfSequence, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class GbnfElement:
+    """One part of a sequence; `times` is how often, in signs that Lark shares, or nothing."""
+
+    item: GbnfLiteral | GbnfCharacterClass | GbnfReference | GbnfGroup
+    times: str = ""
+
+
+GbnfSequence = tuple[GbnfElement, ...]
+GbnfRules = dict[str, tuple[GbnfSequence, ...]]
+
+
+def parse(grammar: str) -> GbnfRules:
+    """The rules in their order; raises InvalidValue where it is not GBNF."""
+    used: set[str] = set()
+    bodies: dict[str, list[re.Match[str]]] = {}
+    body: list[re.Match[str]] | None = None
+    for found in _tokens(grammar):
+        if found.lastgroup == "rule":
+            if found["rule"] in bodies:
+                raise refusal(f"the rule {found['rule']!r} is defined twice")
+            body = bodies[found["rule"]] = []
+        elif body is None:
+            raise refusal("a rule begins with its name and ::=")
+        elif found.lastgroup != "defines":
+            body.append(found)
+        if found.lastgroup == "name":
+            used.add(found["name"])
+    for name in sorted(used - bodies.keys()):
+        raise refusal(f"the rule {name!r} is used and not defined")
+    return {name: _alternatives(iter(tokens), depth=0) for name, tokens in bodies.items()}
+
+
+def refusal(reason: str) -> InvalidValue:
+    """Why a text is no grammar."""
+    return InvalidValue(f"The GBNF grammar cannot be read: {reason}.", param="response_format")
+
+
+def _tokens(grammar: str) -> Iterator[re.Match[str]]:
+    at = 0
+    while at < len(grammar):
+        found = _TOKEN.match(grammar, at)
+        if found is None:
+            raise refusal(f"nothing was expected like {grammar[at : at + 20]!r} at character {at}")
+        at = found.end()
+        if found.lastgroup != "skip":
+            yield found
+
+
+def _alternatives(tokens: Iterator[re.Match[str]], *, depth: int) -> tuple[GbnfSequence, ...]:
+    """Everything up to the end of the rule, or of the group when it is one."""
+    if depth > DEEPEST:
+        raise refusal(f"groups are nested more than {DEEPEST} deep")
+    done: list[GbnfSequence] = []
+    elements: list[GbnfElement] = []
+    for found in tokens:
+        match found.lastgroup:
+            case "sign" if found[0] == "|":
+                done.append(tuple(elements))
+                elements = []
+            case "sign" if found[0] == "(":
+                elements.append(GbnfElement(GbnfGroup(_alternatives(tokens, depth=depth + 1))))
+            case "sign" if depth == 0:
+                raise refusal("a parenthesis is closed that was not opened")
+            case "sign":
+                return (*done, tuple(elements))
+            case "times":
+                if not elements or elements[-1].times:
+                    raise refusal(f"there is nothing that {found[0]!r} could repeat")
+                elements[-1] = GbnfElement(elements[-1].item, re.sub(r"\s", "", found[0]))
+            case _:
+                elements.append(GbnfElement(_item(found)))
+    if depth:
+        raise refusal("a parenthesis is not closed")
+    return (*done, tuple(elements))
+
+
+def _item(found: re.Match[str]) -> GbnfLiteral | GbnfCharacterClass | GbnfReference:
+    match found.lastgroup:
+        case "name":
+            return GbnfReference(found["name"])
+        case "text":
+            return GbnfLiteral("".join(_characters(found["text"])))
+        case "set":
+            return GbnfCharacterClass(_set(found["set"]))
+        case _:
+            return GbnfCharacterClass(r"(.|\n)")
+
+
+def _characters(text: str) -> list[str]:
+    characters = []
+    for two, four, eight, escaped, plain in _CHARACTER.findall(text):
+        if number := two or four or eight:
+            if int(number, 16) > 0x10FFFF:
+                raise refusal(f"there is no character {number}")
+            characters.append(chr(int(number, 16)))
+        elif escaped and escaped not in _ESCAPES:
+            raise refusal(f"the escape \\{escaped} is not known")
+        else:
+            characters.append(_ESCAPES[escaped] if escaped else plain)
+    return characters
+
+
+def _set(text: str) -> str:
+    """A set of characters as a pattern; every one by its number, so that none has a second meaning."""
+    is_negated = text.startswith("^")
+    characters = _characters(text[1:] if is_negated else text)
+    if not characters:
+        raise refusal("a set of characters is empty")
+    last = len(characters) - 1
+    spelt = [
+        "-" if character == "-" and 0 < at < last else rf"\x{{{ord(character):x}}}"
+        for at, character in enumerate(characters)
+    ]
+    return f"[{'^' if is_negated else ''}{''.join(spelt)}]"
+
 
 LARGEST_TERMINAL: Final = 4000
 """Elements of a terminal with all that it refers to; larger ones compile slowly, unless they are rules."""
@@ -38,7 +194,7 @@ def lark_of(grammar: str) -> str:
 
 
 class _Translation:
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: GbnfRules) -> None:
         self._rules = rules
         self._numbers = {name: number for number, name in enumerate(rules)}
         self._is_closed: dict[str, bool] = {}
@@ -76,25 +232,25 @@ class _Translation:
                 if waiting[user] == 0:
                     ready.append(user)
 
-    def _ends_closed(self, sequence: Sequence) -> bool:
+    def _ends_closed(self, sequence: GbnfSequence) -> bool:
         return bool(sequence) and self._is_closed_element(sequence[-1])
 
-    def _is_closed_element(self, element: Element) -> bool:
+    def _is_closed_element(self, element: GbnfElement) -> bool:
         if element.times:
             return False
         match element.item:
-            case Literal(text=text):
+            case GbnfLiteral(text=text):
                 return bool(text)
-            case OneOf():
+            case GbnfCharacterClass():
                 return True
-            case Reference(name=name):
+            case GbnfReference(name=name):
                 return self._is_closed.get(name, False)
-            case Group(alternatives=alternatives):
+            case GbnfGroup(alternatives=alternatives):
                 return self._is_regular(element) and all(map(self._ends_closed, alternatives))
             case _:
                 assert_never(element.item)
 
-    def _is_regular(self, element: Element) -> bool:
+    def _is_regular(self, element: GbnfElement) -> bool:
         """Whether an element could be part of a terminal."""
         return all(name in self._is_closed for name in _references(((element,),)))
 
@@ -105,10 +261,10 @@ class _Translation:
             self._unwritten.append((name, rule, is_terminal))
         return name
 
-    def _spelt(self, alternatives: Iterable[Sequence], *, is_terminal: bool) -> str:
+    def _spelt(self, alternatives: Iterable[GbnfSequence], *, is_terminal: bool) -> str:
         return " | ".join(self._sequence(sequence, is_terminal=is_terminal) for sequence in alternatives)
 
-    def _sequence(self, sequence: Sequence, *, is_terminal: bool) -> str:
+    def _sequence(self, sequence: GbnfSequence, *, is_terminal: bool) -> str:
         if not sequence:
             return '""'
         if is_terminal:
@@ -124,7 +280,7 @@ class _Translation:
             at = max(end, at + 1)
         return " ".join(parts)
 
-    def _run_end(self, sequence: Sequence, start: int) -> int:
+    def _run_end(self, sequence: GbnfSequence, start: int) -> int:
         """Where what begins here, and cannot go on, ends the same way with something between that can."""
         if not (self._is_regular(sequence[start]) and self._is_closed_element(sequence[start])):
             return start
@@ -136,41 +292,41 @@ class _Translation:
                 end = at + 1
         return end
 
-    def _run(self, sequence: Sequence) -> str:
+    def _run(self, sequence: GbnfSequence) -> str:
         name = f"RUN{len(self._runs)}"
         self._runs.append(f"{name}: {self._sequence(sequence, is_terminal=True)}")
         return name
 
-    def _element(self, element: Element, *, is_terminal: bool) -> str:
+    def _element(self, element: GbnfElement, *, is_terminal: bool) -> str:
         match element.item:
-            case Literal(text=text):
+            case GbnfLiteral(text=text):
                 spelt = quoted(text)
-            case OneOf(pattern=pattern):
+            case GbnfCharacterClass(pattern=pattern):
                 spelt = f"/{pattern}/"
-            case Reference(name=name):
+            case GbnfReference(name=name):
                 spelt = self._name(name, is_terminal=is_terminal or self._is_closed.get(name, False))
-            case Group(alternatives=alternatives):
+            case GbnfGroup(alternatives=alternatives):
                 spelt = f"({self._spelt(alternatives, is_terminal=is_terminal)})"
             case _:
                 assert_never(element.item)
         return spelt + element.times
 
 
-def _references(alternatives: Iterable[Sequence]) -> Iterable[str]:
+def _references(alternatives: Iterable[GbnfSequence]) -> Iterable[str]:
     for sequence in alternatives:
         for element in sequence:
             match element.item:
-                case Reference(name=name):
+                case GbnfReference(name=name):
                     yield name
-                case Group(alternatives=nested):
+                case GbnfGroup(alternatives=nested):
                     yield from _references(nested)
                 case _:
                     pass
 
 
-def _size(alternatives: Iterable[Sequence]) -> int:
+def _size(alternatives: Iterable[GbnfSequence]) -> int:
     return sum(
-        1 + (_size(element.item.alternatives) if isinstance(element.item, Group) else 0)
+        1 + (_size(element.item.alternatives) if isinstance(element.item, GbnfGroup) else 0)
         for sequence in alternatives
         for element in sequence
     )

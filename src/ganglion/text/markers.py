@@ -32,7 +32,7 @@ NAME_CHARACTER = re.compile(r"[A-Za-z0-9_-]")
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class ChannelHeader:
     """What stands between a channel's opening and its text: a pattern whose first group is the name.
 
     Without an `end` of its own the header ends with the name.
@@ -50,7 +50,7 @@ class MarkerFamily:
     opening: tuple[str, ...]
     closing: tuple[str, ...]
     signs: tuple[str, ...]
-    header: Header | None = None
+    header: ChannelHeader | None = None
 
     @property
     def is_channel(self) -> bool:
@@ -75,7 +75,7 @@ GEMMA = MarkerFamily(
     ("<|channel>",),
     ("<channel|>",),
     ("<|channel>",),
-    Header(re.compile(r"[ \t]*([A-Za-z0-9_-]{0,32})")),
+    ChannelHeader(re.compile(r"[ \t]*([A-Za-z0-9_-]{0,32})")),
 )
 
 # A header may carry a recipient and a content type: `commentary to=functions.f <|constrain|>json`.
@@ -86,7 +86,7 @@ HARMONY = MarkerFamily(
     ("<|start|>assistant<|channel|>", "<|start|>assistant to=", "<|channel|>", "to=functions."),
     ("<|end|>", "<|return|>", "<|call|>"),
     ("<|channel|>",),
-    Header(re.compile(r"[ \t]*([\w-]{0,32})[^\n]{0,224}"), "<|message|>"),
+    ChannelHeader(re.compile(r"[ \t]*([\w-]{0,32})[^\n]{0,224}"), "<|message|>"),
 )
 
 FAMILIES = (

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 
 from ganglion.core.events import Closed, Delta, Kind, Opened, Piece, Token
 from ganglion.core.request import Tool
+from ganglion.text.marker_scanner import MarkerScanner, Role
 from ganglion.text.markers import WHITESPACE, CallTo, MarkerFamily, Shown
-from ganglion.text.scanner import MarkerScanner, Role
-from ganglion.text.tools.calls import Argument, CallScanner, Found
+from ganglion.text.tools.calls import ArgumentDelta, CallScanner, Found
+from ganglion.text.tools.cursor import CallEnded, CallNamed
 from ganglion.text.tools.custom import CustomText
 from ganglion.text.tools.families import ToolFamily
-from ganglion.text.tools.tape import Ended, Named
 
 Part = Opened | Delta | Closed
 
@@ -164,11 +164,11 @@ class PartSplitter:
         if self._is_over:
             return
         match found:
-            case Named(name=name):
+            case CallNamed(name=name):
                 self._open_call(parts, name)
-            case Argument(text=text, tokens=tokens):
+            case ArgumentDelta(text=text, tokens=tokens):
                 self._argue(parts, text, tokens)
-            case Ended():
+            case CallEnded():
                 self._close(parts)
             case Piece():
                 if not (self._shows_special or scanner.is_shown(found) or calls.is_shown(found)):

@@ -2,7 +2,7 @@
 
 The dialect is the one Hugging Face's `apply_chat_template` speaks. The sandbox keeps template code from
 reaching Python; it does not bound time or memory (`'a' * 10**9`), so a template nobody vouched for is
-rendered in a process that can be killed: `ganglion.engines.rendering`.
+rendered in a process that can be killed: `ganglion.engines.rendering.renderer`.
 
 Message content is rendered verbatim, control tokens written out in it included. Text cannot say which of
 its characters the template meant as control tokens, so that is decided where the prompt is tokenized
@@ -23,18 +23,46 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import ChatPrompt, JsonValue, Message
-from ganglion.text.accommodation import accommodations
-from ganglion.text.thinking import template_arguments
+from ganglion.core.request import ChatPrompt, Effort, JsonValue, Message, Thinking
+from ganglion.text.message_order import stricter_orders
 from ganglion.text.tools.families import knows_tools
-from ganglion.text.tools.shown import (
-    arguments_of,
-    function_of,
-    instructed,
+from ganglion.text.tools.tool_prompt import (
+    calls_as_text,
+    function_schema,
+    parse_arguments,
     short_id,
-    with_names,
-    written_out,
+    with_tool_instructions,
+    with_tool_names,
 )
+
+# A variable that a template does not know changes nothing, so all that fit are set.
+
+# The three words that templates with an effort were trained on.
+NEAREST: dict[Effort, str] = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+
+def template_arguments(thinking: Thinking, source: str) -> dict[str, JsonValue]:
+    """The variables for one template; an effort whose own word it quotes is passed as it is."""
+    arguments: dict[str, JsonValue] = {}
+    is_enabled = thinking.is_enabled
+    if is_enabled is None and (thinking.effort is not None or thinking.budget_tokens is not None):
+        is_enabled = thinking.effort != "none" and thinking.budget_tokens != 0
+    if is_enabled is not None:
+        arguments |= {"enable_thinking": is_enabled, "thinking": is_enabled}
+    if thinking.effort is not None and thinking.effort != "none":
+        is_known = f'"{thinking.effort}"' in source or f"'{thinking.effort}'" in source
+        arguments["reasoning_effort"] = thinking.effort if is_known else NEAREST[thinking.effort]
+    if thinking.budget_tokens is not None:
+        arguments["thinking_budget"] = thinking.budget_tokens
+    return arguments
+
 
 # Enough for every model of a node; a compiled template holds about a hundred kilobytes.
 COMPILED_TEMPLATES = 16
@@ -85,11 +113,13 @@ def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, n
     messages = _opened(prompt) if prompt.is_continued else prompt.messages
     if knows_tools(source):
         if tools:
-            fixed["tools"] = [function_of(tool) for tool in tools]
-        text = _render(source, with_names(messages), arguments | fixed)
+            fixed["tools"] = [function_schema(tool) for tool in tools]
+        text = _render(source, with_tool_names(messages), arguments | fixed)
     else:
-        written = written_out(messages)
-        text = _render(source, instructed(written, tools) if tools else written, arguments | fixed)
+        written = calls_as_text(messages)
+        text = _render(
+            source, with_tool_instructions(written, tools) if tools else written, arguments | fixed
+        )
     return _cut(text) if prompt.is_continued else text
 
 
@@ -111,7 +141,7 @@ def _fill_as_taken(source: str, messages: tuple[Message, ...], variables: dict[s
     try:
         return _fill(source, messages, variables)
     except TemplateRefused:
-        for moved in accommodations(messages):
+        for moved in stricter_orders(messages):
             with suppress(TemplateRefused):
                 return _fill(source, moved, variables)
         raise
@@ -169,7 +199,7 @@ def _variables(message: Message, source: str) -> dict[str, object]:
             {
                 "id": call_id(call.call_id),
                 "type": "function",
-                "function": {"name": call.name, "arguments": arguments_of(call)},
+                "function": {"name": call.name, "arguments": parse_arguments(call)},
             }
             for call in message.tool_calls
         ]

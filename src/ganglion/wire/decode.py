@@ -1,7 +1,7 @@
 """Body bytes to one typed struct; whatever is wrong is told with the parameter that it is about."""
 
 import re
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,7 +18,7 @@ _MODEL = "model"
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-class ModelLeftOut(MissingParameter):
+class ModelOmitted(MissingParameter):
     """A body names no model: whoever knows which are loaded may fill in the only one."""
 
     def __init__(self, body: bytes) -> None:
@@ -52,7 +52,7 @@ def _refusal(report: str, within: str, body: bytes) -> InvalidRequest:
     missing = _MISSING.fullmatch(problem)
     if missing:
         if not path and missing["field"] == _MODEL:
-            return ModelLeftOut(body)
+            return ModelOmitted(body)
         param = f"{path}.{missing['field']}" if path else missing["field"]
         return MissingParameter(f"The parameter '{param}' is required.", param=param)
     subject = f"for '{path}'" if path else "for the body"
@@ -62,3 +62,16 @@ def _refusal(report: str, within: str, body: bytes) -> InvalidRequest:
 def _shown(problem: str) -> str:
     text = problem[:1].lower() + problem[1:].replace(_NOT_BLANK, "that is not blank")
     return text if len(text) <= _QUOTED_LIMIT else text[:_QUOTED_LIMIT] + "…"
+
+
+_object: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+
+
+def read_object(raw: msgspec.Raw, path: str, max_bytes: int) -> dict[str, Any]:
+    """The object, or the InvalidRequest that says what is wrong with it."""
+    found = bytes(raw)
+    if len(found) > max_bytes:
+        raise InvalidValue(f"'{path}' is larger than {max_bytes} bytes.", param=path)
+    if not found.startswith(b"{"):
+        raise InvalidValue(f"'{path}' must be an object.", param=path)
+    return decode(_object, found)

@@ -15,7 +15,7 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.request import TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
-from ganglion.wire.strict import refuse_unknown
+from ganglion.wire.unknown_fields import refuse_unknown
 
 MAX_INPUTS = 2048
 MAX_TOKENS = 2**20

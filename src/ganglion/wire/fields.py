@@ -41,7 +41,7 @@ ModelName = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"\S")]
 SEEDS = 2**32 - 1
 
 
-UsageTold = Literal["never", "last", "always"]
+UsageReporting = Literal["never", "last", "always"]
 """When a stream tells its usage: in a last chunk of its own, and in every chunk as far as it has come."""
 
 
@@ -156,7 +156,7 @@ def stop_of(asked: SamplingFields) -> Stop:
     return Stop(strings, tuple(asked.stop_token_ids or ()), bool(asked.ignore_eos), is_shown)
 
 
-def usage_told(options: StreamOptions | None, *, is_streamed: bool) -> UsageTold:
+def usage_reporting(options: StreamOptions | None, *, is_streamed: bool) -> UsageReporting:
     """When a stream tells its usage; raises for options that cannot be had."""
     if options is None:
         return "never"

@@ -14,12 +14,12 @@ from ganglion.core.engine import ModelState, Status
 from ganglion.core.events import Usage
 from ganglion.core.request import Sampling
 from ganglion.wire.decode import decode
-from ganglion.wire.health import Device, NodeStatus
+from ganglion.wire.health import DeviceHealth, NodeStatus
 
 _encode = msgspec.json.Encoder().encode
 _NO_SAMPLING = Sampling()
 
-Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,64}(?!\n)$")]
+NodeNameParam = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.\-]{1,64}(?!\n)$")]
 """Of a node: it stands in session ids, metrics and addresses."""
 
 
@@ -55,7 +55,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
     """Rises with each change within one boot."""
     status: NodeStatus
     models: tuple[ReplicaState, ...] = ()
-    devices: tuple[Device, ...] = ()
+    devices: tuple[DeviceHealth, ...] = ()
     digest: tuple[str, ...] = ()
     """Affinities that the prefix caches know, the latest last."""
     epoch: int | None = None
@@ -65,7 +65,7 @@ class NodeState(Struct, frozen=True, kw_only=True):
 class Join(Struct, frozen=True, kw_only=True):
     """The body of `POST /fleet/join`."""
 
-    name: Name
+    name: NodeNameParam
     url: Annotated[str, Meta(pattern=r"^https?://[^\s/]+/?$")]
     """Under which the gateway reaches the node."""
     boot: str
@@ -87,7 +87,7 @@ class Lease(Struct, frozen=True, kw_only=True):
 class Leave(Struct, frozen=True, kw_only=True):
     """The body of `POST /fleet/leave`."""
 
-    name: Name
+    name: NodeNameParam
     epoch: int
 
 

@@ -3,7 +3,11 @@
 Law: LF only, one blank line after each frame, and `data` holds no line break (JSON escapes them).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
+
+from ganglion.core.events import Event
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +32,20 @@ def sse(frame: Frame | Comment) -> bytes:
     if frame.event is None:
         return b"data: %b\n\n" % frame.data
     return b"event: %b\ndata: %b\n\n" % (frame.event.encode(), frame.data)
+
+
+class Projection(Protocol):
+    """Events in, frames out; holds no clock and no socket."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the wire's last frame has been handed out."""
+        ...
+
+    def feed(self, event: Event, choice: int = 0) -> Sequence[Frame | Comment]:
+        """The frames that this event of this choice adds."""
+        ...
+
+    def tick(self) -> Sequence[Frame | Comment]:
+        """The frames that keep a silent stream alive."""
+        ...

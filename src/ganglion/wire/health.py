@@ -17,7 +17,7 @@ _encode = msgspec.json.Encoder().encode
 NodeStatus = Literal["ok", "loading", "degraded", "failed", "draining"]
 
 
-class Device(msgspec.Struct, frozen=True):
+class DeviceHealth(msgspec.Struct, frozen=True):
     """One device, as last read; index -1 is the processor, listed where no accelerator can be used."""
 
     index: int
@@ -35,7 +35,7 @@ class FailedActivation(msgspec.Struct, frozen=True):
     error: str
 
 
-class Activation(msgspec.Struct, frozen=True):
+class ActivationHealth(msgspec.Struct, frozen=True):
     """Which models are on their way to answering."""
 
     state: Literal["pre_warming", "ready"]
@@ -61,12 +61,12 @@ class Health(msgspec.Struct, frozen=True):
 
     status: NodeStatus
     uptime_s: float
-    devices: list[Device]
-    activation: Activation
+    devices: list[DeviceHealth]
+    activation: ActivationHealth
     models: list[ModelHealth]
 
 
-class Probe(msgspec.Struct, frozen=True):
+class ProbeBody(msgspec.Struct, frozen=True):
     """The body of the two probes for orchestrators."""
 
     status: NodeStatus
@@ -94,7 +94,7 @@ def body(
         Health(
             status=node_status(models, is_draining=is_draining),
             uptime_s=round(uptime_s, 3),
-            devices=[msgspec.convert(device, Device, from_attributes=True) for device in devices],
+            devices=[msgspec.convert(device, DeviceHealth, from_attributes=True) for device in devices],
             activation=derived_activation(models) if activation is None else _activation(activation),
             models=[
                 ModelHealth(
@@ -108,7 +108,7 @@ def body(
 
 def probe(status: NodeStatus) -> bytes:
     """The body of `GET /health/live` and `GET /health/ready`."""
-    return _encode(Probe(status))
+    return _encode(ProbeBody(status))
 
 
 def version(value: Version) -> bytes:
@@ -128,7 +128,7 @@ def node_status(models: Sequence[ModelState], *, is_draining: bool) -> NodeStatu
     return "ok"
 
 
-def derived_activation(models: Iterable[ModelState]) -> Activation:
+def derived_activation(models: Iterable[ModelState]) -> ActivationHealth:
     """Sort every model into the one list that says how far it is."""
     pending: list[str] = []
     completed: list[str] = []
@@ -151,11 +151,11 @@ def derived_activation(models: Iterable[ModelState]) -> Activation:
                 failed.append(FailedActivation(model.id, model.error or "unknown"))
             case _:
                 assert_never(model.status)
-    return Activation("pre_warming" if is_warming else "ready", pending, in_progress, completed, failed)
+    return ActivationHealth("pre_warming" if is_warming else "ready", pending, in_progress, completed, failed)
 
 
-def _activation(account: engine.Activation) -> Activation:
-    return Activation(
+def _activation(account: engine.Activation) -> ActivationHealth:
+    return ActivationHealth(
         state="ready" if account.is_over else "pre_warming",
         pending=list(account.pending),
         in_progress=account.in_progress,

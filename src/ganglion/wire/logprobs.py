@@ -29,12 +29,12 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 """For each token of the prompt its candidates by id, itself among them; the first has none."""
 
 
-def told(logprob: float) -> float:
+def json_logprob(logprob: float) -> float:
     """A logprob that JSON can hold."""
     return max(logprob, LOWEST_LOGPROB)
 
 
-def shown(piece: bytes) -> str:
+def token_text(piece: bytes) -> str:
     """A token as text; part of a character shows as U+FFFD."""
     return piece.decode("utf-8", "replace")
 
@@ -75,6 +75,6 @@ def _candidates(token: Token, count: int) -> dict[str, PromptLogprob] | None:
     rank = ranked[token.id][0] if token.id in ranked else token.rank
     likeliest = [(place, each) for place, each in ranked.values() if place <= count and each.id != token.id]
     return {
-        str(each.id): PromptLogprob(told(each.logprob), place, shown(each.piece))
+        str(each.id): PromptLogprob(json_logprob(each.logprob), place, token_text(each.piece))
         for place, each in ((rank, own), *likeliest)
     }

@@ -13,9 +13,9 @@ import msgspec
 from ganglion.core.engine import LoadOptions, LoadProgress, ModelState, Status
 from ganglion.core.errors import GanglionError, UnsupportedParameter
 from ganglion.wire.decode import decode
-from ganglion.wire.errors import envelope
 from ganglion.wire.fields import ModelName
 from ganglion.wire.frame import Frame
+from ganglion.wire.openai_errors import encode_error
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,14 +41,14 @@ class UnloadBody(msgspec.Struct, frozen=True, kw_only=True):
     force: bool = False
 
 
-class Bytes(msgspec.Struct, frozen=True):
+class DownloadProgress(msgspec.Struct, frozen=True):
     """How far a download has come."""
 
     done: int
     total: int
 
 
-class HeldModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ManagedModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One entry of `GET /models`."""
 
     id: str
@@ -63,25 +63,25 @@ class HeldModel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     aliases: tuple[str, ...]
     priority: int
     source: str
-    download: Bytes | None = None
+    download: DownloadProgress | None = None
     """While downloading."""
     error: str | None = None
 
 
-class Loaded(msgspec.Struct, frozen=True):
+class LoadResult(msgspec.Struct, frozen=True):
     """The answer to a load."""
 
     status: Status
     model: str
 
 
-class Endpoint(msgspec.Struct, frozen=True):
+class ModelEndpoint(msgspec.Struct, frozen=True):
     """Where a model answers."""
 
     url: str
 
 
-class Capabilities(msgspec.Struct, frozen=True):
+class ModelCapabilities(msgspec.Struct, frozen=True):
     """What a model can do."""
 
     capabilities: tuple[str, ...]
@@ -120,27 +120,27 @@ def parse_unload(body: bytes) -> tuple[str, bool]:
 
 def every(models: Iterable[ModelState]) -> bytes:
     """The body of `GET /models`."""
-    return _encode([_held(model) for model in models])
+    return _encode([_managed(model) for model in models])
 
 
 def loaded(progress: LoadProgress) -> bytes:
     """The body of a load that is over, or that goes on."""
-    return _encode(Loaded(progress.status, progress.model))
+    return _encode(LoadResult(progress.status, progress.model))
 
 
 def unloaded(model: str) -> bytes:
     """The body of an unload."""
-    return _encode(Loaded("unloaded", model))
+    return _encode(LoadResult("unloaded", model))
 
 
 def endpoint(url: str) -> bytes:
     """The body of `GET /models/{id}/endpoint`."""
-    return _encode(Endpoint(url))
+    return _encode(ModelEndpoint(url))
 
 
 def capabilities(model: ModelState) -> bytes:
     """The body of `GET /models/{id}/capabilities`."""
-    return _encode(Capabilities(model.abilities))
+    return _encode(ModelCapabilities(model.abilities))
 
 
 def progress_frame(progress: LoadProgress) -> Frame:
@@ -155,12 +155,12 @@ def loaded_frame(progress: LoadProgress) -> Frame:
 
 def error_frame(error: GanglionError) -> Frame:
     """The bad end of a load."""
-    return Frame(envelope(error), "error")
+    return Frame(encode_error(error), "error")
 
 
-def _held(model: ModelState) -> HeldModel:
+def _managed(model: ModelState) -> ManagedModel:
     is_downloading = model.status == "downloading"
-    return HeldModel(
+    return ManagedModel(
         id=model.id,
         engine=model.engine,
         status=model.status,
@@ -173,6 +173,6 @@ def _held(model: ModelState) -> HeldModel:
         aliases=model.aliases,
         priority=model.priority,
         source=model.source,
-        download=Bytes(model.bytes_done, model.bytes_total) if is_downloading else None,
+        download=DownloadProgress(model.bytes_done, model.bytes_total) if is_downloading else None,
         error=model.error,
     )

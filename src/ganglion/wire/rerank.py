@@ -10,7 +10,7 @@ from ganglion.core.engine import Ranked, RankRequest
 from ganglion.core.errors import UnsupportedParameter
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName
-from ganglion.wire.strict import refuse_unknown
+from ganglion.wire.unknown_fields import refuse_unknown
 
 MAX_DOCUMENTS = 1024
 
@@ -70,14 +70,14 @@ class RerankCall:
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body = msgspec.json.Decoder(RerankBody)
 _encode = msgspec.json.Encoder().encode
-_UNHONOURED = ("rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "truncate_prompt_tokens")
+_UNSUPPORTED = ("rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "truncate_prompt_tokens")
 
 
 def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> RerankCall:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
     fields = decode(_fields, body)
     asked = decode(_body, body)
-    for name in _UNHONOURED:
+    for name in _UNSUPPORTED:
         if name in fields and bytes(fields[name]) != b"null":
             raise UnsupportedParameter(f"The parameter '{name}' is not supported.", param=name)
     refuse_unknown(body, RerankBody, is_strict=is_strict)

@@ -12,8 +12,8 @@ from ganglion.core.fold import Answer
 from ganglion.core.request import Request, Score, TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
-from ganglion.wire.steering import AskedSteering, steering_of
-from ganglion.wire.strict import refuse_unknown
+from ganglion.wire.steering import SteeringSpec, steering_of
+from ganglion.wire.unknown_fields import refuse_unknown
 
 MAX_RANGES = 1024
 MAX_TOLD = 2**18
@@ -32,7 +32,7 @@ class ScoreBody(Struct, frozen=True, kw_only=True):
     score_ranges: Annotated[list[tuple[Position, Position | None]], Meta(min_length=1, max_length=MAX_RANGES)]
     top_k: Annotated[int, Meta(ge=0, le=20)] | None = None
     return_tokens: bool | None = None
-    steering: AskedSteering | None = None
+    steering: SteeringSpec | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
     user: str | None = None
 

@@ -16,7 +16,7 @@ MAX_LAYERS = 256
 Layer = Annotated[int, Meta(ge=0, le=65535)]
 
 
-class AskedSteer(Struct, frozen=True, forbid_unknown_fields=True):
+class SteerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     """One concept, how strongly, and after which layers; left out, all that it has vectors for."""
 
     concept: Annotated[str, Meta(min_length=1, max_length=256)]
@@ -30,15 +30,15 @@ class AskedSteer(Struct, frozen=True, forbid_unknown_fields=True):
     ) = None
 
 
-AskedSteering = Annotated[list[AskedSteer], Meta(max_length=MAX_STEERS)]
+SteeringSpec = Annotated[list[SteerSpec], Meta(max_length=MAX_STEERS)]
 
 
-def steering_of(asked: Sequence[AskedSteer] | None) -> Steering:
+def steering_of(asked: Sequence[SteerSpec] | None) -> Steering:
     """What is asked for; raises InvalidValue where a layer is named twice."""
     return tuple(_steer(place, each) for place, each in enumerate(asked or ()))
 
 
-def _steer(place: int, asked: AskedSteer) -> Steer:
+def _steer(place: int, asked: SteerSpec) -> Steer:
     layers = asked.layers
     if layers is not None and len(set(layers)) < len(layers):
         raise InvalidValue(

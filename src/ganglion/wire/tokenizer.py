@@ -14,7 +14,7 @@ from ganglion.core.engine import TokenizerInfo
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
-from ganglion.wire.strict import refuse_unknown
+from ganglion.wire.unknown_fields import refuse_unknown
 
 
 class TemplateMessage(Struct, frozen=True):
@@ -52,7 +52,7 @@ class TemplateBody(Struct, frozen=True, kw_only=True):
     messages: Messages
 
 
-class PieceOfText(Struct, frozen=True):
+class TokenPiece(Struct, frozen=True):
     """A token and its text; where it is not whole characters, its bytes."""
 
     id: int
@@ -62,7 +62,7 @@ class PieceOfText(Struct, frozen=True):
 class TokenizeAnswer(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The tokens; llama-server's question has no count in its answer."""
 
-    tokens: list[int | PieceOfText]
+    tokens: list[int | TokenPiece]
     count: int | None = None
     max_model_len: int | None = None
     token_strs: list[str] | None = None
@@ -172,9 +172,9 @@ def tokenized(
 ) -> bytes:
     """The answer of `/tokenize`; `pieces` are there when they were asked for."""
     if not call.is_counted:
-        told: list[int | PieceOfText] = list(tokens)
+        told: list[int | TokenPiece] = list(tokens)
         if call.has_pieces:
-            told = [PieceOfText(token, _piece(piece)) for token, piece in zip(tokens, pieces, strict=True)]
+            told = [TokenPiece(token, _piece(piece)) for token, piece in zip(tokens, pieces, strict=True)]
         return _encode(TokenizeAnswer(tokens=told))
     strings = [piece.decode("utf-8", "replace") for piece in pieces] if call.has_pieces else None
     return _encode(

@@ -15,7 +15,7 @@ from typing import Final
 from ganglion.core.engine import Embedded, Ranked, TokenEngine
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue
 from ganglion.core.request import TextPrompt, TokenPrompt
-from ganglion.engines.ipc import Ready, Signs
+from ganglion.engines.supervision.ipc import SpecialTokens, WorkerReady
 
 QUESTION_TOKENS: Final = 1024
 QUESTION_INPUTS: Final = 64
@@ -23,14 +23,14 @@ AT_ONCE: Final = 2
 """Questions of one request in the worker: it reads one while the other travels."""
 
 Tokens = tuple[int, ...]
-Ask = Callable[[list[Tokens], bool, str], Awaitable[tuple[bytes, ...]]]
+AskVectors = Callable[[list[Tokens], bool, str], Awaitable[tuple[bytes, ...]]]
 """Vectors of a few inputs of a tenant, of length 1 when told so."""
 
 
 class WorkerEmbedder:
     """Embeds and ranks with one worker."""
 
-    def __init__(self, tokens: TokenEngine, ask: Ask, *, longest: int, vocabulary_size: int) -> None:
+    def __init__(self, tokens: TokenEngine, ask: AskVectors, *, longest: int, vocabulary_size: int) -> None:
         self._tokens = tokens
         self._ask = ask
         self._longest = longest
@@ -44,7 +44,9 @@ class WorkerEmbedder:
         vectors = await self._vectors(read, tenant, is_normalized=is_normalized)
         return Embedded(vectors, sum(map(len, read)))
 
-    async def rank(self, query: str, documents: Sequence[str], ready: Ready, tenant: str = "") -> Ranked:
+    async def rank(
+        self, query: str, documents: Sequence[str], ready: WorkerReady, tenant: str = ""
+    ) -> Ranked:
         """How well each document answers the query."""
         if ready.ranks:
             return await self._classify(query, documents, ready, tenant)
@@ -56,7 +58,9 @@ class WorkerEmbedder:
         first, *others = await self._vectors(read, tenant, is_normalized=True)
         return Ranked(tuple(_dot(first, other) for other in others), sum(map(len, read)))
 
-    async def _classify(self, query: str, documents: Sequence[str], ready: Ready, tenant: str) -> Ranked:
+    async def _classify(
+        self, query: str, documents: Sequence[str], ready: WorkerReady, tenant: str
+    ) -> Ranked:
         pairs = []
         for place, document in enumerate(documents):
             param = f"documents[{place}]"
@@ -66,7 +70,7 @@ class WorkerEmbedder:
         answers = await self._vectors(pairs, tenant, is_normalized=False)
         return Ranked(tuple(map(_relevance, answers)), sum(map(len, pairs)))
 
-    async def _pair(self, query: str, document: str, ready: Ready, tenant: str) -> Tokens:
+    async def _pair(self, query: str, document: str, ready: WorkerReady, tenant: str) -> Tokens:
         """A query and a document as the classifier was trained to see them."""
         if ready.rank_template is not None:
             asked = ready.rank_template.replace("{query}", query).replace("{document}", document)
@@ -147,7 +151,7 @@ def parts_of(inputs: Sequence[Tokens]) -> list[list[Tokens]]:
     return parts
 
 
-def joined(query: Tokens, document: Tokens, signs: Signs) -> Tokens:
+def joined(query: Tokens, document: Tokens, signs: SpecialTokens) -> Tokens:
     """Two texts with the vocabulary's signs around and between them."""
     bos = (signs.bos,) if signs.adds_bos and signs.bos is not None else ()
     end = signs.eos if signs.eos is not None else signs.separator

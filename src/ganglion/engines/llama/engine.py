@@ -42,26 +42,33 @@ from ganglion.core.events import (
 )
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
-from ganglion.engines.connection import Connection
-from ganglion.engines.ipc import MAX_STATE_BYTES, Ready
 from ganglion.engines.llama.embedder import WorkerEmbedder
-from ganglion.engines.llama.faults import Fault
-from ganglion.engines.llama.memory import ResidentMemory, free_bytes, usable_cores
 from ganglion.engines.llama.plan import EnginePlan, plan, plan_second
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.steerable import check_steering, is_kept_apart
-from ganglion.engines.llama.telling import events_of, submit_of
-from ganglion.engines.local import TextEngine
-from ganglion.engines.rendering import Renderer
-from ganglion.engines.second_worker import SecondWorker
-from ganglion.engines.supervisor import Supervisor
-from ganglion.engines.suspects import Key, Suspects, key_of_text, key_of_tokens
-from ganglion.engines.token_floor import TokenFloor, may_exceed
-from ganglion.engines.ward import Outcome, Place, Ward, WhenGone
+from ganglion.engines.llama.tokens import check_steering, events_from, salt_covers_steering, submit_frame
+from ganglion.engines.llama.worker.faults import InjectedFault
+from ganglion.engines.prompt_length import TokenFloor, may_exceed
+from ganglion.engines.rendering.renderer import Renderer
+from ganglion.engines.resources import ResidentMemory, free_bytes, usable_cores
+from ganglion.engines.supervision.connection import Connection
+from ganglion.engines.supervision.ipc import MAX_STATE_BYTES, WorkerReady
+from ganglion.engines.supervision.isolation import (
+    IsolationQueue,
+    OnReleased,
+    Outcome,
+    PromptKey,
+    Suspects,
+    WorkerAdmission,
+    key_of_text,
+    key_of_tokens,
+)
+from ganglion.engines.supervision.second_worker import SecondWorker
+from ganglion.engines.supervision.supervisor import Supervisor
+from ganglion.engines.text_engine import TextEngine
 
 logger = logging.getLogger("ganglion.engines")
 
-WORKER: Final = "ganglion.engines.llama.worker"
+WORKER: Final = "ganglion.engines.llama.worker.main"
 SECOND_PATIENCE: Final = 4.0
 """How many times as long a second worker may take for a step."""
 KEEP_S: Final = 5.0
@@ -78,7 +85,7 @@ class LlamaEngine:
         *,
         free_memory: int | None = None,
         free_video_memory: int | None = None,
-        faults: tuple[Fault, ...] = (),
+        faults: tuple[InjectedFault, ...] = (),
     ) -> None:
         """`free_memory` in bytes is what others leave; left out, it is what the machine has now.
 
@@ -110,7 +117,7 @@ class LlamaEngine:
         self._second_resident = ResidentMemory()
         self._second_bytes = 0
         # Twice: clients that left are counted until the worker has let go of what they asked for.
-        self._ward = Ward(2 * self._limit, Suspects(), has_second=lambda: self._second.is_available)
+        self._ward = IsolationQueue(2 * self._limit, Suspects(), has_second=lambda: self._second.is_available)
         self._text = TextEngine(
             settings.model_id,
             self,
@@ -120,7 +127,7 @@ class LlamaEngine:
             chat_template=settings.chat_template,
             signs=lambda: self._ready.signs,
         )
-        self._ready = Ready(facts.vocabulary_size, 0.0)
+        self._ready = WorkerReady(facts.vocabulary_size, 0.0)
         self._floor: TokenFloor | None = None
         self._measuring = asyncio.Lock()
         self._has_vectors = "embeddings" in facts.capabilities
@@ -396,7 +403,7 @@ class LlamaEngine:
 
     async def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list in the worker."""
-        assert is_kept_apart(request.salt, request.steering), "steered KV would be found by others"
+        assert salt_covers_steering(request.salt, request.steering), "steered KV would be found by others"
         try:
             check_steering(request.steering, self._readout)
             if request.readout and self._readout is None:
@@ -406,12 +413,12 @@ class LlamaEngine:
                     hint="Start it with --concepts PACK, or leave the readout out.",
                 )
             connection, place = await self._placed(key_of_tokens(request.salt, request.tokens))
-            submit = submit_of(connection.new_id(), request, is_deterministic=self.plan.is_deterministic)
+            submit = submit_frame(connection.new_id(), request, is_deterministic=self.plan.is_deterministic)
             async with aclosing(connection.updates(submit, partial(self._leave, place))) as updates:
-                place.interruptible(partial(connection.interrupt, submit.id, _others_wait()))
+                place.interruptible(partial(connection.interrupt, submit.id, _interrupted()))
                 usage = Started(len(request.tokens))
                 async for update in updates:
-                    for event in events_of(update, usage):
+                    for event in events_from(update, usage):
                         if isinstance(event, Started):
                             usage = event
                         yield event
@@ -423,12 +430,12 @@ class LlamaEngine:
         concepts, layers = self._ready.concepts, self._ready.readout_layers
         return ReadoutManifest(tuple(concepts), tuple(layers)) if concepts else None
 
-    async def _enter(self, key: Key) -> tuple[Connection, WhenGone]:
+    async def _enter(self, key: PromptKey) -> tuple[Connection, OnReleased]:
         """A place in a worker, and whom to tell once the worker has let go of what is done with it."""
         connection, place = await self._placed(key)
         return connection, partial(self._leave, place)
 
-    async def _placed(self, key: Key) -> tuple[Connection, Place]:
+    async def _placed(self, key: PromptKey) -> tuple[Connection, WorkerAdmission]:
         while True:
             # All who wait for a restart wait together, not one by one inside.
             await self._supervisor.connection()
@@ -443,7 +450,7 @@ class LlamaEngine:
                     raise
                 # It could not be started after all: the next turn is one alone in the first worker.
 
-    def _leave(self, place: Place, outcome: Outcome) -> None:
+    def _leave(self, place: WorkerAdmission, outcome: Outcome) -> None:
         if place.stay == "apart":
             self._second.leave()
         self._ward.leave(place, outcome)
@@ -471,7 +478,7 @@ def _only_embeds(model_id: str) -> InvalidValue:
     )
 
 
-def _others_wait() -> ModelRecovering:
+def _interrupted() -> ModelRecovering:
     return ModelRecovering(
         "This prompt was in a worker that died, so it runs alone, and others wait for the worker.",
         hint="Try again when the model is less busy.",

@@ -4,11 +4,59 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
-from ganglion.core.model import ModelFacts
-from ganglion.engines.llama.faults import Fault
+from ganglion.core.model import ModelFacts, Pooling
 from ganglion.engines.llama.settings import LlamaSettings
-from ganglion.engines.llama.vector_plan import VectorPlan, plan_vectors
-from ganglion.scheduler.places import LaneShape
+from ganglion.engines.llama.worker.faults import InjectedFault
+from ganglion.scheduler.slots import KvContextShape
+
+INPUT_TOKENS: Final = 2048
+"""The longest input, unless the model's context is shorter."""
+RANKED_TOKENS: Final = 512
+"""The same where a decoder must read its input in one batch, and each row costs a vocabulary of logits."""
+CELL_BYTES: Final = 2.0
+COMPUTE_BYTES: Final = 64 * 2**20
+"""Buffers besides the logits'."""
+
+
+@dataclass(frozen=True, slots=True)
+class VectorPlan:
+    """The context that reads inputs.
+
+    A decoder's tokens see only what came before them, so its inputs are read in pieces and pooled by us:
+    the batch stays small, however long the input. What must be seen whole is pooled by the library.
+    """
+
+    pooling: Pooling = "mean"
+    is_streamed: bool = True
+    input_tokens: int = INPUT_TOKENS
+    batch: int = 128
+    size_bytes: int = 0
+
+    @property
+    def cells(self) -> int:
+        """Room for an input and for what shares its last batch."""
+        return self.input_tokens + self.batch if self.is_streamed else self.batch
+
+
+def plan_vectors(facts: ModelFacts, context: int, output_rows: int) -> VectorPlan:
+    """Decide; `output_rows` is how many rows of logits a batch may have."""
+    pooling: Pooling = "mean" if facts.pooling in (None, "none") else facts.pooling
+    longest = min(context, facts.context_length, INPUT_TOKENS)
+    row_bytes = 2 * 4 * facts.vocabulary_size  # in the graph and in the output
+    if not facts.can_generate:
+        return VectorPlan(
+            pooling, is_streamed=False, input_tokens=longest, batch=longest, size_bytes=COMPUTE_BYTES
+        )
+    if pooling in ("mean", "last"):
+        size_bytes = COMPUTE_BYTES + output_rows * row_bytes
+        size_bytes += facts.kv_bytes(longest + output_rows, CELL_BYTES)
+        return VectorPlan(
+            pooling, is_streamed=True, input_tokens=longest, batch=output_rows, size_bytes=size_bytes
+        )
+    longest = min(longest, RANKED_TOKENS)
+    size_bytes = COMPUTE_BYTES + longest * row_bytes + facts.kv_bytes(longest, CELL_BYTES)
+    return VectorPlan(pooling, is_streamed=False, input_tokens=longest, batch=longest, size_bytes=size_bytes)
+
 
 PRIVATE_SLOTS: Final = (256, 768)
 """Cells of the private slots, as many of each size: single turns fit the first, conversations the second."""
@@ -19,13 +67,13 @@ CELL_STEP: Final = 256
 """The library pads cells to this."""
 LARGEST_CHUNK: Final = 256
 """More tokens in one prefill batch gain nothing on CPUs and cost compute buffers of a vocabulary a token."""
-LARGEST_ASIDE: Final = 512
+LARGEST_BACKGROUND: Final = 512
 """The same of a batch in the background, deep in a long context on a CPU: there the attention kernel cuts the
 rows of all heads into four parts a thread, and half-filled tiles cost a twentieth of the time at 256."""
 MAX_SLOTS: Final = 256
 EXACT_TOKENS: Final = 2048
 """The longest prompt whose scores do not depend on a load; its cells are made when the first one comes."""
-NO_LANE: Final = LaneShape(1, CELL_STEP, is_shared=True)
+NO_KV_CONTEXT: Final = KvContextShape(1, CELL_STEP, is_shared=True)
 """What a model gets that never generates."""
 OUTPUT_BYTES: Final = 24 * 2**20
 """What the logits of one batch may take, once in the library's buffers and once more in its output: every
@@ -38,10 +86,10 @@ OVERHEAD_BYTES: Final = 192 * 2**20
 
 NICENESS: Final = 5
 """Of a second worker: a quarter of the time where the first one wants all of it, so that neither starves."""
-RECAST_QUANTISATIONS: Final = frozenset({"Q4_1"})
-RECAST_ARCHITECTURES: Final = frozenset({"llama", "mistral3", "qwen2", "qwen3", "smollm3"})
+REPACK_QUANTISATIONS: Final = frozenset({"Q4_1"})
+REPACK_ARCHITECTURES: Final = frozenset({"llama", "mistral3", "qwen2", "qwen3", "smollm3"})
 """Whose graphs were seen to add an adapter's share to every matrix that is recast."""
-RECAST_BYTES: Final = 2**30
+REPACK_BYTES: Final = 2**30
 """Larger models are read from memory for every token, and are better left mapped."""
 
 
@@ -51,7 +99,7 @@ class EnginePlan:
 
     path: str
     context: int
-    lanes: tuple[LaneShape, ...]
+    lanes: tuple[KvContextShape, ...]
     parked_tokens: int
     parallel: int
     threads: int
@@ -67,7 +115,7 @@ class EnginePlan:
     step_s: float = 0.55
     kv_folder: str | None = None
     kv_folder_bytes: int = 0
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[InjectedFault, ...] = ()
     vectors: VectorPlan = VectorPlan()
     concepts: tuple[str, ...] = ()
     """Concept packs, by the path of their vectors."""
@@ -84,7 +132,7 @@ class EnginePlan:
     @property
     def largest_aside(self) -> int:
         """How many rows a batch in the background may have; an accelerator's kernels have other tiles."""
-        return LARGEST_CHUNK if self.gpu_layers else LARGEST_ASIDE
+        return LARGEST_CHUNK if self.gpu_layers else LARGEST_BACKGROUND
 
     def batch(self, lane: int) -> int:
         """How many rows a batch of a lane may have."""
@@ -133,8 +181,8 @@ def plan(
             param="kv_type",
             hint="Leave --kv-type at f16, or leave --deterministic out.",
         )
-    shape = _deterministic_lanes if settings.is_deterministic else _lanes
-    lanes = shape(context, kv_tokens, settings.parallel) if facts.can_generate else (NO_LANE,)
+    shape = _deterministic_contexts if settings.is_deterministic else _kv_contexts
+    lanes = shape(context, kv_tokens, settings.parallel) if facts.can_generate else (NO_KV_CONTEXT,)
     total = sum(lane.total_cells for lane in lanes)
     parked = kv_tokens // 2 if facts.can_generate else 0
     vectors = plan_vectors(facts, context, output_rows(facts.vocabulary_size))
@@ -174,7 +222,7 @@ def plan(
         kv_type=settings.kv_type,
         gpu_layers=settings.gpu_layers,
         is_deterministic=settings.is_deterministic,
-        is_recast=settings.is_recast and _gains_by_recasting(settings, facts, free_bytes - required),
+        is_recast=settings.is_recast and _gains_by_repacking(settings, facts, free_bytes - required),
         required_bytes=required,
         video_bytes=video,
         # Deterministic sequences share no KV, not even with what they themselves were in an earlier life.
@@ -205,18 +253,18 @@ def plan_second(
     )
 
 
-def _gains_by_recasting(settings: LlamaSettings, facts: ModelFacts, left_bytes: int) -> bool:
+def _gains_by_repacking(settings: LlamaSettings, facts: ModelFacts, left_bytes: int) -> bool:
     """Both forms lie in memory while they are loaded; deterministic mode keeps to the usual kernels."""
     return (
-        facts.quantisation in RECAST_QUANTISATIONS
-        and facts.architecture in RECAST_ARCHITECTURES
-        and facts.size_bytes <= min(RECAST_BYTES, left_bytes)
+        facts.quantisation in REPACK_QUANTISATIONS
+        and facts.architecture in REPACK_ARCHITECTURES
+        and facts.size_bytes <= min(REPACK_BYTES, left_bytes)
         and settings.gpu_layers == 0
         and not settings.is_deterministic
     )
 
 
-def _lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
+def _kv_contexts(context: int, kv_tokens: int, parallel: int) -> tuple[KvContextShape, ...]:
     """Half of the pool in private slots, half shared; all shared when the pool is small.
 
     The shared lane has slots for as many idle sequences as run: those cost nothing there while they share.
@@ -224,21 +272,21 @@ def _lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]
     beside = min(2 * parallel, MAX_SLOTS - 1)
     shared = _padded(max(context, kv_tokens // 2))
     slots = min(max(kv_tokens - shared, 0) // sum(PRIVATE_SLOTS), parallel)
-    exact = LaneShape(1, _padded(min(context, EXACT_TOKENS)), is_shared=False, is_exact=True)
+    exact = KvContextShape(1, _padded(min(context, EXACT_TOKENS)), is_shared=False, is_exact=True)
     if slots < 1 or context <= max(PRIVATE_SLOTS):
-        return (exact, LaneShape(beside, _padded(kv_tokens), is_shared=True))
-    private = tuple(LaneShape(slots, cells, is_shared=False) for cells in PRIVATE_SLOTS)
+        return (exact, KvContextShape(beside, _padded(kv_tokens), is_shared=True))
+    private = tuple(KvContextShape(slots, cells, is_shared=False) for cells in PRIVATE_SLOTS)
     left = kv_tokens - sum(lane.total_cells for lane in private)
     shared = max(shared, left // CELL_STEP * CELL_STEP)
-    return (*private, exact, LaneShape(beside, shared, is_shared=True))
+    return (*private, exact, KvContextShape(beside, shared, is_shared=True))
 
 
-def _deterministic_lanes(context: int, kv_tokens: int, parallel: int) -> tuple[LaneShape, ...]:
+def _deterministic_contexts(context: int, kv_tokens: int, parallel: int) -> tuple[KvContextShape, ...]:
     """One sequence a slot, each in cells of its own from the first on, so that no neighbour is visible."""
     cells = _padded(context)
     slots = min(max(kv_tokens // cells, 1), parallel, MAX_SLOTS)
-    alone = LaneShape(1, cells, is_shared=True)
-    return (LaneShape(slots - 1, cells, is_shared=False), alone) if slots > 1 else (alone,)
+    alone = KvContextShape(1, cells, is_shared=True)
+    return (KvContextShape(slots - 1, cells, is_shared=False), alone) if slots > 1 else (alone,)
 
 
 def _padded(tokens: int) -> int:

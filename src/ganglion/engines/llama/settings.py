@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ganglion.engines.limits import WorkerLimits
+from ganglion.engines.supervision.watchdog import WorkerLimits
 
 KvType = Literal["f16", "q8_0", "q4_0"]
 

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ganglion.gateway.catalogue import Catalogue
-from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.placing.catalogue import FleetCatalogue
+from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from ganglion.server.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,8 +15,8 @@ class GatewaySettings:
 
     server: ServerSettings
     nodes: tuple[NodeSpec, ...] = ()
-    catalogue: Catalogue = field(default_factory=Catalogue)
-    storage: Storage | None = None
+    catalogue: FleetCatalogue = field(default_factory=FleetCatalogue)
+    storage: StoreSettings | None = None
     """Where responses, conversations, keys and usage are kept; None for nowhere."""
     node_key: str | None = None
     lease_s: float = 5.0

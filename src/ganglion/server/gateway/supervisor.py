@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from ganglion.core.errors import GanglionError, InvalidValue
-from ganglion.server.app_server import BACKLOG
-from ganglion.server.bind import StartRefused, bind
 from ganglion.server.gateway.settings import GatewaySettings, Reload
-from ganglion.server.gateway.socket_folder import socket_folder
+from ganglion.server.gateway.unix_socket import socket_folder
 from ganglion.server.gateway.worker import LEADER, Worker
 from ganglion.server.gateway.worker_channel import DRAIN, RELOAD, STOP, Ready, Unable, hear, say, unable
-from ganglion.server.reloading import refuse_to_open, tell_refused
+from ganglion.server.life.app_server import BACKLOG
+from ganglion.server.life.bind import StartRefused, bind
+from ganglion.server.life.signals import check_keys_remain, log_refused_reload
 from ganglion.store.opening import MEMORY
 
 logger = logging.getLogger("ganglion.gateway")
@@ -222,9 +222,9 @@ class _Supervisor:
             return
         try:
             fresh = self._settings.renewed(self._reload())
-            refuse_to_open(is_keyed=self._settings.has_static_keys, would_be_keyed=fresh.has_static_keys)
+            check_keys_remain(is_keyed=self._settings.has_static_keys, would_be_keyed=fresh.has_static_keys)
         except (GanglionError, StartRefused) as error:
-            tell_refused(error)
+            log_refused_reload(error)
         else:
             self._settings = fresh
             self._tell(RELOAD)

@@ -3,23 +3,65 @@
 import asyncio
 import contextlib
 import dataclasses
+import fcntl
+import os
+import shutil
 import socket
-from collections.abc import AsyncGenerator
+import tempfile
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
 from starlette.types import ASGIApp
 
-from ganglion.server.app_server import AppServer, app_config, until_listening
-from ganglion.server.bind import StartRefused
+from ganglion.server.life.app_server import AppServer, until_listening, uvicorn_config
+from ganglion.server.life.bind import StartRefused
 from ganglion.server.settings import ServerSettings
+
+PREFIX = "ganglion-gateway-"
+
+
+@contextlib.contextmanager
+def socket_folder() -> Iterator[Path]:
+    """It is gone with the block; one that a killed gateway left is gone with the next start."""
+    _sweep(Path(tempfile.gettempdir()))
+    folder, lock = _locked()
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _locked() -> tuple[Path, int]:
+    """Held for as long as this process or one that it forked lives."""
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder, lock
+        os.close(lock)  # another gateway swept it before it was locked
+
+
+def _sweep(above: Path) -> None:
+    for folder in above.glob(f"{PREFIX}*"):
+        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+            lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
 
 
 @contextlib.asynccontextmanager
-async def served(app: ASGIApp, settings: ServerSettings, path: Path) -> AsyncGenerator[None, None]:
+async def serve_on_unix_socket(
+    app: ASGIApp, settings: ServerSettings, path: Path
+) -> AsyncGenerator[None, None]:
     """While inside, the app answers there; whatever a process before left at that path is gone."""
     with _bound(path) as listener:
         plain = dataclasses.replace(settings, tls_cert=None, tls_key=None)
-        server = AppServer(app_config(app, plain))
+        server = AppServer(uvicorn_config(app, plain))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:
             await until_listening(server, serving)

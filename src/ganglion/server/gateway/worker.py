@@ -12,9 +12,9 @@ import msgspec
 
 from ganglion.core.errors import GanglionError
 from ganglion.gateway import shared
-from ganglion.gateway.node import NodeSpec
-from ganglion.gateway.outbound import Answer, Outbound
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.shared import MAX_SHARED_BYTES, Shared
+from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
 
 logger = logging.getLogger("ganglion.gateway")
 
@@ -66,7 +66,7 @@ class Worker:
 class Colleagues:
     """The other workers, asked all at once; who does not answer is left out."""
 
-    def __init__(self, worker: Worker, outbound: Outbound) -> None:
+    def __init__(self, worker: Worker, outbound: NodeClient) -> None:
         self._worker = worker
         self._outbound = outbound
 
@@ -94,12 +94,12 @@ class Colleagues:
                 return told
         return None
 
-    async def _ask(self, target: str) -> dict[int, Answer]:
+    async def _ask(self, target: str) -> dict[int, NodeResponse]:
         others = self._worker.others
         answers = await asyncio.gather(*(self._answer(place, target) for place in others))
         return {place: answer for place, answer in zip(others, answers, strict=True) if answer is not None}
 
-    async def _answer(self, place: int, target: str) -> Answer | None:
+    async def _answer(self, place: int, target: str) -> NodeResponse | None:
         spec = self._worker.door(place)
         try:
             answer = await self._outbound.call(

@@ -15,8 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from ganglion.core.errors import GanglionError, InvalidValue
-from ganglion.server.bind import InsecureBind, StartRefused
-from ganglion.server.shutdown import Shutdown
+from ganglion.server.life.bind import InsecureBind, StartRefused
+from ganglion.server.life.signals import Shutdown
 
 RELOAD: Final = b"r"
 DRAIN: Final = b"d"

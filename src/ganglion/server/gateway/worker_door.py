@@ -11,14 +11,14 @@ from starlette.types import ASGIApp
 
 from ganglion.core.errors import InvalidRequest
 from ganglion.gateway import shared
-from ganglion.gateway.fleet import Fleet
-from ganglion.gateway.loading import Loader
-from ganglion.gateway.quarantine import Quarantine
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.quarantine import Quarantine
+from ganglion.gateway.routing.decision import ModelLoader
 from ganglion.gateway.shared import MAX_WAIT_S, Caught
 from ganglion.gateway.telling import Telling
-from ganglion.server.drain import Gate
-from ganglion.server.metrics import CONTENT_TYPE
-from ganglion.server.refusals import Refusals
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.errors import ErrorMiddleware
+from ganglion.server.prometheus import CONTENT_TYPE
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class WorkerDoor:
     def __init__(
         self,
         fleet: Fleet,
-        loader: Loader,
+        loader: ModelLoader,
         gate: Gate,
         quarantine: Quarantine,
         *,
@@ -59,7 +59,7 @@ class WorkerDoor:
             Route("/load", self._load, methods=["POST"]),
             Route("/notice", self._notice, methods=["POST"]),
         ]
-        return Refusals(Router(routes, redirect_slashes=False))
+        return ErrorMiddleware(Router(routes, redirect_slashes=False))
 
     def close(self) -> None:
         """Answer whoever waits for news."""

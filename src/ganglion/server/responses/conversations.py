@@ -9,15 +9,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import ConversationNotFound, EngineUnavailable, ItemNotFound
-from ganglion.server.http import json_response, read_json
-from ganglion.server.responses.identity import new_id
-from ganglion.server.responses.pages import Page
-from ganglion.server.scope import tenant
+from ganglion.server.endpoints.http import json_response, read_json
+from ganglion.server.middleware.scope import tenant
+from ganglion.server.responses.ids import new_id
+from ganglion.server.responses.paging import PageQuery
 from ganglion.server.settings import ServerSettings
-from ganglion.store.port import Store
-from ganglion.store.values import NewItem, StoredConversation
+from ganglion.store.response_store import NewItem, Store, StoredConversation
 from ganglion.wire.responses import Item, items_of, kept_items
-from ganglion.wire.responses.reading import ReadItem
+from ganglion.wire.responses.item_codec import ReadItem
 from ganglion.wire.responses.stored import (
     conversation,
     conversation_deleted,
@@ -31,7 +30,7 @@ from ganglion.wire.responses.stored import (
 _metadata = msgspec.json.Decoder(dict[str, str])
 
 
-class ConversationDoors:
+class ConversationEndpoints:
     """Keeps conversations and their items, each for the tenant that made it."""
 
     def __init__(self, store: Store | None, settings: ServerSettings) -> None:
@@ -44,12 +43,12 @@ class ConversationDoors:
         made = StoredConversation(
             tenant(scope), new_id("conv"), float(int(time.time())), msgspec.json.encode(metadata)
         )
-        await self._store.create_conversation(made, _new(items))
-        await json_response(_told(made))(scope, receive, send)
+        await self._store.create_conversation(made, _new_items(items))
+        await json_response(_encode(made))(scope, receive, send)
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
-        return json_response(_told(await self._found(request)))
+        return json_response(_encode(await self._found(request)))
 
     async def update(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`POST /v1/conversations/{id}`: other metadata."""
@@ -57,7 +56,7 @@ class ConversationDoors:
         metadata = read_update(await read_json(scope, receive, self._settings))
         found = await self._found(request)
         await self._store.set_metadata(found.tenant, found.id, msgspec.json.encode(metadata))
-        await json_response(_told(await self._found(request)))(scope, receive, send)
+        await json_response(_encode(await self._found(request)))(scope, receive, send)
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}`."""
@@ -67,7 +66,7 @@ class ConversationDoors:
 
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
-        found, asked = await self._found(request), Page.of(request)
+        found, asked = await self._found(request), PageQuery.of(request)
         after = None
         if asked.after is not None:
             beyond = await self._store.item(found.tenant, found.id, asked.after)
@@ -98,7 +97,7 @@ class ConversationDoors:
         found = await self._found(request)
         gone = await self._item(found, request.path_params["item"])
         await self._store.delete_item(found.tenant, found.id, gone.id or "")
-        return json_response(_told(found))
+        return json_response(_encode(found))
 
     @property
     def _store(self) -> Store:
@@ -120,7 +119,7 @@ class ConversationDoors:
         return items_of(b"[%b]" % kept.body)[0]
 
 
-def _new(items: tuple[ReadItem, ...]) -> tuple[NewItem, ...]:
+def _new_items(items: tuple[ReadItem, ...]) -> tuple[NewItem, ...]:
     return _bodies(kept_items(items, new_id, {}, "items"))
 
 
@@ -128,5 +127,5 @@ def _bodies(items: tuple[Item, ...]) -> tuple[NewItem, ...]:
     return tuple(NewItem(each.id or "", item(each)) for each in items)
 
 
-def _told(found: StoredConversation) -> bytes:
+def _encode(found: StoredConversation) -> bytes:
     return conversation(found.id, int(found.created_s), _metadata.decode(found.metadata))

@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import NoReturn
 
 from ganglion.core.errors import ConversationNotFound, InvalidValue, PreviousResponseNotFound
-from ganglion.server.responses.identity import response_of
-from ganglion.store.port import MAX_CHAIN, MAX_CHAIN_BYTES, Store
-from ganglion.store.values import StoredResponse
-from ganglion.wire.responses import Asked, Item, items_of
+from ganglion.server.responses.ids import response_of
+from ganglion.store.response_store import MAX_CHAIN, MAX_CHAIN_BYTES, Store, StoredResponse
+from ganglion.wire.responses import Item, ParsedResponsesBody, items_of
 from ganglion.wire.responses.items import CustomToolCallItem, FunctionCallItem
 from ganglion.wire.responses.stored import output_of
 
@@ -26,7 +25,7 @@ class History:
     def __init__(self, store: Store | None) -> None:
         self._store = store
 
-    async def before(self, asked: Asked, tenant: str, recent: Recent) -> tuple[Item, ...]:
+    async def before(self, asked: ParsedResponsesBody, tenant: str, recent: Recent) -> tuple[Item, ...]:
         """Every item, input and output, that precedes the call's own."""
         if asked.previous_response_id is not None:
             known = recent.get(asked.previous_response_id)
@@ -50,7 +49,7 @@ class History:
             await self._refuse_part(chain[0].previous_id, response_id, tenant)
         items = list(await self._conversation_before(chain[0], response_id))
         for response in chain:
-            items += items_in(response)
+            items += items_of_response(response)
             await asyncio.sleep(0)  # a long one is read in pieces, and the event loop is others' in between
         return tuple(items)
 
@@ -62,7 +61,9 @@ class History:
             )
         return await self._items(conversation_id, tenant)
 
-    async def referenced(self, asked: Asked, tenant: str, history: tuple[Item, ...]) -> dict[str, Item]:
+    async def referenced(
+        self, asked: ParsedResponsesBody, tenant: str, history: tuple[Item, ...]
+    ) -> dict[str, Item]:
         """The kept items that the input refers to, as far as they can be found."""
         wanted = set(asked.references)
         found = {item.id: item for item in history if item.id in wanted and item.id is not None}
@@ -71,7 +72,7 @@ class History:
             assert response_id is not None
             kept = None if self._store is None else await self._store.response(tenant, response_id)
             if kept is not None:
-                found |= {item.id: item for item in items_in(kept) if item.id in wanted and item.id}
+                found |= {item.id: item for item in items_of_response(kept) if item.id in wanted and item.id}
         return found
 
     async def _refuse_part(self, missing_id: str, response_id: str, tenant: str) -> NoReturn:
@@ -94,7 +95,7 @@ class History:
         if await self._store.conversation(first.tenant, conversation_id) is None:
             raise _not_whole(response_id, conversation_id)
         items = await self._items(conversation_id, first.tenant)
-        own = {item.id for item in items_in(first)}
+        own = {item.id for item in items_of_response(first)}
         # A turn is appended at once, so that its items stand together; an earlier one that the client sent
         # again stands where it was.
         end = max((place for place, item in enumerate(items) if item.id in own), default=None)
@@ -128,7 +129,7 @@ class History:
         return tuple(items)
 
 
-def items_in(response: StoredResponse) -> tuple[Item, ...]:
+def items_of_response(response: StoredResponse) -> tuple[Item, ...]:
     """What a response was sent and what it said; without a call that was cut off, which nobody can answer."""
     said = items_of(output_of(response.body))
     return (*items_of(response.input_items), *(item for item in said if not _is_cut_call(item)))

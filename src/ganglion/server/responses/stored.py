@@ -11,13 +11,12 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import InvalidValue, ResponseNotFound
-from ganglion.server.http import json_response, send_frames, while_connected
-from ganglion.server.responses.pages import Page, number
-from ganglion.server.responses.runs import KEEP_EVENTS_S, Run, Runs
-from ganglion.server.scope import tenant
+from ganglion.server.endpoints.http import json_response, send_frames, while_connected
+from ganglion.server.middleware.scope import tenant
+from ganglion.server.responses.background import SAVE_EVENTS_S, BackgroundRun, BackgroundRuns
+from ganglion.server.responses.paging import PageQuery, query_number
 from ganglion.server.settings import ServerSettings
-from ganglion.store.port import Store
-from ganglion.store.values import StoredResponse
+from ganglion.store.response_store import Store, StoredResponse
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses import ENDING, items_of
 from ganglion.wire.responses.stored import deleted, is_last, last_frames, named_frame, page, response_with
@@ -32,10 +31,10 @@ class _Kind(msgspec.Struct, frozen=True):
 _kind = msgspec.json.Decoder(_Kind)
 
 
-class StoredDoors:
+class StoredResponseEndpoints:
     """Reads, resumes, cancels and deletes responses, each for the tenant that asked for it."""
 
-    def __init__(self, store: Store | None, runs: Runs, settings: ServerSettings) -> None:
+    def __init__(self, store: Store | None, runs: BackgroundRuns, settings: ServerSettings) -> None:
         self._kept = store
         self._runs = runs
         self._settings = settings
@@ -49,7 +48,7 @@ class StoredDoors:
             body = (await self._found(request)).body if run is None else await run.snapshot()
             await json_response(body)(scope, receive, send)
             return
-        after = number(request, "starting_after", default=-1)
+        after = query_number(request, "starting_after", default=-1)
         if run is None:
             stored = await self._found(request)
             if not _is_background(stored):
@@ -89,7 +88,7 @@ class StoredDoors:
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`: what this response itself was sent."""
-        found, asked = await self._found(request), Page.of(request)
+        found, asked = await self._found(request), PageQuery.of(request)
         shown, has_more = asked.cut(items_of(found.input_items))
         return json_response(page(shown, has_more=has_more))
 
@@ -99,7 +98,7 @@ class StoredDoors:
             raise ResponseNotFound("This server keeps no responses.")
         return self._kept
 
-    def _run(self, request: Request) -> Run | None:
+    def _run(self, request: Request) -> BackgroundRun | None:
         return self._runs.get(tenant(request.scope), request.path_params["id"])
 
     async def _found(self, request: Request) -> StoredResponse:
@@ -124,7 +123,7 @@ class StoredDoors:
                 # A reader may have heard more than a crash left; it, too, is told how it ended.
                 yield last_frames(found.body, after + 1)
                 return
-            await asyncio.sleep(KEEP_EVENTS_S)
+            await asyncio.sleep(SAVE_EVENTS_S)
 
 
 def _is_background(found: StoredResponse) -> bool:

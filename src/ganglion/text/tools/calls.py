@@ -7,29 +7,67 @@ it: no character is read by a second reader, and what is cut at a block's end is
 """
 
 import re
+from collections import deque
 from dataclasses import dataclass
 
 from ganglion.core.events import Piece, Token
 from ganglion.core.request import Tool
+from ganglion.text.marker_scanner import undecided_suffix
 from ganglion.text.markers import WHITESPACE
-from ganglion.text.openings import undecided_suffix
+from ganglion.text.tools.cursor import ArgumentText, CallEnded, CallNamed, Cursor, NotACall, Reading
 from ganglion.text.tools.families import ToolFamily
-from ganglion.text.tools.held import Held
-from ganglion.text.tools.tape import Argued, Broken, Ended, Named, Reading, Tape
+
+
+class HeldText:
+    """A queue of pieces that is taken from by characters."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(self) -> None:
+        self._pieces: deque[Piece] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._pieces)
+
+    def add(self, piece: Piece) -> None:
+        """Hold one more."""
+        self._pieces.append(piece)
+
+    def text(self) -> str:
+        """All characters held."""
+        return "".join([piece.text for piece in self._pieces])
+
+    def take(self, count: int) -> list[Piece]:
+        """Let the first characters go; tokens go with their last one, or where they have none before it."""
+        taken: list[Piece] = []
+        while self._pieces and len(self._pieces[0].text) <= count:
+            piece = self._pieces.popleft()
+            count -= len(piece.text)
+            taken.append(piece)
+        if count:
+            head = self._pieces[0]
+            taken.append(Piece(head.text[:count], (), head.is_special))
+            self._pieces[0] = Piece(head.text[count:], head.tokens, head.is_special)
+        return taken
+
+    def tokens(self, count: int) -> tuple[Token, ...]:
+        """Let the first characters go and return their tokens."""
+        return tuple([token for piece in self.take(count) for token in piece.tokens])
+
 
 # Longer pieces are cut, because what follows a block is looked at anew from where the block ended.
 SLICE_CHARACTERS = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class ArgumentDelta:
     """More of the arguments of the call that was named last, with the tokens that became it."""
 
     text: str
     tokens: tuple[Token, ...]
 
 
-Found = Piece | Named | Argument | Ended
+Found = Piece | CallNamed | ArgumentDelta | CallEnded
 
 
 class CallScanner:
@@ -54,9 +92,9 @@ class CallScanner:
         self._tools = {tool.name: tool for tool in tools}
         self._opening = re.compile("|".join(map(re.escape, family.openings)) or r"(?!)")
         self._firsts = frozenset(marker[0] for marker in family.openings)
-        self._held = Held()
+        self._held = HeldText()
         self._reading: Reading[None] | None = None
-        self._tape = Tape(self._tools)
+        self._tape = Cursor(self._tools)
         self._taken = 0
         """How many characters of the tape have left what is held."""
         self._is_final = False
@@ -139,7 +177,7 @@ class CallScanner:
         return True
 
     def _begin(self, opening: str, text: str) -> None:
-        self._tape = Tape(self._tools)
+        self._tape = Cursor(self._tools)
         self._tape.feed(text)
         self._tape.advance(len(opening))
         self._tape.is_final = self._is_final
@@ -156,7 +194,7 @@ class CallScanner:
         except StopIteration:
             self._acted(found)
             self._held.take(tape.offset - self._taken)
-        except Broken:
+        except NotACall:
             if tape.is_calling:
                 tape.end()
             self._acted(found)
@@ -173,7 +211,7 @@ class CallScanner:
             tokens = self._held.tokens(offset - self._taken)
             self._taken = offset
             self._is_call = True
-            found.append(Argument(act.text, tokens) if isinstance(act, Argued) else act)
+            found.append(ArgumentDelta(act.text, tokens) if isinstance(act, ArgumentText) else act)
         self._tape.acts.clear()
 
 

@@ -5,8 +5,8 @@ Arguments of another shape are delivered as they stand.
 
 from typing import Literal
 
+from ganglion.text.tools.cursor import ArgumentText, Cursor, NotACall, Reading
 from ganglion.text.tools.json_text import decoded, string
-from ganglion.text.tools.tape import Argued, Broken, Reading, Tape
 
 INPUT = "input"
 
@@ -17,7 +17,7 @@ class CustomText:
     __slots__ = ("_come", "_reading", "_state", "_tape")
 
     def __init__(self) -> None:
-        self._tape = Tape(())
+        self._tape = Cursor(())
         self._come: list[str] = []
         """What came before the shape was known."""
         self._state: Literal["before", "inside", "behind", "verbatim"] = "before"
@@ -48,10 +48,10 @@ class CustomText:
             next(self._reading)
         except StopIteration:
             self._state = "behind"
-        except Broken:
+        except NotACall:
             is_verbatim = self._state == "before"
             self._state = "verbatim"
-        given = "".join([act.text for _, act in self._tape.acts if isinstance(act, Argued)])
+        given = "".join([act.text for _, act in self._tape.acts if isinstance(act, ArgumentText)])
         self._tape.acts.clear()
         return "".join(self._come) if is_verbatim else given
 
@@ -62,9 +62,9 @@ class CustomText:
             yield from tape.skip_space()
             is_input = (yield from string(tape)) == INPUT
             if (yield from tape.skip_space()) != ":" or not is_input:
-                raise Broken
+                raise NotACall
             tape.advance()
             if (yield from tape.skip_space()) != '"':
-                raise Broken
+                raise NotACall
         self._state = "inside"
         yield from decoded(tape)

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 
 from ganglion.core.request import Tool
+from ganglion.text.tools.cursor import Cursor, Reading
 from ganglion.text.tools.json_calls import arguments
-from ganglion.text.tools.tape import Reading, Tape
 
 BAR = "\uff5c"  # a full-width one
 SECTION = f"<{BAR}tool▁calls▁begin{BAR}>"
@@ -18,7 +18,7 @@ FENCE = "```"
 NAME = re.compile(r"[^<\n{]*")
 
 
-def read_deepseek(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_deepseek(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read the section's calls; a call whose section was not opened is read too."""
     del tools
     if opening == SECTION:
@@ -32,7 +32,7 @@ def read_deepseek(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Readin
             return
 
 
-def _call(tape: Tape) -> Reading[None]:
+def _call(tape: Cursor) -> Reading[None]:
     name = (yield from tape.run(NAME)).strip()
     yield from tape.need(SEPARATOR)
     is_fenced = (yield from tape.skip_space()) != "{"

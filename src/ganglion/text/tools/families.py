@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from ganglion.core.request import Tool, ToolUse
 from ganglion.text.tools import deepseek, gemma, tagged, untagged
-from ganglion.text.tools.tape import Broken, Reading, Tape
+from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 
-Reader = Callable[[Tape, Mapping[str, Tool], str], Reading[None]]
+Reader = Callable[[Cursor, Mapping[str, Tool], str], Reading[None]]
 
 KNOWS_TOOLS = re.compile(r"\btools\b")
 
@@ -37,10 +37,10 @@ class ToolFamily:
         return frozenset(self.openings + self.inner)
 
 
-def _nothing(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def _nothing(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     del tape, tools, opening
     yield from ()
-    raise Broken
+    raise NotACall
 
 
 _MISTRAL = (untagged.ARGS, untagged.CALL_ID)

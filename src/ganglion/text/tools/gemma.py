@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping
 
 from ganglion.core.request import Tool
+from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 from ganglion.text.tools.json_text import SCALAR, string
-from ganglion.text.tools.tape import Broken, Reading, Tape
 
 OPENING = "<|tool_call>"
 CLOSING = "<tool_call|>"
@@ -22,7 +22,7 @@ CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 MAX_DEPTH = 32
 
 
-def read_gemma(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_gemma(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read one call, its arguments leaving one by one."""
     del tools
     quote, closing = (QUOTE, CLOSING) if opening == OPENING else (FUNCTION_QUOTE, FUNCTION_CLOSING)
@@ -46,20 +46,20 @@ def read_gemma(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Reading[N
     yield from tape.take(closing)
 
 
-def _member(tape: Tape, quote: str, depth: int) -> Reading[str]:
+def _member(tape: Cursor, quote: str, depth: int) -> Reading[str]:
     yield from tape.skip_space()
     key = yield from _string(tape, quote)
     if key is None:
         key = yield from tape.run(KEY)
     if (yield from tape.skip_space()) != ":" or not key:
-        raise Broken
+        raise NotACall
     tape.advance()
     return f"{json.dumps(key, ensure_ascii=False)}: {(yield from _value(tape, quote, depth + 1))}"
 
 
-def _value(tape: Tape, quote: str, depth: int) -> Reading[str]:
+def _value(tape: Cursor, quote: str, depth: int) -> Reading[str]:
     if depth > MAX_DEPTH:
-        raise Broken
+        raise NotACall
     char = yield from tape.skip_space()
     if char == "{":
         return (yield from _nested(tape, quote, "}", depth))
@@ -70,13 +70,13 @@ def _value(tape: Tape, quote: str, depth: int) -> Reading[str]:
         return json.dumps(text, ensure_ascii=False)
     word = (yield from tape.run(WORD)).strip()
     if not word and (yield from tape.peek()) in ("", "<"):
-        raise Broken  # cut before the value, or inside its mark
+        raise NotACall  # cut before the value, or inside its mark
     written = CONSTANTS.get(word, word)
     # A word without marks is a string whose marks were forgotten.
     return written if SCALAR.fullmatch(written) else json.dumps(word, ensure_ascii=False)
 
 
-def _nested(tape: Tape, quote: str, closer: str, depth: int) -> Reading[str]:
+def _nested(tape: Cursor, quote: str, closer: str, depth: int) -> Reading[str]:
     tape.advance()
     found: list[str] = []
     while (yield from tape.skip_space()) != closer:
@@ -92,7 +92,7 @@ def _nested(tape: Tape, quote: str, closer: str, depth: int) -> Reading[str]:
     return "{" + inside + "}" if closer == "}" else "[" + inside + "]"
 
 
-def _string(tape: Tape, quote: str) -> Reading[str | None]:
+def _string(tape: Cursor, quote: str) -> Reading[str | None]:
     """What stands between the family's own marks or plain quotes, None where neither is next."""
     if (yield from tape.take(quote)):
         text = yield from tape.until(quote)

@@ -3,8 +3,8 @@
 The text of the arguments leaves as it stands and as it comes, once the name is known.
 """
 
+from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 from ganglion.text.tools.json_text import decoded, string, value
-from ganglion.text.tools.tape import Broken, Reading, Tape
 
 NAME_KEYS = frozenset({"name", "function"})
 ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
@@ -12,7 +12,7 @@ ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 OTHER_KEYS = frozenset({"type", "id"})
 
 
-def json_call(tape: Tape, *closing: str) -> Reading[None]:
+def json_call(tape: Cursor, *closing: str) -> Reading[None]:
     """Read one call; arguments that are no JSON go on to the first of the closing markers."""
     yield from tape.need("{")
     early: str | None = None
@@ -22,7 +22,7 @@ def json_call(tape: Tape, *closing: str) -> Reading[None]:
         key = yield from _key(tape)
         if key in NAME_KEYS and not is_named:
             if (yield from tape.skip_space()) != '"':
-                raise Broken
+                raise NotACall
             tape.call((yield from string(tape)))
             is_named = True
             tape.argue(early or "")
@@ -35,21 +35,21 @@ def json_call(tape: Tape, *closing: str) -> Reading[None]:
         elif key in NAME_KEYS | ARGUMENT_KEYS | OTHER_KEYS:
             yield from value(tape)
         else:
-            raise Broken
+            raise NotACall
         char = yield from tape.skip_space()
         if char not in ",}" or not char:
-            raise Broken
+            raise NotACall
         tape.advance()
         if char == "}":
             break
     if not is_named:
-        raise Broken
+        raise NotACall
     if not is_argued:
         tape.argue("{}")
     tape.end()
 
 
-def json_calls(tape: Tape, *closing: str) -> Reading[None]:
+def json_calls(tape: Cursor, *closing: str) -> Reading[None]:
     """Read one call, or a list of them."""
     if not (yield from tape.take("[")):
         yield from json_call(tape, *closing)
@@ -57,7 +57,7 @@ def json_calls(tape: Tape, *closing: str) -> Reading[None]:
     yield from json_list(tape, *closing)
 
 
-def json_list(tape: Tape, *closing: str) -> Reading[None]:
+def json_list(tape: Cursor, *closing: str) -> Reading[None]:
     """Read the calls of a list whose bracket was read."""
     while True:
         yield from tape.skip_space()
@@ -68,7 +68,7 @@ def json_list(tape: Tape, *closing: str) -> Reading[None]:
     yield from tape.need("]")
 
 
-def arguments(tape: Tape, *closing: str) -> Reading[None]:
+def arguments(tape: Cursor, *closing: str) -> Reading[None]:
     """Let a value out as the call's arguments: an object as it stands, a string as what it reads."""
     char = yield from tape.skip_space()
     if char == "n" and (yield from tape.take("null")):
@@ -79,34 +79,34 @@ def arguments(tape: Tape, *closing: str) -> Reading[None]:
             yield from decoded(tape)
         else:
             yield from tape.passing(value(tape))
-    except Broken:
+    except NotACall:
         yield from tape.passing(_rest(tape, *closing))
 
 
-def ended(tape: Tape, reading: Reading[None]) -> Reading[None]:
+def ended(tape: Cursor, reading: Reading[None]) -> Reading[None]:
     """Read calls, and end one that breaks off after its name."""
     try:
         yield from reading
-    except Broken:
+    except NotACall:
         if not tape.is_calling:
             raise
         tape.end()
 
 
-def _early(tape: Tape) -> Reading[str]:
+def _early(tape: Cursor) -> Reading[str]:
     if (yield from tape.skip_space()) == '"':
         return (yield from string(tape))
     return (yield from tape.keeping(value(tape)))
 
 
-def _rest(tape: Tape, *closing: str) -> Reading[None]:
+def _rest(tape: Cursor, *closing: str) -> Reading[None]:
     yield from tape.until(*closing)
 
 
-def _key(tape: Tape) -> Reading[str]:
+def _key(tape: Cursor) -> Reading[str]:
     yield from tape.skip_space()
     key = yield from string(tape)
     if (yield from tape.skip_space()) != ":":
-        raise Broken
+        raise NotACall
     tape.advance()
     return key

@@ -2,7 +2,7 @@
 
 import re
 
-from ganglion.text.tools.tape import Broken, Reading, Tape
+from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 
 PLAIN = re.compile(r'[^"\\]*')
 WORD = re.compile(r"[-+.\w]*")
@@ -12,7 +12,7 @@ ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r":
 CLOSERS = {"{": "}", "[": "]"}
 
 
-def value(tape: Tape) -> Reading[None]:
+def value(tape: Cursor) -> Reading[None]:
     """Consume one JSON value, however deep; raises Broken at the first character that JSON has not there.
 
     Control characters inside a string are let through: models write them, and readers that care can tell.
@@ -30,7 +30,7 @@ def value(tape: Tape) -> Reading[None]:
         elif char == '"':
             yield from _string(tape)
         elif not SCALAR.fullmatch((yield from tape.run(WORD))):
-            raise Broken
+            raise NotACall
         while closers:
             char = yield from tape.skip_space()
             if char == closers[-1]:
@@ -43,25 +43,25 @@ def value(tape: Tape) -> Reading[None]:
                     yield from _key(tape)
                 break
             else:
-                raise Broken
+                raise NotACall
         else:
             return
 
 
-def string(tape: Tape) -> Reading[str]:
+def string(tape: Cursor) -> Reading[str]:
     """Consume a JSON string and return what it reads."""
     found: list[str] = []
     yield from decoded(tape, found)
     return "".join(found)
 
 
-def decoded(tape: Tape, found: list[str] | None = None) -> Reading[None]:
+def decoded(tape: Cursor, found: list[str] | None = None) -> Reading[None]:
     """Consume a JSON string; what it reads goes into `found`, or out as arguments while it comes."""
     yield from tape.need('"')
     while True:
         char = yield from tape.peek()
         if not char:
-            raise Broken
+            raise NotACall
         if char == '"':
             tape.advance()
             return
@@ -76,19 +76,19 @@ def decoded(tape: Tape, found: list[str] | None = None) -> Reading[None]:
             found.append(text)
 
 
-def _read_escape(tape: Tape) -> Reading[str]:
+def _read_escape(tape: Cursor) -> Reading[str]:
     # Models forget to double the backslash of `\\d`; it is plain what was meant.
     char = yield from tape.peek()
     return (yield from _escape(tape)) if char in ESCAPES or char == "u" else "\\"
 
 
-def _escape(tape: Tape) -> Reading[str]:
+def _escape(tape: Cursor) -> Reading[str]:
     char = yield from tape.peek()
     if char in ESCAPES:
         tape.advance()
         return ESCAPES[char]
     if char != "u":
-        raise Broken
+        raise NotACall
     tape.advance()
     unit = yield from _unit(tape)
     if 0xD800 <= unit < 0xDC00 and (yield from tape.take("\\u")):
@@ -99,12 +99,12 @@ def _escape(tape: Tape) -> Reading[str]:
     return _lone(unit)
 
 
-def _unit(tape: Tape) -> Reading[int]:
+def _unit(tape: Cursor) -> Reading[int]:
     digits = ""
     while len(digits) < 4:
         char = yield from tape.peek()
         if char not in HEX:
-            raise Broken
+            raise NotACall
         tape.advance()
         digits += char
     return int(digits, 16)
@@ -115,14 +115,14 @@ def _lone(unit: int) -> str:
     return "\ufffd" if 0xD800 <= unit < 0xE000 else chr(unit)
 
 
-def _key(tape: Tape) -> Reading[None]:
+def _key(tape: Cursor) -> Reading[None]:
     yield from _string(tape)
     if (yield from tape.skip_space()) != ":":
-        raise Broken
+        raise NotACall
     tape.advance()
 
 
-def _string(tape: Tape) -> Reading[None]:
+def _string(tape: Cursor) -> Reading[None]:
     yield from tape.need('"')
     while True:
         yield from tape.run(PLAIN)

@@ -5,9 +5,9 @@ import re
 from collections.abc import Mapping
 
 from ganglion.core.request import Tool
+from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 from ganglion.text.tools.json_calls import ended, json_calls
-from ganglion.text.tools.tape import Broken, Reading, Tape
-from ganglion.text.tools.typed import typed
+from ganglion.text.tools.schema_types import json_of_text
 
 OPENING = "<tool_call>"
 CLOSING = "</tool_call>"
@@ -15,7 +15,7 @@ FUNCTION = "<function="
 NAME = re.compile(r"[^<>\n]*")
 
 
-def read_tagged(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_tagged(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read the block behind `<tool_call>`, or a function whose tag came without it."""
     if opening == FUNCTION:
         yield from _functions(tape, tools)
@@ -28,7 +28,7 @@ def read_tagged(tape: Tape, tools: Mapping[str, Tool], opening: str) -> Reading[
     yield from tape.take(CLOSING)
 
 
-def _functions(tape: Tape, tools: Mapping[str, Tool]) -> Reading[None]:
+def _functions(tape: Cursor, tools: Mapping[str, Tool]) -> Reading[None]:
     while True:
         yield from _function(tape, tools)
         yield from tape.skip_space()
@@ -36,7 +36,7 @@ def _functions(tape: Tape, tools: Mapping[str, Tool]) -> Reading[None]:
             return
 
 
-def _function(tape: Tape, tools: Mapping[str, Tool]) -> Reading[None]:
+def _function(tape: Cursor, tools: Mapping[str, Tool]) -> Reading[None]:
     name = (yield from tape.run(NAME)).strip()
     yield from tape.need(">")
     tape.call(name)
@@ -48,7 +48,7 @@ def _function(tape: Tape, tools: Mapping[str, Tool]) -> Reading[None]:
             break
         if not (yield from tape.take("<parameter=")):
             if (yield from tape.peek()) == "":
-                raise Broken
+                raise NotACall
             break
         parameter = (yield from tape.run(NAME)).strip()
         yield from tape.need(">")
@@ -56,7 +56,7 @@ def _function(tape: Tape, tools: Mapping[str, Tool]) -> Reading[None]:
         yield from tape.need("</parameter>")
         # The templates write each value on lines of its own.
         text = text.removeprefix("\n").removesuffix("\n")
-        written = typed(text, tools[name], parameter)
+        written = json_of_text(text, tools[name], parameter)
         tape.argue(f"{separator}{json.dumps(parameter, ensure_ascii=False)}: {written}")
         separator = ", "
     tape.argue("}")

@@ -8,9 +8,8 @@ Silence is filled with comments. With `readout`, a chunk that holds tokens holds
 one is sent also where they have no text.
 """
 
-from ganglion.wire.chat.reply import Reply
-from ganglion.wire.chat.request import Arrival, ChatCall, parse
-from ganglion.wire.chat.stream import ChatProjection
-from ganglion.wire.chat.whole import body
+from ganglion.wire.chat.parse import ChatCall, ChatParseContext, parse
+from ganglion.wire.chat.project import ChatProjection, body
+from ganglion.wire.chat.schema import ChatReplyContext
 
-__all__ = ["Arrival", "ChatCall", "ChatProjection", "Reply", "body", "parse"]
+__all__ = ["ChatCall", "ChatParseContext", "ChatProjection", "ChatReplyContext", "body", "parse"]

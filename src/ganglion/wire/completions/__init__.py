@@ -7,9 +7,15 @@ first byte is one `data: {"error": …}` and the end, without `[DONE]`. Silence 
 `readout`, a chunk that holds tokens holds their readouts, and one is sent also where they have no text.
 """
 
-from ganglion.wire.completions.reply import Reply
-from ganglion.wire.completions.request import Arrival, CompletionCall, parse
-from ganglion.wire.completions.stream import CompletionProjection
-from ganglion.wire.completions.whole import body
+from ganglion.wire.completions.parse import CompletionCall, CompletionParseContext, parse
+from ganglion.wire.completions.project import CompletionProjection, body
+from ganglion.wire.completions.schema import CompletionReplyContext
 
-__all__ = ["Arrival", "CompletionCall", "CompletionProjection", "Reply", "body", "parse"]
+__all__ = [
+    "CompletionCall",
+    "CompletionParseContext",
+    "CompletionProjection",
+    "CompletionReplyContext",
+    "body",
+    "parse",
+]

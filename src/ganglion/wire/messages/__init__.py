@@ -7,23 +7,22 @@ whole usage; `message_stop`. `ping` may come at any time, also first, while the 
 the first byte is one `error` and the end, without `message_stop`.
 """
 
-from ganglion.wire.messages.refusal import ErrorMessage, status_of, told
-from ganglion.wire.messages.reply import Reply
-from ganglion.wire.messages.request import Arrival, CountCall, MessagesCall, parse, parse_count
-from ganglion.wire.messages.stream import MessagesProjection
-from ganglion.wire.messages.whole import body, count_body
+from ganglion.wire.messages.errors import MessagesError, encode_error, status_of
+from ganglion.wire.messages.message_object import MessagesReplyContext
+from ganglion.wire.messages.parse import CountCall, MessagesCall, MessagesParseContext, parse, parse_count
+from ganglion.wire.messages.project import MessagesProjection, body, count_body
 
 __all__ = [
-    "Arrival",
     "CountCall",
-    "ErrorMessage",
     "MessagesCall",
+    "MessagesError",
+    "MessagesParseContext",
     "MessagesProjection",
-    "Reply",
+    "MessagesReplyContext",
     "body",
     "count_body",
+    "encode_error",
     "parse",
     "parse_count",
     "status_of",
-    "told",
 ]

@@ -10,24 +10,30 @@ A stream of `/api/pull`: `{"status": "pulling manifest"}`; while bytes come, lin
 `completed`; `{"status": "loading model"}`; `{"status": "success"}`, or `{"error": "…"}`.
 """
 
-from ganglion.wire.ollama.embed import EmbedCall, embed_body, embeddings_body, parse_embed, parse_embeddings
-from ganglion.wire.ollama.errors import envelope
-from ganglion.wire.ollama.reply import Reply
-from ganglion.wire.ollama.request import Arrival, Call, parse_chat, parse_generate
-from ganglion.wire.ollama.stream import OllamaProjection, body, ndjson, nothing_said
+from ganglion.wire.ollama.embed import (
+    OllamaEmbedCall,
+    embed_body,
+    embeddings_body,
+    parse_embed,
+    parse_embeddings,
+)
+from ganglion.wire.ollama.errors import encode_error
+from ganglion.wire.ollama.parse import OllamaAnswerCall, OllamaParseContext, parse_chat, parse_generate
+from ganglion.wire.ollama.project import OllamaProjection, body, empty_reply, ndjson
+from ganglion.wire.ollama.schema import OllamaReplyContext
 
 __all__ = [
-    "Arrival",
-    "Call",
-    "EmbedCall",
+    "OllamaAnswerCall",
+    "OllamaEmbedCall",
+    "OllamaParseContext",
     "OllamaProjection",
-    "Reply",
+    "OllamaReplyContext",
     "body",
     "embed_body",
     "embeddings_body",
-    "envelope",
+    "empty_reply",
+    "encode_error",
     "ndjson",
-    "nothing_said",
     "parse_chat",
     "parse_embed",
     "parse_embeddings",

@@ -11,10 +11,9 @@ from ganglion.core.engine import Embedded, EmbedRequest
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import TextPrompt
 from ganglion.wire.decode import decode
-from ganglion.wire.ollama.asked import OllamaEmbedBody, OllamaEmbeddingsBody
 from ganglion.wire.ollama.options import is_unloading
-from ganglion.wire.ollama.reply import nanoseconds
-from ganglion.wire.ollama.request import Arrival, check_fields
+from ganglion.wire.ollama.parse import OllamaParseContext, check_fields
+from ganglion.wire.ollama.schema import OllamaEmbedBody, OllamaEmbeddingsBody, nanoseconds
 
 _embed = msgspec.json.Decoder(OllamaEmbedBody)
 _embeddings = msgspec.json.Decoder(OllamaEmbeddingsBody)
@@ -38,7 +37,7 @@ class OllamaEmbeddingsReply(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class EmbedCall:
+class OllamaEmbedCall:
     """What one body asks for."""
 
     request: EmbedRequest
@@ -48,13 +47,13 @@ class EmbedCall:
     unknown_fields: tuple[str, ...] = ()
 
 
-def parse_embed(body: bytes, arrival: Arrival) -> EmbedCall:
+def parse_embed(body: bytes, arrival: OllamaParseContext) -> OllamaEmbedCall:
     """Read a body of `/api/embed`, or raise the InvalidRequest that names what is wrong with it."""
     unknown = check_fields(body, OllamaEmbedBody, is_strict=arrival.is_strict)
     asked = decode(_embed, body)
     is_unloading(asked.keep_alive)
     texts = asked.input if isinstance(asked.input, list) else [asked.input] if asked.input else []
-    return EmbedCall(
+    return OllamaEmbedCall(
         _request(asked.model, texts, arrival, is_normalized=True),
         may_truncate=asked.truncate is not False,
         dimensions=asked.dimensions or None,
@@ -62,18 +61,18 @@ def parse_embed(body: bytes, arrival: Arrival) -> EmbedCall:
     )
 
 
-def parse_embeddings(body: bytes, arrival: Arrival) -> EmbedCall:
+def parse_embeddings(body: bytes, arrival: OllamaParseContext) -> OllamaEmbedCall:
     """Read a body of `/api/embeddings`, or raise the InvalidRequest that names what is wrong with it."""
     unknown = check_fields(body, OllamaEmbeddingsBody, is_strict=arrival.is_strict)
     asked = decode(_embeddings, body)
     is_unloading(asked.keep_alive)
     texts = [asked.prompt] if asked.prompt else []
-    return EmbedCall(
+    return OllamaEmbedCall(
         _request(asked.model, texts, arrival, is_normalized=False), may_truncate=True, unknown_fields=unknown
     )
 
 
-def embed_body(call: EmbedCall, embedded: Embedded, total_s: float) -> bytes:
+def embed_body(call: OllamaEmbedCall, embedded: Embedded, total_s: float) -> bytes:
     """The body of `/api/embed`."""
     vectors = [array("f", vector) for vector in embedded.vectors]
     return _encode(
@@ -87,13 +86,15 @@ def embed_body(call: EmbedCall, embedded: Embedded, total_s: float) -> bytes:
     )
 
 
-def embeddings_body(_: EmbedCall, embedded: Embedded, total_s: float) -> bytes:
+def embeddings_body(_: OllamaEmbedCall, embedded: Embedded, total_s: float) -> bytes:
     """The body of `/api/embeddings`."""
     vectors = [array("f", vector).tolist() for vector in embedded.vectors]
     return _encode(OllamaEmbeddingsReply(vectors[0] if vectors else []))
 
 
-def _request(model: str, texts: list[str], arrival: Arrival, *, is_normalized: bool) -> EmbedRequest:
+def _request(
+    model: str, texts: list[str], arrival: OllamaParseContext, *, is_normalized: bool
+) -> EmbedRequest:
     inputs = tuple(TextPrompt(text) for text in texts)
     return EmbedRequest(arrival.id, model, inputs, is_normalized=is_normalized, tenant=arrival.tenant)
 

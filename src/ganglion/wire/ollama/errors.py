@@ -13,7 +13,7 @@ class OllamaError(msgspec.Struct, frozen=True):
     error: str
 
 
-def envelope(error: GanglionError) -> bytes:
+def encode_error(error: GanglionError) -> bytes:
     """The body of a failed response, and the line that ends a broken stream; the hint closes the message."""
     return _encode(OllamaError(_message(error)))
 

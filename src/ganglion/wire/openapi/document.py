@@ -6,12 +6,20 @@ from typing import Any
 import msgspec
 
 from ganglion.core.request import JsonValue
-from ganglion.wire.aliases import aliases_of
-from ganglion.wire.errors import ErrorEnvelope
-from ganglion.wire.openapi import answering, anthropic, gateway, node, ollama, reading, state
+from ganglion.wire.openai_errors import ErrorEnvelope
+from ganglion.wire.openapi import (
+    auxiliary_routes,
+    chat_routes,
+    gateway_routes,
+    messages_routes,
+    node_routes,
+    ollama_routes,
+    responses_routes,
+)
 from ganglion.wire.openapi.operation import JSON, Json, Operation, either, ref
+from ganglion.wire.route_aliases import aliases_of
 
-_WIRES = (answering, state, anthropic, reading, ollama)
+_WIRES = (chat_routes, responses_routes, messages_routes, auxiliary_routes, ollama_routes)
 
 
 def _named(*operations: Operation) -> tuple[Operation, ...]:
@@ -38,14 +46,14 @@ class Surface:
 NODE = Surface(
     "An inference node. Each route tells errors in the words of its wire.",
     "A node that answers with language models on this machine, in the words of the OpenAI API.",
-    _named(*(operation for part in (*_WIRES, node) for operation in part.OPERATIONS)),
-    (ErrorEnvelope, *(shape for part in (*_WIRES, node) for shape in part.SHAPES)),
+    _named(*(operation for part in (*_WIRES, node_routes) for operation in part.OPERATIONS)),
+    (ErrorEnvelope, *(shape for part in (*_WIRES, node_routes) for shape in part.SHAPES)),
 )
 GATEWAY = Surface(
     "Many inference nodes as one. Each route tells errors in the words of its wire.",
     "A gateway that answers with the language models of its nodes, in the words of the OpenAI API.",
-    _named(*(operation for part in (*_WIRES, gateway) for operation in part.OPERATIONS)),
-    (ErrorEnvelope, *(shape for part in (*_WIRES, gateway) for shape in part.SHAPES)),
+    _named(*(operation for part in (*_WIRES, gateway_routes) for operation in part.OPERATIONS)),
+    (ErrorEnvelope, *(shape for part in (*_WIRES, gateway_routes) for shape in part.SHAPES)),
 )
 OPERATIONS: tuple[Operation, ...] = NODE.operations
 

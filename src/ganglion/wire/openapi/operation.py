@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ganglion.core.request import JsonValue
-from ganglion.wire.errors import ErrorEnvelope
+from ganglion.wire.openai_errors import ErrorEnvelope
 
 Json = dict[str, JsonValue]
 

@@ -16,35 +16,33 @@ filled with `response.in_progress`, again and again. An item that a failure cuts
 """
 
 from ganglion.wire.responses.compaction import compacted, flat
-from ganglion.wire.responses.events import ENDING
+from ganglion.wire.responses.item_codec import Ids, encode_items, items_of, kept_items
 from ganglion.wire.responses.items import Item
-from ganglion.wire.responses.reading import Ids, encode_items, items_of, kept_items
-from ganglion.wire.responses.reply import Reply
-from ganglion.wire.responses.request import (
-    Arrival,
-    Asked,
+from ganglion.wire.responses.parse import (
+    ParsedResponsesBody,
     ResponsesCall,
-    call_of,
+    ResponsesParseContext,
+    build_call,
     compact_body,
     parse,
-    read,
+    parse_body,
 )
-from ganglion.wire.responses.stream import ResponsesProjection
-from ganglion.wire.responses.truncation import characters_of, shortened
-from ganglion.wire.responses.whole import body
+from ganglion.wire.responses.project import ResponsesProjection, body
+from ganglion.wire.responses.prompt_builder import prompt_characters, without_oldest_turns
+from ganglion.wire.responses.response_object import ResponsesReplyContext
+from ganglion.wire.responses.stream_events import ENDING
 
 __all__ = [
     "ENDING",
-    "Arrival",
-    "Asked",
     "Ids",
     "Item",
-    "Reply",
+    "ParsedResponsesBody",
     "ResponsesCall",
+    "ResponsesParseContext",
     "ResponsesProjection",
+    "ResponsesReplyContext",
     "body",
-    "call_of",
-    "characters_of",
+    "build_call",
     "compact_body",
     "compacted",
     "encode_items",
@@ -52,6 +50,7 @@ __all__ = [
     "items_of",
     "kept_items",
     "parse",
-    "read",
-    "shortened",
+    "parse_body",
+    "prompt_characters",
+    "without_oldest_turns",
 ]

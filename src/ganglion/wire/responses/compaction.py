@@ -5,8 +5,8 @@ A blob says which of the two it is, so that one is never taken for the other.
 
 from collections.abc import Sequence
 
+from ganglion.wire.responses.item_codec import encode_items, items_of
 from ganglion.wire.responses.items import CompactionItem, Item
-from ganglion.wire.responses.reading import encode_items, items_of
 from ganglion.wire.seal import Seal
 
 SUMMARY_TOKENS = 1024

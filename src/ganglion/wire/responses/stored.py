@@ -10,11 +10,11 @@ from ganglion.core.errors import GanglionError, Interrupted
 from ganglion.core.events import Usage
 from ganglion.wire.decode import decode
 from ganglion.wire.frame import Frame
-from ganglion.wire.responses.asked import ConversationBody, ConversationUpdateBody, ItemsBody
-from ganglion.wire.responses.events import Lifecycle, LifecycleEvent
+from ganglion.wire.responses.item_codec import ReadItem, read_items
 from ganglion.wire.responses.items import Item, OwnItem, encodable
-from ganglion.wire.responses.reading import ReadItem, read_items
-from ganglion.wire.responses.reply import ResponseStatus, ResponseUsage, error_of, usage_of
+from ganglion.wire.responses.response_object import ResponseStatus, ResponseUsage, error_of, usage_of
+from ganglion.wire.responses.schema import ConversationBody, ConversationUpdateBody, ItemsBody
+from ganglion.wire.responses.stream_events import Lifecycle, LifecycleEvent
 
 _encode = msgspec.json.Encoder().encode
 _fields = msgspec.json.Decoder(dict[str, Raw])
@@ -70,7 +70,7 @@ class CompactedResponse(Struct, frozen=True, kw_only=True):
     usage: ResponseUsage
 
 
-class Conversation(Struct, frozen=True, kw_only=True):
+class ConversationObject(Struct, frozen=True, kw_only=True):
     id: str
     object: Literal["conversation"] = "conversation"
     created_at: int
@@ -105,8 +105,11 @@ def last_frames(response: bytes, number: int) -> list[Frame]:
     kind: Lifecycle = _ENDS.get(_ended.decode(response).status, "response.incomplete")
     if number == _IN_PROGRESS:
         running = response_with(response, "in_progress")
-        return [_told("response.in_progress", number, running), _told(kind, number + 1, response)]
-    return [_told(kind, number, response)]
+        return [
+            _lifecycle_frame("response.in_progress", number, running),
+            _lifecycle_frame(kind, number + 1, response),
+        ]
+    return [_lifecycle_frame(kind, number, response)]
 
 
 def interrupted(response: bytes) -> bytes:
@@ -116,7 +119,7 @@ def interrupted(response: bytes) -> bytes:
     )
 
 
-def _told(kind: Lifecycle, number: int, response: bytes) -> Frame:
+def _lifecycle_frame(kind: Lifecycle, number: int, response: bytes) -> Frame:
     return Frame(_encode(LifecycleEvent(kind, number, Raw(response))), kind)
 
 
@@ -155,7 +158,7 @@ def compaction(identity: str, created_s: int, output: Sequence[Item], usage: Usa
 
 def conversation(identity: str, created_s: int, metadata: dict[str, str]) -> bytes:
     """A conversation."""
-    return _encode(Conversation(id=identity, created_at=created_s, metadata=metadata))
+    return _encode(ConversationObject(id=identity, created_at=created_s, metadata=metadata))
 
 
 def conversation_deleted(identity: str) -> bytes:

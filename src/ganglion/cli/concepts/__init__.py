@@ -1,0 +1,1 @@
+"""`ganglion concepts`: train, judge and share concept vectors."""

@@ -1,0 +1,254 @@
+"""`ganglion concepts show`: what a concept pack holds, and how alike its concepts are."""
+
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ganglion.cli.concepts import local_packs as place
+from ganglion.cli.concepts.pack_files import SUFFIX
+from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.terminal.console import say
+
+if TYPE_CHECKING:
+    from ganglion.engines.llama.concepts.pack import ConceptPack
+
+
+LIST_HEADINGS: Final = ("name", "concepts", "layers", "model", "best AUC")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedPack:
+    """One pack, as `--json` prints it."""
+
+    name: str
+    path: str
+    concepts: tuple[str, ...] = ()
+    layers: tuple[int, ...] = ()
+    model: str | None = None
+    auc: dict[str, float] | None = None
+    """By concept, the best of its layers on held-out examples; None where nobody noted it."""
+    description: str = ""
+    error: str | None = None
+    """Why it cannot be used."""
+
+
+def list_packs(*, json: Json = False, config: ConfigFile = None) -> None:
+    """Show the concept packs of this machine."""
+    from ganglion.cli.terminal.output import TableRow, print_json, print_table
+
+    folder = place.packs_folder(LocalContext.read(config))
+    packs = [_listed(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    if json:
+        print_json(packs)
+        return
+    if not packs:
+        say(f"no concept packs in {folder}; ganglion concepts train makes one")
+        return
+    print_table(LIST_HEADINGS, [TableRow(_cells(pack), pack.error) for pack in packs])
+
+
+def _listed(path: Path) -> ListedPack:
+    from ganglion.core.errors import GanglionError
+    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.llama.concepts.training import notes_of
+
+    try:
+        manifest = read_pack(path).manifest
+    except GanglionError as error:
+        return ListedPack(path.stem, str(path), error=error.message)
+    best: dict[str, float] = {}
+    for concept in manifest.concepts:
+        notes = notes_of(manifest, concept)
+        known = (
+            [notes.layers[str(layer)].auc for layer in manifest.layers if str(layer) in notes.layers]
+            if notes
+            else []
+        )
+        if known:
+            best[concept] = max(known)
+    return ListedPack(
+        path.stem,
+        str(path),
+        tuple(manifest.concepts),
+        tuple(manifest.layers),
+        manifest.model.name,
+        best or None,
+        manifest.description,
+    )
+
+
+def _cells(pack: ListedPack) -> tuple[str, ...]:
+    from ganglion.cli.terminal.format import NOTHING
+
+    return (
+        pack.name,
+        ", ".join(pack.concepts) or NOTHING,
+        ", ".join(map(str, pack.layers)) or NOTHING,
+        pack.model or NOTHING,
+        ", ".join(f"{best:.3f}" for best in (pack.auc or {}).values()) or NOTHING,
+    )
+
+
+HEADINGS: Final = ("concept", "layer", "span", "AUC", "", "logistic", "d'")
+MAX_PAIRS: Final = 200
+"""More are for programs: --json has them all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownLayer:
+    """A concept after one layer, as `--json` prints it."""
+
+    layer: int
+    span: float
+    auc: float | None
+    auc_logistic: float | None
+    dprime: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownConcept:
+    """A concept of the pack."""
+
+    name: str
+    positive: int | None
+    negative: int | None
+    pool: str | None
+    layers: tuple[ShownLayer, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cosine:
+    """How alike two concepts are, by layer."""
+
+    first: str
+    second: str
+    layers: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ShownPack:
+    """A pack, as `--json` prints it."""
+
+    name: str
+    path: str
+    description: str
+    model: str
+    architecture: str
+    hidden_size: int
+    block_count: int
+    layers: tuple[int, ...]
+    concepts: tuple[ShownConcept, ...]
+    cosines: tuple[Cosine, ...]
+
+
+def show(name: place.PackName, /, *, json: Json = False, config: ConfigFile = None) -> None:
+    """Show what a pack holds."""
+    from ganglion.cli.terminal.output import print_facts, print_json
+    from ganglion.engines.llama.concepts.pack import read_pack
+
+    path = place.existing_pack(name, LocalContext.read(config))
+    shown = _shown(str(path), read_pack(path))
+    if json:
+        print_json(shown)
+        return
+    facts = [
+        ("name", shown.name),
+        ("description", shown.description),
+        ("model", f"{shown.model} ({shown.architecture}, {shown.block_count} layers of {shown.hidden_size})"),
+        ("layers", ", ".join(map(str, shown.layers))),
+        ("examples", "\n".join(_examples(each) for each in shown.concepts)),
+        ("file", shown.path),
+    ]
+    print_facts([(key, value) for key, value in facts if value])
+    _print_layers(shown)
+    if shown.cosines:
+        _print_cosines(shown)
+
+
+def _shown(path: str, pack: "ConceptPack") -> ShownPack:
+    manifest = pack.manifest
+    return ShownPack(
+        manifest.name,
+        path,
+        manifest.description,
+        manifest.model.name,
+        manifest.model.architecture,
+        manifest.model.hidden_size,
+        manifest.model.block_count,
+        tuple(manifest.layers),
+        tuple(_concept(pack, place_of) for place_of in range(len(manifest.concepts))),
+        _cosines(pack),
+    )
+
+
+def _concept(pack: "ConceptPack", row: int) -> ShownConcept:
+    from ganglion.engines.llama.concepts.training import notes_of
+
+    name = pack.manifest.concepts[row]
+    notes = notes_of(pack.manifest, name)
+    layers = []
+    for layer in pack.manifest.layers:
+        span = round(float(pack.spans(layer)[row]), 4)
+        known = notes.layers.get(str(layer)) if notes is not None else None
+        if known is None:
+            layers.append(ShownLayer(layer, span, None, None, None))
+        else:
+            layers.append(ShownLayer(layer, span, known.auc, known.auc_logistic, known.dprime))
+    if notes is None:
+        return ShownConcept(name, None, None, None, tuple(layers))
+    return ShownConcept(name, notes.positive, notes.negative, notes.pool, tuple(layers))
+
+
+def _cosines(pack: "ConceptPack") -> tuple[Cosine, ...]:
+    from ganglion.engines.llama.concepts.directions import cosines
+
+    alike = cosines(pack.vectors)
+    return tuple(
+        Cosine(first, second, {layer: round(float(each[row, column]), 4) for layer, each in alike.items()})
+        for (row, first), (column, second) in combinations(enumerate(pack.manifest.concepts), 2)
+    )
+
+
+def _examples(concept: ShownConcept) -> str:
+    if concept.positive is None:
+        return f"{concept.name}: not noted"
+    return (
+        f"{concept.name}: {concept.positive} and {concept.negative} opposites, {concept.pool} of the tokens"
+    )
+
+
+def _print_layers(shown: ShownPack) -> None:
+    from ganglion.cli.terminal.format import NOTHING
+    from ganglion.cli.terminal.output import TableRow, print_table
+
+    def number(value: float | None, digits: int) -> str:
+        return NOTHING if value is None else f"{value:.{digits}f}"
+
+    rows = [
+        TableRow(
+            (
+                concept.name,
+                str(each.layer),
+                number(each.span, 2),
+                number(each.auc, 3),
+                place.bar(each.auc or 0.0),
+                number(each.auc_logistic, 3),
+                number(each.dprime, 2),
+            )
+        )
+        for concept in shown.concepts
+        for each in concept.layers
+    ]
+    print_table(HEADINGS, rows, right=("layer", "span", "AUC", "logistic", "d'"))
+
+
+def _print_cosines(shown: ShownPack) -> None:
+    from ganglion.cli.terminal.output import TableRow, print_table
+
+    headings = ("cosine", *(f"layer {layer}" for layer in shown.layers))
+    rows = [
+        TableRow((f"{each.first}, {each.second}", *(f"{value:.3f}" for value in each.layers.values())))
+        for each in shown.cosines[:MAX_PAIRS]
+    ]
+    print_table(headings, rows, right=headings[1:])

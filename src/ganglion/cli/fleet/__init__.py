@@ -1,0 +1,1 @@
+"""`ganglion fleet`: see and steer the nodes behind a gateway."""

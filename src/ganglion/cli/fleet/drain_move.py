@@ -1,0 +1,92 @@
+"""`ganglion fleet drain` and `move`: a node gets no more work, a model another place."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Annotated, Final
+
+import msgspec
+from cyclopts import Parameter
+
+from ganglion.cli.models.local_models import Json
+from ganglion.cli.remote.gateway_client import GATEWAY_UNSET, GatewayFlags
+from ganglion.cli.terminal.console import say, visible
+from ganglion.core.errors import InvalidValue
+from ganglion.wire.fleet import NodeNameParam
+from ganglion.wire.fleet_overview import Drain, FleetActionDone, Move
+
+INTERRUPTED: Final = 130
+NodeNameArgument = Annotated[str, Parameter(help="A node's name, as `ganglion fleet status` shows it.")]
+
+
+def drain(
+    node: NodeNameArgument,
+    /,
+    *,
+    undo: Annotated[bool, Parameter(help="Let it have work again.", negative=())] = False,
+    force: Annotated[bool, Parameter(help="Also where nobody else has what it holds.", negative=())] = False,
+    json: Json = False,
+    gateway: GatewayFlags = GATEWAY_UNSET,
+) -> None:
+    """Send no new work to a node."""
+    asked, body = gateway.asked(), Drain(node=_name(node), undo=undo, force=force)
+    with _spinner(f"what {node} holds to others"):
+        done = asked.drain(body)
+    _print(done, f"{node} takes work again" if undo else f"{node} gets no new work", json=json)
+    if not undo:
+        say("what runs there goes on; ganglion fleet status --watch shows when it has ended")
+
+
+def move(
+    model: Annotated[str, Parameter(help="A model's id or alias.")],
+    node: NodeNameArgument,
+    /,
+    *,
+    keep: Annotated[bool, Parameter(help="Leave it where it is, too.", negative=())] = False,
+    json: Json = False,
+    gateway: GatewayFlags = GATEWAY_UNSET,
+) -> int:
+    """Bring a model to another node."""
+    asked, body = gateway.asked(), Move(model=model, node=_name(node), keep=keep)
+    try:
+        with _spinner(f"{model} to {node}"):
+            done = asked.move(body)
+    except KeyboardInterrupt:
+        say("not waiting any longer; the gateway goes on, ganglion fleet status shows how far it is")
+        return INTERRUPTED
+    _print(done, f"{model} is on {node}", json=json)
+    return 0
+
+
+def _name(node: str) -> str:
+    try:
+        return msgspec.convert(node, NodeNameParam)
+    except msgspec.ValidationError:
+        raise InvalidValue(
+            f"{node!r} is not the name of a node: letters, digits, '_', '.' and '-' are expected.",
+            param="node",
+            hint="ganglion fleet status lists the nodes.",
+        ) from None
+
+
+@contextmanager
+def _spinner(title: str) -> Iterator[None]:
+    """Something that turns on stderr while the block runs, and how long it has."""
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(title, total=None)
+        yield
+
+
+def _print(done: FleetActionDone, otherwise: str, *, json: bool) -> None:
+    from ganglion.cli.terminal.output import print_json
+
+    if json:
+        print_json(done)
+        return
+    for step in done.steps or (otherwise,):
+        sys.stdout.write(f"{visible(step)}\n")

@@ -1,0 +1,1 @@
+"""Commands that run a model: chat, complete, score, session."""

@@ -1,0 +1,190 @@
+"""`ganglion chat`: a conversation in the terminal, through the same engine that a server fronts."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Coroutine
+from contextlib import aclosing
+from types import TracebackType
+from typing import Annotated, Any, Self, TypeVar, assert_never
+
+from cyclopts import Parameter
+
+from ganglion.cli.flags import (
+    ENGINE_UNSET,
+    MODEL,
+    OUTPUT_UNSET,
+    SAMPLING_UNSET,
+    EngineFlags,
+    OutputFlags,
+    SamplingFlags,
+)
+from ganglion.cli.terminal.console import prompt_lines, say, say_error
+from ganglion.core.engine import ManagedEngine
+from ganglion.core.errors import GanglionError
+from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
+from ganglion.core.request import ChatPrompt, Message, Request, Stop
+
+T = TypeVar("T")
+
+
+class EngineThread:
+    """Runs coroutines elsewhere; Ctrl-C in the caller cancels the one it waits for, and nothing else."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="engine", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Wait for a coroutine; a KeyboardInterrupt is raised after its cancellation has been carried out."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            self._settle()
+            raise
+
+    def _settle(self) -> None:
+        asyncio.run_coroutine_threadsafe(_cancelled_tasks_end(), self._loop).result()
+
+
+async def _cancelled_tasks_end() -> None:
+    current = asyncio.current_task()
+    cancelled = [task for task in asyncio.all_tasks() if task is not current and task.cancelling()]
+    await asyncio.gather(*cancelled, return_exceptions=True)
+
+
+COMMANDS = """\
+/reset         forget the conversation
+/system TEXT   set the system prompt, and forget the conversation
+/help          this list
+/exit          leave, as Ctrl-D does
+Ctrl-C stops an answer."""
+
+
+def chat(
+    model: Annotated[
+        str | None, Parameter(help="A GGUF file or a name (default: the embedded model).", group=MODEL)
+    ] = None,
+    /,
+    *,
+    system: Annotated[str | None, Parameter(help="A system prompt.", group=MODEL)] = None,
+    sampling: SamplingFlags = SAMPLING_UNSET,
+    engine: EngineFlags = ENGINE_UNSET,
+    output: OutputFlags = OUTPUT_UNSET,
+) -> None:
+    """Talk to a model in this terminal."""
+    from ganglion.cli.compose import compose
+    from ganglion.cli.flags import load_config
+    from ganglion.cli.terminal.logs import set_up_logging
+    from ganglion.cli.terminal.progress import download_bar
+
+    config = load_config(output, engine.settings())
+    set_up_logging(output.log_level or "warning", config.log.format)
+    composition = compose(config, [model] if model else config.models[:1], [], bar=download_bar)
+    with EngineThread() as background:
+        try:
+            background.run(composition.engine.open())
+            ChatRepl(composition.engine, background, sampling, system).hold()
+        finally:
+            background.run(composition.engine.close())
+
+
+class ChatRepl:
+    """The turns so far, and what the person's next line does to them."""
+
+    def __init__(
+        self, engine: ManagedEngine, background: EngineThread, sampling: SamplingFlags, system: str | None
+    ) -> None:
+        self._engine = engine
+        self._background = background
+        self._sampling = sampling
+        self._system = system
+        self._turns: list[Message] = []
+        self._said: list[str] = []
+        self._model_id = engine.models()[0].id
+
+    def hold(self) -> None:
+        """Read lines and answer them until the person leaves."""
+        for line in prompt_lines(f"{self._model_id}: /help lists commands, Ctrl-D leaves"):
+            self._take(line.strip())
+
+    def _take(self, line: str) -> None:
+        command, _, rest = line.partition(" ")
+        match command:
+            case "":
+                pass
+            case "/reset":
+                self._turns.clear()
+            case "/system":
+                self._system = rest.strip() or None
+                self._turns.clear()
+            case "/help":
+                say(COMMANDS)
+            case _ if command.startswith("/"):
+                say(f"There is no {command}.\n{COMMANDS}")
+            case _:
+                self._answer(line)
+
+    def _answer(self, line: str) -> None:
+        """Answer one turn; one that brought nothing leaves no trace in the history."""
+        self._said.clear()
+        turn = Message("user", line)
+        try:
+            self._background.run(self._stream((*self._turns, turn)))
+        except GanglionError as error:
+            say_error(error.message, error.hint)
+        except KeyboardInterrupt:
+            say("\n(stopped)")
+        else:
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+        if self._said:
+            self._turns += [turn, Message("assistant", "".join(self._said))]
+
+    async def _stream(self, turns: tuple[Message, ...]) -> None:
+        system = () if self._system is None else (Message("system", self._system),)
+        request = Request(
+            id="chat",
+            model=self._model_id,
+            prompt=ChatPrompt((*system, *turns)),
+            sampling=self._sampling.sampling(),
+            stop=Stop(strings=tuple(self._sampling.stop or ())),
+            max_tokens=self._sampling.max_tokens,
+        )
+        kind = "text"
+        async with aclosing(self._engine.generate(request)) as events:
+            async for event in events:
+                match event:
+                    case Opened(kind=kind):
+                        pass
+                    case Delta(text=text):
+                        self._show(text, is_answer=kind == "text")
+                    case Closed() if kind != "text":
+                        self._show("\n", is_answer=False)
+                    case Failed(error=error):
+                        raise error
+                    case Progress() | Started() | Scored() | Closed() | Finished():
+                        pass
+                    case _:
+                        assert_never(event)
+
+    def _show(self, text: str, *, is_answer: bool) -> None:
+        # The answer is data; thoughts are talk, so that a pipe sees only the answer.
+        stream = sys.stdout if is_answer else sys.stderr
+        if is_answer:
+            self._said.append(text)
+        stream.write(text)
+        stream.flush()

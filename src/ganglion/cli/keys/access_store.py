@@ -1,0 +1,67 @@
+"""Where the commands about keys find them: in the database of the gateway, or where --store says."""
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+from cyclopts import Parameter
+
+from ganglion.cli.flags import OUTPUT, OutputFlags
+
+if TYPE_CHECKING:
+    from ganglion.store.access_store import AccessStore
+
+T = TypeVar("T")
+
+StoreFlag = Annotated[
+    str | None,
+    Parameter(
+        name="--store",
+        help="A SQLite file or postgresql://… (default: store.url, or data/ganglion.db in GANGLION_HOME).",
+        group=OUTPUT,
+    ),
+]
+
+
+def store_location(store: str | None, config_file: Path | None) -> str | Path:
+    """The database that a command means; raises InvalidValue where nothing is kept."""
+    from ganglion import config as configuration
+    from ganglion.cli.flags import load_config
+    from ganglion.core.errors import InvalidValue
+    from ganglion.store.opening import FILE_NAME, MEMORY
+
+    config = load_config(OutputFlags(config=config_file), {"store.url": store})
+    url = config.store.url
+    if url in ("off", MEMORY):
+        raise InvalidValue(
+            f"The store is {url!r}: there is nowhere to keep keys.",
+            param="store",
+            hint="Name a SQLite file or postgresql://… with --store, and the same to the gateway.",
+        )
+    return configuration.home(os.environ) / "data" / FILE_NAME if url is None else url
+
+
+def with_access_store(
+    place: str | Path, work: "Callable[[AccessStore], Awaitable[T]]", *, may_create: bool = False
+) -> T:
+    """Do something with what is kept there; only who has something to keep makes a file that is missing."""
+    from ganglion.core.errors import InvalidValue
+    from ganglion.store.opening import open_access
+
+    if not may_create and "://" not in str(place) and not Path(place).expanduser().is_file():
+        raise InvalidValue(
+            f"There is no database at {place}.",
+            param="store",
+            hint="ganglion keys create NAME makes it with its first key; --store names another place.",
+        )
+
+    async def do() -> T:
+        access = await open_access(place)
+        try:
+            return await work(access)
+        finally:
+            await access.close()
+
+    return asyncio.run(do())

@@ -1,0 +1,121 @@
+"""`ganglion usage`: what keys, tenants and models came to."""
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from cyclopts import Parameter
+
+from ganglion.cli.flags import OUTPUT, option
+from ganglion.cli.keys.access_store import StoreFlag
+from ganglion.cli.models.local_models import ConfigFile, Json
+from ganglion.cli.terminal.console import say
+
+if TYPE_CHECKING:
+    from ganglion.store.access_store import StoredKey, UsageLine
+
+Grouping = Literal["key", "tenant", "model", "day"]
+COUNTS: Final = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
+NUMBERS: Final = ("requests", "prompt", "cached", "completion", "cost")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsageRow:
+    """One line of the report, as `--json` prints it; what was not asked for is null."""
+
+    day: str | None
+    key_id: str | None
+    key: str | None
+    tenant: str | None
+    model: str | None
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    cost: str
+    """In units, as a decimal number."""
+
+
+def usage(
+    *,
+    since: Annotated[str, option("How far back, in whole hours: 24h, 7d, or a date.")] = "7d",
+    by: Annotated[
+        list[Grouping] | None,
+        Parameter(help="What a line is for; may be repeated (default: key).", negative=()),
+    ] = None,
+    json: Json = False,
+    csv: Annotated[bool, Parameter(help="CSV, with a line of names.", group=OUTPUT, negative=())] = False,
+    store: StoreFlag = None,
+    config: ConfigFile = None,
+) -> None:
+    """Show what was used."""
+    from time import time
+
+    from ganglion.cli.keys.access_store import store_location, with_access_store
+    from ganglion.cli.terminal.format import moment_s
+    from ganglion.core.errors import InvalidValue
+    from ganglion.store.access_store import HOUR_S, AccessStore
+
+    if json and csv:
+        raise InvalidValue("--json and --csv exclude each other.", hint="Leave one of the two out.")
+    now_s = time()
+    since_s = moment_s(since, now_s, is_past=True, flag="--since") // HOUR_S * HOUR_S
+    groups: Sequence[Grouping] = by or ["key"]
+
+    async def work(access: AccessStore) -> tuple[UsageRow, ...]:
+        names = {key.id: key for key in await access.keys()}
+        # A gateway whose clock is ahead may have written into an hour that has not begun here.
+        found = await access.usage(since_s, now_s + HOUR_S, groups)
+        return tuple(_line(line, names) for line in found)
+
+    _print(with_access_store(store_location(store, config), work), groups, since_s, is_json=json, is_csv=csv)
+
+
+def _line(line: "UsageLine", names: "dict[str, StoredKey]") -> UsageRow:
+    from ganglion.cli.terminal.format import day_words, units_words
+
+    name = names[line.key_id].name if line.key_id in names else line.key_id
+    return UsageRow(
+        day=None if line.day_s is None else day_words(line.day_s),
+        key_id=line.key_id,
+        key=name,
+        tenant=line.tenant,
+        model=line.model,
+        requests=line.sums.requests,
+        prompt_tokens=line.sums.prompt_tokens,
+        cached_tokens=line.sums.cached_tokens,
+        completion_tokens=line.sums.completion_tokens,
+        cost=units_words(line.sums.cost),
+    )
+
+
+def _print(
+    lines: tuple[UsageRow, ...], groups: Sequence[Grouping], since_s: float, *, is_json: bool, is_csv: bool
+) -> None:
+    from ganglion.cli.terminal.format import date_words
+    from ganglion.cli.terminal.output import TableRow, print_json, print_table
+
+    columns = [name for name in ("day", "key", "tenant", "model") if name in groups]
+    if is_json:
+        print_json(lines)
+        return
+    if is_csv:
+        _print_csv(lines, [*(["key_id"] if "key" in columns else []), *columns, *COUNTS])
+        return
+    rows = [TableRow(tuple(_cell(line, name) for name in (*columns, *COUNTS))) for line in lines]
+    print_table((*columns, *NUMBERS), rows, right=NUMBERS)
+    say(f"since {date_words(since_s)} UTC")
+
+
+def _cell(line: UsageRow, name: str) -> str:
+    # Where no key was needed there is none to name.
+    return str(getattr(line, name)) or "-"
+
+
+def _print_csv(lines: tuple[UsageRow, ...], columns: Sequence[str]) -> None:
+    import csv
+
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([getattr(line, name) for name in columns] for line in lines)

@@ -1,0 +1,287 @@
+"""From what a name means to an engine that answers to it: fetch the file, read it, build the engine."""
+
+import asyncio
+import importlib
+import math
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+from ganglion.cli.concepts.pack_files import FoundPack, fitting
+from ganglion.config import Config
+from ganglion.core.engine import LoadOptions, ManagedEngine
+from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
+from ganglion.core.model import ModelFacts
+from ganglion.core.request import Sampling
+from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.files.parts import parts_of
+from ganglion.registry.hub import embedded
+from ganglion.registry.hub.download import Report
+from ganglion.registry.loading.candidate import Candidate, build_without_options
+from ganglion.registry.naming.manifest import ManifestEntry
+from ganglion.registry.naming.resolver import (
+    EmbeddedSource,
+    HeldSource,
+    HubSource,
+    LocalFileSource,
+    Resolution,
+)
+
+if TYPE_CHECKING:
+    from ganglion.registry.hub.client import Hub
+
+ENGINES: Final = {
+    "echo": "ganglion.engines.echo.engine:EchoEngine",
+    "llama": "ganglion.engines.llama.engine:LlamaEngine",
+}
+DOWNLOADS: Final = 4
+"""Models fetched at once; further ones wait."""
+NO_ENTRY: Final = ManifestEntry(key="")
+
+Bar = Callable[[str, int], AbstractContextManager[Report]]
+"""Shows a download to people, given its title and size."""
+
+
+@dataclass(frozen=True, slots=True)
+class BuildContext:
+    """What every recipe needs."""
+
+    config: Config
+    home: Path
+    hub: Callable[[], "Hub"]
+    """Made when it is first needed: most starts fetch nothing."""
+    bar: Bar | None = None
+    is_kv_kept: bool = True
+    free_video_bytes: Callable[[], int | None] = lambda: None
+    """What is free on the accelerators that the library can use; None where there are none."""
+    packs: tuple[FoundPack, ...] = ()
+    """The concept packs that the operator named."""
+    fetching: Executor = field(default_factory=lambda: ThreadPoolExecutor(DOWNLOADS, "fetch"))
+    """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
+
+
+def candidate_of(
+    resolution: Resolution, workshop: BuildContext, *, served_name: str | None = None
+) -> Candidate:
+    """The model that a name means, ready to be held."""
+    recipe = ModelBuilder(resolution, workshop, served_name or resolution.id)
+    entry = resolution.entry or NO_ENTRY
+    facts = recipe.facts_if_here()
+    keep_alive_s = (
+        workshop.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
+    )
+    names = dict.fromkeys((*resolution.aliases, *((resolution.id,) if served_name is not None else ())))
+    return Candidate(
+        id=recipe.model_id,
+        build=recipe.build,
+        fetch=recipe.fetch,
+        path=recipe.path,
+        aliases=tuple(name for name in names if name != recipe.model_id),
+        origin=f"from {recipe.origin}",
+        reason=f"found by {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
+        context_length=recipe.context_of(facts) if facts is not None else 0,
+        created_s=facts.modified_s if facts is not None else 0,
+        capabilities=facts.capabilities if facts is not None else (),
+        sampling=_merged_sampling(entry.sampling, facts.sampling) if facts is not None else entry.sampling,
+        is_pinned=entry.is_pinned,
+        priority=entry.priority,
+        keep_alive_s=None if keep_alive_s is None or math.isinf(keep_alive_s) else keep_alive_s,
+    )
+
+
+class ModelBuilder:
+    """One model's way to its engine; where its file lies is known once it was fetched."""
+
+    def __init__(self, resolution: Resolution, workshop: BuildContext, model_id: str) -> None:
+        self._resolution = resolution
+        self._workshop = workshop
+        self.model_id = model_id
+        self.path, self.origin = self._locate()
+
+    def facts_if_here(self) -> ModelFacts | None:
+        """What the file says of itself; None while it is elsewhere or cannot be read."""
+        try:
+            return None if self.path is None else read_facts(self.path)
+        except GanglionError:
+            return None  # said when somebody wants it loaded
+
+    def context_of(self, facts: ModelFacts) -> int:
+        """How long its context will be, where nobody who loads it asks for another."""
+        from ganglion.engines.llama.plan import context_of
+
+        return context_of(self._asked_context(LoadOptions()), facts.context_length)
+
+    async def fetch(self, options: LoadOptions, report: Report) -> None:
+        """Have the file here and whole: download what is not, hash what changed since it was verified."""
+        cancelled = threading.Event()
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._workshop.fetching, self._fetch, report, cancelled.is_set)
+        finally:
+            # A thread cannot be cancelled; it asks, and stops between two chunks.
+            cancelled.set()
+
+    async def build(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
+        """The engine before the file, if it fits."""
+        return await asyncio.to_thread(self._build, options, free_bytes)
+
+    def _locate(self) -> tuple[Path | None, str]:
+        source = self._resolution.source
+        match source:
+            case LocalFileSource(path=path):
+                return path, str(path)
+            case EmbeddedSource(model=model):
+                found = embedded.find(model, self._workshop.home / "cache")
+                return (None, "the package index or the hub") if found is None else (found.path, found.origin)
+            case HubSource(repo=repo):
+                return None, f"the hub, {repo}"
+            case HeldSource(id=model_id):
+                raise InvalidValue(f"{model_id} is held already.")
+            case _:
+                assert_never(source)
+
+    def _fetch(self, report: Report, is_cancelled: Callable[[], bool]) -> None:
+        source = self._resolution.source
+        match source:
+            case HubSource(repo=repo, quant=quant):
+                hub = self._workshop.hub()
+                files = hub.find(repo, quant)
+                if files.is_cached:
+                    self.path = hub.fetch(files, report, is_cancelled)
+                else:
+                    with self._bar(files.size_bytes, report) as told:
+                        self.path = hub.fetch(files, told, is_cancelled)
+            case EmbeddedSource(model=model) if self.path is None:
+                with self._bar(model.size_bytes, report) as told:
+                    cache = self._workshop.home / "cache"
+                    self.path = embedded.fetch(
+                        model, cache, hub=self._workshop.hub().endpoint, report=told
+                    ).path
+            case EmbeddedSource(model=model):
+                assert self.path is not None
+                if self.path.parent == self._workshop.home / "cache":  # an installed one was pip's to check
+                    self._workshop.hub().receipts.verify(self.path, is_full=False, digest=model.sha256)
+            case _:
+                assert self.path is not None
+                receipts = self._workshop.hub().receipts
+                for part in parts_of(self.path):
+                    receipts.verify(part, is_full=False)
+
+    @contextmanager
+    def _bar(self, size_bytes: int, report: Report) -> Iterator[Report]:
+        """The report, shown to people as well where there is a bar."""
+        if self._workshop.bar is None:
+            yield report
+            return
+        with self._workshop.bar(self.model_id, size_bytes) as shown:
+
+            def tell(done: int, total: int) -> None:
+                report(done, total)
+                shown(done, total)
+
+            yield tell
+
+    def _asked_context(self, options: LoadOptions) -> int | None:
+        entry = self._resolution.entry or NO_ENTRY
+        return options.context_length or entry.context_length or self._workshop.config.engine.context
+
+    def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
+        from ganglion.engines.llama.settings import LlamaSettings
+        from ganglion.engines.supervision.watchdog import WorkerLimits
+
+        assert self.path is not None
+        config, entry = self._workshop.config.engine, self._resolution.entry or NO_ENTRY
+        residency = self._workshop.config.residency
+        facts = read_facts(self.path)
+        is_kv_kept = self._workshop.is_kv_kept and residency.keep_kv_mb > 0
+        settings = LlamaSettings(
+            model_id=self.model_id,
+            threads=config.threads,
+            context=self._asked_context(options),
+            kv_tokens=entry.kv_tokens or config.kv_tokens,
+            parallel=entry.parallel or config.parallel,
+            queue_limit=config.queue_limit,
+            kv_type=config.kv_type,
+            gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
+            chat_template=chat_template(entry.chat_template or config.chat_template),
+            is_deterministic=config.deterministic,
+            is_recast=config.recast,
+            limits=WorkerLimits(hang_s=config.hang_s),
+            kv_folder=str(self._workshop.home / "cache" / "kv") if is_kv_kept else None,
+            kv_folder_bytes=residency.keep_kv_mb * 2**20,
+            concepts=fitting(self._workshop.packs, facts, self.model_id),
+        )
+        facts = replace(facts, sampling=_merged_sampling(entry.sampling, facts.sampling))
+        video = self._workshop.free_video_bytes() if settings.gpu_layers > 0 else None
+        engine: ManagedEngine = load_engine_class(ENGINES["llama"])(
+            facts, settings, free_memory=free_bytes, free_video_memory=video
+        )
+        return engine
+
+
+def echo_candidate(name: str, config: Config) -> Candidate:
+    """A model that repeats what it is told."""
+    from ganglion.engines.echo.engine import EchoSettings
+
+    settings = EchoSettings(
+        model_id=name,
+        context=config.engine.context or EchoSettings().context,
+        parallel=config.engine.parallel,
+        queue_limit=config.engine.queue_limit,
+        allow_directives=True,
+    )
+    make = partial(load_engine_class(ENGINES["echo"]), settings)
+    return Candidate(
+        name,
+        build_without_options(make),
+        engine="echo",
+        origin="repeats what it is told",
+        context_length=settings.context,
+    )
+
+
+def load_engine_class(place: str) -> Callable[..., Any]:
+    """The class at "module:Class", imported now and not before; raises EngineUnavailable."""
+    module, _, name = place.partition(":")
+    try:
+        loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"The engine in {module} cannot be loaded: {error}.",
+            hint="Reinstall ganglion with its dependencies.",
+        ) from error
+    return loaded
+
+
+def chat_template(written: str | None) -> str | None:
+    """The template itself, read from its file unless it was written out."""
+    if written is None or "{" in written:
+        return written
+    path = Path(written).expanduser()
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise InvalidValue(
+            f"The chat template {path} could not be read: {reason}.",
+            param="chat_template",
+            hint="--chat-template takes a Jinja file, or the template itself.",
+        ) from error
+
+
+def _merged_sampling(asked: Sampling, own: Sampling) -> Sampling:
+    """The manifest's word before the file's own."""
+    return Sampling(
+        temperature=own.temperature if asked.temperature is None else asked.temperature,
+        top_p=own.top_p if asked.top_p is None else asked.top_p,
+        top_k=own.top_k if asked.top_k is None else asked.top_k,
+        min_p=own.min_p if asked.min_p is None else asked.min_p,
+        repetition_penalty=(
+            own.repetition_penalty if asked.repetition_penalty is None else asked.repetition_penalty
+        ),
+    )

@@ -1,0 +1,1 @@
+"""`ganglion models`: find, fetch and hold models."""

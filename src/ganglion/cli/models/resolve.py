@@ -1,0 +1,89 @@
+"""`ganglion models resolve`: what a name means, and every step on the way there."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext, ModelName
+from ganglion.cli.terminal.console import say_error
+
+if TYPE_CHECKING:
+    from ganglion.registry.naming.resolver import Resolution, ResolveStep, Source
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedName:
+    """What a name means, as `--json` prints it."""
+
+    name: str
+    id: str | None
+    """None when it means nothing."""
+    kind: str | None
+    """`file`, `embedded`, or `hub` for what would be downloaded."""
+    path: str | None
+    store: str | None
+    repo: str | None
+    quant: str | None
+    aliases: tuple[str, ...]
+    steps: "tuple[ResolveStep, ...]"
+    hint: str | None = None
+
+
+def resolve(name: ModelName, /, *, json: Json = False, config: ConfigFile = None) -> int:
+    """Say what a name means; ends with 1 when it means nothing."""
+    from ganglion.cli.terminal.output import TableRow, print_facts, print_json, print_table
+    from ganglion.core.errors import ModelNotFound
+    from ganglion.registry.naming.resolver import Unresolved
+
+    here = LocalContext.read(config)
+    outcome = here.explain(name)
+    if isinstance(outcome, Unresolved):
+        meaning = ResolvedName(name, None, None, None, None, None, None, (), outcome.steps, outcome.hint)
+    else:
+        meaning = _resolved(name, outcome, here)
+    if json:
+        print_json(meaning)
+    else:
+        print_table(("tried", "gave"), [TableRow((step.tried, step.gave)) for step in outcome.steps])
+    if isinstance(outcome, Unresolved):
+        unknown = ModelNotFound(outcome.name, hint=outcome.hint)
+        say_error(unknown.message, unknown.hint)
+        return 1
+    if not json:
+        print_facts(_answer(meaning))
+    return 0
+
+
+def _resolved(name: str, resolution: "Resolution", here: LocalContext) -> ResolvedName:
+    kind, path, store, repo, quant = _source(resolution.source, here)
+    return ResolvedName(
+        name, resolution.id, kind, path, store, repo, quant, resolution.aliases, resolution.steps
+    )
+
+
+def _source(
+    source: "Source", here: LocalContext
+) -> tuple[str, str | None, str | None, str | None, str | None]:
+    from ganglion.registry.naming.resolver import EmbeddedSource, HeldSource, HubSource, LocalFileSource
+
+    match source:
+        case LocalFileSource(path=path, store=store):
+            return "file", str(path), store, None, None
+        case EmbeddedSource():
+            found = here.embedded
+            return "embedded", None if found is None else str(found.path), None, None, None
+        case HubSource(repo=repo, quant=quant):
+            return "hub", None, None, repo, quant
+        case HeldSource():
+            raise AssertionError("a command holds no model")
+        case _:
+            assert_never(source)
+
+
+def _answer(meaning: ResolvedName) -> list[tuple[str, str]]:
+    where = {
+        "file": f"{meaning.path} ({meaning.store or 'named by its path'})",
+        "embedded": meaning.path or "the embedded model, which is not here yet",
+        "hub": f"{meaning.repo}, {meaning.quant or 'any quantisation'}, to be downloaded",
+    }
+    facts = [("id", meaning.id or ""), ("where", where[meaning.kind or "file"])]
+    return facts + ([("also called", ", ".join(meaning.aliases))] if meaning.aliases else [])

@@ -1,0 +1,170 @@
+"""`ganglion models load` and `unload`: a running node takes a model in, or lets it go."""
+
+import time
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from ganglion.cli.models.local_models import Json
+from ganglion.cli.remote.node_client import NODE_UNSET, NodeFlags
+
+if TYPE_CHECKING:
+    from ganglion.wire.health import ModelHealth
+    from ganglion.wire.management import ManagedModel
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ganglion.cli.flags import AT_LEAST_1, option
+from ganglion.cli.models.local_models import ModelName
+from ganglion.cli.terminal.console import say
+from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
+
+HEADINGS: Final = ("id", "status", "memory", "context", "in flight", "pinned", "last used")
+NUMBERS: Final = ("memory", "context", "in flight")
+
+
+class RunningModel(msgspec.Struct, frozen=True):
+    """One model, as `--json` prints it."""
+
+    id: str
+    status: str
+    memory_mb: int
+    context_length: int
+    in_flight: int
+    queued: int
+    pinned: bool
+    priority: int
+    last_used: float | None
+    aliases: tuple[str, ...]
+    source: str
+    bytes_done: int
+    bytes_total: int
+    error: str | None
+
+
+def ps(*, json: Json = False, node: NodeFlags = NODE_UNSET) -> None:
+    """Show the models of a running node."""
+    from ganglion.cli.terminal.output import TableRow, print_json, print_table
+
+    asked = node.node()
+    health = {model.id: model for model in asked.health().models}
+    running = [_running(model, health.get(model.id)) for model in asked.models()]
+    if json:
+        print_json(running)
+    else:
+        print_table(HEADINGS, [TableRow(_cells(model), model.error) for model in running], right=NUMBERS)
+
+
+def _running(model: "ManagedModel", health: "ModelHealth | None") -> RunningModel:
+    return RunningModel(
+        id=model.id,
+        status=model.status,
+        memory_mb=model.memory_mb,
+        context_length=model.context_length,
+        in_flight=health.in_flight if health is not None else 0,
+        queued=health.queued if health is not None else 0,
+        pinned=model.pinned,
+        priority=model.priority,
+        last_used=model.last_used,
+        aliases=model.aliases,
+        source=model.source,
+        bytes_done=model.download.done if model.download is not None else 0,
+        bytes_total=model.download.total if model.download is not None else 0,
+        error=model.error,
+    )
+
+
+def _cells(model: RunningModel) -> tuple[str, ...]:
+    from ganglion.cli.terminal.format import NOTHING, age_words, memory_words, number_words
+
+    waiting = f" + {model.queued} waiting" if model.queued else ""
+    return (
+        model.id,
+        _status(model),
+        memory_words(model.memory_mb) if model.memory_mb else NOTHING,
+        number_words(model.context_length),
+        f"{model.in_flight}{waiting}",
+        "yes" if model.pinned else "",
+        "never" if model.last_used is None else age_words(time.time() - model.last_used),
+    )
+
+
+def _status(model: RunningModel) -> str:
+    if not model.bytes_total:
+        return model.status
+    return f"{model.status} {100 * model.bytes_done // model.bytes_total} %"
+
+
+INTERRUPTED = 130
+
+
+def load(
+    name: ModelName,
+    /,
+    *,
+    context: Annotated[int | None, option("Longest single sequence, in tokens.", AT_LEAST_1)] = None,
+    quant: Annotated[str | None, Parameter(help="Quantisation, as Q8_0.")] = None,
+    pin: Annotated[
+        bool | None,
+        Parameter(help="Never evict it to make room; --no-pin lets go of that.", negative="--no-pin"),
+    ] = None,
+    wait: Annotated[
+        bool, Parameter(help="Come back when it is loaded; --no-wait does not.", show_default=False)
+    ] = True,
+    json: Json = False,
+    node: NodeFlags = NODE_UNSET,
+) -> int:
+    """Load a model into a running node, downloading it first if need be."""
+    body = LoadBody(model_id=name, quant=quant, context_length=context, pinned=pin)
+    if not wait:
+        begun = node.node().begin_load(body)
+        _print(begun, json=json)
+        if begun.status != "loaded":
+            say("it loads in the background; ganglion models ps shows how far it is")
+        return 0
+    began_s = time.monotonic()
+    try:
+        loaded = _loaded(body, node)
+    except KeyboardInterrupt:
+        say(f"not waiting any longer; the node goes on, ganglion models unload {name} stops it")
+        return INTERRUPTED
+    _print(loaded, json=json)
+    say(f"loaded in {time.monotonic() - began_s:.1f} s")
+    return 0
+
+
+def unload(
+    name: ModelName,
+    /,
+    *,
+    force: Annotated[
+        bool, Parameter(help="Do not wait for running requests; they end with an error.", negative=())
+    ] = False,
+    json: Json = False,
+    node: NodeFlags = NODE_UNSET,
+) -> None:
+    """Let a running node give a model's memory back."""
+    _print(node.node().unload(UnloadBody(model_id=name, force=force)), json=json)
+
+
+def _loaded(body: LoadBody, flags: NodeFlags) -> LoadResult:
+    from ganglion.cli.terminal.progress import load_bar
+
+    loaded = LoadResult("unloaded", body.model_id)
+    with load_bar(body.model_id) as show:
+        for step in flags.node().load(body):
+            show(step.status, step.bytes_done, step.bytes_total)
+            loaded = LoadResult(step.status, step.model)
+    return loaded
+
+
+def _print(answer: LoadResult, *, json: bool) -> None:
+    from ganglion.cli.terminal.output import print_json
+
+    if json:
+        print_json(answer)
+    else:
+        sys.stdout.write(f"{answer.model} {answer.status}\n")

@@ -1,0 +1,195 @@
+"""`ganglion models show`: what a model's file says of it, and the memory that it would take here."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Final
+
+from ganglion.cli.flags import AT_LEAST_1, option
+from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext, ModelName
+
+if TYPE_CHECKING:
+    from ganglion.core.model import ModelFacts
+    from ganglion.engines.llama.plan import EnginePlan
+    from ganglion.registry.naming.resolver import Resolution
+
+UNBOUNDED: Final = 1 << 62
+"""As free memory: a plan that does not fit is shown beside what is free, not refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """What the model takes for one context of this length, and what a node would plan for it."""
+
+    context: int
+    weights_bytes: int
+    kv_bytes: int
+    planned_kv_tokens: int
+    """The pool that all sequences share, with what is parked beside it."""
+    planned_bytes: int
+    """All of it: weights, pool and the worker itself."""
+    free_bytes: int
+    is_enough: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """One model, as `--json` prints it."""
+
+    id: str
+    aliases: tuple[str, ...]
+    name: str
+    architecture: str
+    parameters: int
+    quantisation: str
+    context_length: int
+    layers: int
+    vocabulary_size: int
+    has_template: bool
+    capabilities: tuple[str, ...]
+    sampling: dict[str, float]
+    """The file's own defaults, under what stands in `models.yaml`."""
+    size_bytes: int
+    files: tuple[str, ...]
+    store: str | None
+    hub_id: str | None
+    memory: MemoryEstimate | None
+    """None for a format that no engine here runs."""
+
+
+def show(
+    name: ModelName,
+    /,
+    *,
+    context: Annotated[
+        int | None, option("Tokens to estimate memory for (default: what a node would take).", AT_LEAST_1)
+    ] = None,
+    json: Json = False,
+    config: ConfigFile = None,
+) -> None:
+    """Show what a model's file says, and what the model would take in memory."""
+    from ganglion.cli.terminal.output import print_facts, print_json
+
+    here = LocalContext.read(config)
+    shown = _description(name, here, context)
+    if json:
+        print_json(shown)
+    else:
+        print_facts(_facts(shown))
+
+
+def _description(name: str, here: LocalContext, context: int | None) -> ModelDescription:
+    from ganglion.registry.files import gguf, safetensors
+
+    resolution = here.meant(name)
+    path = here.file_of(name, resolution)
+    stored = here.catalogue.shelf.by_path.get(path)
+    is_gguf = not (path.is_dir() or path.suffix == safetensors.SUFFIX)
+    facts = gguf.read_facts(path) if is_gguf else safetensors.read_facts(path)
+    files = stored.files if stored is not None else (path,)
+    return ModelDescription(
+        id=resolution.id,
+        aliases=resolution.aliases,
+        name=facts.name,
+        architecture=facts.architecture,
+        parameters=facts.parameters,
+        quantisation=facts.quantisation,
+        context_length=facts.context_length,
+        layers=facts.block_count,
+        vocabulary_size=facts.vocabulary_size,
+        has_template=bool(facts.chat_template),
+        capabilities=facts.capabilities,
+        sampling=_sampling(resolution, facts),
+        size_bytes=facts.size_bytes,
+        files=tuple(str(file) for file in files),
+        store=stored.store if stored is not None else None,
+        hub_id=stored.hub_id if stored is not None else None,
+        memory=_memory(resolution, here, facts, context) if is_gguf else None,
+    )
+
+
+def _sampling(resolution: "Resolution", facts: "ModelFacts") -> dict[str, float]:
+    from dataclasses import asdict
+
+    own = asdict(facts.sampling)
+    written = asdict(resolution.entry.sampling) if resolution.entry is not None else {}
+    defaults = own | {key: value for key, value in written.items() if value is not None}
+    return {key: value for key, value in defaults.items() if isinstance(value, int | float)}
+
+
+def _memory(
+    resolution: "Resolution", here: LocalContext, facts: "ModelFacts", context: int | None
+) -> MemoryEstimate:
+    from ganglion.engines.llama.plan import ELEMENT_BYTES
+    from ganglion.engines.resources import free_bytes
+
+    plan = _plan(resolution, here, context)
+    free = free_bytes()
+    return MemoryEstimate(
+        context=plan.context,
+        weights_bytes=facts.size_bytes,
+        kv_bytes=facts.kv_bytes(plan.context, ELEMENT_BYTES[plan.kv_type]),
+        planned_kv_tokens=plan.kv_tokens + plan.parked_tokens,
+        planned_bytes=plan.required_bytes,
+        free_bytes=free,
+        is_enough=plan.required_bytes <= free,
+    )
+
+
+def _plan(resolution: "Resolution", here: LocalContext, context: int | None) -> "EnginePlan":
+    """What a node with this config would do: the engine is made as the node makes it, and not opened."""
+    from ganglion.cli.model_builder import BuildContext, ModelBuilder
+    from ganglion.core.engine import LoadOptions
+    from ganglion.engines.llama.engine import LlamaEngine
+
+    recipe = ModelBuilder(resolution, BuildContext(here.config, here.home, lambda: here.hub), resolution.id)
+    engine = asyncio.run(recipe.build(LoadOptions(context_length=context), free_bytes=UNBOUNDED))
+    assert isinstance(engine, LlamaEngine)
+    return engine.plan
+
+
+def _facts(shown: ModelDescription) -> list[tuple[str, str]]:
+    from ganglion.cli.terminal.format import count_words, size_words
+
+    sampling = ", ".join(f"{key} {value:g}" for key, value in shown.sampling.items())
+    facts = [
+        ("name", shown.id),
+        ("also called", ", ".join(shown.aliases)),
+        ("title", shown.name),
+        ("architecture", shown.architecture),
+        ("parameters", count_words(shown.parameters)),
+        ("quantisation", shown.quantisation),
+        ("context length", f"{shown.context_length} tokens, as trained"),
+        ("chat template", "yes" if shown.has_template else "none; ChatML is used"),
+        ("can", ", ".join(shown.capabilities)),
+        ("sampling defaults", sampling or "none of its own"),
+        ("size", size_words(shown.size_bytes)),
+        ("files", "\n".join(shown.files)),
+        ("store", shown.store or ""),
+        ("hub id", shown.hub_id or ""),
+    ]
+    facts += _memory_facts(shown.memory)
+    return [(key, value) for key, value in facts if value]
+
+
+def _memory_facts(memory: MemoryEstimate | None) -> list[tuple[str, str]]:
+    from ganglion.cli.terminal.format import memory_words
+
+    if memory is None:
+        return [("memory", "no engine here runs this format")]
+
+    def words(size_bytes: int) -> str:
+        return memory_words(-(-size_bytes // 2**20))
+
+    return [
+        (
+            f"memory for {memory.context} tokens",
+            f"{words(memory.weights_bytes + memory.kv_bytes)}: weights {words(memory.weights_bytes)}, "
+            f"KV {words(memory.kv_bytes)}",
+        ),
+        (
+            "a node would plan",
+            f"{words(memory.planned_bytes)} with KV for {memory.planned_kv_tokens} tokens; "
+            f"{words(memory.free_bytes)} are free"
+            f"{'' if memory.is_enough else ', which is too little'}",
+        ),
+    ]

@@ -1,0 +1,174 @@
+"""`ganglion models verify`: whether the files of models are still what they were, read in full."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+from cyclopts import Parameter
+
+from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext, local_model_names
+from ganglion.cli.terminal.console import say, say_error
+
+if TYPE_CHECKING:
+    from ganglion.registry.files.receipts import Receipts
+    from ganglion.registry.hub.download import Report
+    from ganglion.registry.naming.resolver import Resolution
+    from ganglion.registry.stores.stored_models import StoredModel
+
+VerifyStatus = Literal["ok", "damaged", "unknown"]
+UNKNOWN: Final = "nothing says what its bytes should be"
+
+
+@dataclass(frozen=True, slots=True)
+class FileToVerify:
+    """A model to be read."""
+
+    id: str
+    files: tuple[Path, ...]
+    size_bytes: int
+    again: str
+    """How to have it anew, for people."""
+    digest: str | None = None
+    """What all of it should have; None leaves that to its store and its receipt."""
+    error: str | None = None
+    """What its header already says."""
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyResult:
+    """What came of it, as `--json` prints it."""
+
+    id: str
+    verdict: VerifyStatus
+    files: tuple[str, ...]
+    reason: str | None = None
+    again: str | None = None
+
+
+def verify(
+    *names: Annotated[
+        str, Parameter(help="Models to read (default: all that are here).", completer=local_model_names)
+    ],
+    json: Json = False,
+    config: ConfigFile = None,
+) -> int:
+    """Hash models in full; ends with 1 when one is damaged."""
+    from ganglion.cli.terminal.output import TableRow, print_json, print_table
+    from ganglion.cli.terminal.progress import download_bar
+
+    here = LocalContext.read(config)
+    suspects = list(_named(names, here) if names else _all(here))
+    receipts = here.hub.receipts
+    with download_bar("reading", sum(each.size_bytes for each in suspects)) as report:
+        judged = list(_results(suspects, receipts, report))
+    if json:
+        print_json(judged)
+    else:
+        print_table(("model", "verdict"), [TableRow((each.id, each.verdict), _note(each)) for each in judged])
+    damaged = [each for each in judged if each.verdict == "damaged"]
+    count = {verdict: sum(each.verdict == verdict for each in judged) for verdict in ("ok", "unknown")}
+    say(f"{count['ok']} ok, {len(damaged)} damaged, {count['unknown']} unknown")
+    if damaged:
+        say_error(f"{', '.join(each.id for each in damaged)}: damaged.", damaged[0].again)
+    return 1 if damaged else 0
+
+
+def _all(here: LocalContext) -> Iterator[FileToVerify]:
+    for model in here.catalogue.stored:
+        yield _stored(here.catalogue.id_of(model), model)
+    if here.catalogue.embedded is not None and here.embedded is not None:
+        yield from _embedded(here)
+
+
+def _named(names: Sequence[str], here: LocalContext) -> Iterator[FileToVerify]:
+    for name in dict.fromkeys(names):
+        yield from _files_of(name, here.meant(name), here)
+
+
+def _files_of(name: str, resolution: "Resolution", here: LocalContext) -> Iterator[FileToVerify]:
+    from ganglion.core.errors import ModelNotFound
+    from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
+
+    source = resolution.source
+    if isinstance(source, EmbeddedSource) and here.embedded is not None:
+        yield from _embedded(here)
+    elif isinstance(source, LocalFileSource):
+        stored = here.catalogue.shelf.by_path.get(source.path)
+        if stored is not None:
+            yield _stored(resolution.id, stored)
+        elif source.path.is_file():
+            size_bytes = source.path.stat().st_size
+            yield FileToVerify(resolution.id, (source.path,), size_bytes, "Get the file again.")
+        else:
+            raise ModelNotFound(name, hint=f"There is no file {source.path}.")
+    else:
+        raise ModelNotFound(name, hint=f"It can be downloaded: ganglion models pull {name}")
+
+
+def _stored(model_id: str, model: "StoredModel") -> FileToVerify:
+    again = {
+        "Hugging Face cache": f"ganglion models pull {model.hub_id}:{model.path.name}",
+        "Ollama": f"ollama pull {model.name}",
+    }.get(model.store, "Get the file again.")
+    return FileToVerify(model_id, model.files, model.size_bytes, again, error=model.error)
+
+
+def _embedded(here: LocalContext) -> Iterator[FileToVerify]:
+    model, found = here.catalogue.embedded, here.embedded
+    assert model is not None
+    assert found is not None
+    again = f"ganglion models pull {model.id}"
+    yield FileToVerify(model.id, (found.path,), found.path.stat().st_size, again, digest=model.sha256)
+
+
+def _results(
+    suspects: Sequence[FileToVerify], receipts: "Receipts", report: "Report"
+) -> Iterator[VerifyResult]:
+    total_bytes = sum(each.size_bytes for each in suspects)
+    before_bytes = 0
+    for each in suspects:
+        yield _verify_file(each, receipts, partial(_shifted, report, before_bytes, total_bytes))
+        before_bytes += each.size_bytes
+        report(before_bytes, total_bytes)
+
+
+def _verify_file(suspect: FileToVerify, receipts: "Receipts", report: "Report") -> VerifyResult:
+    from ganglion.core.errors import LoadFailed
+    from ganglion.registry.files.receipts import UnknownDigest
+
+    files = tuple(str(file) for file in suspect.files)
+    is_known, before_bytes = True, 0
+    try:
+        for file in suspect.files:
+            tell = partial(_shifted, report, before_bytes, suspect.size_bytes)
+            outcome = receipts.verify(file, is_full=True, digest=suspect.digest, report=tell)
+            is_known = is_known and not isinstance(outcome, UnknownDigest)
+            before_bytes += file.stat().st_size
+    except (LoadFailed, OSError) as error:
+        return VerifyResult(suspect.id, "damaged", files, _reason(error), suspect.again)
+    if suspect.error is not None:
+        return VerifyResult(suspect.id, "damaged", files, suspect.error, suspect.again)
+    return (
+        VerifyResult(suspect.id, "ok", files)
+        if is_known
+        else VerifyResult(suspect.id, "unknown", files, UNKNOWN)
+    )
+
+
+def _shifted(report: "Report", before_bytes: int, total_bytes: int, done_bytes: int, _: int) -> None:
+    """Report a part's progress as that of the whole."""
+    report(before_bytes + done_bytes, total_bytes)
+
+
+def _reason(error: Exception) -> str:
+    from ganglion.core.errors import LoadFailed
+
+    return error.message if isinstance(error, LoadFailed) else str(error)
+
+
+def _note(judged: VerifyResult) -> str | None:
+    if judged.reason is None or judged.again is None:
+        return judged.reason
+    return f"{judged.reason}\nto do: {judged.again}"

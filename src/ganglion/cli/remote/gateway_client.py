@@ -1,0 +1,67 @@
+"""A running gateway, as commands talk to it."""
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from cyclopts import Group, Parameter
+
+from ganglion.cli.remote.http_client import HttpCaller, ServerKind
+from ganglion.wire.fleet_overview import Drain, FleetActionDone, FleetOverview, Move
+
+GATEWAY: Final = Group("Gateway", sort_key=5)
+DEFAULT_URL: Final = "http://127.0.0.1:8000"
+GATEWAY_VARIABLE: Final = "GANGLION_GATEWAY"
+LOAD_S: Final = 7200.0
+"""A model is downloaded and loaded elsewhere first, and where it was its requests may finish."""
+GATEWAY_KIND: Final = ServerKind(
+    "gateway", DEFAULT_URL, flag="--gateway", variable=GATEWAY_VARIABLE, start="ganglion gateway"
+)
+
+
+@Parameter(name="*", group=GATEWAY)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayFlags:
+    """Which gateway is meant."""
+
+    gateway: Annotated[
+        str,
+        Parameter(
+            help=f"Address of the gateway (default {DEFAULT_URL}).",
+            env_var=GATEWAY_VARIABLE,
+            show_default=False,
+        ),
+    ] = DEFAULT_URL
+    api_key: Annotated[
+        str | None,
+        Parameter(
+            help="A key of the gateway that may administer it.",
+            env_var="GANGLION_API_KEY",
+            show_default=False,
+        ),
+    ] = None
+
+    def asked(self) -> "GatewayApiClient":
+        """Ready to be asked; raises InvalidValue."""
+        return GatewayApiClient(self.gateway, self.api_key)
+
+
+GATEWAY_UNSET: Final = GatewayFlags()
+
+
+class GatewayApiClient:
+    """One gateway; every call is a connection of its own."""
+
+    def __init__(self, url: str, api_key: str | None) -> None:
+        self._caller = HttpCaller(GATEWAY_KIND, url, api_key)
+
+    def overview(self) -> FleetOverview:
+        """`GET /fleet`."""
+        return self._caller.ask("GET", "/fleet", FleetOverview)
+
+    def drain(self, body: Drain) -> FleetActionDone:
+        """`POST /fleet/drain`; comes back when no more work goes there."""
+        return self._caller.ask("POST", "/fleet/drain", FleetActionDone, body, LOAD_S)
+
+    def move(self, body: Move) -> FleetActionDone:
+        """`POST /fleet/move`; comes back when the model is where it should be."""
+        return self._caller.ask("POST", "/fleet/move", FleetActionDone, body, LOAD_S)

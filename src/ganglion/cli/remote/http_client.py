@@ -1,0 +1,174 @@
+"""HTTP calls of commands to a running server of ours, with the standard library alone."""
+
+import http.client
+import ssl
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
+
+from ganglion.core.errors import (
+    GanglionError,
+    InvalidApiKey,
+    InvalidValue,
+    RouteNotFound,
+    ServerError,
+    UpstreamUnavailable,
+)
+from ganglion.wire.openai_errors import ErrorEnvelope
+
+Answer = TypeVar("Answer")
+
+TIMEOUT_S: Final = 10.0
+BODY_LIMIT: Final = 16 << 20
+LINE_LIMIT: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ServerKind:
+    """What a command expects at an address, and how people name another one."""
+
+    noun: str
+    default_url: str
+    flag: str
+    variable: str
+    start: str
+    """The command that starts one."""
+
+
+class HttpCaller:
+    """One server; every call is a connection of its own."""
+
+    def __init__(self, place: ServerKind, url: str, api_key: str | None) -> None:
+        address = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            port = address.port
+        except ValueError:
+            port = -1
+        if address.scheme not in ("http", "https") or not address.hostname or port == -1:
+            raise InvalidValue(
+                f"{url!r} is not the address of a {place.noun}.",
+                param=place.flag.removeprefix("--"),
+                hint=f"An address looks like {place.default_url}.",
+            )
+        self.url = f"{address.scheme}://{address.netloc}{address.path}".rstrip("/")
+        self._place = place
+        self._is_secure = address.scheme == "https"
+        self._host, self._port, self._path = address.hostname, port, address.path.rstrip("/")
+        self._headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        kind: type[Answer],
+        body: msgspec.Struct | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> Answer:
+        """A whole answer; raises what the server, or the way there, says against it."""
+        with self._answer(method, path, timeout_s, body) as response:
+            return self.decoded(response.read(BODY_LIMIT), kind)
+
+    def events(self, path: str, body: msgspec.Struct, silence_s: float) -> Iterator[tuple[str, bytes]]:
+        """The named events of a stream as they come; one called `error` is raised."""
+        accept = {"accept": "text/event-stream"}
+        with self._answer("POST", path, silence_s, body, accept) as response:
+            for event, data in _events(_lines(response, self.url)):
+                if event == "error":
+                    raise self._refusal(200, data)
+                yield event, data
+
+    def decoded(self, data: bytes, kind: type[Answer]) -> Answer:
+        """What was answered; raises ServerError where it is something else."""
+        try:
+            return msgspec.json.decode(data, type=kind)
+        except msgspec.MsgspecError as error:
+            raise self._stranger() from error
+
+    @contextmanager
+    def _answer(
+        self,
+        method: str,
+        path: str,
+        timeout_s: float,
+        body: msgspec.Struct | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Generator[http.client.HTTPResponse]:
+        connection = self._connection()
+        try:
+            connection.connect()
+            connection.sock.settimeout(timeout_s)
+            content = None if body is None else msgspec.json.encode(body)
+            typed = {} if body is None else {"content-type": "application/json"}
+            connection.request(
+                method, self._path + path, content, {**self._headers, **typed, **(headers or {})}
+            )
+            response = connection.getresponse()
+            if not 200 <= response.status < 300:
+                raise self._refusal(response.status, response.read(BODY_LIMIT))
+            yield response
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreachable(error) from error
+        finally:
+            connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if not self._is_secure:
+            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        context = ssl.create_default_context()
+        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
+
+    def _refusal(self, status: int, body: bytes) -> GanglionError:
+        try:
+            told = msgspec.json.decode(body, type=ErrorEnvelope).error
+        except msgspec.MsgspecError:
+            return self._stranger()
+        if told.code == RouteNotFound.code:
+            return self._stranger()
+        if status == InvalidApiKey.status:
+            return InvalidApiKey(told.message, hint="Give a key with --api-key, or in GANGLION_API_KEY.")
+        return ServerError(told.message)
+
+    def _stranger(self) -> ServerError:
+        place = self._place
+        return ServerError(
+            f"What answers at {self.url} is not a Ganglion {place.noun}.",
+            hint=f"Name the {place.noun} with {place.flag} or {place.variable}, "
+            f"or start one with `{place.start}`.",
+        )
+
+    def _unreachable(self, error: Exception) -> UpstreamUnavailable:
+        if isinstance(error, TimeoutError):
+            reason = "it does not answer in time"
+        elif isinstance(error, OSError):
+            reason = error.strerror or str(error)
+        else:
+            reason = f"what answers there is no web server ({type(error).__name__})"
+        place = self._place
+        return UpstreamUnavailable(
+            f"No {place.noun} at {self.url}: {reason}.",
+            hint=f"Start one with `{place.start}`, or name another with {place.flag} or {place.variable}.",
+        )
+
+
+def _lines(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
+    while line := response.readline(LINE_LIMIT):
+        if not line.endswith(b"\n"):
+            raise ServerError(f"{url} sent a line that has no end.")
+        yield line[:-1]
+
+
+def _events(lines: Iterator[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Named server-sent events, each with one line of data, as our servers write them."""
+    event, data = "", b""
+    for line in lines:
+        if line.startswith(b"event: "):
+            event = line.removeprefix(b"event: ").decode(errors="replace")
+        elif line.startswith(b"data: "):
+            data = line.removeprefix(b"data: ")
+        elif not line and data:
+            yield event, data
+            event, data = "", b""

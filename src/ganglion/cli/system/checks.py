@@ -1,0 +1,272 @@
+"""What `ganglion doctor` looks at: one function for each thing that can be wrong with a machine."""
+
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+import psutil
+
+from ganglion import config as configuration
+from ganglion.cli.system.this_machine import describe_machine
+from ganglion.config import Config
+from ganglion.core.errors import EngineUnavailable, GanglionError
+from ganglion.core.machine import Machine, Memory
+from ganglion.engines.llama.native.probe import LibraryReport, probe
+from ganglion.engines.resources import read_memory
+from ganglion.registry.hub import embedded
+from ganglion.registry.naming.manifest import read_manifest
+from ganglion.server.life.bind import BindFailed, InsecureBind, bind, check_bind
+from ganglion.server.settings import ServerSettings
+
+CheckStatus = Literal["ok", "warn", "fail"]
+
+MEBIBYTE: Final = 2**20
+OLDEST_PYTHON: Final = (3, 11)
+LITTLE_DISK_BYTES: Final = 5 * 2**30
+"""Less than one model of 8 billion weights in 4 bits."""
+NO_DISK_BYTES: Final = 256 * MEBIBYTE
+"""The embedded model and its partial file do not fit."""
+LITTLE_MEMORY_BYTES: Final = 2 * 2**30
+NO_MEMORY_BYTES: Final = 512 * MEBIBYTE
+"""The embedded model with its cache does not fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found, and what to do about it."""
+
+    check: str
+    verdict: CheckStatus
+    finding: str
+    advice: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckContext:
+    """What the checks share."""
+
+    config: Config
+    home: Path
+    environment: Mapping[str, str]
+    machine: Machine
+    memory: Memory
+
+
+def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iterator[Finding]:
+    """Every finding in turn; one that is wrong keeps no other check from running."""
+    home = configuration.home(environment)
+    config, finding = _configuration(config_file, home / "config.toml", environment)
+    yield _python()
+    yield finding
+    yield from _manifest(home)
+    yield _home(home)
+    yield _disk("disk of home", home)
+    yield _disk("disk of the hub cache", hub_cache(environment))
+    patient = CheckContext(config, home, environment, describe_machine(), read_memory())
+    yield _processor(patient.machine)
+    yield _memory(patient.memory)
+    works, finding = _library(patient)
+    yield finding
+    yield _accelerator(patient, works)
+    yield from _ports(patient.config)
+    yield _token(environment)
+
+
+def hub_cache(environment: Mapping[str, str]) -> Path:
+    """Where Hugging Face's own tools keep what they fetch."""
+    for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
+        if environment.get(name):
+            return Path(environment[name]).expanduser() / below
+    cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+    return cache / "huggingface" / "hub"
+
+
+def _python() -> Finding:
+    found = f"{platform.python_implementation()} {platform.python_version()}"
+    if sys.version_info < OLDEST_PYTHON:
+        wanted = ".".join(map(str, OLDEST_PYTHON))
+        return Finding("python", "fail", found, f"Install Python {wanted} or newer.")
+    return Finding("python", "ok", found)
+
+
+def _configuration(
+    named: Path | None, default: Path, environment: Mapping[str, str]
+) -> tuple[Config, Finding]:
+    """The config to check with, the defaults where it is wrong."""
+    file = named or (default if default.is_file() else None)
+    try:
+        config = configuration.load(file, environment, {})
+    except GanglionError as error:
+        return Config(), Finding("config", "fail", error.message, error.hint)
+    if file is None:
+        return config, Finding("config", "ok", f"no {default}; defaults and environment")
+    return config, Finding("config", "ok", f"{file} is valid")
+
+
+def _manifest(home: Path) -> Iterator[Finding]:
+    """The list of models, if there is one."""
+    file = home / "models.yaml"
+    if not file.exists():
+        return
+    try:
+        read_manifest(file)
+    except GanglionError as error:
+        yield Finding("models.yaml", "fail", error.message, error.hint)
+    else:
+        yield Finding("models.yaml", "ok", f"{file} is valid")
+
+
+def _home(home: Path) -> Finding:
+    """Whether something can be written there; the folder itself is not made."""
+    folder = _nearest(home)
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        return Finding(
+            "home",
+            "fail",
+            f"{home} cannot be written: {error.strerror}",
+            "Set GANGLION_HOME to a folder that can, or correct its permissions.",
+        )
+    return Finding("home", "ok", f"{home} can be written" if folder == home else f"{home} can be made")
+
+
+def _disk(check: str, folder: Path) -> Finding:
+    try:
+        free = shutil.disk_usage(_nearest(folder)).free
+    except OSError as error:
+        return Finding(check, "fail", f"{folder} cannot be looked at: {error.strerror}")
+    found = f"{_size(free)} free for {folder}"
+    if free < LITTLE_DISK_BYTES:
+        verdict: CheckStatus = "fail" if free < NO_DISK_BYTES else "warn"
+        return Finding(check, verdict, found, "Free some space: a model takes from 0.1 GiB to 50 GiB.")
+    return Finding(check, "ok", found)
+
+
+def _nearest(folder: Path) -> Path:
+    """The folder, or the nearest above it that exists."""
+    folder = folder.absolute()
+    return next((each for each in (folder, *folder.parents) if each.exists()), folder)
+
+
+def _processor(machine: Machine) -> Finding:
+    cpu = machine.cpu
+    flags = ", ".join(cpu.flags) or "no known instruction sets"
+    found = f"{cpu.model} ({cpu.architecture}), {cpu.cores} cores to use; {flags}"
+    if cpu.architecture in ("x86_64", "AMD64") and cpu.flags and "avx2" not in cpu.flags:
+        return Finding("processor", "warn", found, "Without AVX2 models are slow; prefer small ones.")
+    return Finding("processor", "ok", found)
+
+
+def _memory(memory: Memory) -> Finding:
+    found = f"{_size(memory.free_bytes)} free of {_size(memory.total_bytes)}"
+    if memory.free_bytes < LITTLE_MEMORY_BYTES:
+        verdict: CheckStatus = "fail" if memory.free_bytes < NO_MEMORY_BYTES else "warn"
+        return Finding("memory", verdict, found, "End other programs, or raise the container's limit.")
+    return Finding("memory", "ok", found)
+
+
+def _library(patient: CheckContext) -> tuple[LibraryReport | None, Finding]:
+    model = embedded.find(embedded.SMOLLM2, patient.home / "cache")
+    try:
+        works = probe(None if model is None else model.path)
+    except EngineUnavailable as error:
+        return None, Finding("llama.cpp", "fail", error.message, error.hint)
+    version = next((engine.version for engine in patient.machine.engines if engine.name == "llama"), "")
+    if model is None:
+        found = f"{version} loads; the embedded model is not here and is fetched when it is first needed"
+    else:
+        found = f"{version} loads and reads the embedded model ({works.vocabulary} tokens)"
+    return works, Finding("llama.cpp", "ok", found)
+
+
+def _accelerator(patient: CheckContext, works: LibraryReport | None) -> Finding:
+    machine = patient.machine
+    if machine.accelerator_unusable is not None:
+        finding, _, advice = machine.accelerator_unusable.partition(". ")
+        return Finding("accelerator", "warn", finding, advice or None)
+    if machine.accelerator is None:
+        return Finding("accelerator", "ok", "none; models run on the processor")
+    cards = ", ".join(f"{device.name} ({device.memory_total_mb} MiB)" for device in machine.devices)
+    found = f"{cards}; driver {machine.accelerator.driver}, {machine.accelerator.runtime}"
+    if works is not None and not works.can_offload:
+        return Finding(
+            "accelerator",
+            "warn",
+            f"{found}; the library that loaded cannot use it",
+            "Check that the CUDA runtime is installed and new enough for the library of GANGLION_LIBLLAMA.",
+        )
+    if patient.config.engine.gpu_layers == 0:
+        return Finding(
+            "accelerator", "warn", f"{found}; engine.gpu_layers is 0", "Set --gpu-layers 999 to use it."
+        )
+    return Finding("accelerator", "ok", found)
+
+
+def _ports(config: Config) -> Iterator[Finding]:
+    server = config.server
+    try:
+        check_bind(ServerSettings(host=server.host, api_keys=server.api_keys))
+    except InsecureBind as error:
+        yield Finding("access", "fail", error.message, error.hint)
+    yield _port(server.host, server.port, "http", "fail", "--port")
+    if server.grpc:
+        beside = 0 if server.port == 0 else server.port + 1
+        sessions = beside if server.grpc_port is None else server.grpc_port
+        yield _port(server.host, sessions, "sessions", "fail", "--grpc-port")
+
+
+def _port(host: str, port: int, purpose: str, if_taken: CheckStatus, flag: str) -> Finding:
+    check = f"port {port} ({purpose})"
+    if port == 0:
+        return Finding(check, "ok", "a free one is taken")
+    try:
+        bind(ServerSettings(host=host, port=port)).close()
+    except BindFailed as error:
+        listener = _listener(port)
+        if listener is None:
+            return Finding(check, if_taken, error.message, f"Choose another address or port ({flag}).")
+        if _is_node(listener):
+            return Finding(check, "ok", f"a node listens here already (pid {listener.pid})")
+        finding = f"{listener.name()} listens here (pid {listener.pid})"
+        return Finding(check, if_taken, finding, f"End it, or choose another port with {flag}.")
+    return Finding(check, "ok", f"free on {host}")
+
+
+def _listener(port: int) -> psutil.Process | None:
+    """The process that listens on a port, as far as this user may know."""
+    with suppress(psutil.Error, OSError):
+        for connection in psutil.net_connections("tcp"):
+            is_listening = connection.status == psutil.CONN_LISTEN and connection.laddr.port == port
+            if is_listening and connection.pid:
+                return psutil.Process(connection.pid)
+    return None
+
+
+def _is_node(process: psutil.Process) -> bool:
+    # Read and never shown: somebody else's command line may hold their keys.
+    with suppress(psutil.Error):
+        words = [Path(word).name for word in process.cmdline()]
+        return "serve" in words and ("ganglion" in words or "ganglion.cli.main" in words)
+    return False
+
+
+def _token(environment: Mapping[str, str]) -> Finding:
+    """Whether there is a token; what it is, nobody is told."""
+    if environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
+        return Finding("hub token", "ok", "HF_TOKEN is set")
+    kept = environment.get("HF_TOKEN_PATH") or str(hub_cache(environment).parent / "token")
+    if Path(kept).expanduser().is_file():
+        return Finding("hub token", "ok", f"kept in {kept}")
+    return Finding("hub token", "ok", "none; models that ask for consent, and private ones, need HF_TOKEN")
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 2**30:.1f} GiB"

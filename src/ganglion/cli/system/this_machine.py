@@ -1,0 +1,50 @@
+"""This machine, put together: what reads it, and what the server asks about it."""
+
+import asyncio
+import os
+from functools import cached_property
+
+from ganglion import __version__
+from ganglion.core.machine import DeviceReading, Machine, MachineSource
+from ganglion.engines.resources import read_memory, usable_cores
+from ganglion.registry.machine.background_reading import BackgroundReading
+from ganglion.registry.machine.describe import can_accelerate, describe, find_library, processor_name
+from ganglion.registry.machine.devices import DeviceMonitor
+from ganglion.registry.machine.nvml import load_nvml
+
+
+class ThisMachine:
+    """What a server asks about its machine; nothing is looked at before somebody asks."""
+
+    @cached_property
+    def devices(self) -> DeviceMonitor:
+        """Finding out what can be used takes some reading of files."""
+        return DeviceMonitor(
+            read_memory,
+            cpu_name=processor_name(),
+            nvml=load_nvml(),
+            can_accelerate=can_accelerate(find_library(os.environ), os.environ),
+        )
+
+    def source(self) -> MachineSource:
+        """The same for the server's doors."""
+        return MachineSource(BackgroundReading(describe_machine).latest, self._readings)
+
+    def free_video_bytes(self) -> int | None:
+        """What is free on the accelerators that can be used, now; None where there are none."""
+        return self.devices.free_video_bytes()
+
+    async def _readings(self) -> tuple[DeviceReading, ...]:
+        devices = await asyncio.to_thread(lambda: self.devices)
+        return await devices.readings()
+
+
+def describe_machine() -> Machine:
+    """Look at the machine now."""
+    return describe(
+        version=__version__,
+        memory=read_memory(),
+        cores=usable_cores(),
+        environment=os.environ,
+        nvml=load_nvml(),
+    )

@@ -1,0 +1,1 @@
+"""Text, tables, progress and logs for people at a terminal."""

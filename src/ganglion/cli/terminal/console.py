@@ -1,0 +1,73 @@
+"""What the program says to people: on stderr, plain enough to read without colour."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Final
+
+LOGPROB_COLOURS: Final = ((-0.5, "green"), (-2.0, "cyan"), (-5.0, "yellow"), (float("-inf"), "red"))
+"""From which logprob on a token has which colour."""
+UNSCORED: Final = "dim"
+
+
+def colour_of(logprob: float | None) -> str:
+    """The style of a token; None is one without a logprob."""
+    if logprob is None:
+        return UNSCORED
+    return next(style for least, style in LOGPROB_COLOURS if logprob >= least)
+
+
+def legend() -> tuple[tuple[str, str], ...]:
+    """What the colours mean, and each meaning's own."""
+    least, most = [f"{bound:g}" for bound, _ in LOGPROB_COLOURS[:-1]], [style for _, style in LOGPROB_COLOURS]
+    words = [f"from {bound}" for bound in least] + [f"below {least[-1]}"]
+    return tuple(zip(words, most, strict=True))
+
+
+def visible(text: str) -> str:
+    """Text that does nothing to a terminal but stand there; line breaks and tabs stay."""
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
+
+
+def say(line: str) -> None:
+    """One line of talk."""
+    print(line, file=sys.stderr, flush=True)  # noqa: T201 (the one place that talks)
+
+
+def say_warning(message: str) -> None:
+    """Something the operator should know, and that stops nothing."""
+    say(f"warning: {message}")
+
+
+def say_error(message: str, hint: str | None = None) -> None:
+    """The error, a blank line, then what to do about it."""
+    say(f"error: {message}")
+    if hint:
+        say(f"\nhint: {hint}")
+
+
+def is_terminal() -> bool:
+    """Whether a person is typing and reading."""
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def prompt_lines(greeting: str) -> Iterator[str]:
+    """Every line until /exit or the end; Ctrl-C between lines says how to leave."""
+    prompt = "> " if is_terminal() else ""
+    if prompt:
+        with suppress(ImportError):
+            import readline  # noqa: F401 (its import gives input() editing and history)
+        say(greeting)
+    while True:
+        try:
+            line = input(prompt)
+        except EOFError:
+            if prompt:
+                say("")
+            return
+        except KeyboardInterrupt:
+            say("\nCtrl-D or /exit leaves")
+            continue
+        if line.strip() == "/exit":
+            return
+        yield line

@@ -1,0 +1,1 @@
+"""The client's shells for an event loop; `_sync` is generated from these files."""

@@ -1,0 +1,1 @@
+"""The client's blocking shells, generated from `_async`; edit those."""

@@ -1,0 +1,170 @@
+"""What a session holds, as far as the client knows, and which chunks of a conversation are not in it yet.
+
+Law: the server holds exactly `tokens[:certain]`, and after it perhaps something else. Where a call was left
+or failed nobody knows how far it came; the next one then rewrites history from `certain` on, and sends again
+what belongs there. So nothing is ever asked twice, and what the client says it holds is what it will hold.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from operator import index
+from typing import Final
+
+from ganglion.client.errors import Divergence, SessionDivergence
+from ganglion.client.values import PLACEHOLDER, Chunk, Image
+from ganglion.core.errors import InvalidValue
+
+MAX_TOKEN_ID: Final = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class SentChunk:
+    """A chunk that stands in the session: from where, and over how many positions."""
+
+    start: int
+    count: int
+    key: str
+
+    @property
+    def end(self) -> int:
+        """The position after it."""
+        return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedTokens:
+    """One session's content; a value: every change is a new one."""
+
+    tokens: tuple[int, ...] = ()
+    """A PLACEHOLDER stands at positions of images, and at those below `hidden`."""
+    certain: int = 0
+    is_ragged: bool = False
+    """The server may hold something else after `certain`."""
+    hidden: int = 0
+    """So many leading tokens were put there by somebody else (a restored session)."""
+    sent: tuple[SentChunk, ...] = ()
+    """Text and images, whose length nobody could tell otherwise."""
+
+    @classmethod
+    def of_unknown(cls, length: int) -> "CommittedTokens":
+        """A session that somebody else filled."""
+        return cls(tokens=(PLACEHOLDER,) * length, certain=length, hidden=length)
+
+    @property
+    def length(self) -> int:
+        """How many tokens the session holds."""
+        return len(self.tokens)
+
+    @property
+    def unsent(self) -> tuple[int, ...]:
+        """What the next call must send before anything new."""
+        return self.tokens[self.certain :]
+
+    def with_tokens(self, tokens: Sequence[int]) -> "CommittedTokens":
+        """More tokens, not certain to be on the server."""
+        return replace(self, tokens=(*self.tokens, *tokens), sent=self._sent_up_to(self.length))
+
+    def with_chunk(self, chunk: str | Image, start: int, count: int) -> "CommittedTokens":
+        """Remember that a chunk stands there; its tokens are added apart."""
+        return replace(self, sent=(*self.sent, SentChunk(start, count, chunk_key(chunk))))
+
+    def settled(self) -> "CommittedTokens":
+        """The server holds all of it and nothing else."""
+        return replace(self, certain=self.length, is_ragged=False)
+
+    def ragged(self, certain: int) -> "CommittedTokens":
+        """Nobody knows what the server holds after a position."""
+        return replace(self, certain=min(certain, self.certain), is_ragged=True)
+
+    def revealed(self, tokens: Sequence[int]) -> "CommittedTokens":
+        """The same, with the leading tokens known that somebody else put there."""
+        return replace(self, tokens=(*tokens, *self.tokens[self.hidden :]), hidden=0)
+
+    def cut(self, length: int) -> "CommittedTokens":
+        """Only the first tokens; raises InvalidValue where there are fewer."""
+        if not 0 <= length <= self.length:
+            raise InvalidValue(f"Expected a length from 0 to {self.length}, found {length}.", param="length")
+        return replace(
+            self,
+            tokens=self.tokens[:length],
+            certain=min(self.certain, length),
+            hidden=min(self.hidden, length),
+            sent=tuple(each for each in self.sent if each.start < length),
+        )
+
+    def rest(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
+        """The chunks that are not in the session yet; raises SessionDivergence where the others are not."""
+        known = {(each.start, each.key): each.count for each in self.sent}
+        position = 0
+        for number, chunk in enumerate(chunks):
+            if position == self.length:
+                return chunks[number:]
+            count = known.get((position, chunk_key(chunk))) if isinstance(chunk, str | Image) else len(chunk)
+            if count is None:
+                raise self._divergence("unknown", number, position)
+            if position + count > self.length:
+                raise self._divergence("straddles", number, position)
+            if not isinstance(chunk, str | Image) and not self._holds(chunk, position):
+                raise self._divergence("differs", number, position)
+            position += count
+        if position < self.length:
+            raise self._divergence("short", len(chunks), position)
+        return ()
+
+    def _holds(self, tokens: Sequence[int], position: int) -> bool:
+        first = max(position, self.hidden)
+        return tuple(tokens[first - position :]) == self.tokens[first : position + len(tokens)]
+
+    def _sent_up_to(self, length: int) -> tuple[SentChunk, ...]:
+        # A chunk that was cut in two is no longer what stands there once something else follows its head.
+        if not self.sent or all(each.end <= length for each in self.sent):
+            return self.sent
+        return tuple(each for each in self.sent if each.end <= length)
+
+    def _divergence(self, reason: Divergence, chunk: int, position: int) -> SessionDivergence:
+        where = f"at {position} of {self.length} committed tokens"
+        said = {
+            "unknown": f"Chunk {chunk} begins {where} and was never sent",
+            "straddles": f"Chunk {chunk} begins {where} and goes beyond them",
+            "differs": f"Chunk {chunk} is not what stands {where}",
+            "short": f"The chunks end {where}",
+        }
+        return SessionDivergence(
+            reason, f"{said[reason]}.", chunk=chunk, position=position, committed=self.length
+        )
+
+
+def chunk_key(chunk: str | Image) -> str:
+    """What tells one text or image from another."""
+    if isinstance(chunk, str):
+        return f"text {sha256(chunk.encode('utf-8', 'surrogatepass')).hexdigest()}"
+    return f"{chunk.mime} {sha256(chunk.data).hexdigest()}"
+
+
+def checked_chunks(chunks: Sequence[Chunk]) -> tuple[Chunk, ...]:
+    """Chunks as `run()` takes them; raises InvalidValue."""
+    if isinstance(chunks, str | bytes):
+        raise InvalidValue("Expected a list of chunks, found one text.", param="chunks", hint="run([text])")
+    return tuple(chunk if isinstance(chunk, str | Image) else _ids(chunk) for chunk in chunks)
+
+
+def checked_tokens(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Token ids that can be sent; raises InvalidValue."""
+    ids = _ids(tokens)
+    for token in ids:
+        if not 0 <= token <= MAX_TOKEN_ID:
+            what = "what stands for an image or a restored token" if token == PLACEHOLDER else str(token)
+            raise InvalidValue(f"Expected token ids, found {what}.", param="tokens")
+    return ids
+
+
+def _ids(tokens: Sequence[int]) -> tuple[int, ...]:
+    if isinstance(tokens, bytes | bytearray | memoryview):
+        raise InvalidValue("Expected text, token ids or an Image, found bytes.", param="tokens")
+    try:
+        return tuple(index(token) for token in tokens)
+    except TypeError:
+        raise InvalidValue(
+            f"Expected text, token ids or an Image, found {type(tokens).__name__}.", param="tokens"
+        ) from None

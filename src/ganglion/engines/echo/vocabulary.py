@@ -1,0 +1,214 @@
+"""An echo's vocabulary: a token for each word, and the words that ids were."""
+
+import math
+import re
+import zlib
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, assert_never
+
+from ganglion.core.engine import ReadoutManifest
+from ganglion.core.errors import InvalidValue, ReadoutUnavailable
+from ganglion.core.events import Alternative, Token
+from ganglion.core.request import (
+    PLACEHOLDER,
+    ChatPrompt,
+    Prompt,
+    Ranges,
+    Score,
+    Steering,
+    TextPrompt,
+    TokenPrompt,
+    TokenRequest,
+)
+
+VECTOR_SIZE: Final = 64
+
+
+def bag_of_words(tokens: tuple[int, ...]) -> bytes:
+    """A unit vector of an input's words, float32, the same for the same words."""
+    counts = array("f", bytes(4 * VECTOR_SIZE))
+    for token in tokens:
+        counts[token % VECTOR_SIZE] += 1.0
+    length = math.sqrt(sum(value * value for value in counts)) or 1.0
+    return array("f", [value / length for value in counts]).tobytes()
+
+
+def overlap_scores(query: str, documents: Sequence[str]) -> tuple[tuple[float, ...], int]:
+    """The share of the query's words that each document holds, and how many words were read."""
+    asked = set(query.split())
+    texts = [set(document.split()) for document in documents]
+    return tuple(len(asked & words) / max(len(asked), 1) for words in texts), len(asked) + sum(
+        map(len, texts)
+    )
+
+
+STEPS: Final = 64
+"""Values are whole multiples of 1/64 from -1 to 1: float32 holds each exactly."""
+
+
+class EchoReadout:
+    """Reads the tokens of one request that lie in its ranges; raises for what cannot be read or steered."""
+
+    def __init__(self, manifest: ReadoutManifest | None, ranges: Ranges, steering: Steering) -> None:
+        if ranges and manifest is None:
+            raise ReadoutUnavailable(
+                "This model has no concepts loaded, so there is nothing to read out of it.", param="readout"
+            )
+        self._ranges = ranges
+        self._concepts = manifest.concepts if manifest is not None else ()
+        self._layers = manifest.layers if manifest is not None else ()
+        self._moved = self._steered(steering)
+
+    def wants(self, position: int) -> bool:
+        """Whether a position lies in a range."""
+        return any(start <= position and (end is None or position < end) for start, end in self._ranges)
+
+    def read(self, token: Token) -> Token:
+        """The token, with its readout where that was asked for."""
+        return replace(token, readout=self._values(token.id)) if self.wants(token.position) else token
+
+    def _values(self, token_id: int) -> tuple[float, ...]:
+        return tuple(
+            fake_readout(token_id, layer, place) + self._moved.get((layer, place), 0.0)
+            for layer in self._layers
+            for place in range(len(self._concepts))
+        )
+
+    def _steered(self, steering: Steering) -> dict[tuple[int, int], float]:
+        moved: dict[tuple[int, int], float] = {}
+        for steer in steering:
+            if steer.concept not in self._concepts:
+                raise InvalidValue(
+                    f"There is no concept {steer.concept[:64]!r} here.",
+                    param="steering",
+                    hint=f"One of: {', '.join(self._concepts)}."
+                    if self._concepts
+                    else "No concepts are loaded.",
+                )
+            layers = self._layers if steer.layers is None else steer.layers
+            for layer in layers:
+                if layer not in self._layers:
+                    raise InvalidValue(
+                        f"The concept {steer.concept!r} has no vector for layer {layer}.",
+                        param="steering",
+                        hint=f"One of: {', '.join(map(str, self._layers))}.",
+                    )
+                key = (layer, self._concepts.index(steer.concept))
+                moved[key] = moved.get(key, 0.0) + steer.strength
+        return moved
+
+
+def fake_readout(token_id: int, layer: int, concept: int) -> float:
+    """What an unsteered echo reads of a token."""
+    return ((token_id + 31 * layer + 17 * concept) % (2 * STEPS + 1) - STEPS) / STEPS
+
+
+REMEMBERED_BYTES: Final = 1 << 20
+"""Of the words that ids can be turned back into: a small vocabulary's worth. Clients invent words, as long
+as a body."""
+_WORD_COSTS: Final = 64
+"""What remembering one takes besides its text."""
+_WORD: Final = re.compile(r"\s*\S+|\s+")
+
+
+def split_words(text: str) -> list[str]:
+    """The words of a text, each with the whitespace before it."""
+    return _WORD.findall(text)
+
+
+class WordVocabulary:
+    """Ids of words, and the words of the ids that were given out last."""
+
+    def __init__(self) -> None:
+        self._words_by_id: dict[int, str] = {}
+        self._size_bytes = 0
+
+    def id_of(self, word: str) -> int:
+        """The same id for the same word, always."""
+        token_id = zlib.crc32(word.encode()) & 0x7FFFFFFF
+        self._forget(token_id)
+        self._words_by_id[token_id] = word
+        self._size_bytes += len(word) + _WORD_COSTS
+        while self._size_bytes > REMEMBERED_BYTES and len(self._words_by_id) > 1:
+            self._forget(next(iter(self._words_by_id)))
+        return token_id
+
+    def _forget(self, token_id: int) -> None:
+        word = self._words_by_id.pop(token_id, None)
+        if word is not None:
+            self._size_bytes -= len(word) + _WORD_COSTS
+
+    def ids_of(self, prompt: Prompt) -> tuple[int, ...]:
+        """A prompt as token ids."""
+        match prompt:
+            case TokenPrompt(tokens=tokens):
+                return tokens
+            case TextPrompt(text=text):
+                return tuple(map(self.id_of, split_words(text)))
+            case ChatPrompt(messages=messages):
+                return tuple(
+                    self.id_of(word) for message in messages for word in split_words(message.content)
+                )
+            case _:
+                assert_never(prompt)
+
+    def text_of(self, tokens: tuple[int, ...]) -> str:
+        """The words that ids were; an image is none."""
+        return "".join(
+            self._words_by_id.get(token, f" <{token}>") for token in tokens if token != PLACEHOLDER
+        )
+
+    def repeated(self, prompt: Prompt) -> str:
+        """What an echo says to a prompt: all of it, or the last that a user said."""
+        match prompt:
+            case ChatPrompt(messages=messages):
+                users = [message.content for message in messages if message.role == "user"]
+                return users[-1] if users else ""
+            case TextPrompt(text=text):
+                return text
+            case TokenPrompt(tokens=tokens):
+                return self.text_of(tokens)
+            case _:
+                assert_never(prompt)
+
+    def told(self, token_id: int, position: int, alternatives: int | None) -> Token:
+        """A token, with a logprob and alternatives made up from its id where they are asked for."""
+        piece = self._words_by_id.get(token_id, "").encode()
+        if alternatives is None:
+            return Token(token_id, piece, position)
+        logprob = -(1 + token_id % 99) / 100
+        top = [Alternative(token_id, piece, logprob)]
+        top += [
+            Alternative(rank, f" other{rank}".encode(), logprob - rank) for rank in range(1, alternatives)
+        ]
+        return Token(token_id, piece, position, logprob, tuple(top[:alternatives]), rank=1)
+
+
+def scored_tokens(
+    tokens: tuple[int, ...], score: Score | None, reader: EchoReadout, words: WordVocabulary
+) -> tuple[Token, ...]:
+    """The tokens of a prompt of which something was asked, each once; an image has none to tell of."""
+    scored = _positions(score.ranges, len(tokens)) if score is not None else set[int]()
+    read = {place for place in range(len(tokens)) if reader.wants(place)}
+    top = score.top if score is not None else 0
+    return tuple(
+        reader.read(words.told(tokens[place], place, top if place and place in scored else None))
+        for place in sorted(scored | read)
+        if tokens[place] != PLACEHOLDER
+    )
+
+
+def reusable_tokens(request: TokenRequest, known_tokens: int) -> int:
+    """How many known tokens need not run again: the last one does, and so does what is asked about."""
+    # The logprob of a token comes from the one before it, its readout from itself.
+    firsts = [start - 1 for start, _ in request.score.ranges] if request.score is not None else []
+    firsts += [start for start, _ in request.readout]
+    return max(min(known_tokens, len(request.tokens) - 1, *firsts), 0)
+
+
+def _positions(ranges: Ranges, length: int) -> set[int]:
+    return {
+        place for start, end in ranges for place in range(start, min(length if end is None else end, length))
+    }

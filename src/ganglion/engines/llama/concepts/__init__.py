@@ -1,0 +1,1 @@
+"""Concept vectors: trained, stored, read out and steered by."""

@@ -1,0 +1,197 @@
+"""Reads concepts out of the residual stream while a batch is computed.
+
+Law: rows are reduced to one value a concept as soon as their layer is there; no residuals are kept. One
+capture belongs to one context and is touched by the thread that runs it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ganglion.core.errors import EngineFailed, LoadFailed
+from ganglion.engines.llama.concepts.pack import ConceptBook
+from ganglion.engines.llama.native.context import Floats, NativeContext
+from ganglion.engines.llama.native.eval_filter import EvalFilter
+from ganglion.engines.llama.native.model import NativeModel
+from ganglion.scheduler.spans import Spans
+
+Rows = npt.NDArray[np.intp]
+BatchRun = tuple[int, int, list[int], bool]
+"""Slot, first position, tokens, and whether the last one's logits are wanted."""
+Split = Literal["whole", "even", "consecutive"]
+"""How a batch is computed: as it stands, in parts that hold as many rows of each slot, or of each in a row of
+consecutive slots."""
+
+RESIDUAL_PREFIX: Final = b"l_out-"
+"""How the library calls the residual stream after a layer; the layer's number follows."""
+PROBE: Final = (0, 1)
+"""Tokens that are run once to see what the graph is like."""
+
+
+class Capture:
+    """The readouts of one context's batches."""
+
+    def __init__(self, model: NativeModel, book: ConceptBook, *, batch: int, is_native: bool = True) -> None:
+        self._library = model.library
+        self._hidden_size = model.hidden_size
+        layers = book.manifest.layers
+        self._layers = {RESIDUAL_PREFIX + str(layer).encode(): place for place, layer in enumerate(layers)}
+        self._vectors = [np.ascontiguousarray(each.T) for each in book.vectors]
+        self._values: Floats = np.zeros((batch, len(layers), len(book.manifest.concepts)), np.float32)
+        self._residuals: Floats = np.empty((batch, model.hidden_size), np.float32)
+        self._is_probing = False
+        self._probed: dict[int, int] = {}
+        self._narrow: frozenset[int] = frozenset()
+        """The layers that hold only the rows whose logits are wanted: the last one, as a rule."""
+        self._parts: list[Rows] = []
+        self._wanted = np.zeros(batch, bool)
+        self._read = np.zeros(batch, bool)
+        self._asked = [0] * len(layers)
+        """In how many parts of the batch each layer was asked for."""
+        self._taken = [0] * len(layers)
+        """How many rows were read after each layer."""
+        self._error: Exception | None = None
+        self.filter = EvalFilter(model.library, RESIDUAL_PREFIX, self._on_tensor, is_native=is_native)
+
+    @property
+    def reads_outputs(self) -> bool:
+        """Whether only rows whose logits are wanted can be read after some layer."""
+        return bool(self._narrow)
+
+    def learn(self, context: NativeContext) -> None:
+        """See once what the context's graph is like; raises LoadFailed where a layer is not told."""
+        self._is_probing = self.filter.is_on = True
+        try:
+            context.decode([(0, 0, PROBE, True)])
+        finally:
+            self._is_probing = self.filter.is_on = False
+            context.trim(0, 0)
+        self.filter.settle()
+        missing = [name.decode() for name, place in self._layers.items() if place not in self._probed]
+        if missing:
+            raise LoadFailed(
+                "Concepts cannot be read out of this model: the library does not tell its residual stream "
+                f"({', '.join(missing)}).",
+                hint="Load it without concept packs.",
+            )
+        self._narrow = frozenset(place for place, rows in self._probed.items() if rows < len(PROBE))
+
+    def decode(
+        self, context: NativeContext, runs: Sequence[BatchRun], more: Spans, read: Spans, split: Split
+    ) -> list[int | None]:
+        """Run a batch as the context does, reading some rows of it on the way."""
+        if not read:
+            return context.decode(runs, more)
+        self._begin(runs, more, read, split)
+        self.filter.is_on = True
+        try:
+            rows = context.decode(runs, more)
+        finally:
+            self.filter.is_on = False
+        if self._error is not None:
+            raise EngineFailed(f"The residual stream could not be read: {self._error}") from self._error
+        expected = int(self._read.sum())
+        if any(taken != expected for taken in self._taken):
+            raise EngineFailed(f"Of {expected} rows, {min(self._taken)} were computed where they are read.")
+        return rows
+
+    def values(self, first: int, count: int) -> Floats:
+        """What was read of rows that follow each other in the last batch: `[rows, layers, concepts]`."""
+        return self._values[first : first + count]
+
+    def _begin(self, runs: Sequence[BatchRun], more: Spans, read: Spans, split: Split) -> None:
+        self._wanted[:] = self._read[:] = False
+        row = 0
+        for _, _, tokens, wants_logits in runs:
+            row += len(tokens)
+            self._wanted[row - 1] = wants_logits
+        for first, end in more:
+            self._wanted[first:end] = True
+        for first, end in read:
+            self._read[first:end] = True
+        self._parts = parts_of([(slot, len(tokens)) for slot, _, tokens, _ in runs], split)
+        self._asked = [0] * len(self._layers)
+        self._taken = [0] * len(self._layers)
+        self._error = None
+
+    def _on_tensor(self, name: bytes, tensor: Any, is_asked: bool) -> bool:
+        place = self._layers.get(name)
+        if place is None:
+            return False
+        try:
+            if self._is_probing:
+                self._probed[place] = self._row_count(tensor)
+                return True
+            return self._is_wanted(place) if is_asked else self._take(place, tensor)
+        except Exception as error:  # noqa: BLE001 - there is C below us; it is raised again above
+            self._error = error
+            return False
+
+    def _is_wanted(self, place: int) -> bool:
+        self._asked[place] += 1
+        return bool(self._read[self._part(place)].any())
+
+    def _part(self, place: int) -> Rows:
+        """The rows of the batch that a layer's tensor holds, in its own order."""
+        number = self._asked[place] - 1
+        if number >= len(self._parts):
+            raise EngineFailed(f"a batch was computed in more than {len(self._parts)} parts")
+        rows = self._parts[number]
+        return rows[self._wanted[rows]] if place in self._narrow else rows
+
+    def _take(self, place: int, tensor: Any) -> bool:
+        rows = self._part(place)
+        count = self._row_count(tensor)
+        if count != len(rows):
+            raise EngineFailed(f"a layer holds {count} rows, expected {len(rows)}")
+        is_read = self._read[rows]
+        places = np.flatnonzero(is_read)
+        first, end = int(places[0]), int(places[-1]) + 1
+        residuals = self._residuals_of(tensor, first, end)
+        if len(places) < end - first:
+            residuals = residuals[is_read[first:end]]
+        self._values[rows[is_read], place] = residuals @ self._vectors[place]
+        self._taken[place] += len(places)
+        return True
+
+    def _row_count(self, tensor: Any) -> int:
+        lib = self._library.lib
+        elements: int = lib.ggml_nelements(tensor)
+        if lib.ggml_nbytes(tensor) != elements * 4 or elements % self._hidden_size:
+            raise EngineFailed(
+                f"a layer holds {elements} values, expected rows of {self._hidden_size} floats"
+            )
+        return elements // self._hidden_size
+
+    def _residuals_of(self, tensor: Any, first: int, end: int) -> Floats:
+        # Copied by the library: wherever it computes, the tensor may not lie in memory that we can read.
+        found = self._residuals[first:end]
+        row_bytes = self._hidden_size * 4
+        pointer = self._library.ffi.cast("void *", found.ctypes.data)
+        self._library.lib.ggml_backend_tensor_get(tensor, pointer, first * row_bytes, len(found) * row_bytes)
+        return found
+
+
+def parts_of(runs: Sequence[tuple[int, int]], split: Split) -> list[Rows]:
+    """The rows of a batch, given the slot and the length of each run, in the parts that the library makes."""
+    starts = np.cumsum([0, *(count for _, count in runs)])
+    if split == "whole":
+        return [np.arange(starts[-1])]
+    pending = [(slot, int(start), count) for (slot, count), start in zip(runs, starts, strict=False)]
+    parts: list[Rows] = []
+    while pending:
+        chosen = [pending[0]]
+        for run in pending[1:]:
+            if split == "even" or run[0] == chosen[-1][0] + 1:
+                chosen.append(run)
+        size = min(count for _, _, count in chosen)
+        parts.append(np.concatenate([np.arange(start, start + size) for _, start, _ in chosen]))
+        taken = {slot for slot, _, _ in chosen}
+        rest = [
+            (slot, start + size, count - size) if slot in taken else (slot, start, count)
+            for slot, start, count in pending
+        ]
+        pending = [run for run in rest if run[2] > 0]
+    return parts

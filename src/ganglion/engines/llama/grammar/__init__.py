@@ -1,0 +1,1 @@
+"""Grammars: compiled, tried in a child, followed token by token."""

@@ -1,0 +1,1 @@
+"""KV that leaves a worker: hot prefixes on disk, sessions that move."""

@@ -1,0 +1,135 @@
+"""KV that outlives its worker: hot prefixes are kept when it ends, and recalled when they are asked for.
+
+Law: the pool never learns of a file. Cells are read and checked beside the steps, and only then adopted; the
+sequence that wanted them is scheduled afterwards, with them or without.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+from ganglion.core.errors import GanglionError
+from ganglion.engines.llama.kv.prefix_disk_cache import DiskPrefix, PrefixDiskCache, read_state
+from ganglion.engines.llama.kv.state_format import TOKEN, kv_fingerprint
+from ganglion.engines.llama.native.library import library_path
+from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.native.saved_state import SavedState
+from ganglion.engines.llama.plan import EnginePlan
+from ganglion.engines.llama.worker.runner import Runner
+from ganglion.scheduler.pool import KvPool
+from ganglion.scheduler.prefix import BLOCK
+from ganglion.scheduler.sequence import Sequence
+
+logger = logging.getLogger("ganglion.engines")
+
+READ_COST: Final = 8
+"""Reading cells takes at most an eighth of computing them, so a match must be that much of what is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPrefix:
+    """What was read for a sequence; no state when the file could not be believed."""
+
+    shelved: DiskPrefix
+    state: SavedState | None
+
+
+def open_disk_cache(plan: EnginePlan, model: NativeModel) -> PrefixDiskCache | None:
+    """The plan's folder, indexed; None when there is none, or none that can be used."""
+    # Several kinds of cache in one state only fit a context of the same shape, which nobody promises.
+    if plan.kv_folder is None or not model.has_one_cache:
+        return None
+    try:
+        stamp = kv_fingerprint(Path(plan.path), library_path(), plan.kv_type, plan.gpu_layers)
+        shelf = PrefixDiskCache(Path(plan.kv_folder), stamp, plan.kv_folder_bytes)
+        shelf.open(plan.parked_tokens)
+    except (OSError, GanglionError) as error:
+        logger.warning("hot prefixes cannot be kept in %s: %s", plan.kv_folder, error)
+        return None
+    return shelf
+
+
+class HotPrefixes:
+    """A worker's hot prefixes, between its pool and its shelf; without a shelf it does nothing."""
+
+    def __init__(
+        self,
+        shelf: PrefixDiskCache | None,
+        pool: KvPool,
+        runner: Runner,
+        report: Callable[[LoadedPrefix], None],
+    ) -> None:
+        self._shelf = shelf
+        self._pool = pool
+        self._runner = runner
+        self._report = report
+        self._waiting: deque[Sequence] = deque()
+        self._is_reading = False
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences wait for their prefixes to be read."""
+        return len(self._waiting)
+
+    def enter(self, sequence: Sequence) -> list[Sequence]:
+        """Who can be scheduled now: the sequence at once, unless cells that it shares are worth reading."""
+        if self._worth_reading(sequence) is None:
+            return [sequence]
+        self._waiting.append(sequence)
+        return self._read_next()
+
+    def take_in(self, recalled: LoadedPrefix) -> list[Sequence]:
+        """Adopt what was read; returns who can be scheduled now."""
+        assert self._shelf is not None
+        self._is_reading = False
+        if recalled.state is None:
+            self._shelf.drop(recalled.shelved)
+            return self._read_next()
+        blob = self._pool.adopt(recalled.shelved.header.salt, recalled.shelved.tokens)
+        self._runner.hold(blob, recalled.state)
+        return [self._waiting.popleft(), *self._read_next()]
+
+    def keep(self, budget_s: float) -> None:
+        """Save what is hot, as the worker's last act."""
+        if self._shelf is None:
+            return
+        until_s = monotonic() + budget_s
+        try:
+            self._runner.settle(self._pool.take_moves())
+            kept = self._shelf.keep(self._pool.hot(), self._runner.state, until_s)
+        except (OSError, GanglionError) as error:
+            logger.warning("hot prefixes were not kept: %s", error)
+        else:
+            logger.info("%d hot prefixes kept in %d MiB", kept.prefixes, kept.size_bytes >> 20)
+
+    def _read_next(self) -> list[Sequence]:
+        """Start the next read; one at a time, so that at most one state lies outside the pool's bound."""
+        ready: list[Sequence] = []
+        while self._waiting and not self._is_reading:
+            shelved = self._worth_reading(self._waiting[0])
+            if shelved is None:
+                ready.append(self._waiting.popleft())
+            else:
+                self._is_reading = True
+                threading.Thread(target=self._read, args=(shelved,), daemon=True).start()
+        return ready
+
+    def _read(self, shelved: DiskPrefix) -> None:
+        self._report(LoadedPrefix(shelved, read_state(shelved)))
+
+    def _worth_reading(self, sequence: Sequence) -> DiskPrefix | None:
+        if self._shelf is None:
+            return None
+        match = self._shelf.match(sequence.salt, sequence.tokens, sequence.chain)
+        if match is None:
+            return None
+        shelved, length = match[0], min(match[1], sequence.reusable)
+        known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, sequence.reusable)
+        gain = length - known
+        size = len(shelved.header.tokens) // TOKEN.itemsize
+        return shelved if gain >= max(BLOCK, size // READ_COST) else None

@@ -1,0 +1,180 @@
+"""One KV cache and its compute buffers, with a batch that numpy fills in place."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ganglion.core.errors import EngineFailed
+from ganglion.engines.llama.native.library import Library
+from ganglion.engines.llama.native.sampler_chain import SamplerChain
+from ganglion.engines.llama.native.saved_state import SavedState
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """What a model's numbers come in: logits, residuals, layers of them, and vectors."""
+
+    vocabulary: int
+    hidden: int
+    blocks: int
+    vector: int
+
+
+class NativeContext:
+    """A context over a model's weights."""
+
+    def __init__(
+        self, library: Library, sizes: ModelSizes, pointer: Any, batch: int, *, streams: int
+    ) -> None:
+        self._streams = streams
+        ffi, lib = library.ffi, library.lib
+        self._library, self._sizes = library, sizes
+        self._ffi, self._lib, self._pointer = ffi, lib, pointer
+        self._memory = lib.llama_get_memory(pointer)
+        self._tokens = np.zeros(batch, np.int32)
+        self._positions = np.zeros(batch, np.int32)
+        self._slots = np.zeros(batch, np.int32)
+        self._counts = np.ones(batch, np.int32)
+        self._wanted = np.zeros(batch, np.int8)
+        # One flat array of slot numbers with a pointer into it per row: no Python loop fills a batch.
+        base = ffi.cast("llama_seq_id *", self._slots.ctypes.data)
+        self._slot_pointers = ffi.new("llama_seq_id *[]", [base + row for row in range(batch)])
+        self._batch = ffi.new("llama_batch *")
+        self._batch.token = ffi.cast("llama_token *", self._tokens.ctypes.data)
+        self._batch.pos = ffi.cast("llama_pos *", self._positions.ctypes.data)
+        self._batch.n_seq_id = ffi.cast("int32_t *", self._counts.ctypes.data)
+        self._batch.seq_id = self._slot_pointers
+        self._batch.logits = ffi.cast("int8_t *", self._wanted.ctypes.data)
+
+    def decode(
+        self, runs: Iterable[tuple[int, int, Sequence[int], bool]], more: Iterable[tuple[int, int]] = ()
+    ) -> list[int | None]:
+        """Run one batch of (slot, first position, tokens, wants logits); returns each run's logits row.
+
+        `more` are spans of rows of the batch whose logits, or vectors, are wanted too.
+        """
+        row = 0
+        rows: list[int | None] = []
+        for slot, start, tokens, wants_logits in runs:
+            end = row + len(tokens)
+            self._tokens[row:end] = tokens
+            self._positions[row:end] = range(start, start + len(tokens))
+            self._slots[row:end] = slot
+            self._wanted[row:end] = 0
+            if wants_logits:
+                self._wanted[end - 1] = 1
+            rows.append(end - 1 if wants_logits else None)
+            row = end
+        for first, end in more:
+            self._wanted[first:end] = 1
+        self._batch.n_tokens = row
+        status = self._lib.llama_decode(self._pointer, self._batch[0])
+        if status != 0:
+            raise EngineFailed(f"llama_decode returned {status} for a batch of {row} tokens.")
+        return rows
+
+    def steer(self, vectors: Floats | None) -> None:
+        """Add a vector after each layer from 1 on, `[layers, hidden]`, to all that is decoded from now on."""
+        size, last = self._sizes.hidden, self._sizes.blocks - 1
+        if vectors is None:
+            status = self._lib.llama_set_adapter_cvec(self._pointer, self._ffi.NULL, 0, size, 1, last)
+        else:
+            assert vectors.shape == (last, size)
+            held = np.ascontiguousarray(vectors, np.float32)
+            data = self._ffi.cast("const float *", held.ctypes.data)
+            status = self._lib.llama_set_adapter_cvec(self._pointer, data, held.size, size, 1, last)
+        if status != 0:
+            raise EngineFailed(f"The library could not steer: {self._library.last_error()}")
+
+    def logits(self, row: int) -> Floats:
+        """The logits of a row of the last batch, as a view that sampling may change."""
+        pointer = self._lib.llama_get_logits_ith(self._pointer, row)
+        if pointer == self._ffi.NULL:
+            raise EngineFailed(f"The library has no logits for row {row}.")
+        size = self._sizes.vocabulary
+        return np.frombuffer(self._ffi.buffer(pointer, size * 4), np.float32)
+
+    def logits_of(self, first: int, count: int) -> Floats:
+        """The logits of rows that follow each other in the last batch and were all wanted, as a view."""
+        vocabulary_size = self._sizes.vocabulary
+        start, end = (self.logits(row).ctypes.data for row in (first, first + count - 1))
+        if end - start != (count - 1) * vocabulary_size * 4:
+            raise EngineFailed(f"The library's logits of rows {first} to {first + count - 1} lie apart.")
+        pointer = self._lib.llama_get_logits_ith(self._pointer, first)
+        view = np.frombuffer(self._ffi.buffer(pointer, count * vocabulary_size * 4), np.float32)
+        return view.reshape(count, vocabulary_size)
+
+    def vectors_of(self, first: int, count: int) -> Floats:
+        """The vectors of rows that follow each other in the last batch, as a copy."""
+        size = self._sizes.vector
+        found = np.empty((count, size), np.float32)
+        for row in range(count):
+            pointer = self._lib.llama_get_embeddings_ith(self._pointer, first + row)
+            found[row] = self._vector(pointer, size)
+        return found
+
+    def pooled(self, slot: int, size: int) -> Floats:
+        """What the last batch made of a slot as a whole, as a copy."""
+        return self._vector(self._lib.llama_get_embeddings_seq(self._pointer, slot), size).copy()
+
+    def _vector(self, pointer: Any, size: int) -> Floats:
+        if pointer == self._ffi.NULL:
+            raise EngineFailed("The library made no vector of what it read.")
+        return np.frombuffer(self._ffi.buffer(pointer, size * 4), np.float32)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it keeps KV at all: encoders read everything at once and keep nothing."""
+        has: bool = self._memory != self._ffi.NULL
+        return has
+
+    def trim(self, slot: int, length: int) -> bool:
+        """Forget a slot's positions from `length` on."""
+        is_done: bool = self._lib.llama_memory_seq_rm(self._memory, slot, length, -1)
+        return is_done
+
+    def share(self, source: int, target: int, length: int) -> None:
+        """Let the target slot see the source's first cells; only in a unified context."""
+        self._lib.llama_memory_seq_cp(self._memory, source, target, 0, length)
+
+    def save(self, slot: int) -> SavedState:
+        """A slot's KV, to be loaded into any slot of any context of the same model."""
+        size = self._lib.llama_state_seq_get_size(self._pointer, slot)
+        # So much earlier that the cells begin at a fixed place, however many empty streams precede them.
+        stream = slot if self._streams > 1 else 0
+        start = SavedState.MARGIN - 4 * stream
+        words = np.empty((2 * SavedState.MARGIN + size) // 4 + 1, np.uint32)
+        pointer = self._ffi.cast("uint8_t *", words.ctypes.data + start)
+        if self._lib.llama_state_seq_get_data(self._pointer, pointer, size, slot) == 0:
+            raise EngineFailed("The library could not save a sequence's state.")
+        header = words[start // 4 : SavedState.MARGIN // 4 + 3]
+        if header[2] != self._streams or header[3 : 3 + stream].any():
+            raise EngineFailed("The library saves sequences in a format that this binding does not know.")
+        end = start + size - 4 * (self._streams - 1 - stream)
+        return SavedState(words, int(header[0]), end)
+
+    def load(self, slot: int, state: SavedState) -> None:
+        """Put saved KV into an empty slot."""
+        if not self.try_load(slot, state):
+            raise EngineFailed(f"The library could not restore a sequence: {self._library.last_error()}")
+
+    def try_load(self, slot: int, state: SavedState) -> bool:
+        """Put saved KV into an empty slot, or leave it empty when it does not fit."""
+        address, size = state.framed(slot, self._streams)
+        pointer = self._ffi.cast("const uint8_t *", address)
+        read: int = self._lib.llama_state_seq_set_data(self._pointer, pointer, size, slot)
+        return read > 0
+
+    def free(self) -> None:
+        """Give the cache back."""
+        self._lib.llama_free(self._pointer)
+
+    def sample(self, chain: SamplerChain, row: int) -> int:
+        """Draw a token from a row's logits."""
+        token: int = self._lib.llama_sampler_sample(chain.pointer, self._pointer, row)
+        return token

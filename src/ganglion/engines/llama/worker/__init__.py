@@ -1,0 +1,1 @@
+"""The worker process: one loaded model and its step loop."""

@@ -1,0 +1,350 @@
+"""One request inside the worker: from sampled token to text that may be shown."""
+
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Literal
+
+import numpy as np
+from msgspec.structs import replace
+
+from ganglion.core.events import Alternative, FinishReason, Piece, Token
+from ganglion.core.request import ResolvedSampling
+from ganglion.core.samplers import PLAIN
+from ganglion.engines.llama.concepts.steering import variant_of
+from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
+from ganglion.engines.llama.native.context import Floats, NativeContext
+from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.worker.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
+from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceUpdate, Submit, TokenRecord
+from ganglion.scheduler.scheduler import Chunk
+from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import Spans, clipped, merged, shifted
+from ganglion.text.detokenize import Detokenizer
+from ganglion.text.stops import StopMatcher
+
+# A token's logprob is known when the token before it has run, its readout when it has run itself: at the
+# border of two chunks the record waits for the second.
+
+
+class PromptRecords:
+    """The records of one prompt, as its chunks are computed."""
+
+    def __init__(self, readout: Spans, unscored: Callable[[int], TokenRecord]) -> None:
+        """`unscored` makes the record of a position that has no logprob."""
+        self._readout = readout
+        self._unscored = unscored
+        self._waiting: tuple[TokenRecord, ...] = ()
+
+    def merge(
+        self, scored: Iterable[TokenRecord], readouts: Iterable[tuple[int, bytes]]
+    ) -> list[TokenRecord]:
+        """What can be told now that a chunk was scored and read."""
+        found = {record.position: record for record in chain(self._waiting, scored)}
+        for position, readout in readouts:
+            record = found.get(position) or self._unscored(position)
+            found[position] = replace(record, readout=readout)
+        last = max(found, default=0)
+        is_early = last in found and not found[last].readout and self._is_read(last)
+        self._waiting = (found.pop(last),) if is_early else ()
+        return [found[position] for position in sorted(found)]
+
+    def _is_read(self, position: int) -> bool:
+        return bool(clipped(self._readout, position, position + 1))
+
+
+class Vocabulary:
+    """Token bytes, remembered once asked for."""
+
+    def __init__(self, model: NativeModel) -> None:
+        self._model = model
+        self._known: dict[int, tuple[bytes, bool]] = {}
+        self.end_tokens = frozenset(model.end_tokens)
+
+    def __getitem__(self, token: int) -> tuple[bytes, bool]:
+        """A token's bytes and whether it is a control token."""
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._model.piece(token), self._model.is_control(token)
+        return known
+
+
+class Job:
+    """Owns a request's sampler and text state; `take` is called once for each of its sampled tokens.
+
+    Law: a token whose readout is wanted is told once it has run, one step after it was sampled. One that ends
+    the answer is run too, and the end is told with it.
+    """
+
+    def __init__(
+        self,
+        submit: Submit,
+        model: NativeModel,
+        vocabulary: Vocabulary,
+        arrived_s: float,
+        guide: GrammarMatcher | None = None,
+        *,
+        readout: Spans = (),
+        reads_outputs: bool = False,
+    ) -> None:
+        """`readout` are the positions to read; `reads_outputs` says that this takes their logits."""
+        self.id = submit.id
+        self.prompt_hash = hash(tuple(submit.tokens))
+        self._submit = submit
+        self._vocabulary = vocabulary
+        self._stop_tokens = frozenset(submit.stop_tokens)
+        self._guide = guide
+        self._withheld = _withheld(submit, vocabulary) if submit.min_tokens else None
+        self._sampler = Sampler(
+            model,
+            ResolvedSampling(
+                temperature=submit.temperature,
+                top_p=submit.top_p,
+                top_k=submit.top_k,
+                min_p=submit.min_p,
+                repetition_penalty=submit.repetition_penalty,
+                presence_penalty=submit.presence_penalty,
+                frequency_penalty=submit.frequency_penalty,
+                seed=submit.seed,
+                logit_bias=tuple(submit.logit_bias),
+                samplers=submit.samplers or PLAIN,
+            ),
+            submit.tokens,
+            ignore_eos=submit.ignore_eos,
+        )
+        self._detokenizer = Detokenizer()
+        self._stops = StopMatcher(tuple(submit.stop_strings), is_shown=submit.shows_stop)
+        self._first_token_s: float | None = None
+        self._stop_token: int | None = None
+        self._final: int | None = None
+        """The last token, once it is known that it does not run."""
+        self.is_announced = False
+        asked = merged(submit.score_ranges, len(submit.tokens))
+        self.scores_first = bool(asked) and asked[0][0] == 0 and not clipped(readout, 0, 1)
+        """Whether the first token is asked for, which has no logprob, and is not read either."""
+        self.score_top = submit.score_top
+        self._foretelling = shifted(asked, -1)
+        """The positions whose logits foretell the tokens that are scored: each the one before."""
+        read = clipped(readout, 0, len(submit.tokens)) if reads_outputs else ()
+        self._prompt = PromptRecords(readout, self._unscored)
+        self._readouts: dict[int, bytes] = {}
+        """Of generated tokens that are not told yet, by position."""
+        self._early: list[Piece] = []
+        """What may be told once the last token has run."""
+        self._reason: FinishReason | None = None
+        """How the answer ends once its last token has run."""
+        self.sequence = Sequence.new(
+            submit.id,
+            salt=submit.salt,
+            tokens=list(submit.tokens),
+            max_tokens=submit.max_tokens,
+            priority=submit.priority,
+            arrived_s=arrived_s,
+            wanted=merged([*self._foretelling, *read], len(submit.tokens)),
+            readout=readout,
+            steering=variant_of(submit.steering),
+        )
+
+    def foretelling(self, chunk: Chunk) -> Spans:
+        """The positions of a chunk whose logits score the tokens after them."""
+        unread = max(chunk.start, self.sequence.read_tokens)
+        return clipped(self._foretelling, unread, chunk.start + chunk.count)
+
+    def note(self, scored: list[TokenRecord], readouts: list[tuple[int, bytes]]) -> SequenceUpdate:
+        """Take in what a chunk was scored and read; says what can be told of the prompt."""
+        border = self.sequence.prompt_tokens
+        self._readouts.update(each for each in readouts if each[0] >= border)
+        told = self._prompt.merge(scored, (each for each in readouts if each[0] < border))
+        return SequenceUpdate(self.id, scored=told)
+
+    def read(self, done: int, now_s: float) -> SequenceUpdate:
+        """So many tokens have their KV; a job that generates nothing more ends with all of them."""
+        prefilled = done, len(self.sequence.tokens)
+        if done < prefilled[1]:
+            return SequenceUpdate(self.id, prefilled=prefilled)
+        if self._reason is not None:
+            end = self._end(self._reason, self.sequence.generated_tokens, now_s)
+            return SequenceUpdate(self.id, pieces=self._records(self._early), end=end)
+        self._first_token_s = now_s
+        end = self._end("length", 0, now_s)
+        return SequenceUpdate(self.id, prefilled=prefilled, end=end)
+
+    def fail(self, error: NotANumber, now_s: float) -> SequenceUpdate:
+        """End with an error that is this job's alone."""
+        end = self._end("failed", self.sequence.generated_tokens, now_s, error)
+        return SequenceUpdate(self.id, pieces=self._records(self._early), end=end)
+
+    def take(
+        self, context: NativeContext, row: int, context_length: int, now_s: float
+    ) -> tuple[int | None, SequenceUpdate]:
+        """Sample the next token; returns it, or None when the job ended with it."""
+        if self._first_token_s is None:
+            self._first_token_s = now_s
+        try:
+            return self._advance(context, row, context_length, now_s)
+        except (NotANumber, OffGrammar) as error:
+            return None, self._ended("failed", [], now_s, error=error)
+        except NothingLeft:
+            return None, self._stuck(now_s)
+
+    def free(self) -> None:
+        """Give native memory back."""
+        self._sampler.free()
+
+    def _advance(
+        self, context: NativeContext, row: int, context_length: int, now_s: float
+    ) -> tuple[int | None, SequenceUpdate]:
+        token, record = self._choose(context, row, context.logits(row))
+        count = self.sequence.generated_tokens + 1
+        is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
+        if is_end or token in self._stop_tokens:
+            self._stop_token = token
+            is_shown = self._submit.shows_stop and not is_end
+            last = self._shown(record) + self._flushed() if is_shown else self._last(record)
+            return self._closed("stop", record, last, now_s)
+        if self._guide is not None:
+            self._guide.follow(token)
+        pieces = self._shown(record)
+        if self._stops.matched is not None:
+            return self._closed("stop", record, pieces, now_s)
+        if self._guide is not None and self._guide.is_complete:
+            return self._closed("stop", record, pieces + self._flushed(), now_s)
+        if count >= self._submit.max_tokens or len(self.sequence.tokens) + 1 >= context_length:
+            return self._closed("length", record, pieces + self._flushed(), now_s)
+        if self._guide is not None:
+            self._guide.look_ahead()
+        return token, SequenceUpdate(self.id, pieces=self._records(self._timely(record, pieces)))
+
+    def _closed(
+        self, reason: FinishReason, token: Token, pieces: list[Piece], now_s: float
+    ) -> tuple[int | None, SequenceUpdate]:
+        """The end that a token brings: now, or once it has run where it is told with its readout."""
+        if not self._is_early(token, pieces):
+            self._final = token.id
+            return None, self._ended(reason, pieces, now_s)
+        self._reason = reason
+        self.sequence.is_ending = True
+        return token.id, SequenceUpdate(self.id, pieces=self._records(self._timely(token, pieces)))
+
+    def _timely(self, token: Token, pieces: list[Piece]) -> list[Piece]:
+        """What can be told now that a token was sampled: what waited for the one before, and what it adds."""
+        waited, self._early = self._early, []
+        if not self._is_early(token, pieces):
+            return waited + pieces
+        self._early = pieces
+        return waited
+
+    def _is_early(self, token: Token, pieces: list[Piece]) -> bool:
+        """Whether pieces tell of a token that is to be read and has not run yet."""
+        if not clipped(self.sequence.readout, token.position, token.position + 1):
+            return False
+        return any(told is token for piece in pieces for told in piece.tokens)
+
+    def _choose(self, context: NativeContext, row: int, logits: Floats) -> tuple[int, Token]:
+        position = len(self.sequence.tokens)
+        wanted = self._submit.top_logprobs
+        if wanted is None:
+            token = self._draw(context, row, logits)
+            return token, Token(token, self._vocabulary[token][0], position)
+        raw = logits.copy()
+        token = self._draw(context, row, logits)
+        normaliser, likeliest = logprobs(raw, wanted)
+        top = tuple(Alternative(each, self._vocabulary[each][0], value) for each, value in likeliest)
+        return token, Token(token, self._vocabulary[token][0], position, float(raw[token]) - normaliser, top)
+
+    def _draw(self, context: NativeContext, row: int, logits: Floats) -> int:
+        if self._guide is None and self._withheld is None:
+            return self._sampler.choose(context, row, logits)
+        is_short = self.sequence.generated_tokens < self._submit.min_tokens
+        return self._sampler.choose(
+            context,
+            row,
+            logits,
+            withheld=self._withheld if is_short else None,
+            forbidden=self._guide.forbidden() if self._guide is not None else None,
+        )
+
+    def _stuck(self, now_s: float) -> SequenceUpdate:
+        """The end where no token is left: a grammar that is satisfied outranks whatever forbade the rest."""
+        if self._guide is not None and self._guide.is_accepting:
+            return self._ended("stop", self._flushed(), now_s)
+        error = OffGrammar("No token of the model fits the answer's grammar here.")
+        return self._ended("failed", [], now_s, error=error)
+
+    def _shown(self, token: Token) -> list[Piece]:
+        """What may be told now that a token is there."""
+        is_special = self._vocabulary[token.id][1]
+        if not self._submit.in_tokens:
+            return list(self._stops.feed(self._detokenizer.feed(token, is_special)))
+        if self._submit.stop_strings:
+            # Only watched: whoever reads tokens is told each of them as it comes, those of the stop as well.
+            self._stops.feed(self._detokenizer.feed(token, is_special))
+        return [Piece("", (token,))]
+
+    def _last(self, token: Token) -> list[Piece]:
+        """What is told of a token that ends the answer: nothing, unless somebody reads tokens."""
+        return [Piece("", (token,))] if self._submit.in_tokens else self._flushed()
+
+    def _flushed(self) -> list[Piece]:
+        if self._submit.in_tokens:
+            return []
+        last = self._stops.feed(self._detokenizer.flush())
+        return [*last, *self._stops.flush()]
+
+    def _ended(
+        self,
+        reason: FinishReason | Literal["failed"],
+        pieces: list[Piece],
+        now_s: float,
+        error: NotANumber | OffGrammar | None = None,
+    ) -> SequenceUpdate:
+        end = self._end(reason, self.sequence.generated_tokens + 1, now_s, error)
+        return SequenceUpdate(self.id, pieces=self._records(self._early + pieces), end=end)
+
+    def _end(
+        self,
+        reason: FinishReason | Literal["failed"],
+        completion_tokens: int,
+        now_s: float,
+        error: NotANumber | OffGrammar | None = None,
+    ) -> SequenceEnd:
+        sequence = self.sequence
+        admitted_s = sequence.admitted_s if sequence.admitted_s is not None else now_s
+        first_s = self._first_token_s if self._first_token_s is not None else now_s
+        return SequenceEnd(
+            reason=reason,
+            completion_tokens=completion_tokens,
+            stop_sequence=self._stops.matched,
+            queued_s=admitted_s - sequence.arrived_s,
+            prefill_s=first_s - admitted_s,
+            decode_s=now_s - first_s,
+            error=error.message if error is not None else None,
+            code=error.code if isinstance(error, OffGrammar) else None,
+            stop_token=self._stop_token,
+            token_ids=self._generated() if self._submit.wants_token_ids else None,
+        )
+
+    def _generated(self) -> list[int]:
+        """All tokens so far; the last one is not part of the sequence where the answer ends with it."""
+        made = self.sequence.tokens[self.sequence.prompt_tokens :]
+        return made if self._final is None else [*made, self._final]
+
+    def _unscored(self, position: int) -> TokenRecord:
+        token = self.sequence.tokens[position]
+        return TokenRecord(token, self._vocabulary[token][0], position)
+
+    def _records(self, pieces: list[Piece]) -> list[PieceRecord]:
+        return [
+            PieceRecord(piece.text, piece.is_special, [self._record(token) for token in piece.tokens])
+            for piece in pieces
+        ]
+
+    def _record(self, token: Token) -> TokenRecord:
+        top = [(each.id, each.piece, each.logprob) for each in token.top]
+        readout = self._readouts.pop(token.position, b"")
+        return TokenRecord(token.id, token.piece, token.position, token.logprob, top, readout)
+
+
+def _withheld(submit: Submit, vocabulary: Vocabulary) -> Ids:
+    """The tokens that would end an answer before it is as long as it must be."""
+    ends = vocabulary.end_tokens.union(submit.stop_tokens)
+    return np.fromiter(ends, np.int64, len(ends))

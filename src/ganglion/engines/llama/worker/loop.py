@@ -1,0 +1,339 @@
+"""The step loop over one loaded model: what the scheduler decides is run, sampled, told and committed."""
+
+import os
+from collections.abc import Iterable
+from queue import Empty, SimpleQueue
+from time import monotonic
+from typing import Final
+
+import numpy as np
+
+from ganglion.core.errors import EngineFailed, Overloaded
+from ganglion.engines.llama.concepts.pack import ConceptBook
+from ganglion.engines.llama.grammar.matcher import GrammarMatcher, GrammarOutcome, GrammarService
+from ganglion.engines.llama.kv.hot_prefixes import HotPrefixes, LoadedPrefix, open_disk_cache
+from ganglion.engines.llama.kv.transfer import KvTransfer, KvTransferResult
+from ganglion.engines.llama.native.model import NativeModel
+from ganglion.engines.llama.plan import LARGEST_CHUNK, EnginePlan, output_rows
+from ganglion.engines.llama.worker.faults import inject_faults
+from ganglion.engines.llama.worker.frame_socket import FrameSocket
+from ganglion.engines.llama.worker.job import Job, Vocabulary
+from ganglion.engines.llama.worker.runner import BackgroundStep, Runner
+from ganglion.engines.llama.worker.sampling import NotANumber
+from ganglion.engines.llama.worker.scoring import Scorer
+from ganglion.engines.supervision.ipc import (
+    Abort,
+    LoadKv,
+    SaveKv,
+    SequenceEnd,
+    SequenceGone,
+    SequenceUpdate,
+    Stepped,
+    StopWorker,
+    Submit,
+    TokenRecord,
+    WorkerLoad,
+)
+from ganglion.scheduler.batch_cut import BY_TILES, BatchCut
+from ganglion.scheduler.pace import Pace
+from ganglion.scheduler.pool import KvPool, PoolShape
+from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
+from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.spans import merged
+
+# Law: NaN fails its own request. It is the device's fault, and the end of the worker, when every row of a
+# batch is NaN, or when several different prompts in a row were, with no good row between them. A lone row
+# counts like any other, but a prompt counts once however often it is asked again: it may well be its own
+# fault.
+
+DIFFERENT_PROMPTS: Final = 3
+
+
+class NanGuard:
+    """What the last rows were like."""
+
+    def __init__(self) -> None:
+        self._prompts: set[int] = set()
+        """Hashes of the prompts that were NaN since the last good row."""
+
+    def check(self, rows: Iterable[tuple[int, bool]]) -> None:
+        """Take in a step's rows: each one's prompt, and whether it was numbers; raises when none ever is."""
+        seen = list(rows)
+        if any(is_number for _, is_number in seen):
+            self._prompts.clear()
+            return
+        self._prompts.update(prompt for prompt, _ in seen)
+        if len(seen) > 1:
+            raise EngineFailed(f"All {len(seen)} sequences of a batch computed NaN.")
+        if len(self._prompts) >= DIFFERENT_PROMPTS:
+            raise EngineFailed(f"{len(self._prompts)} different prompts in a row computed NaN.")
+
+
+InboxItem = (
+    Submit
+    | Abort
+    | SaveKv
+    | LoadKv
+    | KvTransferResult
+    | StopWorker
+    | BackgroundStep
+    | LoadedPrefix
+    | GrammarOutcome
+)
+Inbox = SimpleQueue[InboxItem]
+"""What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
+
+RUN_TOKENS = 8
+"""On a GPU, between a large model on a small one (3) and a small one on a large one (26)."""
+STALL_S = 0.05
+"""How long to wait for news when sequences wait and none can run."""
+
+
+class StepLoop:
+    """The step loop over one loaded model."""
+
+    def __init__(
+        self, model: NativeModel, plan: EnginePlan, line: FrameSocket, book: ConceptBook | None = None
+    ) -> None:
+        self._model = model
+        self._plan = plan
+        self._line = line
+        self._book = book
+        self._runner = Runner(model, plan, book)
+        self._vocabulary = Vocabulary(model)
+        shape = PoolShape(
+            plan.lanes,
+            plan.parked_tokens,
+            can_trim=model.can_trim,
+            can_move=model.has_one_cache,
+            run_tokens=RUN_TOKENS if plan.gpu_layers else 0,
+        )
+        self._pool = KvPool(shape)
+        self._scheduler = Scheduler(
+            self._pool,
+            Pace(plan.step_s, LARGEST_CHUNK, plan.largest_aside),
+            context=plan.context,
+            parallel=plan.parallel,
+            is_deterministic=plan.is_deterministic,
+            most_rows=output_rows(model.vocabulary_size),
+            exact_cut=BatchCut(LARGEST_CHUNK) if plan.gpu_layers else BY_TILES,
+        )
+        self._scorer = Scorer(self._vocabulary, model.vocabulary_size)
+        self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
+        self._states = KvTransfer(
+            model, plan, self._pool, self._runner, send=line.send, report=lambda _: None
+        )
+        self._jobs: dict[int, Job] = {}
+        self._compiling: dict[int, Submit] = {}
+        """Requests whose grammar is not ready yet."""
+        self._guides: GrammarService | None = None
+        self._sanity = NanGuard()
+        self._step_s = 0.0
+        self._foreground_s = 0.0
+        """What the steps beside the one in the background took."""
+
+    def run(self, inbox: Inbox) -> None:
+        """Step for ever, taking in what arrived between steps."""
+        self._hot = HotPrefixes(open_disk_cache(self._plan, self._model), self._pool, self._runner, inbox.put)
+        self._states = KvTransfer(
+            self._model, self._plan, self._pool, self._runner, send=self._line.send, report=inbox.put
+        )
+        self._guides = GrammarService(self._model, inbox.put, self._compiling)
+        while True:
+            self._take_in(inbox, is_blocking=self._scheduler.is_idle)
+            began_s = monotonic()
+            step = self._scheduler.plan(began_s)
+            if step is None:
+                self._wait(inbox)
+            elif step.is_aside:
+                self._foreground_s = 0.0
+                self._runner.run_aside(step, self._pool, self._sequences(step), inbox.put)
+            else:
+                rows = self._runner.run(step, self._pool, self._sequences(step))
+                self._conclude(step, rows, monotonic() - began_s)
+                elapsed_s = monotonic() - began_s
+                self._foreground_s += elapsed_s
+                self._step_s += elapsed_s
+
+    def _wait(self, inbox: Inbox) -> None:
+        if not self._scheduler.is_idle:
+            pause_s = max(self._scheduler.resume_s - monotonic(), 0.0) or STALL_S
+            try:
+                self._handle(inbox.get(timeout=pause_s))
+            except Empty:
+                return
+
+    def _take_in(self, inbox: Inbox, *, is_blocking: bool) -> None:
+        if is_blocking:
+            self._handle(inbox.get())
+        while not inbox.empty():
+            self._handle(inbox.get())
+
+    def _handle(self, item: InboxItem) -> None:
+        match item:
+            case Submit(grammar=str(grammar)):
+                assert self._guides is not None
+                self._compiling[item.id] = item
+                try:
+                    self._guides.ask(item.id, grammar, item.tenant)
+                except Overloaded as error:
+                    self._take_guide(GrammarOutcome(item.id, None, error))
+            case Submit():
+                self._begin(item)
+            case GrammarOutcome():
+                self._take_guide(item)
+            case LoadedPrefix():
+                self._schedule(self._hot.take_in(item))
+            case SaveKv() | LoadKv():
+                self._states.ask(item)
+            case KvTransferResult():
+                self._states.take_in(item)
+            case StopWorker(keep_s=keep_s):
+                self._hot.keep(keep_s)
+                os._exit(0)
+            case Abort(id=number):
+                self._compiling.pop(number, None)
+                self._end(number)
+                self._line.send(SequenceGone(number))
+                if self._scheduler.is_idle:
+                    self._line.send(Stepped([], self._load()))
+            case BackgroundStep(step=step, elapsed_s=elapsed_s):
+                rows = self._runner.collect(item)
+                self._step_s += elapsed_s
+                # While the foreground computed, the background hardly did: that time says nothing about it.
+                self._conclude(step, rows, max(elapsed_s - self._foreground_s, 0.0))
+                self._states.go_on()
+
+    def _take_guide(self, guided: GrammarOutcome) -> None:
+        submit = self._compiling.pop(guided.id, None)
+        error = guided.error
+        if submit is None:
+            return  # it was given up while its grammar was compiled
+        if error is None:
+            self._begin(submit, guided.guide)
+            return
+        end = SequenceEnd("failed", 0, None, 0.0, 0.0, 0.0, error.message, error.code)
+        self._line.send(Stepped([SequenceUpdate(guided.id, end=end)], self._load()))
+
+    def _begin(self, submit: Submit, guide: GrammarMatcher | None = None) -> None:
+        job = Job(
+            submit,
+            self._model,
+            self._vocabulary,
+            monotonic(),
+            guide,
+            readout=merged(submit.readout_ranges, self._plan.context) if self._book is not None else (),
+            reads_outputs=self._runner.reads_outputs,
+        )
+        if not self._runner.can_steer(job.sequence.steering):
+            # The server asks only for what it was told of; a pack was changed while a worker was restarted.
+            job.free()
+            end = SequenceEnd(
+                "failed", 0, None, 0.0, 0.0, 0.0, "The model's concepts have changed; load it anew."
+            )
+            self._line.send(Stepped([SequenceUpdate(submit.id, end=end)], self._load()))
+            return
+        self._jobs[job.id] = job
+        self._schedule(self._hot.enter(job.sequence))
+
+    def _schedule(self, sequences: list[Sequence]) -> None:
+        for sequence in sequences:
+            if sequence.id in self._jobs:  # else it was given up while its prefix was read
+                self._scheduler.add(sequence)
+
+    def _end(self, number: int, *, is_sound: bool = True) -> None:
+        job = self._jobs.pop(number, None)
+        if job is not None:
+            self._scheduler.remove(number, is_sound=is_sound)
+            job.free()
+
+    def _sequences(self, step: Step) -> dict[int, Sequence]:
+        return {chunk.sequence: self._jobs[chunk.sequence].sequence for chunk in step.chunks}
+
+    def _conclude(self, step: Step, rows: dict[int, int], elapsed_s: float) -> None:
+        """Sample from a step's logits, commit it, and tell the server."""
+        now_s = monotonic()
+        context = self._runner.lane(step.lane)
+        sampled: dict[int, int] = {}
+        updates: list[SequenceUpdate] = []
+        sane: list[tuple[int, bool]] = []
+        for chunk, first_row in zip(step.chunks, step.first_rows(), strict=True):
+            job = self._jobs.get(chunk.sequence)
+            if job is None:
+                continue  # it was given up while the step ran in the background
+            row = rows.get(job.id)
+            if not job.is_announced:
+                job.is_announced = True
+                started = job.sequence.prompt_tokens, job.sequence.cached_tokens
+                updates.append(SequenceUpdate(job.id, started=started, scored=self._scored_first(job)))
+            if chunk.wanted or chunk.readout:
+                told = self._tell(job, chunk, step.lane, first_row, now_s)
+                updates += [told] if told.scored or told.end is not None else []
+                if told.end is not None or row is None:
+                    sane += self._evidence(job, is_sound=told.end is None)
+                if told.end is not None:
+                    continue
+            if row is None:
+                updates.append(job.read(chunk.start + chunk.count, now_s))
+                continue
+            if self._plan.faults:
+                generated = job.sequence.generated_tokens
+                inject_faults(self._plan.faults, job.sequence.tokens, generated, context.logits(row).fill)
+            token, update = job.take(context, row, self._plan.context, now_s)
+            updates.append(update)
+            sane += self._evidence(job, is_sound=_is_sound(update))
+            if token is not None:
+                sampled[job.id] = token
+        self._sanity.check(sane)
+        self._scheduler.commit(step, sampled, elapsed_s)
+        for update in updates:
+            if update.end is not None:
+                self._end(update.id, is_sound=_is_sound(update))
+        self._line.send(Stepped(updates, self._load()))
+
+    def _evidence(self, job: Job, *, is_sound: bool) -> list[tuple[int, bool]]:
+        """What a row says about the device: no number says nothing, where vectors or KV are a client's."""
+        is_own = not job.sequence.steering and not self._states.came_from_outside(job.sequence.salt)
+        return [(job.prompt_hash, is_sound)] if is_sound or is_own else []
+
+    def _scored_first(self, job: Job) -> list[TokenRecord]:
+        return [self._scorer.unscored(job.sequence.tokens[0], 0)] if job.scores_first else []
+
+    def _tell(self, job: Job, chunk: Chunk, lane: int, first_row: int, now_s: float) -> SequenceUpdate:
+        """What a chunk says of tokens: logprobs of those it foretells, readouts of its own."""
+        try:
+            scored = self._score(job, chunk, lane, first_row)
+            return job.note(scored, self._readouts(chunk, lane, first_row))
+        except NotANumber as error:
+            return job.fail(error, now_s)
+
+    def _score(self, job: Job, chunk: Chunk, lane: int, first_row: int) -> list[TokenRecord]:
+        records: list[TokenRecord] = []
+        for start, end in job.foretelling(chunk):
+            logits = self._runner.lane(lane).logits_of(first_row + start - chunk.start, end - start)
+            foretold = job.sequence.tokens[start + 1 : end + 1]
+            records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+        return records
+
+    def _readouts(self, chunk: Chunk, lane: int, first_row: int) -> list[tuple[int, bytes]]:
+        found: list[tuple[int, bytes]] = []
+        for start, end in chunk.readout:
+            values = self._runner.readouts(lane, first_row + start - chunk.start, end - start)
+            if not np.isfinite(values).all():
+                raise NotANumber("The model's residual stream is not a number; it cannot be read out.")
+            found += ((start + place, row.tobytes()) for place, row in enumerate(values))
+        return found
+
+    def _load(self) -> WorkerLoad:
+        return WorkerLoad(
+            running=self._scheduler.running,
+            waiting=self._scheduler.waiting + self._hot.waiting,
+            kv_used=self._pool.used_cells,
+            step_s=self._step_s,
+            decode_s=self._runner.decode_s,
+        )
+
+
+def _is_sound(update: SequenceUpdate) -> bool:
+    """Whether what was computed can be trusted: a request's own fault says nothing against it."""
+    return update.end is None or update.end.error is None or update.end.code is not None

@@ -1,0 +1,91 @@
+"""Logprobs of given tokens from rows of logits, a few rows at a time.
+
+Law: nothing the size of rows times vocabulary is made here: a block of rows is worked on in one scratch, so
+that memory stays what it is and the block stays in the processor's cache.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from ganglion.engines.llama.native.context import Floats
+from ganglion.engines.llama.worker.job import Vocabulary
+from ganglion.engines.llama.worker.sampling import NotANumber
+from ganglion.engines.supervision.ipc import TokenRecord
+
+BLOCK_BYTES: Final = 2**20
+"""Logits that are worked on at once."""
+TILE: Final = 64
+"""The likeliest tokens are looked for in tiles of so many whose maximum is high enough."""
+
+Likeliest = list[tuple[int, float]]
+
+
+class Scorer:
+    """Scores rows of one vocabulary's size."""
+
+    def __init__(self, vocabulary: Vocabulary, vocabulary_size: int) -> None:
+        self._vocabulary = vocabulary
+        rows = max(BLOCK_BYTES // (vocabulary_size * 4), 1)
+        self._scratch: Floats = np.empty((rows, vocabulary_size), np.float32)
+
+    def score(self, logits: Floats, tokens: Sequence[int], first: int, top: int) -> list[TokenRecord]:
+        """A record for each of some tokens of a prompt, the first of which stands at position `first`.
+
+        Row i holds the logits that foretell token i. A token's rank is told where likelier ones are.
+        """
+        records: list[TokenRecord] = []
+        step = len(self._scratch)
+        for start in range(0, len(tokens), step):
+            rows = logits[start : start + step]
+            chosen = np.asarray(tokens[start : start + step])
+            normalisers = self._normalisers(rows)
+            own = rows[np.arange(len(rows)), chosen]
+            values = own - normalisers
+            for place, value in enumerate(values.tolist()):
+                likeliest = likeliest_of(rows[place], top, float(normalisers[place]))
+                rank = 1 + int(np.count_nonzero(rows[place] > own[place])) if top else None
+                position = first + start + place
+                records.append(self._record(int(chosen[place]), position, value, likeliest, rank))
+        return records
+
+    def unscored(self, token: int, position: int) -> TokenRecord:
+        """The record of a token that nothing stands before."""
+        return TokenRecord(token, self._vocabulary[token][0], position)
+
+    def _normalisers(self, rows: Floats) -> npt.NDArray[np.float64]:
+        scratch = self._scratch[: len(rows)]
+        highest = rows.max(axis=1, keepdims=True)
+        np.subtract(rows, highest, out=scratch)
+        np.exp(scratch, out=scratch)
+        sums = scratch.sum(axis=1).astype(np.float64)  # summed in pairs, so float32 is exact enough
+        found: npt.NDArray[np.float64] = highest[:, 0].astype(np.float64) + np.log(sums)
+        if not np.isfinite(found).all():
+            raise NotANumber("The model's output is not a number; this prompt cannot be scored.")
+        return found
+
+    def _record(
+        self, token: int, position: int, logprob: float, likeliest: Likeliest, rank: int | None
+    ) -> TokenRecord:
+        top = [(each, self._vocabulary[each][0], value) for each, value in likeliest]
+        return TokenRecord(token, self._vocabulary[token][0], position, logprob, top, rank=rank)
+
+
+def likeliest_of(row: Floats, count: int, normaliser: float) -> Likeliest:
+    """The `count` likeliest tokens of a row with their logprobs, likeliest first."""
+    count = min(count, len(row))
+    if count == 0:
+        return []
+    whole = len(row) // TILE * TILE
+    # A tile is every so manieth token: maxima down columns are four times as fast as along short rows.
+    tiles = row[:whole].reshape(TILE, -1).max(axis=0)
+    if len(tiles) > count:
+        # So many tiles reach this value that at least `count` tokens do; all others lie below it.
+        least = np.partition(tiles, len(tiles) - count)[len(tiles) - count]
+        found = np.flatnonzero(row >= least)
+    else:
+        found = np.arange(len(row))
+    ordered = found[np.argsort(-row[found], kind="stable")[:count]]
+    return [(int(token), float(row[token]) - normaliser) for token in ordered]

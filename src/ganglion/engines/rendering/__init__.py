@@ -1,0 +1,1 @@
+"""Chat templates rendered in child processes that can be killed."""

@@ -1,0 +1,1 @@
+"""A worker process as the server sees it: frames, supervision, isolation of suspects."""

@@ -1,0 +1,374 @@
+"""The server's end of a worker's socket: frames in, frames out, and news of its death.
+
+Law: every request that was submitted gets exactly one end: the worker's own, or the reason the worker died.
+And everything that was sent to the worker is gone from it exactly once, which is told apart from its end: an
+aborted sequence is in the worker until the worker says otherwise.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Final, assert_never, cast
+
+from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ShuttingDown
+from ganglion.engines.supervision.ipc import (
+    LENGTH_PREFIX,
+    MAX_FRAME_BYTES,
+    Abort,
+    Detokenize,
+    Detokenized,
+    Embed,
+    FromWorker,
+    KvLoaded,
+    KvSaved,
+    LoadKv,
+    MeasurePieces,
+    PiecesMeasured,
+    SaveKv,
+    SequenceGone,
+    SequenceUpdate,
+    Stepped,
+    StopWorker,
+    Submit,
+    Tokenize,
+    Tokenized,
+    ToWorker,
+    Vectors,
+    WorkerLoad,
+    WorkerPing,
+    WorkerPong,
+    WorkerProgress,
+    WorkerReady,
+    WorkerRefusal,
+    encode,
+    from_worker,
+)
+from ganglion.engines.supervision.isolation import OnReleased, Outcome
+from ganglion.engines.supervision.watchdog import WorkerVitals
+
+RETRY_HINT: Final = "It is being restarted; try again."
+IDLE = WorkerLoad(running=0, waiting=0, kv_used=0, step_s=0.0, decode_s=0.0)
+
+
+class WorkerDied(EngineFailed):
+    """It was gone before it had said that it is ready, or why not."""
+
+
+class Mailbox:
+    """What came for one request and was not read yet; bounded by the tokens the request may generate."""
+
+    def __init__(self) -> None:
+        self._updates: list[SequenceUpdate] = []
+        self._arrived = asyncio.Event()
+        self._error: GanglionError | None = None
+
+    def put(self, update: SequenceUpdate) -> None:
+        """Deliver news."""
+        self._updates.append(update)
+        self._arrived.set()
+
+    def fail(self, error: GanglionError) -> None:
+        """Say that nothing more will come."""
+        self._error = error
+        self._arrived.set()
+
+    async def take(self) -> list[SequenceUpdate]:
+        """Wait for news and take all of it; raises when the worker died and all was read."""
+        await self._arrived.wait()
+        updates, self._updates = self._updates, []
+        if not updates and self._error is not None:
+            raise self._error.with_traceback(None)  # many share it: their frames would add up
+        if self._error is None:
+            self._arrived.clear()
+        return updates
+
+
+def _ignore_outcome(_: Outcome) -> None:
+    """For work whose end matters to nobody else."""
+
+
+WorkerAnswer = Tokenized | Detokenized | PiecesMeasured | Vectors | KvSaved | KvLoaded
+
+
+@dataclass(frozen=True, slots=True)
+class PendingQuestion:
+    """Something the worker answers beside its batch, whoever still waits for it."""
+
+    answer: asyncio.Future[WorkerAnswer]
+    when_gone: OnReleased
+
+
+class Connection(asyncio.Protocol):
+    """One worker's life, from its first frame to its last."""
+
+    def __init__(self, on_lost: Callable[[], None]) -> None:
+        self._on_lost = on_lost
+        self._buffer = bytearray()
+        self._transport: asyncio.Transport | None = None
+        self._mailboxes: dict[int, Mailbox] = {}
+        self._runs: dict[int, OnReleased] = {}
+        """The sequences that the worker has, with or without somebody who reads them."""
+        self._questions: dict[int, PendingQuestion] = {}
+        self._next_id = 1
+        self._frames = self._steps = self._answers = 0
+        self._outcome: Outcome = "crashed"
+        self._reason: GanglionError = EngineFailed("The engine died under this request.", hint=RETRY_HINT)
+        self.ready: asyncio.Future[WorkerReady] = asyncio.get_running_loop().create_future()
+        self.load = IDLE
+        self.is_lost = False
+
+    @property
+    def signs(self) -> WorkerVitals:
+        """What was heard so far, and what the worker owes."""
+        return WorkerVitals(self._frames, self._steps, self._answers, bool(self._runs), bool(self._questions))
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests were submitted and have not ended."""
+        return len(self._mailboxes)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's does not inherit from asyncio's
+
+    def data_received(self, data: bytes) -> None:
+        """Cut frames out of the stream."""
+        self._buffer += data
+        start, size = 0, len(self._buffer)
+        while size - start >= LENGTH_PREFIX.size:
+            length = LENGTH_PREFIX.unpack_from(self._buffer, start)[0]
+            if length > MAX_FRAME_BYTES:
+                self.abort()
+                return
+            end = start + LENGTH_PREFIX.size + length
+            if end > size:
+                break
+            self._receive(from_worker.decode(memoryview(self._buffer)[start + LENGTH_PREFIX.size : end]))
+            start = end
+        if start:
+            del self._buffer[:start]
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell everyone who waits, and what was in the worker that it is gone."""
+        self.is_lost = True
+        for mailbox in self._mailboxes.values():
+            mailbox.fail(self._reason)
+        for question in self._questions.values():
+            if not question.answer.done():
+                question.answer.set_exception(self._reason)
+        if not self.ready.done():
+            self.ready.set_exception(WorkerDied("The worker died while it was loading the model."))
+        self._mailboxes.clear()
+        self.load = IDLE
+        gone = [*self._runs.values(), *(question.when_gone for question in self._questions.values())]
+        self._runs.clear()
+        self._questions.clear()
+        self._on_lost()
+        for when_gone in gone:
+            when_gone(self._outcome)
+
+    def send(self, frame: ToWorker) -> None:
+        """Send a frame; a worker that is gone is noticed by `connection_lost`."""
+        assert self._transport is not None
+        self._transport.write(encode(frame))
+
+    def send_raw(self, body: bytes) -> None:
+        """Send a body that is no frame: the plan, first of all."""
+        assert self._transport is not None
+        self._transport.write(LENGTH_PREFIX.pack(len(body)) + body)
+
+    def ping(self) -> None:
+        """Ask for a sign of life."""
+        self.send(WorkerPing())
+
+    def stop(self, keep_s: float = 0.0) -> None:
+        """Ask the worker to end, and before that to keep its hot prefixes for at most so long.
+
+        What is in it then is not to blame for its end.
+        """
+        self._outcome = "abandoned"
+        self._reason = ShuttingDown("The model is being unloaded.")
+        self.send(StopWorker(keep_s))
+
+    def give_up(self, reason: str) -> None:
+        """Cut the line to a worker of which nothing good is expected, and say why to all who wait."""
+        self._reason = EngineFailed(f"The engine {reason} and was ended.", hint=RETRY_HINT)
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut the socket; the worker ends itself."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    def new_id(self) -> int:
+        """A number that no other request or question of this worker has."""
+        self._next_id += 1
+        return self._next_id
+
+    async def updates(
+        self, submit: Submit, when_gone: OnReleased = _ignore_outcome
+    ) -> AsyncGenerator[SequenceUpdate, None]:
+        """Run a sequence; closing this aborts it, and some time later it is gone."""
+        self._check_alive(when_gone)
+        mailbox = self._mailboxes[submit.id] = Mailbox()
+        self._runs[submit.id] = when_gone
+        is_ended = False
+        try:
+            self.send(submit)
+            while not is_ended:
+                for update in await mailbox.take():
+                    is_ended = is_ended or update.end is not None
+                    yield update
+        finally:
+            if self._mailboxes.pop(submit.id, None) is not None and not is_ended:
+                self.send(Abort(submit.id))
+
+    def interrupt(self, number: int, error: GanglionError) -> None:
+        """End a sequence with an error of ours; some time later it is gone."""
+        mailbox = self._mailboxes.pop(number, None)
+        if mailbox is not None:
+            mailbox.fail(error)
+            self.send(Abort(number))
+
+    async def tokenize(
+        self,
+        text: str,
+        *,
+        add_special: bool,
+        parse_special: bool,
+        tenant: str = "",
+        when_gone: OnReleased = _ignore_outcome,
+    ) -> tuple[int, ...]:
+        """Ask the worker, which answers beside its running batch."""
+        asked = Tokenize(self.new_id(), text, add_special, parse_special, tenant)
+        answer = await self._ask(asked, when_gone)
+        assert isinstance(answer, Tokenized)
+        return tuple(answer.tokens)
+
+    async def detokenize(
+        self, tokens: tuple[int, ...], *, tenant: str = "", when_gone: OnReleased = _ignore_outcome
+    ) -> str:
+        """Ask the worker for the text of some ids."""
+        answer = await self._ask(Detokenize(self.new_id(), list(tokens), tenant=tenant), when_gone)
+        assert isinstance(answer, Detokenized)
+        return answer.text
+
+    async def pieces(
+        self, tokens: tuple[int, ...], *, tenant: str = "", when_gone: OnReleased = _ignore_outcome
+    ) -> tuple[bytes, ...]:
+        """Ask the worker for the bytes of each of some ids."""
+        asked = Detokenize(self.new_id(), list(tokens), in_pieces=True, tenant=tenant)
+        answer = await self._ask(asked, when_gone)
+        assert isinstance(answer, Detokenized)
+        return tuple(answer.pieces)
+
+    async def longest_pieces(self, when_gone: OnReleased = _ignore_outcome) -> list[int]:
+        """Ask the worker how long the vocabulary's pieces are, for each byte value."""
+        answer = await self._ask(MeasurePieces(self.new_id()), when_gone)
+        assert isinstance(answer, PiecesMeasured)
+        return answer.longest
+
+    async def embed(
+        self,
+        inputs: list[list[int]],
+        *,
+        is_normalized: bool,
+        tenant: str = "",
+        when_gone: OnReleased = _ignore_outcome,
+    ) -> tuple[bytes, ...]:
+        """Ask the worker for a vector of each input."""
+        answer = await self._ask(Embed(self.new_id(), inputs, is_normalized, tenant), when_gone)
+        assert isinstance(answer, Vectors)
+        return tuple(answer.vectors)
+
+    async def save_kv(
+        self, salt: str, tokens: tuple[int, ...], when_gone: OnReleased = _ignore_outcome
+    ) -> bytes:
+        """Ask the worker for the KV that it has of some tokens."""
+        answer = await self._ask(SaveKv(self.new_id(), salt, list(tokens)), when_gone)
+        assert isinstance(answer, KvSaved)
+        return answer.state
+
+    async def load_kv(
+        self, salt: str, tokens: tuple[int, ...], state: bytes, when_gone: OnReleased = _ignore_outcome
+    ) -> int:
+        """Put saved KV into the worker's cache."""
+        answer = await self._ask(LoadKv(self.new_id(), salt, list(tokens), state), when_gone)
+        assert isinstance(answer, KvLoaded)
+        return answer.length
+
+    async def _ask(
+        self, frame: Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv, when_gone: OnReleased
+    ) -> WorkerAnswer:
+        self._check_alive(when_gone)
+        question = PendingQuestion(asyncio.get_running_loop().create_future(), when_gone)
+        self._questions[frame.id] = question
+        self.send(frame)
+        return await question.answer
+
+    def _check_alive(self, when_gone: OnReleased) -> None:
+        if self.is_lost:
+            when_gone("abandoned")
+            raise self._reason.with_traceback(None)
+
+    def _receive(self, frame: FromWorker) -> None:
+        self._frames += 1
+        match frame:
+            case Stepped(updates=updates, load=load):
+                self._steps += 1
+                self.load = load
+                for update in updates:
+                    self._deliver(update)
+            case SequenceGone(id=number):
+                self._steps += 1
+                self._let_go(number, "abandoned")
+            case Tokenized() | Detokenized() | PiecesMeasured() | Vectors() | KvSaved() | KvLoaded():
+                self._answer(frame.id, frame)
+            case WorkerProgress():
+                self._answers += 1
+            case WorkerPong():
+                pass
+            case WorkerRefusal(id=0):
+                self.ready.set_exception(error_from_refusal(frame))
+            case WorkerRefusal(id=number):
+                self._answer(number, error_from_refusal(frame))
+            case WorkerReady():
+                self.ready.set_result(frame)
+            case _:
+                assert_never(frame)
+
+    def _deliver(self, update: SequenceUpdate) -> None:
+        mailbox = self._mailboxes.get(update.id)
+        if mailbox is not None:
+            mailbox.put(update)
+        if update.end is not None:
+            self._let_go(update.id, "completed" if update.end.error is None else "abandoned")
+
+    def _let_go(self, number: int, outcome: Outcome) -> None:
+        when_gone = self._runs.pop(number, None)
+        if when_gone is not None:
+            when_gone(outcome)
+
+    def _answer(self, number: int, answer: WorkerAnswer | GanglionError) -> None:
+        question = self._questions.pop(number, None)
+        if question is None:
+            return
+        self._answers += 1
+        if question.answer.done():
+            pass  # whoever asked has left
+        elif isinstance(answer, GanglionError):
+            question.answer.set_exception(answer)
+        else:
+            question.answer.set_result(answer)
+        question.when_gone("completed")
+
+
+def error_from_refusal(refused: WorkerRefusal) -> GanglionError:
+    """The typed error that a worker's refusal stands for."""
+    pending: list[type[GanglionError]] = [GanglionError]
+    while pending:
+        kind = pending.pop()
+        if kind.code == refused.code and kind.__init__ is GanglionError.__init__:
+            return kind(refused.message, hint=refused.hint, extras=dict(refused.extras))
+        pending.extend(kind.__subclasses__())
+    return InvalidValue(refused.message) if refused.id else EngineFailed(refused.message, hint=refused.hint)

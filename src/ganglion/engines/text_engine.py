@@ -1,0 +1,293 @@
+"""Chat over tokens: template and tokenizer in front of a token engine, parts behind it."""
+
+import uuid
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Final, assert_never
+
+from ganglion.core.engine import ReadPrompt, TokenEngine
+from ganglion.core.errors import (
+    ContextLengthExceeded,
+    GanglionError,
+    InvalidValue,
+    ModelNotFound,
+    UnsupportedParameter,
+)
+from ganglion.core.events import Event, Failed, Finished, Pieces, Progress, Scored, Started, TokenEvent
+from ganglion.core.model import ModelFacts
+from ganglion.core.request import (
+    ChatPrompt,
+    Prompt,
+    Request,
+    ResolvedSampling,
+    TextPrompt,
+    TokenPrompt,
+    TokenRequest,
+    ToolUse,
+    resolve,
+    salt_of,
+)
+from ganglion.engines.prompt_length import truncated
+from ganglion.engines.rendering.renderer import Renderer
+from ganglion.engines.supervision.ipc import SpecialTokens
+from ganglion.text.constraint import compose
+from ganglion.text.markers import MarkerFamily, family_of, opens_reasoning
+from ganglion.text.parts import CallRules, PartSplitter
+from ganglion.text.tools.families import ToolFamily, callable_tools
+from ganglion.text.tools.families import family_of as tool_family_of
+from ganglion.text.tools.tool_grammar import tool_call_grammar
+
+
+async def control_ids(tokens: TokenEngine, markers: Iterable[str]) -> dict[str, int]:
+    """The ids of those markers that are one token, and only where special tokens are read."""
+    found: dict[str, int] = {}
+    for marker in markers:
+        special = await tokens.tokenize(marker, add_special=False, parse_special=True)
+        plain = await tokens.tokenize(marker, add_special=False, parse_special=False)
+        if len(special) == 1 and plain != special:
+            found[marker] = special[0]
+    return found
+
+
+GENERIC_TEMPLATE = (
+    "{% for message in messages %}"
+    "{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>' + '\\n' }}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+"""ChatML, for model files that carry no template."""
+
+
+DEFAULT_MAX_TOKENS: Final = 2048
+
+
+class TextEngine:
+    """Turns requests into token requests and token events into text events."""
+
+    def __init__(
+        self,
+        model_id: str,
+        tokens: TokenEngine,
+        renderer: Renderer,
+        facts: ModelFacts,
+        *,
+        context: int,
+        chat_template: str | None,
+        signs: Callable[[], SpecialTokens] = SpecialTokens,
+    ) -> None:
+        """`signs` tells the vocabulary's own, once the model is loaded."""
+        self._signs = signs
+        self._model_id = model_id
+        self._tokens = tokens
+        self._renderer = renderer
+        self._facts = facts
+        self._context = context
+        self._template = chat_template or facts.chat_template or GENERIC_TEMPLATE
+        self._family: MarkerFamily = family_of(self._template)
+        self._tool_family: ToolFamily = tool_family_of(self._template)
+        self._control_ids: dict[str, int] | None = None
+        """Of the tool family's markers; None until somebody asks for tools."""
+        # A model that nobody taught to reason, held to JSON, would take the marker for its way out.
+        self._can_reason = any(sign in self._template for sign in self._family.signs)
+
+    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """Answer one request."""
+        if request.model != self._model_id:
+            yield Failed(ModelNotFound(request.model))
+            return
+        try:
+            token_request, is_open = await self._prepare(request)
+        except GanglionError as error:
+            yield Failed(error)
+            return
+        splitter = PartSplitter(
+            self._family if isinstance(request.prompt, ChatPrompt) else None,
+            is_open=is_open,
+            keep_markers=request.keep_markers,
+            calls=self._calls(request.prompt),
+            shows_special=request.shows_special,
+        )
+        async with aclosing(self._tokens.run(token_request)) as events:
+            async for event in events:
+                for out in _translate(event, splitter, token_request.sampling):
+                    if isinstance(out, Started) and request.wants_token_ids:
+                        out = replace(out, prompt_token_ids=token_request.tokens)  # noqa: PLW2901
+                    yield out
+
+    def _calls(self, prompt: Prompt) -> CallRules | None:
+        """Which calls the answer may make; None where it can make none."""
+        if not isinstance(prompt, ChatPrompt):
+            return None
+        use = prompt.tool_use
+        tools = callable_tools(use)
+        return CallRules(self._tool_family, tools, _new_call_id, use.max_calls > 1) if tools else None
+
+    @property
+    def template(self) -> str:
+        """The template that chats are rendered with."""
+        return self._template
+
+    async def read(self, request: Request) -> ReadPrompt:
+        """The request's prompt rendered and tokenized, whatever its length."""
+        if request.model != self._model_id:
+            raise ModelNotFound(request.model)
+        self._check_tokens(request)
+        prompt = request.prompt
+        if isinstance(prompt, ChatPrompt):
+            text = await self._render(prompt, request.tenant)
+            tokens = await self._tokens.tokenize(
+                text, add_special=False, parse_special=True, tenant=request.tenant
+            )
+            return ReadPrompt(tokens, text)
+        tokens, _ = await self._tokenize(prompt, request.tenant, most=None)
+        return ReadPrompt(tokens, prompt.text if isinstance(prompt, TextPrompt) else None)
+
+    async def _prepare(self, request: Request) -> tuple[TokenRequest, bool]:
+        """The token request, and whether its prompt leaves a reasoning block open."""
+        self._check_tokens(request)
+        # What is cut to fit may be of any length.
+        most = self._context if request.truncate_prompt is None else None
+        tokens, is_open = await self._tokenize(request.prompt, request.tenant, most=most)
+        if not tokens:
+            raise InvalidValue("The prompt is empty; give it at least one token.", param="prompt")
+        asked = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+        tokens = truncated(tokens, request.truncate_prompt, self._context, asked)
+        room = self._context - len(tokens)
+        if room < min(asked, 1):
+            raise ContextLengthExceeded(len(tokens), self._context)
+        max_tokens = min(asked, room)
+        prepared = TokenRequest(
+            id=request.id,
+            tokens=tokens,
+            max_tokens=max_tokens,
+            min_tokens=min(request.min_tokens, max_tokens),
+            grammar=await self._grammar(request, is_open=is_open),
+            score=request.score,
+            sampling=resolve(request.sampling, self._facts.sampling),
+            stop=request.stop,
+            top_logprobs=request.top_logprobs,
+            priority=request.priority,
+            salt=salt_of(request.tenant, request.steering),
+            readout=((len(tokens), None),) if request.wants_readout else (),
+            steering=request.steering,
+            wants_token_ids=request.wants_token_ids,
+        )
+        return prepared, is_open
+
+    async def _grammar(self, request: Request, *, is_open: bool) -> str | None:
+        """What the answer is held to; a prompt without a template has no reasoning before it."""
+        prompt = request.prompt
+        if not isinstance(prompt, ChatPrompt):
+            return compose(request.constraint, body=None, family=None, is_open=False, may_reason=False)
+        is_off = prompt.thinking.is_enabled is False or prompt.thinking.effort == "none"
+        use = prompt.tool_use
+        must_call = use.choice == "required" and bool(use.tools)
+        return compose(
+            None if must_call else request.constraint,
+            body=await self._call_grammar(use, is_alternative=request.constraint is not None),
+            family=self._family,
+            is_open=is_open,
+            may_reason=self._can_reason and not is_off,
+        )
+
+    async def _call_grammar(self, use: ToolUse, *, is_alternative: bool) -> str | None:
+        """What calls are held to; with a format beside them, an answer that calls does nothing else."""
+        if not callable_tools(use):
+            return None
+        if self._control_ids is None:
+            self._control_ids = await control_ids(self._tokens, self._tool_family.markers)
+        return tool_call_grammar(
+            use, self._tool_family, is_call_only=is_alternative, control_ids=self._control_ids
+        )
+
+    async def _tokenize(
+        self, prompt: Prompt, tenant: str, *, most: int | None
+    ) -> tuple[tuple[int, ...], bool]:
+        match prompt:
+            case ChatPrompt():
+                text = await self._render(prompt, tenant)
+                # The template writes the special tokens itself, so they are read from the text and not added.
+                tokens = await self._tokens.tokenize(
+                    text, add_special=False, parse_special=True, tenant=tenant, most=most
+                )
+                return tokens, opens_reasoning(text, self._family)
+            case TextPrompt(text=text, suffix=suffix) if suffix is not None:
+                return await self._fill_in(text, suffix, tenant, most=most), False
+            case TextPrompt(text=text):
+                tokens = await self._tokens.tokenize(
+                    text,
+                    add_special=prompt.adds_special,
+                    parse_special=prompt.parses_special,
+                    tenant=tenant,
+                    most=most,
+                )
+                return tokens, False
+            case TokenPrompt(tokens=tokens):
+                return tokens, False
+            case _:
+                assert_never(prompt)
+
+    async def _render(self, prompt: ChatPrompt, tenant: str) -> str:
+        facts = self._facts
+        return await self._renderer.render(
+            self._template, prompt, bos_token=facts.bos_token, eos_token=facts.eos_token, tenant=tenant
+        )
+
+    async def _fill_in(self, text: str, suffix: str, tenant: str, *, most: int | None) -> tuple[int, ...]:
+        """What asks for the text between two others, in the vocabulary's own signs."""
+        signs = self._signs()
+        opening, closing, middle = signs.fill_prefix, signs.fill_suffix, signs.fill_middle
+        if opening is None or closing is None or middle is None:
+            raise UnsupportedParameter(
+                f"The model {self._model_id!r} cannot fill in text: its vocabulary has no signs for it.",
+                param="suffix",
+                hint="Leave 'suffix' out.",
+            )
+        before, after = [
+            await self._tokens.tokenize(
+                part, add_special=False, parse_special=False, tenant=tenant, most=most
+            )
+            for part in (text, suffix)
+        ]
+        bos = (signs.bos,) if signs.adds_bos and signs.bos is not None else ()
+        return (*bos, opening, *before, closing, *after, middle)
+
+    def _check_tokens(self, request: Request) -> None:
+        """Every token id a client names must exist."""
+        size = self._facts.vocabulary_size
+        named = {
+            "logit_bias": (token for token, _ in request.sampling.logit_bias),
+            "stop_token_ids": iter(request.stop.token_ids),
+            "allowed_token_ids": iter(request.sampling.samplers.allowed_token_ids or ()),
+            "prompt": iter(request.prompt.tokens if isinstance(request.prompt, TokenPrompt) else ()),
+        }
+        for param, tokens in named.items():
+            for token in tokens:
+                if not 0 <= token < size:
+                    raise InvalidValue(
+                        f"Token {token} is not in the vocabulary of {size} tokens.", param=param
+                    )
+
+
+def _new_call_id() -> str:
+    return f"call_{uuid.uuid4().hex[:24]}"
+
+
+def _translate(event: TokenEvent, splitter: PartSplitter, sampling: ResolvedSampling) -> list[Event]:
+    match event:
+        case Started():
+            return [replace(event, sampling=sampling)]
+        case Progress() | Scored():
+            return [event]
+        case Pieces(pieces=pieces):
+            return list(splitter.feed(pieces))
+        case Finished():
+            closing = splitter.finish(is_cut=event.reason == "length")
+            usage = replace(event.usage, reasoning_tokens=splitter.reasoning_tokens)
+            is_call = event.reason == "stop" and splitter.has_calls
+            return [*closing, replace(event, usage=usage, reason="tool_calls" if is_call else event.reason)]
+        case Failed():
+            return [event]
+        case _:
+            assert_never(event)

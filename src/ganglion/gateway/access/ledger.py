@@ -1,0 +1,190 @@
+"""What keys used, gathered in memory as sums and written to the database in batches.
+
+Laws: what was added is written once, also where a write failed or its answer was lost: a batch that was sent
+is sent again as it was, under the same number, until the database has it. What is held is bounded: sums are
+merged over hours, then over models, then over keys, and none is lost.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Final
+from uuid import uuid4
+
+from ganglion.core.errors import GanglionError
+from ganglion.core.events import Usage
+from ganglion.store.access_store import HOUR_S, AccessStore, HourlyUsage, UsageTotals
+
+# Law: the number of names is bounded, whatever keys there are: further ones are counted together.
+
+MAX_COUNTED_KEYS: Final = 1000
+OTHERS: Final = "(others)"
+
+
+@dataclass(slots=True)
+class KeyCount:
+    """One key's counts; they only rise."""
+
+    tenant: str
+    key: str
+    """Its name, or its id where nobody named it."""
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    cost: int = 0
+    """In millionths of the operator's unit."""
+    refusals: dict[str, int] = field(default_factory=dict)
+    """By the code of the error."""
+
+
+class KeyCounters:
+    """The counts of all keys."""
+
+    def __init__(self, name_of: Callable[[str], str]) -> None:
+        self._name_of = name_of
+        self._by_key: dict[str, KeyCount] = {}
+
+    def used(self, key_id: str, tenant: str, usage: Usage, cost: int) -> None:
+        """One request that ran."""
+        count = self._by_key.get(key_id) or self._new(key_id, tenant)
+        count.requests += 1
+        count.prompt_tokens += usage.prompt_tokens
+        count.completion_tokens += usage.completion_tokens
+        count.cached_tokens += usage.cached_tokens
+        count.cost += cost
+
+    def refused(self, key_id: str, tenant: str, code: str) -> None:
+        """One request that did not."""
+        count = self._by_key.get(key_id) or self._new(key_id, tenant)
+        count.refusals[code] = count.refusals.get(code, 0) + 1
+
+    def counts(self) -> tuple[KeyCount, ...]:
+        """All there are."""
+        return tuple(self._by_key.values())
+
+    def _new(self, key_id: str, tenant: str) -> KeyCount:
+        if len(self._by_key) >= MAX_COUNTED_KEYS:
+            return self._by_key.setdefault(OTHERS, KeyCount(OTHERS, OTHERS))
+        return self._by_key.setdefault(key_id, KeyCount(tenant, self._name_of(key_id)))
+
+
+FLUSH_S: Final = 0.5
+BATCH: Final = 256
+"""So many sums are written at once, without waiting for the time to pass."""
+MAX_HELD: Final = 8192
+"""Sums kept while the database is away: about 2 MiB."""
+MERGED_NAME: Final = "(others)"
+"""Instead of the model, where sums had to be merged."""
+_MAX_MODEL_BYTES: Final = 256
+
+log = logging.getLogger(__name__)
+
+Row = tuple[str, str, str, int]
+"""Key, tenant, model and hour."""
+UnwrittenSums = dict[Row, list[int]]
+"""Requests, prompt, completion and cached tokens, cost."""
+
+
+class UsageLedger:
+    """Counts what keys use; `run` for as long as it is added to, `flush` at the end."""
+
+    def __init__(self, store: AccessStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._store = store
+        self._clock = clock
+        self._spender = uuid4().hex
+        self._held: UnwrittenSums = {}
+        self._batch: tuple[HourlyUsage, ...] = ()
+        self._number = 0
+        self._is_full = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._is_away = False
+
+    @property
+    def held(self) -> int:
+        """How many sums are not written yet."""
+        return len(self._held) + len(self._batch)
+
+    def add(self, key_id: str, tenant: str, model: str, usage: Usage, cost: int) -> None:
+        """Count one request."""
+        hour_s = int(self._clock()) // HOUR_S * HOUR_S
+        row = (key_id, tenant, _name(model), hour_s)
+        sums = self._held.get(row)
+        if sums is None:
+            if len(self._held) >= MAX_HELD:
+                self._held = folded(self._held, MAX_HELD // 2)
+            sums = self._held.setdefault(row, [0, 0, 0, 0, 0])
+            if len(self._held) >= BATCH:
+                self._is_full.set()
+        sums[0] += 1
+        sums[1] += usage.prompt_tokens
+        sums[2] += usage.completion_tokens
+        sums[3] += usage.cached_tokens
+        sums[4] += cost
+
+    async def flush(self) -> None:
+        """Write what is held; raises what is wrong with the database, and nothing is lost then."""
+        async with self._turn:
+            for _ in range(2):  # what was sent before and not answered, then what has come since
+                if not self._batch:
+                    self._number += 1
+                    self._batch = tuple(
+                        HourlyUsage(*row, UsageTotals(*sums)) for row, sums in self._held.items()
+                    )
+                    self._held = {}
+                if self._batch:
+                    await self._store.add_usage(self._spender, self._number, self._batch)
+                    self._batch = ()
+
+    async def run(self) -> None:
+        """Write again and again, until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_S):
+                    await self._is_full.wait()
+            self._is_full.clear()
+            try:
+                await self.flush()
+            except GanglionError as error:
+                if not self._is_away:
+                    log.warning("usage: kept in memory, the database is away: %s", error)
+                self._is_away = True
+                await asyncio.sleep(FLUSH_S)
+            else:
+                if self._is_away:
+                    log.info("usage: the database is back")
+                self._is_away = False
+
+
+def folded(held: UnwrittenSums, most: int) -> UnwrittenSums:
+    """The same sums in fewer rows: over all hours, and over all models where that is not enough."""
+    earliest_s = min(row[3] for row in held)
+    by_model = _merged(held, lambda row: (row[0], row[1], row[2], earliest_s))
+    if len(by_model) <= most:
+        return by_model
+    by_key = _merged(by_model, lambda row: (row[0], row[1], MERGED_NAME, row[3]))
+    return (
+        by_key
+        if len(by_key) <= most
+        else _merged(by_key, lambda row: (MERGED_NAME, MERGED_NAME, MERGED_NAME, row[3]))
+    )
+
+
+def _merged(held: UnwrittenSums, into: Callable[[Row], Row]) -> UnwrittenSums:
+    merged: UnwrittenSums = {}
+    for row, sums in held.items():
+        target = merged.setdefault(into(row), [0] * len(sums))
+        for place, amount in enumerate(sums):
+            target[place] += amount
+    return merged
+
+
+@lru_cache(maxsize=1024)
+def _name(model: str) -> str:
+    """The model as a database can keep it."""
+    encoded = model.replace("\0", "").encode(errors="replace")
+    return encoded[:_MAX_MODEL_BYTES].decode(errors="ignore")

@@ -1,0 +1,269 @@
+"""One awaited request's way through the fleet: who is asked, who after them, and who is told what of it.
+
+What follows a failure is decided in `retry`; this carries it out.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Final, assert_never
+
+from msgspec.structs import replace
+
+from ganglion.core.errors import (
+    DeadlineExceeded,
+    GanglionError,
+    ModelLoading,
+    Overloaded,
+    RequestQuarantined,
+    UpstreamUnavailable,
+)
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.fleet.node_queue import QueuedRequest
+from ganglion.gateway.fleet.quarantine import MUST_WAIT_MESSAGE, QUARANTINED_MESSAGE, LostRequest, Suspicion
+from ganglion.gateway.routing.decision import (
+    Chooser,
+    ChosenNode,
+    ColdModel,
+    ModelLoader,
+    NoRoute,
+    RoutingRequest,
+    TranslatedNode,
+)
+from ganglion.gateway.routing.retry import (
+    HealthMark,
+    NodeFault,
+    NodeOutcome,
+    RetryDecision,
+    RetryStep,
+    decide_retry,
+    may_retry,
+    needs_probe,
+)
+from ganglion.gateway.upstream.pool import NodeUnreached, StaleConnection
+
+ProbeNow = Callable[[str], None]
+"""Hears the name of a node that should be looked at now."""
+
+RUNS_ALONE: Final = (Suspicion.SUSPECT, Suspicion.GRAVE)
+
+
+class NodeSilent(DeadlineExceeded):
+    """A node said nothing for longer than is waited."""
+
+
+class NodeWithdrawn(UpstreamUnavailable):
+    """A node is not waited for any longer."""
+
+
+class RunningCall:
+    """A call that somebody awaits, on one node; only what happens inside `within` is waited for."""
+
+    def __init__(self, spec: NodeSpec, losses: int) -> None:
+        self.spec = spec
+        self.began_after = losses
+        self.last_heard_s = 0.0
+        self._is_withdrawn = False
+        self._timeout: asyncio.Timeout | None = None
+
+    def withdraw(self) -> None:
+        """For the fleet."""
+        self._is_withdrawn = True
+        if self._timeout is not None:
+            self._timeout.reschedule(asyncio.get_running_loop().time())
+
+    @asynccontextmanager
+    async def within(self, limit_s: float | None, stage: str) -> AsyncGenerator[None, None]:
+        """Wait for the node here, for so long; raises Silent, Withdrawn."""
+        if self._is_withdrawn:
+            raise self._withdrawn()
+        try:
+            async with asyncio.timeout(limit_s) as self._timeout:
+                yield
+            self.last_heard_s = time.monotonic()
+        except TimeoutError:
+            if self._is_withdrawn:
+                raise self._withdrawn() from None
+            raise NodeSilent(stage, limit_s or 0.0) from None
+        finally:
+            self._timeout = None
+
+    def _withdrawn(self) -> NodeWithdrawn:
+        name = self.spec.name
+        return NodeWithdrawn(f"The node {name!r} no longer answers.", extras={"node": name})
+
+
+def fault_of(error: GanglionError) -> NodeFault | None:
+    """What happened to a call whose waiting ended so; None where the node is not at fault."""
+    match error:
+        case NodeUnreached():
+            return NodeFault.UNREACHED
+        case StaleConnection():
+            return NodeFault.STALE
+        case NodeWithdrawn():
+            return NodeFault.WITHDRAWN
+        case DeadlineExceeded():
+            return NodeFault.SILENT
+        case UpstreamUnavailable():
+            return NodeFault.LOST
+        case _:
+            return None
+
+
+class Failover:
+    """One request's way through the fleet; `suspicion` tells how it is to be run."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        chooser: Chooser,
+        loader: ModelLoader,
+        asked: RoutingRequest,
+        *,
+        poke: ProbeNow | None = None,
+        suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
+    ) -> None:
+        self._fleet = fleet
+        self._chooser = chooser
+        self._loader = loader
+        self._asked = asked
+        self._poke = poke
+        self._suspicion = suspicion
+        self._tried: set[str] = set()
+        self._stale: set[str] = set()
+        self._spent = 0
+        self._has_loaded = False
+        self._last: GanglionError | None = None
+        self._waiter: QueuedRequest | None = None
+
+    async def next(self) -> ChosenNode | TranslatedNode:
+        """The node to ask, once one may be asked; raises why there is none, which is what the last one said
+        where one was asked."""
+        try:
+            return await self._next()
+        finally:
+            self._stop_waiting()
+
+    async def _next(self) -> ChosenNode | TranslatedNode:
+        while True:
+            match choose_node(self._chooser, self._current(), self._suspicion()):
+                case ChosenNode() | TranslatedNode() as chosen:
+                    return chosen
+                case ColdModel(model=model):
+                    if self._has_loaded:
+                        raise self._last or ModelLoading(f"The model {model!r} was loaded and is gone again.")
+                    self._has_loaded = True
+                    try:
+                        await self._loader.load(model)
+                    except GanglionError as error:
+                        self._last = error  # told unless a fallback answers
+                case NoRoute() if self._stale:
+                    self._tried -= self._stale
+                    self._stale.clear()
+                case NoRoute(error=error, waits_for=nodes):
+                    if not nodes:
+                        raise self._last or error
+                    await self._wait_for_room(nodes)
+                case never:
+                    assert_never(never)
+
+    async def _wait_for_room(self, nodes: frozenset[str]) -> None:
+        """Wait until one of these may take it; raises what the last node said where none does in time."""
+        queue = self._fleet.queue
+        if self._waiter is None:
+            self._waiter = queue.waiter(self._asked.tenant)
+        try:
+            await queue.room(self._waiter, nodes)
+        except Overloaded as error:
+            raise self._last or error from None
+
+    def _stop_waiting(self) -> None:
+        if self._waiter is not None:
+            self._fleet.queue.leave(self._waiter)
+            self._waiter = None
+
+    @contextmanager
+    def running(self, spec: NodeSpec) -> Generator[RunningCall, None, None]:
+        """Count a request on its node for as long as it runs there, alone where that is asked for."""
+        call, fleet = RunningCall(spec, self._fleet.losses), self._fleet
+        is_reserved = self._suspicion() in RUNS_ALONE and may_run_alone(
+            fleet, self._chooser, self._current(), spec
+        )
+        if is_reserved:
+            fleet.reserve(spec.name)
+        fleet.begin(spec.name, call)
+        try:
+            yield call
+        finally:
+            fleet.end(spec.name, call)
+            if is_reserved:
+                fleet.free(spec.name)
+
+    def answered(self, spec: NodeSpec) -> None:
+        """The node does what it should."""
+        self._fleet.succeeded(spec.name)
+
+    def failed(
+        self, call: RunningCall, outcome: NodeOutcome, *, is_given_out: bool = False
+    ) -> tuple[RetryDecision, LostRequest | None]:
+        """Note a failure: what follows from it, and what was lost, where the request may be at fault."""
+        spec, fleet = call.spec, self._fleet
+        decision = decide_retry(outcome, kind=spec.kind, is_given_out=is_given_out)
+        if decision.mark is HealthMark.SUCCESS:
+            fleet.succeeded(spec.name)
+        elif decision.mark is HealthMark.FAILURE:
+            fleet.failed(spec.name)
+        if self._poke is not None and needs_probe(outcome, decision):
+            self._poke(spec.name)
+        return decision, fleet.lose(spec.name, call.began_after) if decision.is_crash else None
+
+    def goes_on(self, spec: NodeSpec, decision: RetryDecision, error: GanglionError) -> GanglionError | None:
+        """None where somebody else is to be asked; else what the client is told."""
+        told = _client_error(spec, error)
+        self._spent += decision.step is RetryStep.ONCE_MORE
+        if not may_retry(decision, self._spent):
+            return told
+        self._tried.add(spec.name)
+        if decision.may_be_same:
+            self._stale.add(spec.name)
+        self._last = told
+        return None
+
+    def _current(self) -> RoutingRequest:
+        return replace(self._asked, tried=frozenset(self._tried))
+
+
+def choose_node(
+    chooser: Chooser, asked: RoutingRequest, suspicion: Suspicion
+) -> ChosenNode | TranslatedNode | ColdModel | NoRoute:
+    """Where a request goes; a suspect to a node on which nothing else runs."""
+    if suspicion is Suspicion.REFUSED:
+        return NoRoute(RequestQuarantined(QUARANTINED_MESSAGE))
+    if suspicion not in RUNS_ALONE:
+        return chooser.choose(asked)
+    alone = chooser.choose(replace(asked, is_alone=True))
+    if isinstance(alone, ChosenNode | TranslatedNode):
+        return alone
+    decision = chooser.choose(asked)
+    if suspicion is Suspicion.GRAVE and isinstance(decision, ChosenNode | TranslatedNode):
+        return NoRoute(Overloaded(MUST_WAIT_MESSAGE))
+    return decision
+
+
+def may_run_alone(fleet: Fleet, chooser: Chooser, asked: RoutingRequest, spec: NodeSpec) -> bool:
+    """Whether one request may have a node to itself: nothing runs there, and others have one to go to."""
+    if fleet.in_flight.get(spec.name, 0):
+        return False
+    others = chooser.choose(RoutingRequest(asked.model, asked.wire, tried=asked.tried | {spec.name}))
+    return isinstance(others, ChosenNode | TranslatedNode)
+
+
+def _client_error(spec: NodeSpec, error: GanglionError) -> GanglionError:
+    """The error as a client hears it, with the node that it is about."""
+    if isinstance(error, NodeUnreached | StaleConnection | NodeWithdrawn):
+        return UpstreamUnavailable(error.message, extras={"node": spec.name})
+    if isinstance(error, UpstreamUnavailable):
+        error.extras.setdefault("node", spec.name)
+    return error

@@ -1,0 +1,390 @@
+"""The fleet as the gateway sees it now: every node's last word, and how much of ours runs on each.
+
+Law: `nodes` is replaced as a whole and never changed in place, so whoever holds it holds one moment.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Final, Protocol
+
+from ganglion.core.engine import Status
+from ganglion.core.request import Sampling
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.fleet.node_queue import NodeQueue
+from ganglion.gateway.fleet.quarantine import LostRequest
+
+ALIVE_S: Final = 2.0
+"""What was heard of within so many seconds is alive, whatever polls say: some servers list models slowly."""
+MAX_LAPSED: Final = 64
+"""Leases that ended of which other processes of this gateway are told, the latest ones."""
+
+OnFleetChange = Callable[[], None]
+LapsedLease = tuple[str, int]
+"""The name and the epoch of a lease."""
+
+
+class RunningOnNode(Protocol):
+    """Something of this gateway's that runs on a node."""
+
+    @property
+    def last_heard_s(self) -> float:
+        """When anything of its answer last came, on the monotonic clock; 0 where nothing did."""
+        ...
+
+    def withdraw(self) -> None:
+        """The node is not waited for any longer."""
+        ...
+
+
+MAX_FAILED_LOADS = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FailedLoad:
+    """A model that no node could load, and who was there then."""
+
+    model: str
+    code: str
+    why: str
+    nodes: frozenset[str]
+    until_s: float
+    """On the monotonic clock of this machine: until then it is not tried again."""
+
+
+class Fleet:
+    """Every node by its name; the poller writes, everybody else reads."""
+
+    def __init__(
+        self,
+        specs: tuple[NodeSpec, ...] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        queue: NodeQueue | None = None,
+    ) -> None:
+        self._clock = clock
+        self.queue = NodeQueue() if queue is None else queue
+        """Who waits for a node that has as many requests as it may."""
+        self.queue.on_free = self._freed
+        self._listeners: list[OnFleetChange] = []
+        self.nodes: dict[str, NodeView] = {spec.name: NodeView(spec) for spec in specs}
+        self.in_flight: defaultdict[str, int] = defaultdict(int)
+        """Requests of this gateway that run on each node, also on one that has left meanwhile."""
+        self._running: defaultdict[str, set[RunningOnNode]] = defaultdict(set)
+        self.reserved: frozenset[str] = frozenset()
+        """Nodes on which a request runs alone: nothing else is put there meanwhile."""
+        self.losses = 0
+        """How often a request was lost with its node: tells what ran before a loss from what came after."""
+        self._last_loss: dict[str, int] = {}
+        """The number of each node's last one: what ran there then was lost with others."""
+        self.lapsed: tuple[LapsedLease, ...] = ()
+        """Leases that were not renewed, the latest last."""
+        self._resting: frozenset[str] = frozenset()
+        self._leaving: frozenset[tuple[str, str]] = frozenset()
+        self.learned: dict[tuple[str, str], str] = {}
+        """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
+        self.loading: set[str] = set()
+        """Models that this gateway has nodes load just now; whoever asks for one may wait for it too."""
+        self.failed_loads: tuple[FailedLoad, ...] = ()
+        """Models that no node could load when that was last tried."""
+        self._refused: dict[str, int] = {}
+        self._cool_until_s: dict[str, float] = {}
+        self._room: object = None
+
+    def listen(self, listener: OnFleetChange) -> Callable[[], None]:
+        """Be called on the event loop after each change; what comes back ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def put(self, view: NodeView) -> None:
+        """A node's last word, in place of the one before; the same word said later is no change."""
+        if view.name in self._resting and not view.is_draining:
+            view = replace(view, is_draining=True)
+        if self._leaving:
+            view = replace(view, replicas=tuple(self._seen(view.name, replica) for replica in view.replicas))
+        known = self.nodes.get(view.name)
+        if known == view:
+            return
+        self.nodes = {**self.nodes, view.name: view}
+        if known is None or replace(known, heard_s=view.heard_s) != view:
+            self._tell()
+        if view.is_silent:
+            self._withdraw(view.name, self._clock() - ALIVE_S)
+
+    def add(self, spec: NodeSpec) -> None:
+        """A node that was declared or joined; one of that name keeps what is known of it."""
+        known = self.nodes.get(spec.name)
+        self.put(NodeView(spec) if known is None else replace(known, spec=spec))
+
+    def declare(self, specs: tuple[NodeSpec, ...]) -> None:
+        """Of the nodes that have no lease these are all; one that moved is known no longer."""
+        declared = {spec.name: spec for spec in specs}
+        for name, view in self.nodes.items():
+            spec = declared.get(name)
+            is_moved = spec is not None and (spec.url, spec.kind) != (view.spec.url, view.spec.kind)
+            if view.spec.epoch is None and (spec is None or is_moved):
+                self.remove(name)
+        for spec in specs:
+            self.add(spec)
+
+    def remove(self, name: str) -> None:
+        """A node that left; what still runs on it goes on."""
+        if name in self.nodes:
+            self.nodes = {other: view for other, view in self.nodes.items() if other != name}
+            self._forget(name)
+            self.learned = {key: model for key, model in self.learned.items() if key[0] != name}
+            self._tell()
+
+    def lapse(self, name: str) -> None:
+        """A node whose lease was not renewed: what still runs on it is not waited for."""
+        view = self.nodes.get(name)
+        if view is not None and view.spec.epoch is not None:
+            self.lapsed = (*self.lapsed, (name, view.spec.epoch))[-MAX_LAPSED:]
+        self.remove(name)
+        self._withdraw(name)
+
+    def begin(self, name: str, running: RunningOnNode) -> None:
+        """Count a request on its node, until `end`."""
+        self.in_flight[name] += 1
+        self._running[name].add(running)
+
+    def end(self, name: str, running: RunningOnNode) -> None:
+        """It runs there no longer."""
+        self._running[name].discard(running)
+        if self.queue.count and self._may_take_one(name) and self.queue.hand_over(name):
+            return  # its place goes to whoever waits for it, and stays counted until it is taken
+        self._discount(name)
+
+    def lose(self, name: str, began_after: int) -> LostRequest:
+        """A request, begun after so many losses, is lost with its node; called while it still counts."""
+        is_first = began_after >= self._last_loss.get(name, 0)
+        is_alone = is_first and self.in_flight.get(name, 0) <= 1
+        self.losses += 1
+        self._last_loss[name] = self.losses
+        return LostRequest(name, self.losses, began_after=began_after, is_alone=is_alone)
+
+    def reserve(self, name: str) -> None:
+        """Put nothing else on a node, until `free`."""
+        self.reserved |= {name}
+
+    def free(self, name: str) -> None:
+        """Others may come again."""
+        self.reserved -= {name}
+        if len(self.queue):
+            self._offer(name)
+
+    def _withdraw(self, name: str, since_s: float = inf) -> None:
+        """End what runs on a node, but for what was heard of since."""
+        for running in tuple(self._running.get(name, ())):
+            if running.last_heard_s < since_s:
+                running.withdraw()
+
+    def learn(self, node: str, replica: str, model: str) -> None:
+        """A node calls a model of the catalogue so."""
+        if self.learned.get((node, replica)) != model:
+            self.learned = {**self.learned, (node, replica): model}
+            self._tell()
+
+    def failed_to_load(self, model: str, code: str, why: str, *, for_s: float) -> None:
+        """No node that takes work could load a model of that name; it is not tried again for so long."""
+        others = (failed for failed in self.failed_loads if failed.model != model)
+        failed = FailedLoad(model, code, why, self._working(), self._clock() + for_s)
+        self.failed_loads = (*others, failed)[-MAX_FAILED_LOADS:]
+        self._tell()
+
+    def loaded(self, model: str) -> None:
+        """A model was loaded after all."""
+        if any(failed.model == model for failed in self.failed_loads):
+            self.failed_loads = tuple(failed for failed in self.failed_loads if failed.model != model)
+            self._tell()
+
+    def is_unloadable(self, model: str) -> bool:
+        """Whether no node could load a model a moment ago, and none has come since: it is not tried now."""
+        if not self.failed_loads:
+            return False
+        failed = self.unloadable(model)
+        return failed is not None and self._clock() < failed.until_s
+
+    def unloadable(self, model: str) -> FailedLoad | None:
+        """Why nobody can load a model, as long as there is no node that was not asked; None where one may."""
+        for failed in self.failed_loads:
+            if failed.model == model and self._working() <= failed.nodes:
+                return failed
+        return None
+
+    def _working(self) -> frozenset[str]:
+        return frozenset(view.name for view in self.nodes.values() if view.takes_work)
+
+    def sampling_of(self, spec: NodeSpec, model: str) -> Sampling:
+        """The own defaults of a model on a node, by the id that the node gives it."""
+        return (self.nodes.get(spec.name) or NodeView(spec)).sampling_of(model)
+
+    @property
+    def resting(self) -> frozenset[str]:
+        """Nodes that take no new work whatever they say themselves."""
+        return self._resting
+
+    def follow(
+        self,
+        nodes: dict[str, NodeView],
+        *,
+        resting: frozenset[str],
+        learned: dict[tuple[str, str], str],
+        loading: frozenset[str],
+        lapsed: tuple[LapsedLease, ...] = (),
+        failed_loads: tuple[FailedLoad, ...] = (),
+    ) -> None:
+        """Be as another process's fleet, which keeps the watch; what runs here stays this one's own."""
+        before, gone = self.nodes, self.nodes.keys() - nodes.keys()
+        given_up = [name for name in gone if (name, before[name].spec.epoch) in lapsed]
+        self.nodes, self._resting, self.learned = nodes, resting, learned
+        self.failed_loads = failed_loads
+        self.loading.clear()
+        self.loading.update(loading)
+        for name in gone:
+            self._forget(name)
+        self.lapsed = lapsed
+        self._tell()
+        for name in given_up:
+            self._withdraw(name)
+        for name, view in nodes.items():
+            if view.is_silent:
+                self._withdraw(name, self._clock() - ALIVE_S)
+
+    def rest(self, name: str, *, is_resting: bool) -> None:
+        """Let a node take no new work, whatever it says itself, or let it again."""
+        names = self._resting | {name} if is_resting else self._resting - {name}
+        self._resting = frozenset(names)
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(replace(view, is_draining=is_resting))
+
+    @contextmanager
+    def leaving(self, name: str, replicas: tuple[str, ...]) -> Iterator[None]:
+        """While inside, no request is sent to these models of a node: they may be let go."""
+        marked = frozenset((name, replica) for replica in replicas)
+        self._leaving |= marked
+        self._tell_again(name)
+        try:
+            yield
+        finally:
+            self._leaving -= marked
+            view = self.nodes.get(name)
+            if view is not None:
+                self.put(_with_status(view, replicas, "draining", "loaded"))  # whoever stayed after all
+
+    def let_go(self, name: str, replica: str) -> None:
+        """A node has let a model go; it says so itself a moment later."""
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(_with_status(view, (replica,), "draining", "unloaded"))
+
+    def _tell_again(self, name: str) -> None:
+        view = self.nodes.get(name)
+        if view is not None:
+            self.put(view)
+
+    def _seen(self, name: str, replica: Replica) -> Replica:
+        is_leaving = replica.is_servable and (name, replica.id) in self._leaving
+        return replace(replica, status="draining") if is_leaving else replica
+
+    def failed(self, name: str) -> None:
+        """A request could not be put to a node: after some of these in a row it is left alone for a while."""
+        view = self.nodes.get(name)
+        if view is None:
+            return
+        self._refused[name] = self._refused.get(name, 0) + 1
+        if self._refused[name] >= view.spec.cool_down_after:
+            self._cool_until_s[name] = self._clock() + view.spec.cool_down_s
+
+    def succeeded(self, name: str) -> None:
+        """A node answered."""
+        if self._refused:
+            self._refused.pop(name, None)
+            self._cool_until_s.pop(name, None)
+
+    def is_cooling(self, name: str) -> bool:
+        """Whether a node is being left alone."""
+        until_s = self._cool_until_s.get(name)
+        return until_s is not None and self._clock() < until_s
+
+    def servable_models(self) -> frozenset[str]:
+        """The ids of the models that can be asked now."""
+        working = (view for view in self.nodes.values() if view.takes_work)
+        return frozenset(each.id for view in working for each in view.replicas if each.is_servable)
+
+    def has_room(self, view: NodeView) -> bool:
+        """Whether the gateway may put one more request to a node."""
+        cap = view.spec.max_in_flight
+        return cap is None or self.in_flight.get(view.name, 0) < cap
+
+    async def wait_for_room(self, view: NodeView, tenant: str) -> None:
+        """Return when a node may get one more request; raises Overloaded."""
+        waiter = self.queue.waiter(tenant)
+        while not self.has_room(view):
+            await self.queue.room(waiter, frozenset((view.name,)))
+        self.queue.leave(waiter)
+
+    def _freed(self, name: str) -> None:
+        """A place that was handed over is about to be taken, or not: then it is the next one's."""
+        self._discount(name)
+        asyncio.get_running_loop().call_soon(self._offer, name)
+
+    def _offer(self, name: str) -> None:
+        view = self.nodes.get(name)
+        if view is None or not view.takes_work or name in self.reserved:
+            return
+        while self.has_room(view) and self.queue.hand_over(name):
+            self.in_flight[name] += 1
+
+    def _may_take_one(self, name: str) -> bool:
+        """Whether a place that is given up there may be given to another request."""
+        view = self.nodes.get(name)
+        if view is None or not view.takes_work or name in self.reserved:
+            return False
+        cap = view.spec.max_in_flight
+        return cap is None or self.in_flight.get(name, 0) <= cap
+
+    def _discount(self, name: str) -> None:
+        left = self.in_flight[name] = self.in_flight[name] - 1
+        if left <= 0 and name not in self.nodes:
+            self._forget(name)  # it has left, and names of nodes are theirs to choose
+
+    def _forget(self, name: str) -> None:
+        self._refused.pop(name, None)
+        self._cool_until_s.pop(name, None)
+        self._last_loss.pop(name, None)
+        if not self.in_flight.get(name):
+            self.in_flight.pop(name, None)
+            self._running.pop(name, None)
+
+    def _tell(self) -> None:
+        if len(self.queue):
+            room = frozenset(map(_room_of, self.nodes.values()))
+            if room != self._room:
+                self._room = room
+                self.queue.look_again()
+        for listener in tuple(self._listeners):
+            listener()
+
+
+def _room_of(view: NodeView) -> tuple[str, bool, int | None, frozenset[str]]:
+    """What decides whether somebody who waits may go to a node."""
+    servable = frozenset(replica.id for replica in view.replicas if replica.is_servable)
+    return view.name, view.takes_work, view.spec.max_in_flight, servable
+
+
+def _with_status(view: NodeView, replicas: tuple[str, ...], before: Status, status: Status) -> NodeView:
+    return replace(
+        view,
+        replicas=tuple(
+            replace(replica, status=status)
+            if replica.id in replicas and replica.status == before
+            else replica
+            for replica in view.replicas
+        ),
+    )

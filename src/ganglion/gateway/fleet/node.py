@@ -1,0 +1,137 @@
+"""The nodes of a fleet as values: what was declared of each, and what it last said of itself."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from ganglion.core.engine import Status
+from ganglion.core.request import Sampling
+
+NodeKind = Literal["ganglion", "openai"]
+"""One of ours, or any server that speaks OpenAI's chat completions."""
+
+Wire = Literal[
+    "chat",
+    "completions",
+    "embeddings",
+    "messages",
+    "responses",
+    "rerank",
+    "score",
+    "prompt",
+    "ollama",
+    "sessions",
+]
+"""What a call is written in; `prompt` is tokenizing, templates and counting, `sessions` is gRPC."""
+
+ALL_WIRES: frozenset[Wire] = frozenset(get_args(Wire))
+FOREIGN_WIRES: frozenset[Wire] = frozenset(("chat", "completions", "embeddings"))
+"""What a foreign server is taken to speak unless its declaration says otherwise."""
+
+
+FOREIGN_SAMPLING = Sampling(temperature=1.0, top_p=1.0)
+"""What a foreign server is taken to do where a request says nothing: OpenAI's own defaults."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node as it was declared, or as it joined."""
+
+    name: str
+    url: str
+    """`http://host:port`, or with `https`; a foreign one may carry a path before `/v1`."""
+    kind: NodeKind = "ganglion"
+    api_key: str | None = None
+    """What the gateway shows it, never a client's."""
+    wires: frozenset[Wire] = ALL_WIRES
+    max_in_flight: int | None = None
+    """Requests that the gateway has running on it at once; None for no cap."""
+    cool_down_after: int = 3
+    """Failures in a row after which it is left alone for a while."""
+    cool_down_s: float = 10.0
+    models: frozenset[str] | None = None
+    """Only these of the models that it lists; None for all."""
+    epoch: int | None = None
+    """Of the lease of a node that joined; None where it was declared."""
+    grpc: str | None = None
+    """`host:port` of its sessions; None where the port after HTTP's is meant, or what `/discovery` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """One model as one node holds it, or could."""
+
+    id: str
+    status: Status
+    aliases: tuple[str, ...] = ()
+    engine: str = ""
+    in_flight: int = 0
+    queued: int = 0
+    slots_total: int = 0
+    context_length: int = 0
+    capabilities: tuple[str, ...] = ()
+    memory_mb: int = 0
+    is_pinned: bool = False
+    priority: int = 0
+    last_used_s: float | None = None
+    created_s: int = 0
+    devices: tuple[str, ...] = ()
+    error: str | None = None
+    sampling: Sampling = Sampling()
+    """The model's own defaults there."""
+
+    @property
+    def is_servable(self) -> bool:
+        """Whether a request may go there now."""
+        return self.status == "loaded"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """Memory of one device of a node; index -1 is the processor's."""
+
+    index: int
+    name: str
+    total_mb: int
+    free_mb: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node as it was last heard of."""
+
+    spec: NodeSpec
+    is_healthy: bool = False
+    is_draining: bool = False
+    replicas: tuple[Replica, ...] = ()
+    devices: tuple[DeviceMemory, ...] = ()
+    digest: frozenset[str] = frozenset()
+    """Affinities of the conversations that its prefix cache knows."""
+    boot: str = ""
+    """Another one each time the node starts."""
+    grpc: str | None = None
+    version: str = ""
+    heard_s: float | None = None
+    """On the monotonic clock; None before the first word."""
+    failures: int = 0
+    """In a row; three make it unhealthy."""
+    is_silent: bool = False
+    """Whether it is unhealthy because it does not answer: then nobody waits for what it was asked."""
+    error: str | None = None
+    """Why the last attempt to reach it failed."""
+
+    @property
+    def name(self) -> str:
+        """Its name in the fleet."""
+        return self.spec.name
+
+    def sampling_of(self, model: str) -> Sampling:
+        """The own defaults of a model, by the id that this node gives it."""
+        held = next((replica for replica in self.replicas if replica.id == model), None)
+        if held is not None:
+            return held.sampling
+        return FOREIGN_SAMPLING if self.spec.kind == "openai" else Sampling()
+
+    @property
+    def takes_work(self) -> bool:
+        """Whether new requests may go there."""
+        return self.is_healthy and not self.is_draining

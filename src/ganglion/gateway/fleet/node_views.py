@@ -1,0 +1,195 @@
+"""What a node was heard to say, as the fleet keeps it. Pure.
+
+Law: nothing here is larger than its bound, whatever the node said. What could still be served with the rest
+cut off is cut; a list of models beyond its bound is refused as a whole, for a part of it would read as models
+that are gone.
+"""
+
+import ipaddress
+from collections.abc import Iterable
+from typing import Final
+
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import Sampling
+from ganglion.gateway.fleet.node import FOREIGN_SAMPLING, DeviceMemory, NodeSpec, NodeView, Replica
+from ganglion.gateway.upstream.address import parse_node_url
+from ganglion.wire.fleet import NodeState, ReplicaState
+from ganglion.wire.fleet_overview import NodeOverview
+from ganglion.wire.health import DeviceHealth
+from ganglion.wire.upstream.polling import ListedModel, PolledDiscovery, PolledGrpc, PolledHealth
+
+MAX_MODELS: Final = 4096
+MAX_DIGEST: Final = 1024
+MAX_DEVICES: Final = 256
+MAX_NAMES: Final = 64
+"""Aliases, capabilities or devices of one model."""
+MAX_NAME_CHARS: Final = 512
+MAX_TEXT_CHARS: Final = 1000
+"""Of an error or a version, which people read."""
+_MAX_COUNT: Final = 2**53
+_LAST_PORT: Final = 65535
+
+
+def state_view(spec: NodeSpec, state: NodeState, heard_s: float) -> NodeView:
+    """A node of ours that answered `/fleet/state`; raises InvalidValue."""
+    return NodeView(
+        spec,
+        is_healthy=True,
+        is_draining=state.status == "draining",
+        replicas=_replicas(state.models, {}),
+        devices=_devices(state.devices),
+        digest=frozenset(_names(state.digest[-MAX_DIGEST:], MAX_DIGEST)),
+        boot=_name(state.boot),
+        heard_s=heard_s,
+    )
+
+
+def polled_view(
+    spec: NodeSpec, models: tuple[ReplicaState, ...], health: PolledHealth | None, heard_s: float
+) -> NodeView:
+    """A node of ours that is too old for that; without its health it is taken to be well and idle."""
+    loads = {} if health is None else {load.id: (load.in_flight, load.queued) for load in health.models}
+    return NodeView(
+        spec,
+        is_healthy=True,
+        is_draining=health is not None and health.status == "draining",
+        replicas=_replicas(models, loads),
+        devices=() if health is None else _devices(health.devices),
+        heard_s=heard_s,
+    )
+
+
+def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], heard_s: float) -> NodeView:
+    """A server that is not ours: whatever it lists can be asked for, or what its declaration says of it."""
+    _check(models)
+    replicas = {
+        model.id: Replica(
+            _name(model.id),
+            "loaded",
+            aliases=_names(model.aliases, MAX_NAMES),
+            context_length=model.context_length,
+            created_s=model.created_s,
+            sampling=FOREIGN_SAMPLING,
+        )
+        for model in models
+        if spec.models is None or model.id in spec.models
+    }
+    return NodeView(spec, is_healthy=True, replicas=tuple(replicas.values()), heard_s=heard_s)
+
+
+def overview_view(node: NodeOverview) -> NodeView:
+    """A node as another gateway tells of it; raises InvalidValue."""
+    return NodeView(
+        NodeSpec(_name(node.name), node.url, node.kind),
+        is_healthy=node.healthy,
+        is_draining=node.draining,
+        replicas=_replicas(node.models, {}),
+        devices=tuple(
+            DeviceMemory(
+                device.index,
+                device.name[:MAX_NAME_CHARS],
+                _count(device.memory_total_mb),
+                _count(device.memory_free_mb),
+            )
+            for device in node.devices[:MAX_DEVICES]
+        ),
+        error=None if node.error is None else node.error[:MAX_TEXT_CHARS],
+    )
+
+
+def version_of(discovery: PolledDiscovery) -> str:
+    """What runs there, for people."""
+    return discovery.version[:MAX_TEXT_CHARS]
+
+
+def grpc_of(spec: NodeSpec, told: PolledGrpc | None) -> str | None:
+    """Where its sessions are, as the gateway reaches them; None where there are none.
+
+    A node names the address that it bound. One that means every address, or only the node's own machine, is
+    not an address of the node to anybody else, so the host is then the one of its URL.
+    """
+    if told is None or not 0 < told.port <= _LAST_PORT:
+        return None
+    host = _name(told.host)
+    if _is_nowhere(host):
+        host = parse_node_url(spec.url).host
+    return f"[{host}]:{told.port}" if ":" in host else f"{host}:{told.port}"
+
+
+def parse_grpc(text: str) -> PolledGrpc:
+    """`host:port`, as a node names it that joins; raises InvalidValue."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port[:6]) <= _LAST_PORT:
+        raise InvalidValue(f"Invalid value for 'grpc': expected HOST:PORT, got {text[:200]!r}.", param="grpc")
+    return PolledGrpc(host.removeprefix("[").removesuffix("]"), int(port[:6]))
+
+
+def _is_nowhere(host: str) -> bool:
+    if host in ("", "localhost", "*"):
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return address.is_unspecified or address.is_loopback
+
+
+def _replicas(models: tuple[ReplicaState, ...], loads: dict[str, tuple[int, int]]) -> tuple[Replica, ...]:
+    _check(models)
+    return tuple({model.id: _replica(model, loads.get(model.id)) for model in models}.values())
+
+
+def _replica(model: ReplicaState, load: tuple[int, int] | None) -> Replica:
+    in_flight, queued = load or (model.in_flight, model.queued)
+    return Replica(
+        id=_name(model.id),
+        status=model.status,
+        aliases=_names(model.aliases, MAX_NAMES),
+        engine=model.engine[:MAX_NAME_CHARS],
+        in_flight=_count(in_flight),
+        queued=_count(queued),
+        slots_total=_count(model.slots_total),
+        context_length=_count(model.context_length),
+        capabilities=_names(model.capabilities, MAX_NAMES),
+        memory_mb=_count(model.memory_mb),
+        is_pinned=model.pinned,
+        priority=max(-_MAX_COUNT, min(model.priority, _MAX_COUNT)),
+        last_used_s=model.last_used,
+        created_s=_count(model.created),
+        devices=_names(model.devices, MAX_NAMES),
+        error=None if model.error is None else model.error[:MAX_TEXT_CHARS],
+        sampling=model.sampling or Sampling(),
+    )
+
+
+def _devices(devices: tuple[DeviceHealth, ...]) -> tuple[DeviceMemory, ...]:
+    return tuple(
+        DeviceMemory(
+            device.index,
+            device.name[:MAX_NAME_CHARS],
+            _count(device.memory_used_mb) + _count(device.memory_free_mb),
+            _count(device.memory_free_mb),
+        )
+        for device in devices[:MAX_DEVICES]
+    )
+
+
+def _check(models: tuple[object, ...]) -> None:
+    if len(models) > MAX_MODELS:
+        raise InvalidValue(f"It lists {len(models)} models; at most {MAX_MODELS} are believed.")
+
+
+def _name(text: str) -> str:
+    if len(text) > MAX_NAME_CHARS:
+        raise InvalidValue(
+            f"It gave a name of {len(text)} characters; at most {MAX_NAME_CHARS} are believed."
+        )
+    return text
+
+
+def _names(texts: Iterable[str], most: int) -> tuple[str, ...]:
+    return tuple(text for text in texts if len(text) <= MAX_NAME_CHARS)[:most]
+
+
+def _count(number: int) -> int:
+    return max(0, min(number, _MAX_COUNT))

@@ -1,0 +1,69 @@
+"""What the catalogue says, in the forms that answers need; replaced as a whole when it is read again."""
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache, reduce
+
+from ganglion.core.engine import ModelState
+from ganglion.gateway.access.price import PER_TOKENS, TokenPrice
+from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
+from ganglion.registry.naming.names import fold
+
+PRICES = 1024
+"""Names whose price is remembered: each answer asks for one."""
+
+
+class CatalogueView:
+    """Of the catalogue that is in force now."""
+
+    def __init__(self, catalogue: FleetCatalogue) -> None:
+        self.replace(catalogue)
+
+    def replace(self, catalogue: FleetCatalogue) -> None:
+        """Another catalogue from now on."""
+        self.promised = frozenset(model.id for model in catalogue.models)
+        self.listed = listing_of(catalogue)
+        self._price = _prices_of(catalogue)
+
+    def price(self, name: str) -> TokenPrice | None:
+        """What a model's tokens cost, by any of its names; None where nobody said."""
+        return self._price(name)
+
+    def dearest(self, names: Iterable[str]) -> TokenPrice | None:
+        """The most that tokens may cost, whichever of these answers; None where none of them costs."""
+        prices = [price for price in map(self._price, names) if price is not None]
+        return reduce(TokenPrice.or_more, prices) if prices else None
+
+
+def listing_of(catalogue: FleetCatalogue) -> tuple[ModelState, ...]:
+    """What the catalogue promises, for the list of models: nobody holds it yet."""
+    return tuple(
+        ModelState(
+            id=model.id,
+            engine=model.engine or "",
+            status="unloaded",
+            context_length=model.context_length or 0,
+            created_s=0,
+            aliases=(*model.aliases, *_source_of(model, catalogue)),
+            priority=model.priority,
+        )
+        for model in catalogue.models
+    )
+
+
+def _source_of(model: CatalogueModel, catalogue: FleetCatalogue) -> tuple[str, ...]:
+    """What nodes call it, where it may be asked for by that name."""
+    source = model.source
+    return (
+        (source,) if source and source != model.id and catalogue.by_alias.get(fold(source)) is model else ()
+    )
+
+
+def _prices_of(catalogue: FleetCatalogue) -> Callable[[str], TokenPrice | None]:
+    @lru_cache(maxsize=PRICES)
+    def price(name: str) -> TokenPrice | None:
+        model = catalogue.by_id.get(name) or catalogue.by_alias.get(fold(name))
+        if model is None or model.cost is None:
+            return None
+        return TokenPrice(round(model.cost.prompt * PER_TOKENS), round(model.cost.completion * PER_TOKENS))
+
+    return price

@@ -1,0 +1,121 @@
+"""What a gateway asks of a node's management: load this, let that go, say who is busy."""
+
+from typing import Final
+
+import msgspec
+
+from ganglion.core.errors import (
+    EngineUnavailable,
+    Extra,
+    GanglionError,
+    HubUnreachable,
+    InsufficientMemory,
+    LoadFailed,
+    ModelNotFound,
+    UpstreamUnavailable,
+)
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.internal_headers import EPOCH
+from ganglion.gateway.placing.catalogue import CatalogueModel
+from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
+from ganglion.wire.health import ModelHealth
+from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
+
+LOAD_S: Final = 600.0
+"""A download and a load; how far it is shows in what the node tells meanwhile."""
+UNLOAD_S: Final = 120.0
+"""What runs is finished first, and what is evicted was idle a moment ago."""
+ASK_S: Final = 5.0
+_LIMIT: Final = 500
+_KINDS: Final = {kind.code: kind for kind in (LoadFailed, HubUnreachable, EngineUnavailable)}
+
+
+class _Detail(msgspec.Struct):
+    message: str = ""
+    code: str | None = None
+    free_mb: int = 0
+    required_mb: int = 0
+
+
+class _Refusal(msgspec.Struct):
+    error: _Detail
+
+
+class _Busy(msgspec.Struct):
+    models: list[ModelHealth] = []
+
+
+_refusal = msgspec.json.Decoder(_Refusal)
+_loaded = msgspec.json.Decoder(LoadResult)
+_busy = msgspec.json.Decoder(_Busy)
+
+
+async def load(outbound: NodeClient, spec: NodeSpec, model: CatalogueModel, *, is_pinned: bool) -> str:
+    """Have a node load a model; the node's own name for it. Raises why it did not."""
+    body = LoadBody(
+        model_id=model.origin,
+        engine=model.engine,
+        quant=model.quant,
+        context_length=model.context_length,
+        pinned=True if is_pinned else None,
+    )
+    answer = await outbound.call(
+        spec,
+        "POST",
+        "/models/load",
+        headers=_headers(spec),
+        body=msgspec.json.encode(body),
+        timeout_s=LOAD_S,
+    )
+    _check(answer, spec, model.id)
+    try:
+        return _loaded.decode(answer.body).model
+    except msgspec.MsgspecError:
+        raise UpstreamUnavailable(f"What {spec.name} answered to a load is not a node's answer.") from None
+
+
+async def unload(outbound: NodeClient, spec: NodeSpec, replica: str) -> None:
+    """Have a node let a model go once its requests are finished; one that is not there is gone."""
+    body = msgspec.json.encode(UnloadBody(model_id=replica))
+    answer = await outbound.call(
+        spec, "POST", "/models/unload", headers=_headers(spec), body=body, timeout_s=UNLOAD_S
+    )
+    if answer.status != 404:
+        _check(answer, spec, replica)
+
+
+async def busy(outbound: NodeClient, spec: NodeSpec) -> frozenset[str]:
+    """The models that have something to do on a node at this moment."""
+    answer = await outbound.call(spec, "GET", "/health", timeout_s=ASK_S)
+    _check(answer, spec, "")
+    try:
+        models = _busy.decode(answer.body).models
+    except msgspec.MsgspecError:
+        raise UpstreamUnavailable(f"What {spec.name} answered is not a node's health.") from None
+    return frozenset(model.id for model in models if model.in_flight or model.queued)
+
+
+def _headers(spec: NodeSpec) -> tuple[tuple[bytes, bytes], ...]:
+    kind = (b"content-type", b"application/json")
+    return (kind,) if spec.epoch is None else (kind, (EPOCH, b"%d" % spec.epoch))
+
+
+def _check(answer: NodeResponse, spec: NodeSpec, model: str) -> None:
+    if 200 <= answer.status < 300:
+        return
+    try:
+        told = _refusal.decode(answer.body).error
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        told = _Detail(f"it answered with status {answer.status}")
+    raise _error(told, spec, model)
+
+
+def _error(told: _Detail, spec: NodeSpec, model: str) -> GanglionError:
+    message = f"The node {spec.name} says: {told.message[:_LIMIT]}"
+    if told.code == ModelNotFound.code:
+        return ModelNotFound(model, hint=message)
+    if told.code in ("insufficient_memory", "insufficient_vram"):
+        return InsufficientMemory(message, free_mb=told.free_mb, required_mb=told.required_mb)
+    kind = _KINDS.get(told.code or "")
+    extras: dict[str, Extra] = {"node": spec.name}
+    return UpstreamUnavailable(message, extras=extras) if kind is None else kind(message, extras=extras)

@@ -1,0 +1,178 @@
+"""Gives each load its place, in the order they come, and makes room where somebody idle must leave for it.
+
+Law: a place that was given is counted against its node until the load is over; whoever would have to
+leave gets no new request, and is asked for at its node once more before it does.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ganglion.core.errors import GanglionError, UpstreamUnavailable
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.placing import node_calls
+from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
+from ganglion.gateway.placing.held_models import replica_of
+from ganglion.gateway.placing.placement import HOLDS, Infeasible, Placement, PlacementContext, place, required
+from ganglion.gateway.upstream.node_client import NodeClient
+
+logger = logging.getLogger("ganglion.gateway")
+
+PATIENCE_S: Final = 30.0
+"""How long a model waits for somebody to become idle."""
+GRACE_S: Final = 0.25
+"""How long a model that was just loaded stays: those who asked for it are on their way."""
+LOOK_AGAIN_S: Final = 0.5
+"""Without news from the fleet."""
+
+
+class FleetChanges:
+    """Wakes whoever waits for the fleet to change."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._waiting: set[asyncio.Future[None]] = set()
+        fleet.listen(self.tell)
+
+    async def wait(self, timeout_s: float) -> None:
+        """Return at the next change, or after so long."""
+        coming: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.add(coming)
+        try:
+            await asyncio.wait((coming,), timeout=timeout_s)
+        finally:
+            self._waiting.discard(coming)
+
+    def tell(self) -> None:
+        """Wake them now."""
+        for coming in self._waiting:
+            if not coming.done():
+                coming.set_result(None)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacementClaim:
+    """A place that was given."""
+
+    model: str
+    placement: Placement
+
+
+class Reservations:
+    """The places of a fleet."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        outbound: NodeClient,
+        *,
+        poke: Callable[[str], None],
+        news: FleetChanges,
+        clock: Callable[[], float] = time.monotonic,
+        patience_s: float = PATIENCE_S,
+    ) -> None:
+        self._fleet = fleet
+        self._outbound = outbound
+        self._poke = poke
+        self._news = news
+        self._clock = clock
+        self._patience_s = patience_s
+        self._turn = asyncio.Lock()
+        self._claimed: dict[PlacementClaim, int] = {}
+        self._fresh: dict[tuple[str, str], float] = {}
+
+    async def claim(
+        self, model: CatalogueModel, catalogue: FleetCatalogue, *, only: tuple[str, ...], tried: set[str]
+    ) -> PlacementClaim | Infeasible:
+        """A place that is free or was made so; waits for its turn, and while somebody busy is in the way.
+
+        Nodes that make no room are added to `tried`. A claim must be released.
+        """
+        async with self._turn:
+            placement = await self._given(model, catalogue, only, tried)
+            if isinstance(placement, Infeasible):
+                return placement
+            claim = PlacementClaim(model.id, placement)
+            self._claimed[claim] = required(model, self._fleet.nodes.values(), self._fleet.learned)
+            return claim
+
+    def release(self, claim: PlacementClaim) -> None:
+        """The load is over, one way or the other."""
+        self._claimed.pop(claim, None)
+        self._fresh[claim.placement.node, claim.model] = self._clock() + GRACE_S
+
+    async def _given(
+        self, model: CatalogueModel, catalogue: FleetCatalogue, only: tuple[str, ...], tried: set[str]
+    ) -> Placement | Infeasible:
+        until_s = self._clock() + self._patience_s
+        busy: frozenset[tuple[str, str]] = frozenset()
+        while True:
+            kept = busy | self._just_loaded(catalogue)
+            at = PlacementContext(catalogue, self._fleet.learned, self._reserved_mb(catalogue), kept)
+            placement = place(model, self._fleet.nodes, at, only=only, excluded=tried)
+            if isinstance(placement, Placement):
+                try:
+                    with self._fleet.leaving(placement.node, placement.evictions):
+                        met = await self._busy_among(placement)
+                        if not met:
+                            await self._evict(placement)
+                            return placement
+                    busy |= met
+                except GanglionError as error:
+                    logger.warning(
+                        "node %s makes no room for %s: %s", placement.node, model.id, error.message
+                    )
+                    tried.add(placement.node)
+                continue
+            left_s = until_s - self._clock()
+            if not placement.is_passing or left_s <= 0:
+                return placement
+            await self._news.wait(min(left_s, GRACE_S if self._fresh else LOOK_AGAIN_S))
+            busy = frozenset()
+
+    def _just_loaded(self, catalogue: FleetCatalogue) -> frozenset[tuple[str, str]]:
+        """Replicas whose askers have only now been told that they are there, or are about to be."""
+        now_s = self._clock()
+        self._fresh = {place: until_s for place, until_s in self._fresh.items() if until_s > now_s}
+        found = set()
+        coming = ((claim.placement.node, claim.model) for claim in self._claimed)
+        for node, name in (*self._fresh, *coming):
+            view = self._fleet.nodes.get(node)
+            model = catalogue.by_id.get(name) or CatalogueModel(id=name)
+            held = None if view is None else replica_of(view, model, self._fleet.learned)
+            if held is not None:
+                found.add((node, held.id))
+        return frozenset(found)
+
+    def _reserved_mb(self, catalogue: FleetCatalogue) -> dict[str, int]:
+        """What was claimed and does not show at its node yet."""
+        reserved_mb: dict[str, int] = {}
+        for claim, size_mb in self._claimed.items():
+            view = self._fleet.nodes.get(claim.placement.node)
+            model = catalogue.by_id.get(claim.model) or CatalogueModel(id=claim.model)
+            held = None if view is None else replica_of(view, model, self._fleet.learned)
+            if held is None or held.status not in HOLDS:
+                node = claim.placement.node
+                reserved_mb[node] = reserved_mb.get(node, 0) + size_mb
+        return reserved_mb
+
+    async def _busy_among(self, placement: Placement) -> frozenset[tuple[str, str]]:
+        """Who of those that would leave has work by now: what the fleet last heard may be seconds old."""
+        if not placement.evictions:
+            return frozenset()
+        spec = self._fleet.nodes[placement.node].spec
+        busy = await node_calls.busy(self._outbound, spec)
+        return frozenset((placement.node, replica) for replica in placement.evictions if replica in busy)
+
+    async def _evict(self, placement: Placement) -> None:
+        for replica in placement.evictions:
+            view = self._fleet.nodes.get(placement.node)
+            if view is None:
+                raise UpstreamUnavailable(f"The node {placement.node} left the fleet.")
+            logger.info("node %s lets %s go to make room", placement.node, replica)
+            await node_calls.unload(self._outbound, view.spec, replica)
+            self._fleet.let_go(placement.node, replica)
+        if placement.evictions:
+            self._poke(placement.node)

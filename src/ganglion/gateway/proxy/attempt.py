@@ -1,0 +1,211 @@
+"""One try of a request on one node: what it answers, held while the request could still go elsewhere.
+
+Law: a node's count in the fleet is raised when the try begins and lowered once, however it ends.
+"""
+
+from typing import TYPE_CHECKING, Protocol
+
+from ganglion.core.errors import UpstreamUnavailable
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.proxy.streams import (
+    ForeignEventStream,
+    JsonLineStream,
+    NodeEventStream,
+    OpaqueBody,
+    StreamFilter,
+)
+from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
+
+if TYPE_CHECKING:
+    from ganglion.gateway.proxy.routes import ErrorFormat
+
+MAX_HELD_BYTES = 256 * 2**10
+"""An answer up to this size is passed on when it is whole: a node that dies in it was never heard."""
+
+
+class AttemptObserver(Protocol):
+    """Whoever tries; hears one of `whole`, `streamed` and `lost` last, and `streams` before `streamed`."""
+
+    words: "ErrorFormat"
+    takes_usage: bool
+    """Whether only we want the usage chunk of a stranger's stream."""
+
+    def heard(self, attempt: "NodeAttempt") -> None:
+        """Something came."""
+        ...
+
+    def whole(self, attempt: "NodeAttempt", body: bytes) -> None:
+        """The whole answer is there."""
+        ...
+
+    def streams(self, attempt: "NodeAttempt", data: bytes) -> None:
+        """More of an answer that is passed on as it comes."""
+        ...
+
+    def streamed(self, attempt: "NodeAttempt", data: bytes) -> None:
+        """The last of it."""
+        ...
+
+    def switched(self, attempt: "NodeAttempt") -> None:
+        """The connection is a WebSocket's now."""
+        ...
+
+    def lost(self, attempt: "NodeAttempt", error: UpstreamUnavailable, *, is_stale: bool = False) -> None:
+        """The node broke off, or its kept connection had before; `stream` says whether inside of one."""
+        ...
+
+    def withdrawn(self, attempt: "NodeAttempt") -> None:
+        """The node is not waited for any longer."""
+        ...
+
+
+class NodeAttempt:
+    """Hears one node's answer for one request."""
+
+    __slots__ = (
+        "_fleet",
+        "_hearer",
+        "_is_alone",
+        "_is_counted",
+        "_parts",
+        "_size_bytes",
+        "began_after",
+        "connection",
+        "headers",
+        "heard_s",
+        "is_desk",
+        "is_sent",
+        "is_tunnel",
+        "spec",
+        "status",
+        "stream",
+    )
+
+    def __init__(
+        self, hearer: AttemptObserver, spec: NodeSpec, fleet: Fleet, *, is_desk: bool, is_alone: bool = False
+    ) -> None:
+        self._hearer = hearer
+        self._fleet = fleet
+        self.spec = spec
+        self.is_desk = is_desk
+        self.connection: UpstreamConnection | None = None
+        self.status = 0
+        self.headers: Headers = []
+        self.stream: StreamFilter | None = None
+        self.heard_s = 0.0
+        """When it was last heard of, on the front's coarse clock."""
+        self.is_sent = False
+        self.is_tunnel = False
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._is_counted = not is_desk
+        self._is_alone = is_alone
+        self.began_after = fleet.losses
+        """How many requests had been lost with their nodes when it was put to this one."""
+        if self._is_counted:
+            fleet.begin(spec.name, self)
+        if is_alone:
+            fleet.reserve(spec.name)
+
+    def send(self, connection: UpstreamConnection, data: bytes, now_s: float) -> None:
+        """Put the request to the node."""
+        self.connection = connection
+        self.heard_s = now_s
+        self.is_sent = True
+        connection.request(data, self)
+
+    def release(self) -> None:
+        """It is over; nothing more is heard."""
+        if self._is_counted:
+            self._is_counted = False
+            self._fleet.end(self.spec.name, self)
+        if self._is_alone:
+            self._is_alone = False
+            self._fleet.free(self.spec.name)
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.abort()
+
+    @property
+    def last_heard_s(self) -> float:
+        """For the fleet."""
+        return self.heard_s if self.status else 0.0
+
+    def withdraw(self) -> None:
+        """For the fleet."""
+        if not self._is_counted:
+            return
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            connection.abort()
+        self._hearer.withdrawn(self)
+
+    def head(self, status: int, headers: Headers) -> None:
+        """For the connection."""
+        self.status, self.headers = status, headers
+        self._hearer.heard(self)
+        if status == 101:
+            self.is_tunnel = True
+            self._hearer.switched(self)
+            return
+        named = dict(headers)
+        if status == 200:
+            self.stream = self._stream_of(named)
+        if self.stream is None and int(named.get(b"content-length", 0)) > MAX_HELD_BYTES:
+            self.stream = OpaqueBody()
+
+    def _stream_of(self, named: dict[bytes, bytes]) -> StreamFilter | None:
+        if named.get(b"content-encoding", b"identity") != b"identity":
+            return OpaqueBody()
+        kind = named.get(b"content-type", b"")
+        if kind == b"application/json":
+            return None
+        kind = kind.partition(b";")[0].strip().lower()
+        if kind == b"text/event-stream":
+            if self.is_desk or self.spec.kind == "ganglion":
+                return NodeEventStream(self._hearer.words, is_desk=self.is_desk)
+            return ForeignEventStream(self._hearer.words, takes_usage=self._hearer.takes_usage)
+        return JsonLineStream(is_desk=self.is_desk) if kind == b"application/x-ndjson" else None
+
+    def body(self, data: bytes, *, is_end: bool) -> None:
+        """For the connection."""
+        if is_end:
+            self.connection = None  # it is free, and may be another's by now
+        else:
+            self._hearer.heard(self)
+        if self.stream is None:
+            self._hold(data, is_end=is_end)
+            return
+        try:
+            data = self.stream.feed(data)
+        except UpstreamUnavailable as error:
+            self._hearer.lost(self, error)
+            return
+        if is_end:
+            self._hearer.streamed(self, data)
+        elif data:
+            self._hearer.streams(self, data)
+
+    def _hold(self, data: bytes, *, is_end: bool) -> None:
+        if self.is_tunnel:
+            self._hearer.streams(self, data)
+            return
+        if is_end:
+            self._hearer.whole(self, b"".join((*self._parts, data)) if self._parts else data)
+            return
+        self._parts.append(data)
+        self._size_bytes += len(data)
+        if self._size_bytes > MAX_HELD_BYTES:
+            held, self._parts = b"".join(self._parts), []
+            self.stream = OpaqueBody()
+            self._hearer.streams(self, self.stream.feed(held))
+
+    def lost(self, error: Exception | None) -> None:
+        """For the connection."""
+        connection, self.connection = self.connection, None
+        why = f": {error}" if error is not None and str(error) else ""
+        told = UpstreamUnavailable(
+            f"The node {self.spec.name!r} broke off{why}.", extras={"node": self.spec.name}
+        )
+        self._hearer.lost(self, told, is_stale=connection is not None and connection.is_stale)

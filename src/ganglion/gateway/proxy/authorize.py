@@ -1,0 +1,96 @@
+"""Whether a request may come in, and what it asks for: all that is decided before anybody is waited for."""
+
+from typing import Final
+
+from msgspec import Struct
+
+from ganglion.core.errors import InvalidValue, NotAllowed, RequestQuarantined
+from ganglion.gateway.access.admission import AdmissionRequest, Gatekeeper, Identity, require_role
+from ganglion.gateway.access.token_bound import TokenBound, bound_of
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.quarantine import QUARANTINED_MESSAGE, Quarantine
+from ganglion.gateway.proxy.client_request import ClientRequest
+from ganglion.gateway.proxy.peek import Peeked, asks_to_unload, peek, peek_query
+from ganglion.gateway.proxy.routes import ProxyRoute
+from ganglion.gateway.proxy.tracing import Span
+from ganglion.gateway.routing.affinity import affinity_of
+from ganglion.gateway.routing.decision import only_loaded_model
+
+NOBODY = Identity("")
+"""Whoever looks at a public page."""
+
+_UNLOADING: Final = {b"/api/chat": "messages", b"/api/generate": "prompt"}
+"""Calls that unload a model when they leave out this field and say so."""
+
+
+class RequestContext(Struct):
+    """A request that may come in."""
+
+    call: ClientRequest
+    route: ProxyRoute
+    request_id: str
+    identity: Identity = NOBODY
+    peeked: Peeked | None = None
+    """None where no model answers."""
+    affinity: str = ""
+    span: Span | None = None
+    """Where requests are traced."""
+    bound: TokenBound | None = None
+    """What it can take at most, where its key has a cap on that."""
+    answer_tokens: int | None = None
+    """What each answer is held to that its client left open; None for as long as it likes."""
+    place: bytes = b""
+    """What the desk finds its place by."""
+
+    @property
+    def model(self) -> str:
+        """As the client names it; empty where it names none."""
+        return "" if self.peeked is None else self.peeked.model
+
+
+def authenticate(errand: RequestContext, gatekeeper: Gatekeeper) -> None:
+    """Find out whose request it is; raises InvalidApiKey, NotAllowed."""
+    access = errand.route.access
+    if access == "public":
+        return
+    identity = errand.identity = gatekeeper.identify(errand.call.head.key)
+    require_role(identity, "user" if access == "key" else access)
+
+
+def admission_request(errand: RequestContext) -> AdmissionRequest:
+    """What it can take, where somebody has to know that before; raises InvalidValue."""
+    route, call, model = errand.route, errand.call, errand.model
+    if not errand.identity.is_metered or call.head.method == b"GET":
+        return AdmissionRequest(model)
+    assert route.wire is not None
+    bound = bound_of(route.wire, call.body, generates=route.generates)
+    if route.answer_tokens is not None:
+        bound = TokenBound(bound.tokens + route.answer_tokens)
+    errand.bound = bound
+    return AdmissionRequest(model, bound.tokens, bound.open_answers, bound.answer_tokens)
+
+
+def inspect_request(errand: RequestContext, quarantine: Quarantine, fleet: Fleet) -> Peeked:
+    """Read what is asked; raises InvalidJson, MissingParameter, NotAllowed, RequestQuarantined."""
+    call, route, identity = errand.call, errand.route, errand.identity
+    head = call.head
+    assert route.wire is not None
+    peeked = peek_query(head.target.query) if head.method == b"GET" else peek(route.wire, call.body)
+    errand.peeked = peeked
+    if not peeked.model:
+        peeked.model, peeked.is_filled_in = (
+            only_loaded_model(identity.of_these(fleet.servable_models())),
+            True,
+        )
+    elif peeked.model.isspace():
+        raise InvalidValue("Expected the name of a model in 'model', found only blanks.", param="model")
+    question = _UNLOADING.get(head.target.path)
+    if question is not None and asks_to_unload(call.body, question):
+        require_role(identity, "admin")
+    if identity.models is not None and peeked.model not in identity.models:
+        raise NotAllowed(f"This key may not ask for the model {peeked.model[:200]!r}.", param="model")
+    if peeked.parts:
+        errand.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
+    if quarantine.holds(identity.tenant, head.target.path, call.body):
+        raise RequestQuarantined(QUARANTINED_MESSAGE)
+    return peeked

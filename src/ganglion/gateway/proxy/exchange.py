@@ -1,0 +1,654 @@
+"""One request from its first byte to its last: let in, put to a node, put to another, passed on, settled.
+
+Law: whatever happens, the client hears one answer, the place that was reserved is settled once, and nothing
+is tried again after the first of an answer has left. As long as nobody must be waited for, no task is made.
+"""
+
+import logging
+from collections.abc import Coroutine
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+from ganglion.core.errors import (
+    DeadlineExceeded,
+    GanglionError,
+    ModelLoading,
+    ModelNotLoaded,
+    Overloaded,
+    ServerError,
+    ShuttingDown,
+    UpstreamRefused,
+    UpstreamUnavailable,
+)
+from ganglion.core.events import Usage
+from ganglion.gateway.access.admission import Admission, AdmissionRequest
+from ganglion.gateway.failover import RUNS_ALONE, choose_node, may_run_alone
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.fleet.node_queue import QueuedRequest
+from ganglion.gateway.internal_headers import REQUEST_ID
+from ganglion.gateway.proxy.attempt import NodeAttempt
+from ganglion.gateway.proxy.authorize import RequestContext, admission_request, authenticate, inspect_request
+from ganglion.gateway.proxy.client_request import ClientRequest
+from ganglion.gateway.proxy.heads import is_sane_id
+from ganglion.gateway.proxy.reply import ClientReply
+from ganglion.gateway.proxy.routes import ErrorFormat
+from ganglion.gateway.proxy.streams import ForeignEventStream
+from ganglion.gateway.proxy.tracing import begin_span
+from ganglion.gateway.proxy.upstream_request import UpstreamHead, encode_upstream_request
+from ganglion.gateway.proxy.usage import estimated_answer, estimated_prompt, usage_of_body
+from ganglion.gateway.routing.decision import (
+    ChosenNode,
+    ColdModel,
+    NoRoute,
+    RoutingDecision,
+    RoutingRequest,
+    TranslatedNode,
+)
+from ganglion.gateway.routing.retry import (
+    ErrorAnswer,
+    HealthMark,
+    NodeFault,
+    NodeOutcome,
+    RetryDecision,
+    RetryStep,
+    decide_retry,
+    error_code_of,
+    may_retry,
+    needs_probe,
+)
+from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
+from ganglion.wire.upstream.upstream_errors import decode_error_response
+
+if TYPE_CHECKING:
+    from ganglion.gateway.proxy.client_connection import ClientConnection
+    from ganglion.gateway.proxy.listener import ProxyListener
+
+logger = logging.getLogger("ganglion.gateway")
+
+_MAX_TRIES = 64
+_MAX_LOADS = 2
+_HEAD_HELD_S = 1.0
+"""How long a head waits for the first event, which leaves with it and until which all can be tried again."""
+_CONTROL_APP_GRACE_S = 5.0
+_CLIENT_GONE = 499
+_SAFE = (b"GET", b"HEAD")
+_NO_STREAM = "The server answered as a whole where a stream was asked for."
+_FORMATS_WITH_CODES: tuple[ErrorFormat, ...] = ("openai", "responses")
+
+
+class ProxyExchange:
+    """What becomes of one request; hears the tries that it makes."""
+
+    __slots__ = (
+        "_admission",
+        "_answer",
+        "_attempt",
+        "_chosen",
+        "_comforted_s",
+        "_connection",
+        "_errand",
+        "_error",
+        "_front",
+        "_is_over",
+        "_loads",
+        "_reply",
+        "_spent",
+        "_stale",
+        "_tried",
+        "_tries",
+        "_unloaded",
+        "_unreached",
+        "_usage",
+        "_waiter",
+        "takes_usage",
+        "words",
+    )
+
+    def __init__(self, front: "ProxyListener", connection: "ClientConnection", call: ClientRequest) -> None:
+        given = call.head.named.get(REQUEST_ID)
+        name = front.new_id() if given is None or not is_sane_id(given) else given.decode()
+        self._front = front
+        self._connection = connection
+        self._errand = errand = RequestContext(call, call.head.route, name)
+        if front.settings.tracing is not None:
+            errand.span = begin_span(front.settings.tracing, call)
+        self._reply = ClientReply(front, connection, errand)
+        self.words: ErrorFormat = call.head.route.words
+        self.takes_usage = False
+        self._admission: Admission | None = None
+        self._attempt: NodeAttempt | None = None
+        self._chosen: ChosenNode | None = None
+        self._answer: tuple[int, Headers, bytes] | None = None
+        """The last refusal that sent the request on."""
+        self._error: GanglionError | None = None
+        """Or what else did."""
+        self._tried: frozenset[str] = frozenset()
+        self._unreached: frozenset[str] = frozenset()
+        self._stale: frozenset[str] = frozenset()
+        """Nodes whose kept connection had ended: asked again where there is no other."""
+        self._tries = self._loads = self._spent = 0
+        self._comforted_s = 0.0
+        self._unloaded: GanglionError | None = None
+        """Why a model that was needed could not be loaded."""
+        self._usage: Usage | None = None
+        self._waiter: QueuedRequest | None = None
+        self._is_over = False
+
+    def begin(self) -> None:
+        """Go as far as it goes without waiting."""
+        self._front.in_flight += 1
+        try:
+            self._come_in()
+        except GanglionError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001  the outermost door of this request
+            self._fail(error)
+
+    def _come_in(self) -> None:
+        front, errand = self._front, self._errand
+        route, head = errand.route, errand.call.head
+        if errand.call.refusal is not None:
+            raise errand.call.refusal
+        if front.settings.guard is not None and not head.is_from_here:
+            named, is_public = head.named, route.access == "public" and not head.is_socket
+            refusal = front.settings.guard(
+                named.get(b"host"), named.get(b"origin"), named.get(b"sec-fetch-site"), is_public
+            )
+            if refusal is not None:
+                raise refusal
+            head.is_from_here = True
+        if front.settings.cors_origins and self._reply.is_preflight:
+            self._reply.allow()
+            self._finish()
+            return
+        authenticate(errand, front.gatekeeper)
+        if front.is_draining and (head.method not in _SAFE or route.wire is not None or head.is_socket):
+            raise ShuttingDown("The gateway is shutting down.")
+        if route.wire is None:
+            self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
+            return
+        peeked = inspect_request(errand, front.quarantine, front.fleet)
+        if peeked.is_background and route.may_outlast:
+            self._place()
+        else:
+            self._admit(admission_request(errand))
+
+    def _admit(self, wanted: AdmissionRequest) -> None:
+        self._admission = self._front.gatekeeper.admit_now(self._errand.identity, wanted)
+        if self._admission is None:
+            self._later(self._wait_admitted(wanted))
+        else:
+            self._place()
+
+    async def _wait_admitted(self, wanted: AdmissionRequest) -> None:
+        admission = await self._front.gatekeeper.admit(self._errand.identity, wanted)
+        if self._is_over:
+            admission.settle(None)
+            return
+        self._admission = admission
+        self._place()
+
+    def _place(self) -> None:
+        if self._admission is not None:
+            self._errand.answer_tokens = self._admission.answer_tokens
+        if self._errand.route.is_desk:
+            self._try(self._front.desk, None)
+        else:
+            self._choose()
+
+    def _choose(self) -> None:
+        errand, front = self._errand, self._front
+        assert errand.route.wire is not None
+        self._tries += 1
+        if self._tries > _MAX_TRIES:
+            self._give_up(UpstreamUnavailable("More nodes were tried than there should be."))
+            return
+        asked = RoutingRequest(
+            errand.model, errand.route.wire, errand.affinity, self._tried, tenant=errand.identity.tenant
+        )
+        if front.quarantine.is_empty:
+            decision, is_alone = front.chooser.choose(asked), False
+        else:
+            decision, is_alone = self._choose_warily(asked)
+        if isinstance(
+            decision, ChosenNode
+        ):  # first, and not as a pattern: nearly every request comes by here
+            self._chosen = decision
+            self._try(decision.node, decision.model, is_alone=is_alone)
+            return
+        match decision:
+            case TranslatedNode():
+                self._try(front.desk, None)
+            case ColdModel(model):
+                self._have_loaded(model)
+            case NoRoute() if self._stale:
+                self._tried -= self._stale
+                self._stale = frozenset()
+                self._choose()
+            case NoRoute(error, waits_for):
+                if waits_for:
+                    self._later(self._wait_for_room(waits_for))
+                else:
+                    self._give_up(self._unloaded or error)
+
+    def _have_loaded(self, model: str) -> None:
+        """Wait for a load of the model, unless whoever asks only looks, or it was tried too often."""
+        if self._errand.call.head.method in _SAFE:
+            self._give_up(ModelNotLoaded(model, hint="A GET loads none: ask it something."))
+            return
+        self._loads += 1
+        if self._front.loader is None or self._loads > _MAX_LOADS:
+            self._give_up(self._unloaded or ModelLoading(f"The model {model!r} is not loaded."))
+        else:
+            self._later(self._load(model))
+
+    async def _wait_for_room(self, nodes: frozenset[str]) -> None:
+        queue = self._front.fleet.queue
+        if self._waiter is None:
+            self._waiter = queue.waiter(self._errand.identity.tenant)
+        try:
+            await queue.room(self._waiter, nodes)
+        except Overloaded as error:
+            self._give_up(error)
+            return
+        if not self._is_over:
+            self._tries -= 1
+            self._choose()
+
+    def _choose_warily(self, asked: RoutingRequest) -> tuple[RoutingDecision, bool]:
+        """Where a request goes that may have taken a node down, and whether it has that one for itself."""
+        front, errand = self._front, self._errand
+        path, body = errand.call.head.target.path, errand.call.body
+        suspicion = front.quarantine.suspicion(errand.identity.tenant, path, body)
+        decision = choose_node(front.chooser, asked, suspicion)
+        if suspicion not in RUNS_ALONE or not isinstance(decision, ChosenNode):
+            return decision, False
+        return decision, may_run_alone(front.fleet, front.chooser, asked, decision.node)
+
+    async def _load(self, model: str) -> None:
+        assert self._front.loader is not None
+        try:
+            await self._front.loader.load(model)
+        except GanglionError as error:
+            self._unloaded = error  # told unless a fallback answers
+        if not self._is_over:
+            # Whoever did not hold the model before may hold it now.
+            self._tried = self._unreached
+            self._choose()
+
+    def _try(self, spec: NodeSpec, model: str | None, *, is_alone: bool = False) -> None:
+        front = self._front
+        line = front.lines.to(spec)
+        is_desk = spec is front.desk or spec is front.admin
+        attempt = self._attempt = NodeAttempt(self, spec, front.fleet, is_desk=is_desk, is_alone=is_alone)
+        if is_desk:
+            self._chosen = None
+            if self._admission is not None and not self._errand.place:
+                self._errand.place = front.open_places.open(self._admission)
+        connection = line.pool.take()
+        if connection is None:
+            self._later(self._connect(attempt, line, model))
+        else:
+            self._ask(attempt, connection, line, model)
+
+    async def _connect(self, attempt: NodeAttempt, line: UpstreamHead, model: str | None) -> None:
+        try:
+            connection = await line.pool.connect()
+        except UpstreamUnavailable as error:
+            if self._attempt is attempt:
+                self._fell(attempt, NodeFault.UNREACHED, error)
+            return
+        if self._attempt is not attempt:  # it is over, or elsewhere by now
+            connection.close()
+        else:
+            self._ask(attempt, connection, line, model)
+
+    def _ask(
+        self, attempt: NodeAttempt, connection: UpstreamConnection, line: UpstreamHead, model: str | None
+    ) -> None:
+        context_length = 0 if self._chosen is None else self._chosen.context_length
+        asked = encode_upstream_request(self._errand, line, model, context_length)
+        self.takes_usage = asked.takes_usage
+        attempt.send(connection, asked.data, self._front.now_s)
+
+    # What nodes say.
+
+    def whole(self, attempt: NodeAttempt, body: bytes) -> None:
+        """For the attempt."""
+        status = attempt.status
+        if 300 <= status < 400 and not attempt.is_desk:
+            self._redirected(attempt)
+            return
+        if status < 400 or attempt.is_desk:
+            self._went_well(attempt)
+            self._deliver(status, attempt.headers, body)
+            return
+        has_codes = self.words in _FORMATS_WITH_CODES
+        outcome = ErrorAnswer(status, error_code_of(body) if has_codes else None, has_codes)
+        decision = decide_retry(outcome, kind=attempt.spec.kind)
+        self._mark(attempt, outcome, decision)
+        if decision.step is RetryStep.TELL:
+            self._deliver(status, attempt.headers, body)
+            return
+        self._answer, self._error = (status, attempt.headers, body), None
+        if decision.is_key:
+            refused = UpstreamRefused(f"The node {attempt.spec.name!r} does not take the gateway's key.")
+            refused.extras["node"] = attempt.spec.name
+            self._answer = self._reply.told(refused)
+        self._again(attempt, decision)
+
+    def _redirected(self, attempt: NodeAttempt) -> None:
+        """A node that sends clients elsewhere is declared wrongly: they cannot go where it can be reached."""
+        name, outcome = attempt.spec.name, ErrorAnswer(502, None, False)
+        decision = decide_retry(outcome, kind=attempt.spec.kind)
+        self._mark(attempt, outcome, decision)
+        refused = UpstreamRefused(f"The node {name!r} answered with a redirect.", extras={"node": name})
+        self._answer, self._error = self._reply.told(refused), None
+        self._again(attempt, decision)
+
+    def heard(self, attempt: NodeAttempt) -> None:
+        """For the attempt."""
+        attempt.heard_s = self._front.now_s
+
+    def streams(self, attempt: NodeAttempt, data: bytes) -> None:
+        """For the attempt."""
+        if attempt.is_tunnel:
+            self._reply.pass_on(data)
+            return
+        if self._reply.has_told or self._begin_telling(attempt):
+            self._reply.go_on(attempt, data)
+
+    def _begin_telling(self, attempt: NodeAttempt) -> bool:
+        """Note that a node answers; false where a stream was promised, and this is none."""
+        if not attempt.is_desk:
+            self._front.fleet.succeeded(attempt.spec.name)
+        is_stream = attempt.stream is not None and attempt.stream.has_events
+        if is_stream or not self._reply.is_stream:
+            return True
+        self._break_off(attempt, UpstreamUnavailable(_NO_STREAM))
+        return False
+
+    def streamed(self, attempt: NodeAttempt, data: bytes) -> None:
+        """For the attempt."""
+        stream = attempt.stream
+        assert stream is not None
+        rest = stream.end()
+        if not stream.is_finished:
+            error = UpstreamUnavailable(f"The node {attempt.spec.name!r} ended without a last event.")
+            error.extras["node"] = attempt.spec.name
+            self._fell(attempt, NodeFault.LOST, error, data)  # the rest of it is no whole event
+            return
+        data += rest
+        if not self._reply.has_told and not self._begin_telling(attempt):
+            return
+        if not attempt.is_desk:
+            self._went_well(attempt)
+        self._reply.close(attempt, data)
+        self._count(attempt)
+        self._finish()
+
+    def switched(self, attempt: NodeAttempt) -> None:
+        """For the attempt."""
+        assert attempt.connection is not None
+        self._connection.tunnel(attempt.connection)
+        self._reply.switch(attempt)
+
+    def lost(self, attempt: NodeAttempt, error: UpstreamUnavailable, *, is_stale: bool = False) -> None:
+        """For the attempt."""
+        if attempt.is_tunnel:
+            self._finish()
+        else:
+            self._fell(attempt, NodeFault.STALE if is_stale else NodeFault.LOST, error)
+
+    def withdrawn(self, attempt: NodeAttempt) -> None:
+        """For the attempt."""
+        name = attempt.spec.name
+        self._fell(
+            attempt,
+            NodeFault.WITHDRAWN,
+            UpstreamUnavailable(f"The node {name!r} no longer answers.", extras={"node": name}),
+        )
+
+    def _fell(self, attempt: NodeAttempt, fault: NodeFault, error: GanglionError, data: bytes = b"") -> None:
+        """A node was not there, or left without the end of its answer; `data` is the last of it."""
+        if attempt.is_desk:
+            self._desk_fell(attempt, error, data)
+            return
+        is_given_out = self._reply.is_given_out or bool(data)
+        decision = decide_retry(fault, kind=attempt.spec.kind, is_given_out=is_given_out)
+        self._mark(attempt, fault, decision)
+        if decision.step is RetryStep.TELL:
+            self._break_off(attempt, error, data)
+            return
+        if not decision.may_be_same:
+            self._unreached |= {attempt.spec.name}
+        self._answer, self._error = None, error
+        self._again(attempt, decision)
+
+    def _desk_fell(self, attempt: NodeAttempt, error: GanglionError, data: bytes) -> None:
+        self._front.metrics.failed(attempt.spec.name)
+        if self._reply.has_begun or data:
+            self._break_off(attempt, error, data)
+        elif attempt.spec is self._front.desk:
+            attempt.release()
+            self._refuse(error)
+        else:
+            leaderless = "The worker that leads this gateway is being replaced."
+            self._refuse(UpstreamUnavailable(leaderless, hint="Ask again in a moment."))
+
+    def _mark(self, attempt: NodeAttempt, outcome: NodeOutcome, decision: RetryDecision) -> None:
+        """Note what is held against the node, and whether against the request."""
+        front, name, call = self._front, attempt.spec.name, self._errand.call
+        if decision.mark is HealthMark.SUCCESS:
+            self._went_well(attempt)
+        elif decision.mark is HealthMark.FAILURE:
+            front.metrics.failed(name)
+            front.fleet.failed(name)
+        if needs_probe(outcome, decision):
+            front.poke(name)
+        if decision.is_crash:
+            loss = front.fleet.lose(name, attempt.began_after)
+            front.quarantine.blame(loss, self._errand.identity.tenant, call.head.target.path, call.body)
+
+    def _went_well(self, attempt: NodeAttempt) -> None:
+        self._front.fleet.succeeded(attempt.spec.name)
+        if not self._front.quarantine.is_empty:
+            call = self._errand.call
+            self._front.quarantine.acquit(self._errand.identity.tenant, call.head.target.path, call.body)
+
+    def _again(self, attempt: NodeAttempt, decision: RetryDecision) -> None:
+        """Put the request to another node, unless it did enough harm."""
+        attempt.release()
+        self._tried |= {attempt.spec.name}
+        if decision.may_be_same:
+            self._stale |= {attempt.spec.name}
+        self._spent += decision.step is RetryStep.ONCE_MORE
+        try:
+            if not may_retry(decision, self._spent):
+                self._give_up(None)
+            else:
+                self._front.metrics.retried(attempt.spec.name)
+                self._choose()
+        except GanglionError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001  the outermost door of this request
+            self._fail(error)
+
+    def _give_up(self, error: GanglionError | None) -> None:
+        """Nobody is left: tell what the last node said, or that it said nothing."""
+        if self._answer is not None:
+            self._deliver(*self._answer)
+        elif isinstance(self._error, DeadlineExceeded):
+            self._refuse(self._error)
+        elif error is not None and not self._unreached:
+            self._refuse(error)
+        else:
+            name = self._node
+            gone = UpstreamUnavailable(f"The node {name!r} is gone, and no other can answer.")
+            gone.extras["node"] = name
+            self._refuse(gone)
+
+    # How it ends.
+
+    def _deliver(self, status: int, headers: Headers, body: bytes) -> None:
+        if self._reply.has_begun:  # the client was promised a stream
+            is_error = status >= 400
+            told = (
+                decode_error_response(status, headers, body, model=self._errand.model) if is_error else None
+            )
+            self._refuse(told or UpstreamUnavailable(_NO_STREAM))
+            return
+        if status < 400 and self._admission is not None:
+            self._usage = usage_of_body(body) or self._estimated(body)
+        self._reply.deliver(status, headers, body)
+        self._finish()
+
+    def _refuse(self, error: GanglionError) -> None:
+        if not self._is_over:
+            self._front.metrics.refused(error.code)
+            if self._reply.has_begun:
+                self._reply.break_off(None, error)
+            else:
+                self._reply.refuse(error)
+            self._finish()
+
+    def _break_off(self, attempt: NodeAttempt, error: GanglionError, data: bytes = b"") -> None:
+        self._front.metrics.broke(self._errand.route.label)
+        if self._reply.has_told or data:
+            self._count(attempt)
+        self._reply.break_off(attempt, error, data)
+        self._finish()
+
+    def _fail(self, error: Exception) -> None:
+        logger.error("an exchange failed, request_id=%s", self._errand.request_id, exc_info=error)
+        if self._reply.has_begun:
+            self._connection.abort()
+        else:
+            self._refuse(ServerError("Something failed inside the gateway."))
+
+    def leave(self) -> None:
+        """The client is gone, and the work with it."""
+        if self._is_over:
+            return
+        attempt = self._attempt
+        if attempt is not None and attempt.is_sent and attempt.status < 400:
+            self._count(attempt)
+        if attempt is None or not attempt.is_tunnel:
+            self._reply.status = _CLIENT_GONE
+        self._finish()
+
+    def pause(self) -> None:
+        """The client does not keep up."""
+        if self._attempt is not None and self._attempt.connection is not None:
+            self._attempt.connection.pause()
+
+    def resume(self) -> None:
+        """It does again."""
+        if self._attempt is not None and self._attempt.connection is not None:
+            self._attempt.heard_s = self._front.now_s
+            self._attempt.connection.resume()
+
+    def check(self, now_s: float) -> None:
+        """Give up on a node that has been silent for too long; called now and then."""
+        attempt, settings = self._attempt, self._front.settings
+        if attempt is None or attempt.connection is None or attempt.is_tunnel:
+            return
+        silent_s = now_s - attempt.heard_s
+        stage = "idle" if attempt.status else "first_byte"
+        limit_s = settings.idle_s if attempt.status else settings.first_byte_s
+        if attempt.is_desk:  # it keeps the same time over its nodes, and ends an answer in better words
+            limit_s += _CONTROL_APP_GRACE_S
+        # When it was heard is as coarse as the ticks are: a deadline may pass late, never early.
+        if silent_s - self._front.tick_s > limit_s:
+            self._fell(attempt, NodeFault.SILENT, DeadlineExceeded(stage, limit_s))
+        elif attempt.stream is not None and not self._reply.has_begun and silent_s > _HEAD_HELD_S:
+            self._reply.open(attempt)
+        elif attempt.spec.kind == "openai" and not attempt.is_desk:
+            self._comfort(attempt, now_s)
+
+    def _comfort(self, attempt: NodeAttempt, now_s: float) -> None:
+        """Tell the client of a stranger's stream that it is waited for; our own nodes do so themselves."""
+        silent_s = now_s - max(attempt.heard_s, self._comforted_s)
+        peeked = self._errand.peeked
+        if silent_s < self._front.settings.sign_of_life_s or peeked is None or not peeked.is_stream:
+            return
+        is_heard = isinstance(attempt.stream, ForeignEventStream)
+        if (is_heard or not attempt.status) and self.words != "ollama":
+            self._comforted_s = now_s
+            self._reply.sign_of_life()
+
+    @property
+    def _node(self) -> str:
+        return "" if self._attempt is None else self._attempt.spec.name
+
+    def _count(self, attempt: NodeAttempt) -> None:
+        """Note what an answer came to; where nobody says, what it looks like, since it was not free."""
+        stream = attempt.stream
+        self._usage = None if stream is None else stream.usage
+        if self._usage is None:
+            self._usage = self._guessed(0 if stream is None else stream.said)
+
+    def _estimated(self, body: bytes) -> Usage:
+        """What a whole answer came to that does not say: ours do, wherever something is counted."""
+        attempt = self._attempt
+        if attempt is None or attempt.is_desk or attempt.spec.kind != "openai":
+            return Usage(0, 0)
+        return self._guessed(estimated_answer(body) if self._errand.route.generates else 0)
+
+    def _guessed(self, completion_tokens: int) -> Usage:
+        """About what was used, within what was reserved."""
+        errand = self._errand
+        if errand.route.wire == "prompt":
+            return Usage(0, 0)
+        prompt_tokens, bound = estimated_prompt(errand.call.body), errand.bound
+        if bound is not None:
+            most = bound.tokens + bound.open_answers * (errand.answer_tokens or 0)
+            prompt_tokens = min(prompt_tokens, most)
+            completion_tokens = min(completion_tokens, most - prompt_tokens)
+        return Usage(prompt_tokens, completion_tokens)
+
+    def _finish(self) -> None:
+        if self._is_over:
+            return
+        self._is_over = True
+        front, errand, reply = self._front, self._errand, self._reply
+        if self._waiter is not None:
+            front.fleet.queue.leave(self._waiter)
+        # Let go of, since each holds the other: nothing of a request should wait for the garbage collector.
+        attempt, self._attempt = self._attempt, None
+        node = ""
+        if attempt is not None:
+            node = attempt.spec.name
+            if attempt.stream is not None:
+                front.metrics.events += attempt.stream.events
+            attempt.release()
+        duration_s = perf_counter() - reply.began_s
+        usage = self._usage
+        admission = self._admission
+        if admission is None:
+            usage = None
+        else:
+            if errand.place:
+                front.open_places.close(errand.place)
+            if self._chosen is not None:
+                admission.answered_by(self._chosen.booked_as)
+            admission.settle(usage)
+            if usage is not None:
+                front.metrics.spent(errand.identity.tenant, admission.model, usage)
+        front.metrics.ended(errand.route.label, reply.status, node, duration_s)
+        front.log.add(errand, reply.status, duration_s, node, usage)
+        if errand.span is not None:
+            errand.span.end(reply.status, {"ganglion.node": node, "gen_ai.request.model": errand.model})
+        front.ended()
+        self._connection.finished(is_kept=reply.is_kept)
+
+    def _later(self, work: Coroutine[None, None, None]) -> None:
+        self._front.spawn(self._guarded(work))
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        try:
+            await work
+        except GanglionError as error:
+            self._refuse(error)
+        except Exception as error:  # noqa: BLE001  the outermost door of this request
+            self._fail(error)

@@ -1,0 +1,193 @@
+"""The gateway's public port: who is connected, how much is under way, and what took too long."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from itertools import count
+
+from ganglion.core.errors import GanglionError
+from ganglion.gateway.access.admission import Gatekeeper, OpenAdmissions
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.fleet.quarantine import Quarantine
+from ganglion.gateway.metrics import GatewayMetrics
+from ganglion.gateway.proxy.access_log import AccessLog
+from ganglion.gateway.proxy.body_budget import body_budget
+from ganglion.gateway.proxy.client_connection import ClientConnection
+from ganglion.gateway.proxy.descriptors import DescriptorWatch
+from ganglion.gateway.proxy.tracing import Tracing
+from ganglion.gateway.proxy.upstream_request import UpstreamHeads
+from ganglion.gateway.routing.decision import Chooser, ModelLoader
+from ganglion.gateway.upstream.pool import ConnectionPools
+
+logger = logging.getLogger("ganglion.gateway")
+
+TICK_S = 0.5
+"""How finely timeouts are kept: one walk over all connections costs less than a timer for each request."""
+
+OriginGuard = Callable[[bytes | None, bytes | None, bytes | None, bool], GanglionError | None]
+"""Judges the Host, the Origin and the Sec-Fetch-Site of a request; the last argument says that it looks at a
+public page."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProxySettings:
+    """Bounds on what clients may do."""
+
+    max_body_bytes: int = 8 * 2**20
+    max_connections: int = 8192
+    head_s: float = 30.0
+    body_s: float = 60.0
+    keep_alive_s: float = 75.0
+    first_byte_s: float = 900.0
+    """A node that has said nothing by then is given up."""
+    idle_s: float = 300.0
+    """And one that says nothing more for as long."""
+    sign_of_life_s: float = 10.0
+    """How much silence of a stranger a client's stream may hold before it is told that it is waited for."""
+    stall_s: float = 30.0
+    """A client that reads nothing for as long is cut."""
+    guard: OriginGuard | None = None
+    cors_origins: frozenset[str] = frozenset()
+    """Whose pages may read answers, in lower case; `*` for all."""
+    log: Callable[[str], object] | None = None
+    """Takes lines of the request log, many at a time; None for none."""
+    is_json_log: bool = False
+    worker: int | None = None
+    """Which of several processes this is, for the log."""
+    tracing: Tracing | None = None
+    """Makes each request a span; None for none."""
+
+
+class ProxyListener:
+    """Everything that the connections share; `connection` makes one."""
+
+    def __init__(
+        self,
+        settings: ProxySettings,
+        *,
+        fleet: Fleet,
+        chooser: Chooser,
+        gatekeeper: Gatekeeper,
+        loader: ModelLoader | None,
+        pools: ConnectionPools,
+        desk: NodeSpec,
+        metrics: GatewayMetrics,
+        poke: Callable[[str], None] = lambda name: None,
+        admin: NodeSpec | None = None,
+        quarantine: Quarantine | None = None,
+        open_places: OpenAdmissions | None = None,
+    ) -> None:
+        self.settings = settings
+        self.fleet = fleet
+        self.chooser = chooser
+        self.gatekeeper = gatekeeper
+        self.loader = loader
+        self.pools = pools
+        self.outbox = pools.outbox
+        self.desk = desk
+        self.admin = admin or desk
+        """The desk that operators and joining nodes are led to: another process's where that one leads."""
+        self.metrics = metrics
+        self.poke = poke
+        """Told the name of a node that could not be reached, so that somebody looks."""
+        self.log = AccessLog(settings.log, is_json=settings.is_json_log, worker=settings.worker)
+        self.lines = UpstreamHeads(pools)
+        self.quarantine = quarantine or Quarantine()
+        self.open_places = OpenAdmissions() if open_places is None else open_places
+        self.bodies = body_budget(settings.max_body_bytes)
+        self.connections: set[ClientConnection] = set()
+        self.in_flight = 0
+        self.is_draining = False
+        self.tick_s = TICK_S
+        self.now_s = time.monotonic()
+        """Coarse: as of the last tick."""
+        self._idle = asyncio.Event()
+        self._alone = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._reaper: asyncio.Task[None] | None = None
+        self._descriptors = DescriptorWatch()
+        self._id_prefix = secrets.token_hex(8)
+        self._ids = count()
+        metrics.in_flight = fleet.in_flight
+
+    def connection(self) -> ClientConnection:
+        """A new client's; the factory for `loop.create_server`."""
+        if self._reaper is None:
+            self.now_s = time.monotonic()  # nobody kept it while nobody was there
+            self._reaper = asyncio.get_running_loop().create_task(self._reap())
+        return ClientConnection(self)
+
+    def new_id(self) -> str:
+        """A name for a request that no other has."""
+        return f"{self._id_prefix}{next(self._ids):016x}"
+
+    def opened(self, connection: ClientConnection) -> None:
+        """A client came."""
+        self.connections.add(connection)
+        self._alone.clear()
+        self.metrics.connections += 1
+
+    def closed(self, connection: ClientConnection) -> None:
+        """A client left."""
+        self.connections.discard(connection)
+        self.metrics.connections -= 1
+        if not self.connections:
+            self._alone.set()
+
+    def ended(self) -> None:
+        """A request is over."""
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._idle.set()
+
+    def spawn(self, work: Coroutine[None, None, None]) -> None:
+        """Have something waited for; the front awaits it in turn."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def drain(self) -> None:
+        """Take no new work; what runs goes on."""
+        self.is_draining = True
+        for connection in tuple(self.connections):
+            connection.close_if_idle()
+
+    async def idle(self) -> None:
+        """Wait until nothing is under way."""
+        while self.in_flight:
+            self._idle.clear()
+            await self._idle.wait()
+
+    async def close(self) -> None:
+        """Cut every client, and with it whatever runs for it."""
+        self.is_draining = True
+        for connection in tuple(self.connections):
+            connection.abort()
+        tasks = [*self._tasks, *([] if self._reaper is None else [self._reaper])]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._reaper = None
+        if self.connections:  # a cut connection is told so in the next round of the loop
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._alone.wait(), TICK_S)
+        self.log.flush()
+
+    async def _reap(self) -> None:
+        while True:
+            self.now_s = now_s = time.monotonic()
+            self.log.tick()
+            self._descriptors.look()
+            for connection in tuple(self.connections):
+                try:
+                    connection.check(now_s)
+                except Exception:  # one connection's fault must not be every one's
+                    logger.exception("a connection could not be checked")
+                    with contextlib.suppress(Exception):
+                        connection.abort()
+            await asyncio.sleep(TICK_S)

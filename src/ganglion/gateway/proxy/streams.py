@@ -1,0 +1,352 @@
+"""An upstream's stream as it passes: whole events only, counted, and with what only we asked for taken out.
+
+Law: whatever the splits, the client gets the upstream's own bytes, less the usage that it did not ask for.
+"""
+
+import re
+from typing import Protocol
+
+from ganglion.core.errors import InvalidRequest, UpstreamUnavailable
+from ganglion.core.events import Usage
+from ganglion.gateway.internal_headers import USAGE
+from ganglion.gateway.proxy.routes import ErrorFormat
+from ganglion.gateway.proxy.usage import read_usage_fields, usage_from, usage_of_body
+from ganglion.wire.fleet import parse_usage
+
+MAX_EVENT_BYTES = 8 * 2**20
+_COMMENT = b": " + USAGE + b" "
+_TAIL_BYTES = 512
+_LAST_EVENT_BYTES = 4096
+"""More than any event that begins or ends a stream, an error's message included."""
+_MARKS = (b'"usage":{', b'"usage": {')
+_BLANK = re.compile(rb"\r\n\r\n|\n\n|\n\r\n|\r\n\n|\r\r")
+"""The end of an event: lines end in CR, LF or both, as each server likes."""
+_LINE_ENDS = re.compile(rb"\r\n|\n|\r")
+_BURST_BYTES = 4096
+"""Beyond, lines are counted: looking for words takes eight times as long, and nobody is silent in a burst."""
+_ENDING = 2
+"""Events with which a whole OpenAI stream ends, and which say nothing: the reason, and [DONE]."""
+_TEXT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text|arguments)" ?: ?"[^"]')
+_TEXT_MARKS: dict[ErrorFormat, bytes] = {"messages": b'"content_block_delta"', "responses": b'.delta"'}
+"""In each event that says something; a quote inside what is said stands behind a backslash."""
+_OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
+_USUAL_END = b"\ndata: [DONE]\n\n"
+"""How nearly every stream ends: looked at before anything is looked for."""
+_LINES_ENDS = (b'"done":true', b'"done": true', b'"error":')
+_EMPTY_LINES = (b'"content":""', b'"response":""')
+_THOUGHT = b'"thinking":"'
+_MESSAGES_ENDS = (b"event: message_stop", b"event:message_stop")
+
+
+class StreamFilter(Protocol):
+    """A stream on its way through."""
+
+    usage: Usage | None
+    """As far as it was told."""
+    has_events: bool
+    """Whether an error can be told in its middle."""
+
+    def feed(self, data: bytes) -> bytes:
+        """What may leave now; raises UpstreamUnavailable for an event that has no end."""
+        ...
+
+    def end(self) -> bytes:
+        """What is left at the end."""
+        ...
+
+    @property
+    def events(self) -> int:
+        """How many passed so far."""
+        ...
+
+    @property
+    def said(self) -> int:
+        """About how many tokens that was: events that say something, and no envelopes or signs of life."""
+        ...
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the wire's own last event came, or nothing says that one should."""
+        ...
+
+
+class _EventBuffer:
+    """Bytes held until a boundary, without joining them at each read."""
+
+    __slots__ = ("_parts", "_size_bytes", "_tail")
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+        self._size_bytes = 0
+        self._tail = b""
+
+    def hold(self, data: bytes) -> None:
+        if data:
+            self._parts.append(data)
+            self._size_bytes += len(data)
+            self._tail = (self._tail + data)[-3:]
+            if self._size_bytes > MAX_EVENT_BYTES:
+                raise UpstreamUnavailable(f"The node sent an event of more than {MAX_EVENT_BYTES} bytes.")
+
+    def joined(self, data: bytes) -> bytes:
+        data = b"".join((*self._parts, data))
+        self._parts.clear()
+        self._size_bytes, self._tail = 0, b""
+        return data
+
+    @property
+    def tail(self) -> bytes:
+        return self._tail
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+
+def _end_of_events(data: bytes) -> int:
+    """How much of it is whole events."""
+    if data.endswith(b"\n\n"):
+        return len(data)
+    if b"\r" in data:
+        return max((blank.end() for blank in _BLANK.finditer(data)), default=0)
+    return data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
+
+
+class _EventStream:
+    """Whole server-sent events; what is done with them is for those below."""
+
+    __slots__ = ("_ends", "_first", "_held", "_said", "_saying", "_tail", "events", "usage")
+    has_events = True
+
+    def __init__(self, words: ErrorFormat) -> None:
+        self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
+        self._saying = _TEXT_MARKS.get(words)
+        self._said = 0
+        self._first = b""
+        """Where the first event stands, which may say only who speaks."""
+        self.events = 0
+        """Lines of data, or pairs of lines in a burst."""
+        self._held = _EventBuffer()
+        self._tail = b""
+        self.usage: Usage | None = None
+
+    @property
+    def said(self) -> int:
+        if self._saying is not None:
+            return self._said
+        return max(0, self.events - _is_opening(self._first) - (_ENDING if self.is_finished else 0))
+
+    def feed(self, data: bytes) -> bytes:
+        if not data:
+            return b""
+        held = self._held
+        if held:
+            if not _end_of_events(held.tail + data):
+                held.hold(data)
+                return b""
+            data = held.joined(data)
+        end = _end_of_events(data)
+        if end != len(data):
+            held.hold(data[end:])
+            if not end:
+                return b""
+            data = data[:end]
+        if not self.events:
+            self._first = data[:_LAST_EVENT_BYTES]
+        self.events += self._count(data)
+        if self._saying is not None:
+            self._said += data.count(self._saying)
+        return self._read(data)
+
+    def _count(self, data: bytes) -> int:
+        has_returns = b"\r" in data
+        if len(data) > _BURST_BYTES and self._saying is None and not has_returns:
+            # Two lines an event; what stands in a burst and is none is the counts at its end.
+            return data.count(b"\n") // 2 - data.count(b"\n:", len(data) - _TAIL_BYTES)
+        count = data.count(b"\ndata:") + data.startswith(b"data:")
+        return count + data.count(b"\rdata:") if has_returns else count
+
+    def end(self) -> bytes:
+        return self._held.joined(b"")
+
+    def _read(self, data: bytes) -> bytes:
+        raise NotImplementedError
+
+    @property
+    def is_finished(self) -> bool:
+        tail = self._tail
+        if self._ends is _OPENAI_ENDS and tail.endswith(_USUAL_END):
+            return True
+        is_told = tail.startswith(self._ends) or any(b"\n" + end in tail for end in self._ends)
+        if not is_told and b"\r" in tail:
+            is_told = any(b"\r" + end in tail for end in self._ends)
+        return is_told or _is_error(tail)
+
+
+class NodeEventStream(_EventStream):
+    """Of a node of ours or the desk: usage is the very last event, a comment.
+
+    The desk is this very process, and its end the end. A node's is looked for: whoever stands between may
+    take the death of a node for the end of its answer.
+    """
+
+    __slots__ = ("_is_desk",)
+
+    def __init__(self, words: ErrorFormat = "openai", *, is_desk: bool = False) -> None:
+        super().__init__(words)
+        self._is_desk = is_desk
+
+    def _read(self, data: bytes) -> bytes:
+        self._tail = data[-_LAST_EVENT_BYTES:]
+        if not data.endswith(b"}\n\n"):
+            return data
+        last = data.rfind(b"\n\n", 0, len(data) - 2)
+        start = 0 if last < 0 else last + 2
+        if not data.startswith(_COMMENT, start):
+            return data
+        try:
+            self.usage = parse_usage(data[start + len(_COMMENT) : -2])
+        except InvalidRequest:
+            return data
+        return data[:start]
+
+    @property
+    def is_finished(self) -> bool:
+        return self._is_desk or self.usage is not None or super().is_finished
+
+
+class ForeignEventStream(_EventStream):
+    """Of somebody else's server: usage is in a chunk of its own, and its end is not taken on trust."""
+
+    __slots__ = ("_is_finished", "_takes_usage")
+
+    def __init__(self, words: ErrorFormat, *, takes_usage: bool) -> None:
+        super().__init__(words)
+        self._takes_usage = takes_usage
+        self._is_finished = False
+
+    def _read(self, data: bytes) -> bytes:
+        for mark in _MARKS:
+            at = data.find(mark)
+            while at >= 0:
+                start, end = _event_at(data, at)
+                if self._is_ours_alone(data[start:end]):
+                    data = data[:start] + data[end:]
+                    end = start
+                at = data.find(mark, end)
+        if data and not self._is_finished:
+            self._tail = data[-_LAST_EVENT_BYTES:]
+            self._is_finished = super().is_finished
+        return data
+
+    def end(self) -> bytes:
+        return self._read(super().end())
+
+    def _is_ours_alone(self, event: bytes) -> bool:
+        """Note what an event says of usage, and whether it says nothing else."""
+        told = read_usage_fields(_data_of(event))
+        if told is None:
+            return False
+        self.usage = usage_from(told, self.usage)
+        return self._takes_usage and told.choices == [] and told.usage is not None
+
+    @property
+    def is_finished(self) -> bool:
+        return self._is_finished
+
+
+def _is_opening(data: bytes) -> bool:
+    """Whether the first of these events names a role, and nothing that was said."""
+    start = data.find(b"data:")
+    end = data.find(b"\n", start)
+    first = data[start : end if end > 0 else len(data)] if start >= 0 else b""
+    return b'"role"' in first and _TEXT_FIELD.search(first) is None
+
+
+def _event_at(data: bytes, at: int) -> tuple[int, int]:
+    """Where the event around a place begins and ends; the data is whole events."""
+    if b"\r" not in data:
+        before, after = data.rfind(b"\n\n", 0, at), data.find(b"\n\n", at)
+        return before + 2 if before >= 0 else 0, after + 2 if after >= 0 else len(data)
+    start = 0
+    for blank in _BLANK.finditer(data):
+        if blank.start() >= at:
+            return start, blank.end()
+        start = blank.end()
+    return start, len(data)
+
+
+def _data_of(event: bytes) -> bytes:
+    lines = _LINE_ENDS.split(event)
+    return b"\n".join(line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:"))
+
+
+def _is_error(tail: bytes) -> bool:
+    """Whether the last event tells of an error: that too is an end."""
+    last = tail.rstrip()
+    line = last[max(last.rfind(b"\n"), last.rfind(b"\r")) + 1 :]
+    return line.startswith((b'data: {"error"', b'data: {"type":"error"', b'data:{"error"', b"error:"))
+
+
+class JsonLineStream:
+    """JSON, a line each, as Ollama streams it: the last one has the counts."""
+
+    __slots__ = ("_empty", "_held", "_is_desk", "_last", "events", "usage")
+    has_events = True
+
+    def __init__(self, *, is_desk: bool = False) -> None:
+        self._is_desk = is_desk
+        self._held = _EventBuffer()
+        self._last = b""
+        self.usage: Usage | None = None
+        self.events = 0
+        self._empty = 0
+
+    def feed(self, data: bytes) -> bytes:
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._held.hold(data)
+            return b""
+        whole = self._held.joined(data[:end]) if self._held else data[:end]
+        self._held.hold(data[end:])
+        self.events += whole.count(b"\n")
+        self._empty += sum(map(whole.count, _EMPTY_LINES)) - whole.count(_THOUGHT)
+        self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
+        if b'"eval_count"' in whole:
+            told = read_usage_fields(self._last)
+            self.usage = self.usage if told is None else usage_from(told, self.usage)
+        return whole
+
+    def end(self) -> bytes:
+        return self._held.joined(b"")
+
+    @property
+    def said(self) -> int:
+        return max(0, self.events - max(0, self._empty))
+
+    @property
+    def is_finished(self) -> bool:
+        return self._is_desk or any(mark in self._last for mark in _LINES_ENDS)
+
+
+class OpaqueBody:
+    """Any other body that is too large to hold: only its last part is looked at."""
+
+    __slots__ = ("_tail", "events", "said", "usage")
+    has_events = False
+
+    def __init__(self) -> None:
+        self._tail = b""
+        self.usage: Usage | None = None
+        self.events = self.said = 0
+
+    def feed(self, data: bytes) -> bytes:
+        self._tail = (self._tail + data[-_TAIL_BYTES:])[-_TAIL_BYTES:]
+        return data
+
+    def end(self) -> bytes:
+        self.usage = usage_of_body(self._tail)
+        return b""
+
+    @property
+    def is_finished(self) -> bool:
+        return True

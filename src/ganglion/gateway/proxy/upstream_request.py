@@ -1,0 +1,152 @@
+"""A request as it is put to one node: its words, our names for it, and never the client's key."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from msgspec import Struct
+
+from ganglion.gateway.fleet.node import NodeSpec, Wire
+from ganglion.gateway.internal_headers import AFFINITY, EPOCH, KEY, PLACE, PRIORITY, REQUEST_ID, TENANT, USAGE
+from ganglion.gateway.proxy import heads
+from ganglion.gateway.proxy.authorize import RequestContext
+from ganglion.gateway.proxy.heads import value_of
+from ganglion.gateway.proxy.peek import with_fields, with_model_query
+from ganglion.gateway.upstream.pool import ConnectionPool, ConnectionPools
+
+MAX_UPSTREAM_HEADS = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class UpstreamHead:
+    """How one node is spoken to."""
+
+    spec: NodeSpec
+    pool: ConnectionPool
+    prefix: bytes
+    """Of every path there."""
+    head: bytes
+    """From behind the path on: the version, whom it is for, and the gateway's own key."""
+
+
+class UpstreamHeads:
+    """Every node's, made once for each word of it."""
+
+    def __init__(self, pools: ConnectionPools) -> None:
+        self._pools = pools
+        self._lines: dict[str, UpstreamHead] = {}
+
+    def to(self, spec: NodeSpec) -> UpstreamHead:
+        """A node's; raises InvalidValue where its URL is none."""
+        line = self._lines.get(spec.name)
+        if line is None or line.spec is not spec:
+            if len(self._lines) >= MAX_UPSTREAM_HEADS:
+                self._lines.clear()  # of nodes that are gone, mostly; the others are made again
+            line = self._lines[spec.name] = self._made(spec)
+        return line
+
+    def _made(self, spec: NodeSpec) -> UpstreamHead:
+        pool = self._pools.of(spec)
+        head = b" HTTP/1.1\r\nhost: %b\r\n" % pool.address.authority.encode()
+        if spec.api_key is not None:
+            head += b"authorization: Bearer %b\r\n" % value_of(spec.api_key)
+        if spec.kind == "ganglion":
+            head += b"%b: 1\r\n" % USAGE
+            if spec.epoch is not None:
+                head += b"%b: %d\r\n" % (EPOCH, spec.epoch)
+        return UpstreamHead(spec, pool, pool.address.prefix.encode(), head)
+
+
+_BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
+
+
+class UpstreamRequest(Struct, frozen=True, gc=False):
+    """What goes to a node, and whether it asks for a usage chunk that the client does not want."""
+
+    data: bytes
+    takes_usage: bool = False
+
+
+def encode_upstream_request(
+    errand: RequestContext, line: UpstreamHead, model: str | None, context_length: int = 0
+) -> UpstreamRequest:
+    """The bytes for a node that names the model so; None leaves that as the client wrote it.
+
+    `context_length` is what the model's prompt and answer are together at most; 0 where nobody knows.
+    """
+    peeked, head = errand.peeked, errand.call.head
+    body, query = errand.call.body, head.target.query
+    is_ours = line.spec.kind == "ganglion"
+    takes_usage = False
+    if peeked is not None and (model is not None or peeked.is_filled_in):
+        named = model or peeked.model
+        renamed = named if peeked.is_filled_in or named != peeked.model else None
+        takes_usage = not is_ours and _is_counted_by_chunk(errand)
+        if head.method == b"GET":
+            query = query if renamed is None else with_model_query(query, renamed)
+        elif renamed is not None or takes_usage or errand.answer_tokens is not None:
+            answer = _answer_bound(errand, context_length)
+            body = with_fields(body, model=renamed, asks_usage=takes_usage, answer=answer)
+    elif errand.answer_tokens is not None and errand.route.wire != "responses":
+        # At the desk, where a Responses call finds its bound by its place, and tells its client's own.
+        body = with_fields(body, model=None, asks_usage=False, answer=_answer_bound(errand, 0))
+    has_length = body or head.method not in _BODYLESS
+    data = b"".join(
+        (
+            # The parser of answers cannot know that one to HEAD has no body; the front leaves it out.
+            b"GET" if head.method == b"HEAD" else head.method,
+            b" ",
+            line.prefix,
+            head.target.encoded,
+            b"?" + query if query else b"",
+            line.head,
+            _internal_lines(errand) if is_ours else _foreign_lines(errand),
+            b"content-length: %d\r\n\r\n" % len(body) if has_length else b"\r\n",
+            body,
+        )
+    )
+    return UpstreamRequest(data, takes_usage)
+
+
+def _answer_bound(errand: RequestContext, context_length: int) -> tuple[Wire, int] | None:
+    """What each open answer is held to; None where there is none, or where the model's context does that."""
+    wire, bound, tokens = errand.route.wire, errand.bound, errand.answer_tokens
+    if wire is None or bound is None or tokens is None:
+        return None
+    # Some servers refuse a bound that does not fit behind the prompt, and need none then.
+    if context_length and bound.open_answers == 1 and bound.tokens + tokens > context_length:
+        return None
+    return wire, tokens
+
+
+def _is_counted_by_chunk(errand: RequestContext) -> bool:
+    peeked = errand.peeked
+    if peeked is None or errand.route.wire not in ("chat", "completions"):
+        return False
+    return peeked.is_stream and not peeked.asks_usage
+
+
+def _foreign_lines(errand: RequestContext) -> bytes:
+    forwarded = heads.to_foreign(errand.call.head)
+    return b"%b%b: %b\r\n" % (forwarded, REQUEST_ID, errand.request_id.encode())
+
+
+@lru_cache(maxsize=1024)
+def _identity_lines(tenant: str, key_id: str, priority: int) -> bytes:
+    """What a node of ours is told of whose request it is."""
+    told = (TENANT, heads.value_of(tenant), KEY, heads.value_of(key_id), PRIORITY, priority)
+    return b"%b: %b\r\n%b: %b\r\n%b: %d\r\n" % told
+
+
+def _internal_lines(errand: RequestContext) -> bytes:
+    head, identity = errand.call.head, errand.identity
+    lines = b"%b%b%b: %b\r\n" % (
+        heads.to_ours(head),
+        _identity_lines(identity.tenant, identity.key_id, identity.priority),
+        REQUEST_ID,
+        errand.request_id.encode(),
+    )
+    if errand.place:
+        lines += b"%b: %b\r\n" % (PLACE, errand.place)
+    if errand.affinity:
+        lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())
+    return lines + heads.SOCKET if head.is_socket else lines

@@ -1,0 +1,99 @@
+"""Where a request goes: what routing asks of it, and every answer it may give."""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from msgspec import Struct
+
+from ganglion.core.errors import GanglionError, MissingParameter
+from ganglion.gateway.fleet.node import NodeSpec, Wire
+
+
+class ModelLoader(Protocol):
+    """Decides where a model of the catalogue goes, and has it loaded there."""
+
+    async def load(self, model: str) -> None:
+        """Return once some node holds the model; however many ask, one load runs. Raises why it cannot be."""
+        ...
+
+
+_LISTED: Final = 10
+
+
+def only_loaded_model(loaded: Collection[str]) -> str:
+    """The only one; raises MissingParameter, which names those that could be meant."""
+    if len(loaded) == 1:
+        return next(iter(loaded))
+    names = sorted(loaded)
+    more = ", …" if len(names) > _LISTED else ""
+    found = f"loaded are {', '.join(names[:_LISTED])}{more}" if names else "no model is loaded"
+    raise MissingParameter(
+        f"The parameter 'model' is required: {found}.", param="model", hint="GET /v1/models lists them."
+    )
+
+
+class RoutingRequest(Struct, frozen=True, gc=False):
+    """What routing needs to know of a request; a struct, since one is made for each."""
+
+    model: str
+    wire: Wire
+    affinity: str = ""
+    """Names the conversation; the node whose prefix cache knows it is preferred. Empty for none."""
+    tried: frozenset[str] = frozenset()
+    """Nodes that have had their turn."""
+    is_alone: bool = False
+    """Whether only a node will do on which nothing else of this gateway runs."""
+    tenant: str = ""
+    """Whose turn it is where requests wait for a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenNode:
+    """A node that holds the model and speaks the wire: the request goes there as it is."""
+
+    node: NodeSpec
+    model: str
+    """The model as that node names it."""
+    booked_as: str = ""
+    """As its answers are booked: by the catalogue's name, or the node's. Empty for the name asked for."""
+    context_length: int = 0
+    """What prompt and answer are together at most; 0 where nobody knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class TranslatedNode:
+    """Only nodes that lack the wire hold the model: it is answered through the event stream."""
+
+    node: NodeSpec
+    model: str
+    booked_as: str = ""
+    context_length: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ColdModel:
+    """Nobody holds the model, and the catalogue knows it: it must be loaded first."""
+
+    model: str
+    """Its id in the catalogue."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoRoute:
+    """Nobody can answer, and this is why."""
+
+    error: GanglionError
+    waits_for: frozenset[str] = frozenset()
+    """Nodes that would, once they have room for one more."""
+
+
+RoutingDecision = ChosenNode | TranslatedNode | ColdModel | NoRoute
+
+
+class Chooser(Protocol):
+    """Decides for each request, cheaply and without waiting."""
+
+    def choose(self, asked: RoutingRequest) -> RoutingDecision:
+        """Where a request goes now."""
+        ...

@@ -1,0 +1,301 @@
+"""Which node answers a request. Pure.
+
+Law: a request goes to a node that takes work, holds the model, was not tried, is not being left alone and
+has room; the one whose prefix cache knows the conversation first, else the one that rendezvous hashing
+names, and neither when it carries more than its share. Without a conversation, the least loaded.
+"""
+
+import zlib
+from collections.abc import Mapping, Set
+from typing import Final, Protocol
+
+from ganglion.core.errors import (
+    GanglionError,
+    InsufficientMemory,
+    InsufficientVideoMemory,
+    ModelLoading,
+    ModelNotFound,
+    ModelRecovering,
+    ModelUnavailable,
+    Overloaded,
+    ShuttingDown,
+    UpstreamUnavailable,
+    WireUnsupported,
+)
+from ganglion.gateway.fleet.node import Wire
+from ganglion.gateway.placing.placement import Infeasible
+from ganglion.gateway.routing.decision import (
+    ChosenNode,
+    ColdModel,
+    NoRoute,
+    RoutingDecision,
+    RoutingRequest,
+    TranslatedNode,
+)
+from ganglion.gateway.routing.table import ModelEntry, RoutableReplica, RoutingTable
+from ganglion.registry.naming.names import shortened
+
+TRANSLATABLE_WIRES: Final[frozenset[Wire]] = frozenset(
+    ("responses", "messages", "ollama", "prompt", "rerank")
+)
+"""Wires whose calls are put to a server that lacks them in words of its own."""
+LIGHT: Final = 2
+"""So many requests are no load: a conversation does not leave its cache for one neighbour."""
+LOYALTY: Final = 2
+"""So many requests above its share a node may carry of conversations that it knows."""
+_MASK: Final = 2**64 - 1
+_KNOWN: Final = 2**64
+
+
+class NodeLoads(Protocol):
+    """How busy nodes are, and which are being left alone; a Fleet says."""
+
+    @property
+    def in_flight(self) -> Mapping[str, int]:
+        """Requests of this gateway that run on each node."""
+        ...
+
+    @property
+    def loading(self) -> Set[str]:
+        """Models that this gateway has nodes load just now."""
+        ...
+
+    @property
+    def reserved(self) -> Set[str]:
+        """Nodes on which a request runs alone."""
+        ...
+
+    def is_cooling(self, name: str) -> bool:
+        """Whether a node is being left alone."""
+        ...
+
+    def is_unloadable(self, model: str) -> bool:
+        """Whether no node could load a model a moment ago, and none has come since."""
+        ...
+
+
+def route(
+    table: RoutingTable, asked: RoutingRequest, loads: NodeLoads, turn: int = 0, last: str = ""
+) -> RoutingDecision:
+    """Where a request goes; `turn` decides between nodes that are equal otherwise.
+
+    `last` is where the conversation went before, which a node's digest tells only a moment later.
+    """
+    entry = table.entry(asked.model)
+    if entry is None:
+        return NoRoute(_unknown(asked))
+    place = _pick(entry.ready(asked.wire), asked, loads, turn, last)
+    if place is not None:
+        return place.chosen
+    return _otherwise(table, entry, asked, loads, turn)
+
+
+def share(total: int, nodes: int) -> int:
+    """How much one of these nodes may carry before a conversation is sent on: a quarter above the mean."""
+    return max(LIGHT, -(-5 * (total + 1) // (4 * nodes)))
+
+
+def _pick(
+    places: tuple[RoutableReplica, ...], asked: RoutingRequest, loads: NodeLoads, turn: int, last: str = ""
+) -> RoutableReplica | None:
+    tried, in_flight, reserved = asked.tried, loads.in_flight, loads.reserved
+    free: list[tuple[int, RoutableReplica]] = []
+    total = 0
+    for place in places:
+        name = place.name
+        if place.is_full or name in tried or name in reserved or loads.is_cooling(name):
+            continue
+        load = in_flight.get(name, 0)
+        if (place.cap is not None and load >= place.cap) or (load and asked.is_alone):
+            continue
+        # What the node tells has ours in it: the larger one of the two counts nothing twice.
+        load = place.load if place.load > load else load
+        total += load
+        free.append((load, place))
+    if len(free) < 2:
+        return free[0][1] if free else None
+    if asked.affinity:
+        return _preferred(free, share(total, len(free)), asked.affinity, last)
+    turn %= len(free)
+    return min(free[turn:] + free[:turn], key=_load)[1]
+
+
+def _load(candidate: tuple[int, RoutableReplica]) -> int:
+    return candidate[0]
+
+
+def _preferred(
+    free: list[tuple[int, RoutableReplica]], bound: int, affinity: str, last: str
+) -> RoutableReplica:
+    key = zlib.crc32(affinity.encode(errors="surrogatepass"))
+    best, best_score = free[0][1], -1
+    for load, place in free:
+        is_known = place.name == last or affinity in place.digest
+        if load >= (bound + LOYALTY if is_known else bound):
+            continue
+        score = ((key ^ place.seed) * 0x9E3779B97F4A7C15) & _MASK
+        score = ((score ^ (score >> 29)) * 0xBF58476D1CE4E5B9) & _MASK
+        score ^= score >> 32
+        if is_known:
+            score += _KNOWN if place.name != last else 2 * _KNOWN
+        if score > best_score:
+            best, best_score = place, score
+    return best
+
+
+def _otherwise(
+    table: RoutingTable, entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads, turn: int
+) -> RoutingDecision:
+    """What is left when no node can take the request as it is."""
+    if asked.wire in TRANSLATABLE_WIRES:
+        place = _pick(entry.translating(asked.wire), asked, loads, turn)
+        if place is not None:
+            return place.translated
+    if asked.is_alone:
+        return NoRoute(_why_not(table, entry, asked, loads))
+    if not entry.is_live:
+        waiting = _waiting(table, entry, loads)
+        if waiting is not None:
+            return waiting
+    fallback = _fallback(table, entry, asked, loads, turn)
+    return fallback or NoRoute(_why_not(table, entry, asked, loads), _full(entry, asked, loads))
+
+
+def _waiting(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> RoutingDecision | None:
+    """Nobody has it loaded: whether that will change by itself, or by loading it."""
+    ids = [replica.id for _, replica in entry.found] if entry.model is None else [entry.model.id]
+    for model_id in ids:
+        if model_id in loads.loading:
+            return ColdModel(model_id)  # whoever comes later waits with the others
+    if entry.is_anywhere("recovering"):
+        return NoRoute(_recovering(entry))
+    if entry.is_anywhere("loading", "downloading"):
+        return NoRoute(ModelLoading(f"The model {entry.name!r} is still loading.", param="model"))
+    return _loadable(table, entry, loads)
+
+
+def _loadable(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> ColdModel | None:
+    """What a loader is to be asked for; None where no node could take it."""
+    if entry.model is None:
+        # Outside the catalogue a node's own word that it could hold the model is enough.
+        could = (
+            replica.id
+            for index, replica in entry.found
+            if index.view.takes_work and index.view.spec.kind == "ganglion"
+        )
+        replica_id = next(could, None)
+        return ColdModel(replica_id) if replica_id is not None else None
+    if not entry.model.loadable or loads.is_unloadable(entry.model.id):
+        return None
+    placement = table.placement(entry.model)
+    is_hopeless = isinstance(placement, Infeasible) and not placement.is_passing
+    return None if is_hopeless else ColdModel(entry.model.id)
+
+
+def _fallback(
+    table: RoutingTable, entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads, turn: int
+) -> ChosenNode | TranslatedNode | ColdModel | None:
+    """The first of its fallbacks that can answer now, else the first that can be loaded."""
+    cold: ColdModel | None = None
+    for name in entry.model.fallbacks if entry.model is not None else ():
+        instead = RoutingRequest(name, asked.wire, asked.affinity, asked.tried, tenant=asked.tenant)
+        match route(table, instead, loads, turn):
+            case ChosenNode() | TranslatedNode() as decision:
+                return decision
+            case ColdModel() as decision:
+                cold = cold or decision
+            case NoRoute():
+                pass
+    return cold
+
+
+def _why_not(
+    table: RoutingTable, entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads
+) -> GanglionError:
+    if entry.is_live:
+        return _why_not_live(entry, asked, loads)
+    if entry.model is not None and entry.model.loadable:
+        placement = table.placement(entry.model)
+        if isinstance(placement, Infeasible) and placement.lacks_memory:
+            return placement_error(entry.name, placement)
+    away = [index.view for index, replica in entry.found if not index.view.takes_work]
+    for view in away:
+        if view.is_healthy:
+            return ShuttingDown(f"The node {view.name}, which holds {entry.name!r}, is draining.")
+    if away:
+        return _unavailable(entry, away[0].name)
+    return _unheld(entry) if entry.model is not None else _unknown(asked)
+
+
+def _places(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
+    """Everywhere where the call could be answered, on nodes that take work."""
+    return (*entry.ready(wire), *(entry.translating(wire) if wire in TRANSLATABLE_WIRES else ()))
+
+
+def _full(entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads) -> frozenset[str]:
+    """Nodes that would take the request if they had not as many as the gateway may put there."""
+    return frozenset(
+        place.name
+        for place in _places(entry, asked.wire)
+        if place.cap is not None
+        and loads.in_flight.get(place.name, 0) >= place.cap
+        and not place.is_full
+        and place.name not in asked.tried
+        and not loads.is_cooling(place.name)
+    )
+
+
+def _why_not_live(entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads) -> GanglionError:
+    places = _places(entry, asked.wire)
+    if not places:
+        return WireUnsupported(
+            f"No server that holds {entry.name!r} answers calls of this kind ({asked.wire}).",
+            param="model",
+            extras={"wire": asked.wire},
+        )
+    left = [place for place in places if place.name not in asked.tried and not loads.is_cooling(place.name)]
+    if left:
+        return Overloaded(
+            f"Every node that holds {entry.name!r} has as many requests as it may.",
+            param="model",
+            extras={"queue_depth": sum(loads.in_flight.get(place.name, 0) for place in left)},
+        )
+    if entry.is_anywhere("recovering"):
+        return _recovering(entry)
+    name = places[0].name
+    return UpstreamUnavailable(_unreached(entry, name), param="model", extras={"node": name})
+
+
+def placement_error(name: str, outcome: Infeasible) -> GanglionError:
+    """The error of a model that no node can take."""
+    if not outcome.lacks_memory:
+        return ModelUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
+    kind = InsufficientVideoMemory if outcome.is_video else InsufficientMemory
+    return kind(
+        f"The model {name!r} fits on no node: {outcome.words}.",
+        free_mb=outcome.free_mb,
+        required_mb=outcome.required_mb,
+        hint="ganglion fleet plan shows what goes where.",
+    )
+
+
+def _recovering(entry: ModelEntry) -> ModelRecovering:
+    return ModelRecovering(f"The model {entry.name!r} is being started again.", param="model")
+
+
+def _unheld(entry: ModelEntry) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"No node holds the model {entry.name!r} just now, or can load it.", param="model"
+    )
+
+
+def _unavailable(entry: ModelEntry, node: str) -> ModelUnavailable:
+    return ModelUnavailable(_unreached(entry, node), param="model", extras={"node": node})
+
+
+def _unreached(entry: ModelEntry, node: str) -> str:
+    return f"The node {node}, which holds {entry.name!r}, cannot be reached, and no other holds it."
+
+
+def _unknown(asked: RoutingRequest) -> ModelNotFound:
+    return ModelNotFound(shortened(asked.model), hint="GET /v1/models lists what there is.")

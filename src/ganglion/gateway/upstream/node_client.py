@@ -1,0 +1,230 @@
+"""Calls to a node that somebody awaits: polling, loading, and answers that are read as events.
+
+Law: leaving a stream early cuts its connection, which cancels the work there.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from ganglion.core.errors import DeadlineExceeded, InvalidValue, UpstreamUnavailable
+from ganglion.gateway import internal_headers
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached, StaleConnection
+from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
+
+
+def node_headers(
+    spec: NodeSpec, *, tenant: str, request_id: str = "", priority: int = 0, affinity: str = ""
+) -> Headers:
+    """The headers of a call with a JSON body; raises InvalidValue for what no header can hold."""
+    headers = [(b"content-type", b"application/json")]
+    if spec.kind != "ganglion":
+        return headers
+    headers += [
+        (internal_headers.TENANT, _value(tenant)),
+        (internal_headers.PRIORITY, b"%d" % priority),
+    ]
+    if request_id:
+        headers.append((internal_headers.REQUEST_ID, _value(request_id)))
+    if affinity:
+        headers.append((internal_headers.AFFINITY, _value(affinity)))
+    if spec.epoch is not None:
+        headers.append((internal_headers.EPOCH, b"%d" % spec.epoch))
+    return headers
+
+
+def _value(text: str) -> bytes:
+    if not text.isprintable():
+        raise InvalidValue(f"{text[:64]!r} cannot stand in a header.")
+    return text.encode()
+
+
+MAX_ANSWER_BYTES = 64 * 2**20
+"""Of a whole answer; beyond it the node is not to be believed."""
+_SAFE = ("GET", "HEAD")
+_HIGH_BYTES = 2**20
+"""So much of a stream may wait unread before the node is asked to wait too."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeResponse:
+    """A whole response."""
+
+    status: int
+    headers: Headers
+    body: bytes
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header; `name` is lower case."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+def encode_node_request(
+    spec: NodeSpec,
+    authority: str,
+    *,
+    method: str,
+    target: str,
+    headers: Iterable[tuple[bytes, bytes]],
+    body: bytes,
+) -> bytes:
+    """A whole request; the node's own key stands in it, and nobody else's may."""
+    lines = [f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode()]
+    if spec.api_key is not None:
+        lines.append(b"authorization: Bearer %b\r\n" % spec.api_key.encode())
+    lines += [b"%b: %b\r\n" % header for header in headers]
+    if body or method not in ("GET", "HEAD", "DELETE"):
+        lines.append(b"content-length: %d\r\n" % len(body))
+    return b"".join((*lines, b"\r\n", body))
+
+
+@dataclass(slots=True)
+class NodeResponseStream:
+    """A response as it comes; hears what its connection tells, and hands it to one reader."""
+
+    connection: UpstreamConnection
+    status: int = 0
+    headers: Headers = field(default_factory=list)
+    _parts: list[bytes] = field(default_factory=list)
+    _size_bytes: int = 0
+    _is_over: bool = False
+    _is_paused: bool = False
+    _error: UpstreamUnavailable | None = None
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def head(self, status: int, headers: Headers) -> None:
+        """For the connection."""
+        self.status, self.headers = status, headers
+        self._news.set()
+
+    def body(self, data: bytes, *, is_end: bool) -> None:
+        """For the connection."""
+        if data:
+            self._parts.append(data)
+            self._size_bytes += len(data)
+        self._is_over = is_end
+        if self._size_bytes > _HIGH_BYTES and not is_end and not self._is_paused:
+            self._is_paused = True
+            self.connection.pause()
+        self._news.set()
+
+    def lost(self, error: Exception | None) -> None:
+        """For the connection."""
+        why = f": {error}" if error is not None and str(error) else ""
+        kind = StaleConnection if self.connection.is_stale else UpstreamUnavailable
+        self._error = kind(f"The node broke its answer off{why}.")
+        self._news.set()
+
+    async def begun(self) -> None:
+        """Wait for the head; raises UpstreamUnavailable."""
+        while not self.status:
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+
+    async def read(self) -> bytes:
+        """Everything that came since, at least one byte; empty at the end. Raises UpstreamUnavailable."""
+        while not self._parts:
+            if self._is_over:
+                return b""
+            if self._error is not None:
+                raise self._error
+            await self._wait()
+        data = self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts, self._size_bytes = [], 0
+        if self._is_paused:
+            self._is_paused = False
+            self.connection.resume()
+        return data
+
+    async def whole(self, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+        """The rest of the body; raises UpstreamUnavailable where it is larger."""
+        parts = []
+        size_bytes = 0
+        while data := await self.read():
+            parts.append(data)
+            size_bytes += len(data)
+            if size_bytes > max_bytes:
+                raise UpstreamUnavailable(f"The node answered with more than {max_bytes} bytes.")
+        return b"".join(parts)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all of it has come."""
+        return self._is_over
+
+    async def _wait(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+
+class NodeClient:
+    """The one way out: every call to a node that is awaited goes through here."""
+
+    def __init__(self, pools: ConnectionPools) -> None:
+        self._pools = pools
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        spec: NodeSpec,
+        method: str,
+        path: str,
+        *,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        body: bytes = b"",
+    ) -> AsyncGenerator[NodeResponseStream, None]:
+        """A response whose head is there; raises UpstreamUnavailable, Unreached where nothing was sent."""
+        pool = self._pools.of(spec)
+        data = encode_node_request(
+            spec,
+            pool.address.authority,
+            method=method,
+            target=pool.address.prefix + path,
+            headers=headers,
+            body=body,
+        )
+        kept = pool.take()
+        incoming = NodeResponseStream(kept or await pool.connect())
+        try:
+            incoming.connection.request(data, incoming)
+            try:
+                await incoming.begun()
+            except UpstreamUnavailable as lost:
+                if kept is None or method not in _SAFE:
+                    raise
+                # A kept connection may have been closed over there while the request was on its way. What
+                # is work may have begun all the same, and whether it is asked for again is for `retry`.
+                try:
+                    incoming = NodeResponseStream(await pool.connect())
+                except NodeUnreached:
+                    raise lost from None  # it was sent, and perhaps it is what ended the node
+                incoming.connection.request(data, incoming)
+                await incoming.begun()
+            yield incoming
+        finally:
+            if not incoming.is_over:
+                incoming.connection.abort()
+
+    async def call(
+        self,
+        spec: NodeSpec,
+        method: str,
+        path: str,
+        *,
+        headers: Iterable[tuple[bytes, bytes]] = (),
+        body: bytes = b"",
+        timeout_s: float,
+        max_bytes: int = MAX_ANSWER_BYTES,
+    ) -> NodeResponse:
+        """A whole response; raises UpstreamUnavailable, DeadlineExceeded."""
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self.stream(spec, method, path, headers=headers, body=body) as incoming,
+            ):
+                return NodeResponse(incoming.status, incoming.headers, await incoming.whole(max_bytes))
+        except TimeoutError:
+            raise DeadlineExceeded("node", timeout_s) from None

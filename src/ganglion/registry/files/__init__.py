@@ -1,0 +1,1 @@
+"""Model files: their formats, names, parts and digests."""

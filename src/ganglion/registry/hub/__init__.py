@@ -1,0 +1,1 @@
+"""Models downloaded from a hub, verified and kept in the Hugging Face cache."""

@@ -1,0 +1,172 @@
+"""Models from a hub: what a name means there, and its files here, in the Hugging Face cache.
+
+huggingface_hub checks sizes only and begins anew after a cut, so the bytes are fetched by ourselves; layout
+and locks are those of huggingface_hub, which finds and shares what lies in the cache.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Self
+
+from ganglion.core.errors import HubUnreachable, ModelNotFound
+from ganglion.registry.files.quantisation import choose, variants
+from ganglion.registry.files.receipts import Receipts, digest_of_store
+from ganglion.registry.hub import environment as hub_environment
+from ganglion.registry.hub.cache import RepoCache, disk_errors, is_below
+from ganglion.registry.hub.download import Report
+from ganglion.registry.hub.flights import Flights, StopSignal
+from ganglion.registry.hub.listing import HubFile, HubFiles, list_files
+from ganglion.registry.hub.pull import ModelPull
+from ganglion.registry.hub.requests import HubRequests, HubRetryLimits
+
+HOSTS: Final = ("hf.co/", "huggingface.co/")
+"""Written before a name by people who come from other programs."""
+RECEIPTS_FILE: Final = "receipts.json"
+UNHURRIED: Final = HubRetryLimits()
+
+_REPO: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
+_REPO_CHARACTERS: Final = 96
+_REVISION: Final = re.compile(r"[\w./+-]{1,200}", re.ASCII)
+
+
+class Hub:
+    """A hub and the cache of what came from it; blocking, and safe to use from many threads."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        token: str | None,
+        cache: Path,
+        is_offline: bool,
+        *,
+        receipts: Receipts,
+        patience: HubRetryLimits = UNHURRIED,
+    ) -> None:
+        self.endpoint = endpoint.rstrip("/")
+        self.cache = cache
+        self.is_offline = is_offline
+        self.receipts = receipts
+        self._patience = patience
+        self._requests = HubRequests(self.endpoint, token, patience)
+        self._flights = Flights()
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str], home: Path) -> Self:
+        """The hub that HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE speak of."""
+        return cls(
+            hub_environment.endpoint(environment),
+            hub_environment.token(environment),
+            hub_environment.cache_folder(environment),
+            hub_environment.is_offline(environment),
+            receipts=Receipts(home / "cache" / RECEIPTS_FILE),
+        )
+
+    def find(self, repo: str, quant: str | None, revision: str | None = None) -> HubFiles:
+        """Which files `repo:quant` means; without a quant the first of `quants.PREFERENCE` that there is.
+
+        Raises ModelNotFound with what there is instead, LoadFailed where the hub refuses, HubUnreachable when
+        it does not answer and the model is not cached.
+        """
+        revision = revision or "main"
+        _check_names(repo, revision)
+        if self.is_offline:
+            return self._find_here(repo, quant, revision)
+        try:
+            here = self._find_here(repo, quant, revision)
+        except ModelNotFound:
+            return self._find_there(repo, quant, revision, self._patience)
+        try:
+            return self._find_there(repo, quant, revision, replace(self._patience, attempts=1))
+        except HubUnreachable:
+            return here
+
+    def fetch(
+        self,
+        files: HubFiles,
+        report: Report,
+        cancelled: Callable[[], bool],
+        *,
+        is_full: bool = False,
+    ) -> Path:
+        """Have the files in the cache, verified, and give the first one's path in the snapshot.
+
+        However many ask, in this process or another, there is one download; everyone gets its progress, in
+        bytes of all files. Raises Cancelled when `cancelled` says so (asked some times a second). Cached
+        files are trusted by their receipts, hashed in full with `is_full`, and fetched again when damaged.
+        """
+        key = (files.repo, files.commit, files.revision, tuple(file.path for file in files.files), is_full)
+
+        def pull(tell: Report, stop: StopSignal) -> Path:
+            with disk_errors(self.cache):
+                return ModelPull(
+                    self._requests,
+                    self._patience,
+                    self.receipts,
+                    self.cache,
+                    files,
+                    is_offline=self.is_offline,
+                    is_full=is_full,
+                    report=tell,
+                    stop=stop,
+                ).run()
+
+        return self._flights.ride(key, pull, report, cancelled)
+
+    def _find_there(self, repo: str, quant: str | None, revision: str, patience: HubRetryLimits) -> HubFiles:
+        listing = list_files(self._requests, repo, revision, patience)
+        listed = {file.path: file for file in listing.files}
+        model = choose(repo, quant, variants(listed))
+        place = RepoCache(self.cache, repo)
+        files = tuple(
+            HubFile(path, file.size_bytes, file.digest, _is_here(place, listing.commit, path, file.digest))
+            for path in model.paths
+            for file in (listed[path],)
+        )
+        return HubFiles(repo, revision, listing.commit, model.quant, files)
+
+    def _find_here(self, repo: str, quant: str | None, revision: str) -> HubFiles:
+        place = RepoCache(self.cache, repo)
+        commit = place.commit_of(revision)
+        here = place.files_of(commit) if commit else {}
+        models = variants(here)
+        if commit is None or not models:
+            raise ModelNotFound(repo, hint=self._offline_hint())
+        try:
+            model = choose(repo, quant, models)
+        except ModelNotFound as error:
+            raise ModelNotFound(f"{repo}:{quant}", hint=f"{self._offline_hint()} {error.hint}") from error
+        files = (
+            HubFile(path, here[path].stat().st_size, digest_of_store(here[path]), is_cached=True)
+            for path in model.paths
+        )
+        return HubFiles(repo, revision, commit, model.quant, tuple(files))
+
+    def _offline_hint(self) -> str:
+        return f"Offline mode is on (HF_HUB_OFFLINE), and the cache in {self.cache} does not hold it."
+
+
+def split_name(name: str) -> tuple[str, str | None]:
+    """`org/repo[:quant]` as repository and quantisation."""
+    for host in HOSTS:
+        name = name.removeprefix(host)
+    repo, _, quant = name.partition(":")
+    return repo, quant or None
+
+
+def is_repo(name: str) -> bool:
+    """Whether a name has the form of a repository's, `org/repo`; nothing else is ever asked for or opened."""
+    is_formed = _REPO.fullmatch(name) is not None and len(name) <= _REPO_CHARACTERS
+    return is_formed and ".." not in name and "--" not in name
+
+
+def _check_names(repo: str, revision: str) -> None:
+    if not is_repo(repo):
+        raise ModelNotFound(repo, hint="A model at a hub is named org/repo or org/repo:quant.")
+    if not (_REVISION.fullmatch(revision) and is_below(revision)):
+        raise ModelNotFound(repo, hint=f"{revision[:80]!r} is no branch, tag or commit.")
+
+
+def _is_here(place: RepoCache, commit: str, path: str, digest: str) -> bool:
+    return (place.snapshot(commit) / path).is_file() or place.blob(digest).is_file()

@@ -1,0 +1,1 @@
+"""Which models are loaded, for how long, and which one makes room."""

@@ -1,0 +1,54 @@
+"""A model that could be held: its name, and how to get from there to an engine."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ganglion.core.engine import LoadOptions, ManagedEngine
+from ganglion.core.request import Sampling
+from ganglion.registry.hub.download import Report
+
+
+class EngineBuild(Protocol):
+    """Makes the engine without opening it; raises InsufficientMemory when it does not fit."""
+
+    async def __call__(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
+        """`free_bytes` is what the models that are already here leave."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """What the registry knows of a model before anything is loaded."""
+
+    id: str
+    build: EngineBuild
+    fetch: Callable[[LoadOptions, Report], Awaitable[None]] | None = None
+    """Sees to it that the file is here and whole, reporting from any thread; None where nothing is to do."""
+    path: Path | None = None
+    """The file, as `names.real_file` gives it, where it is known before it is fetched."""
+    aliases: tuple[str, ...] = ()
+    engine: str = "llama"
+    origin: str = ""
+    """Where its file is, for people."""
+    reason: str = ""
+    """Why its name means it, for people."""
+    context_length: int = 0
+    created_s: int = 0
+    capabilities: tuple[str, ...] = ()
+    sampling: Sampling = Sampling()
+    """Its own defaults, where its file is here to say them."""
+    is_pinned: bool = False
+    priority: int = 0
+    keep_alive_s: float | None = None
+    """How long it stays when nobody asks for it; None is for ever."""
+
+
+def build_without_options(make: Callable[[], ManagedEngine]) -> EngineBuild:
+    """The build of an engine that takes no memory to speak of and no options."""
+
+    async def build(options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
+        return make()
+
+    return build

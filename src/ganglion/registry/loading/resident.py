@@ -1,0 +1,166 @@
+"""One model's life: unloaded, downloading, loading, loaded, draining, and round again, or failed.
+
+Law: who uses the model, or waits for it, holds a claim; a model with claims is never taken away from them.
+Claims made while it drains are for its next life.
+"""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from ganglion.core.engine import LoadProgress, ManagedEngine, ModelState, Status
+from ganglion.core.errors import GanglionError
+from ganglion.registry.loading.candidate import Candidate
+from ganglion.registry.loading.failures import RecentFailure
+
+
+class Resident:
+    """A model under its id, whether or not it is loaded."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.is_pinned = candidate.is_pinned
+        self.engine: ManagedEngine | None = None
+        self.status: Status = "unloaded"
+        self.error: GanglionError | None = None
+        self.failure: RecentFailure | None = None
+        """How its last load failed; its times are on the event loop's clock."""
+        self.is_established = False
+        """Whether an operator named it, or it was loaded once: else its name may be anybody's invention."""
+        self.is_ordered = False
+        """Whether somebody had it loaded, rather than naming it in a request."""
+        self.asked_by: set[str] = set()
+        """The tenants that asked for it before it was established."""
+        self.idle_since_s = 0.0
+        """On the event loop's clock."""
+        self.loading: asyncio.Task[None] | None = None
+        self.leaving: asyncio.Task[None] | None = None
+        self._last_used_s: float | None = None
+        self._bytes = (0, 0)
+        self._claims: set[object] = set()
+        self._late: set[object] = set()
+        self._changed = asyncio.Event()
+
+    @property
+    def id(self) -> str:
+        """The name it is held under."""
+        return self.candidate.id
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody uses it or waits for it."""
+        return not self._claims
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether others hear of it: not of a name that a hub has yet to confirm, or a load that failed."""
+        is_likely = self.is_ordered or self.candidate.path is not None or self.status == "downloading"
+        return self.is_established or (is_likely and self.status != "failed")
+
+    @property
+    def is_looked_for(self) -> bool:
+        """Whether a load runs of a name that may mean nothing: no file is here, and no hub knows it yet."""
+        is_unsure = not self.is_established and self.candidate.path is None
+        return is_unsure and self.loading is not None and self.status != "downloading"
+
+    @property
+    def claims(self) -> int:
+        """How many use it or wait for it, now and in its next life."""
+        return len(self._claims) + len(self._late)
+
+    def serves(self, claim: object) -> bool:
+        """Whether the holder of a claim may use it now: also while it drains, who came before that."""
+        return self.status == "loaded" or (self.status == "draining" and claim in self._claims)
+
+    @contextmanager
+    def claimed(self) -> Iterator[object]:
+        """Use it, or wait for it, until the block is left."""
+        claim = object()
+        (self._late if self.status == "draining" else self._claims).add(claim)
+        self._last_used_s = time.time()
+        try:
+            yield claim
+        finally:
+            self._claims.discard(claim)
+            self._late.discard(claim)
+            self._last_used_s = time.time()
+            self.idle_since_s = asyncio.get_running_loop().time()
+            self._tell()
+
+    def become(self, status: Status, error: GanglionError | None = None) -> None:
+        """Enter the next part of its life, and tell everyone who watches."""
+        self.status, self.error = status, error
+        self.idle_since_s = asyncio.get_running_loop().time()
+        if status != "downloading":
+            self._bytes = (0, 0)
+        if status == "unloaded":
+            self._claims |= self._late
+            self._late.clear()
+        if status in ("loaded", "unloaded"):
+            self.failure = None
+        if status == "loaded":
+            self.is_established = True
+            self.asked_by.clear()
+        self._tell()
+
+    def report(self, done: int, total: int) -> None:
+        """Note bytes that were downloaded; a load that has none to fetch never says so."""
+        self.status, self._bytes = "downloading", (done, total)
+        self._tell()
+
+    async def changed(self) -> None:
+        """Wait until something about it is different."""
+        await self._changed.wait()
+
+    def progress(self) -> LoadProgress:
+        """How far its load has come."""
+        return LoadProgress(self.id, self.status, *self._bytes)
+
+    def states(self, *, loads_on_request: bool = False) -> tuple[ModelState, ...]:
+        """As its engine sees it once it is loaded, else as it is known from outside."""
+        if self.status in ("loaded", "draining") and self.engine is not None:
+            states = self.engine.models()
+        else:
+            states = (self._from_outside(),)
+        status = self.status
+        return tuple(
+            replace(
+                state,
+                status=state.status if status == "loaded" else status,
+                aliases=tuple(dict.fromkeys((*state.aliases, *self.candidate.aliases))),
+                loads_on_request=loads_on_request,
+                is_pinned=self.is_pinned,
+                priority=self.candidate.priority,
+                last_used_s=self._last_used_s,
+                source="; ".join(filter(None, (self.candidate.origin, self.candidate.reason))),
+            )
+            for state in states
+        )
+
+    def _from_outside(self) -> ModelState:
+        candidate = self.candidate
+        return ModelState(
+            id=candidate.id,
+            engine=candidate.engine,
+            status=self.status,
+            context_length=self._context_length(),
+            created_s=candidate.created_s,
+            capabilities=candidate.capabilities,
+            sampling=candidate.sampling,
+            queued=self.claims,
+            bytes_done=self._bytes[0],
+            bytes_total=self._bytes[1],
+            error=None if self.error is None else self.error.message,
+        )
+
+    def _context_length(self) -> int:
+        """As it is planned; who loads it may have asked for another, which its engine knows."""
+        if self.engine is None:
+            return self.candidate.context_length
+        return self.engine.models()[0].context_length
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

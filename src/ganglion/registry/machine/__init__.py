@@ -1,0 +1,1 @@
+"""This machine's processor, memory, accelerators and native library."""

@@ -1,0 +1,84 @@
+"""How busy this machine's devices are: cached for whoever watches, live for whoever must decide."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final
+
+import psutil
+
+from ganglion.core.machine import CPU_INDEX, DeviceReading, Memory
+from ganglion.registry.machine.background_reading import BackgroundReading
+from ganglion.registry.machine.nvml import read_devices
+
+FRESH_S: Final = 5.0
+SHOWN_S: Final = 60.0
+"""An older reading says nothing; it is left out while a driver does not answer."""
+FIRST_S: Final = 0.5
+"""How long a request may wait where there is no reading to show yet."""
+SAMPLE_S: Final = 0.1
+"""Over which the processor's utilisation is measured."""
+CPU_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
+
+
+class DeviceMonitor:
+    """The cards, and the processor where no card can be used."""
+
+    def __init__(
+        self,
+        read_memory: Callable[[], Memory],
+        *,
+        cpu_name: str,
+        nvml: Any | None,
+        can_accelerate: bool,
+    ) -> None:
+        self._read_memory = read_memory
+        self._cpu_name = cpu_name
+        self._nvml = nvml
+        self._can_accelerate = can_accelerate
+        self._watched = BackgroundReading(self.read, fresh_s=FRESH_S, shown_s=SHOWN_S)
+
+    async def readings(self) -> tuple[DeviceReading, ...]:
+        """The last ones, while new ones are taken elsewhere; empty while there are none to show."""
+        with suppress(TimeoutError):
+            return await self._watched.latest(FIRST_S)
+        return ()
+
+    def read(self) -> tuple[DeviceReading, ...]:
+        """Read now; blocks for about a tenth of a second."""
+        memory = self._read_memory()
+        cards = read_devices(self._nvml, memory)
+        if cards and self._can_accelerate:
+            return cards
+        return (*cards, _processor(self._cpu_name, memory))
+
+    def free_memory_mb(self) -> int:
+        """What a model on the processor may still take, now; reads a few files."""
+        return self._read_memory().free_bytes >> 20
+
+    def free_video_bytes(self) -> int | None:
+        """What is free on all cards together, now, or None where none can be used; blocks on the driver."""
+        cards = read_devices(self._nvml, self._read_memory()) if self._can_accelerate else ()
+        return sum(card.memory_free_mb for card in cards) << 20 if cards else None
+
+
+def _processor(name: str, memory: Memory) -> DeviceReading:
+    return DeviceReading(
+        index=CPU_INDEX,
+        name=name,
+        memory_used_mb=(memory.total_bytes - memory.free_bytes) >> 20,
+        memory_free_mb=memory.free_bytes >> 20,
+        utilization_pct=float(psutil.cpu_percent(interval=SAMPLE_S)),
+        temperature_c=_temperature_c(),
+    )
+
+
+def _temperature_c() -> float | None:
+    """The processor's temperature where the system has a sensor that is known to be its own."""
+    if not hasattr(psutil, "sensors_temperatures"):
+        return None
+    with suppress(OSError, RuntimeError):
+        found = psutil.sensors_temperatures()
+        for sensor in CPU_SENSORS:
+            for reading in found.get(sensor, ()):
+                return float(reading.current)
+    return None

@@ -1,0 +1,1 @@
+"""Models that are on this machine's disks, whichever program put them there."""

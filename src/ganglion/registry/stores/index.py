@@ -1,0 +1,161 @@
+"""What was read from model files before, kept so that a listing opens only what is new.
+
+Law: a file is believed to be what it was while its path, size, modification time and inode are. The index is
+a cache: one that is damaged, foreign or cannot be written costs time and nothing else.
+"""
+
+import os
+import stat
+import tempfile
+import zlib
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ganglion.core.errors import LoadFailed, ModelNotFound
+from ganglion.registry.files.gguf import GgufFileFacts, read_file
+
+FILE_NAME: Final = "models.index"
+# An entry takes about 250 bytes; people have dozens of files, fleets' shared disks thousands.
+ENTRIES_LIMIT: Final = 50_000
+SIZE_LIMIT: Final = 64 << 20
+ERROR_LIMIT: Final = 1000
+_MAGIC: Final = b"ganglion models 1\n"
+_CHECK_BYTES: Final = 4
+
+
+class FileSummary(Struct, frozen=True, array_like=True, gc=False):
+    """What a listing needs of one file."""
+
+    is_model: bool
+    """Whether it is a model or part of one, rather than something beside a model."""
+    architecture: str | None = None
+    quantisation: str = ""
+    parameters: int = 0
+    context_length: int = 0
+    capabilities: tuple[str, ...] = ()
+    number: int = 1
+    """Which part of how many it says it is."""
+    count: int = 1
+    error: str | None = None
+
+
+class _Entry(Struct, frozen=True, array_like=True, gc=False):
+    size_bytes: int
+    modified_ns: int
+    inode: int
+    glance: FileSummary
+
+
+_decode = msgspec.msgpack.Decoder(dict[str, _Entry]).decode
+
+
+class FileIndex:
+    """Glances by path, in memory and in one file; for one thread at a time and any number of processes."""
+
+    def __init__(self, folder: Path) -> None:
+        """Read what is kept in this folder; it need not exist."""
+        self._path = folder / FILE_NAME
+        self._entries = _load(self._path)
+        self._used: dict[str, _Entry] = {}
+        self._is_changed = False
+
+    def glance(self, path: str, status: os.stat_result) -> FileSummary | None:
+        """What the file says, read only if it is not known; None when it is gone."""
+        entry = self._entries.get(path)
+        if entry is None or not _is_same(entry, status):
+            glance, is_lasting = _read(path)
+            if glance is None or not is_lasting or not path.isprintable():
+                return glance
+            entry = _Entry(status.st_size, status.st_mtime_ns, status.st_ino, glance)
+            self._entries[path] = entry
+            self._is_changed = True
+        self._used[path] = entry
+        return entry.glance
+
+    def save(self) -> None:
+        """Write what was learnt since the last time, beside what another process wrote meanwhile."""
+        used, self._used = self._used, {}
+        if not self._is_changed:
+            return
+        others = {path: entry for path, entry in _load(self._path).items() if path not in used}
+        # What falls off the end is what this process did not ask for.
+        self._entries = dict(islice((used | others).items(), ENTRIES_LIMIT))
+        try:
+            _write(self._path, msgspec.msgpack.encode(self._entries))
+        except OSError:
+            return
+        self._is_changed = False
+
+
+def _is_same(entry: _Entry, status: os.stat_result) -> bool:
+    return (
+        entry.size_bytes == status.st_size
+        and entry.modified_ns == status.st_mtime_ns
+        and entry.inode == status.st_ino
+    )
+
+
+def _read(path: str) -> tuple[FileSummary | None, bool]:
+    """What the file says, and whether that holds until the file changes."""
+    try:
+        return _summary(read_file(Path(path))), True
+    except LoadFailed as error:
+        # Rights and disks get better without the file changing.
+        return FileSummary(is_model=True, error=error.message[:ERROR_LIMIT]), not isinstance(
+            error.__cause__, OSError
+        )
+    except ModelNotFound:
+        return None, False
+
+
+def _summary(file: GgufFileFacts) -> FileSummary:
+    facts = file.facts
+    if facts is None:
+        return FileSummary(
+            file.kind == "part", parameters=file.parameters, number=file.number, count=file.count
+        )
+    return FileSummary(
+        is_model=True,
+        architecture=facts.architecture,
+        quantisation=facts.quantisation,
+        parameters=file.parameters,
+        context_length=facts.context_length,
+        capabilities=facts.capabilities,
+        number=file.number,
+        count=file.count,
+    )
+
+
+def _load(path: Path) -> dict[str, _Entry]:
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > SIZE_LIMIT:
+            return {}
+        content = path.read_bytes()
+        check = content[len(_MAGIC) : len(_MAGIC) + _CHECK_BYTES]
+        body = content[len(_MAGIC) + _CHECK_BYTES :]
+        if not content.startswith(_MAGIC) or check != _checksum(body):
+            return {}
+        return _decode(body)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        return {}
+
+
+def _write(path: Path, body: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{FILE_NAME}.", delete=False) as file:
+        try:
+            file.write(_MAGIC + _checksum(body) + body)
+            file.flush()
+            os.replace(file.name, path)  # noqa: PTH105 - the file's own name is text
+        except OSError:
+            os.unlink(file.name)  # noqa: PTH108
+            raise
+
+
+def _checksum(body: bytes) -> bytes:
+    return zlib.crc32(body).to_bytes(_CHECK_BYTES, "little")

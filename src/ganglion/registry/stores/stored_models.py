@@ -1,0 +1,281 @@
+"""A model file that this machine already has, wherever another program put it."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from ganglion.registry.files import quantisation
+from ganglion.registry.naming.names import HubId, ModelRef, fold
+
+Store = Literal["models folder", "Hugging Face cache", "LM Studio", "Ollama", "folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredModel:
+    """Found, not opened: what a listing needs, and enough to resolve a name to it."""
+
+    name: str
+    """The file's stem without the part number of a split file; for Ollama `name:tag`."""
+    path: Path
+    """The file to open; of a split model the first part."""
+    files: tuple[Path, ...]
+    """All parts, in order."""
+    store: Store
+    size_bytes: int
+    """Of all parts."""
+    architecture: str | None = None
+    """As the file says; None when it could not be read."""
+    quantisation: str = ""
+    hub_id: str | None = None
+    """`org/repo` where the store knows it."""
+    error: str | None = None
+    """Why it cannot be used, for people."""
+    parameters: int = 0
+    context_length: int = 0
+    """As trained; 0 when the file does not say."""
+    capabilities: tuple[str, ...] = ()
+
+
+# Law: it opens nothing and answers only with files that were handed in. Names are compared in any case. Of
+# several quantisations of one model the operator's comes first, then the order of `quantisation.PREFERRED`;
+# of several files alike, the store first named in `STORE_ORDER`. Several *different* models are never
+# chosen between.
+
+STORE_ORDER: Final[tuple[str, ...]] = get_args(Store)
+_LATEST: Final = ":latest"
+_LISTED: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StoredMatch:
+    """A file, and in words why this one."""
+
+    model: StoredModel
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NoMatch:
+    """No file, and in words why none."""
+
+    why: str
+
+
+@dataclass(frozen=True)  # no slots: most of it is asked for of few, and then kept
+class IndexedModel:
+    """A stored model with what is compared of it."""
+
+    model: StoredModel
+
+    @property
+    def base(self) -> str:
+        """Its name without the quantisation: equal for all files of one model."""
+        return self._split[0]
+
+    @property
+    def named(self) -> str:
+        """The quantisation that its name says."""
+        return self._split[1]
+
+    @property
+    def quantisation(self) -> str:
+        """As the name says, which also knows its publisher's mark, else as the file says."""
+        return self.named or self._stated
+
+    @cached_property
+    def spellings(self) -> frozenset[str]:
+        """What a tag may call its quantisation."""
+        return frozenset({self.named, quantisation.without_prefix(self.named), self._stated} - {""})
+
+    @cached_property
+    def order(self) -> tuple[bool, int, int, str]:
+        """Its place among its like: what can be used first, then by preference, store and path."""
+        model = self.model
+        rank, store = quantisation.rank(self.quantisation), STORE_ORDER.index(model.store)
+        return model.error is not None, rank, store, str(model.path)
+
+    @property
+    def _stated(self) -> str:
+        return quantisation.canonical(self.model.quantisation)
+
+    @cached_property
+    def _split(self) -> tuple[str, str]:
+        base, named = quantisation.split_suffix(self.model.name)
+        return fold(base), named
+
+    def __str__(self) -> str:
+        unusable = f", which cannot be used: {self.model.error}" if self.model.error else ""
+        return f"{self.model.name} ({self.model.store}{unusable})"
+
+
+Group = tuple[IndexedModel, ...]
+Groups = Mapping[str, Group]
+
+
+@dataclass(frozen=True)  # no slots, as above
+class StoredModelIndex:
+    """Stored models, each index made when it is first asked."""
+
+    stored: tuple[StoredModel, ...]
+
+    @cached_property
+    def items(self) -> Group:
+        """All of them, to be compared."""
+        return tuple(map(IndexedModel, self.stored))
+
+    @cached_property
+    def by_name(self) -> Groups:
+        """By the whole name."""
+        return _grouped(self.items, lambda item: (fold(item.model.name),))
+
+    @cached_property
+    def by_base(self) -> Groups:
+        """By name without quantisation, and by Ollama name without tag."""
+        return _grouped(self.items, _bases)
+
+    @cached_property
+    def by_architecture(self) -> Groups:
+        """By what the file says it is, of those that can be used."""
+        usable = (item for item in self.items if item.model.error is None)
+        return _grouped(usable, lambda item: (fold(item.model.architecture or ""),))
+
+    @cached_property
+    def by_hub_id(self) -> Groups:
+        """By the repository it came from."""
+        return _grouped(self.items, lambda item: (fold(item.model.hub_id or ""),))
+
+    @cached_property
+    def by_path(self) -> Mapping[Path, StoredModel]:
+        """Under each of a model's files."""
+        return {path: model for model in reversed(self.stored) for path in (model.path, *model.files)}
+
+    def by_file_name(self, ref: ModelRef, preferred: str | None) -> StoredMatch | NoMatch:
+        """The file that is called so, with or without its ending, quantisation or tag."""
+        text = fold(ref.text).removesuffix(".gguf")
+        attempts = [lambda: self._called(text, None, preferred), lambda: self._numbered(text)]
+        if ref.tag is not None:
+            base, tag = fold(ref.base), ref.tag
+            note = f"no file has the tag {tag}, so by the name alone"
+            attempts += [
+                lambda: self._called(base, tag, preferred),
+                lambda: self._called(fold(f"{base}-{tag}"), None, preferred),
+                lambda: _noted(self._called(base, None, preferred), note),
+            ]
+        return _first(attempts) or NoMatch("no file is called so")
+
+    def by_kind(self, ref: ModelRef, preferred: str | None) -> StoredMatch | NoMatch:
+        """The only model of the architecture that the name spells."""
+        attempts = [lambda: self._of_kind(ref.text, None, preferred)]
+        if ref.tag is not None:
+            base, tag = ref.base, ref.tag
+            attempts += [
+                lambda: self._of_kind(base, tag, preferred),
+                lambda: self._of_kind(base, None, preferred),
+            ]
+        return _first(attempts) or NoMatch("no file has this architecture")
+
+    def by_hub(self, hub: HubId, preferred: str | None) -> StoredMatch | NoMatch:
+        """The file that was downloaded from there, in the quantisation that is asked for."""
+        group = self.by_hub_id.get(fold(hub.repo), ())
+        if not group:
+            return NoMatch("no store holds a file from there")
+        matching = _tagged(group, hub.quant)
+        if not matching:
+            here = sorted({item.quantisation or "of unknown quantisation" for item in group})
+            return NoMatch(f"the files from there are {_listed(here)}")
+        return _chosen(matching, hub.quant or preferred)
+
+    def place_of(self, model: StoredModel) -> int:
+        """How many files of the same name come before this one."""
+        mine = IndexedModel(model).order
+        return sum(item.order < mine for item in self.by_name[fold(model.name)])
+
+    def _called(self, name: str, tag: str | None, preferred: str | None) -> StoredMatch | NoMatch | None:
+        group = _tagged(self.by_name.get(name, ()), tag) or _tagged(self.by_base.get(name, ()), tag)
+        return _one_model(group, preferred) if group else None
+
+    def _numbered(self, name: str) -> StoredMatch | NoMatch | None:
+        base, _, number = name.rpartition("#")
+        group = sorted(self.by_name.get(base, ()), key=lambda item: item.order)
+        for place, item in enumerate(group, start=1):
+            if str(place) == number:
+                return StoredMatch(item.model, f"{item}, number {place} of this name")
+        return None
+
+    def _of_kind(self, name: str, tag: str | None, preferred: str | None) -> StoredMatch | NoMatch | None:
+        group = _tagged(self.by_architecture.get(fold(name), ()), tag)
+        return _one_model(group, preferred) if group else None
+
+
+def _one_model(group: Group, preferred: str | None) -> StoredMatch | NoMatch:
+    latest = tuple(item for item in group if item.base.endswith(_LATEST))
+    if latest:
+        return _chosen(latest, preferred)
+    if len({item.base for item in group}) == 1:
+        return _chosen(group, preferred)
+    return NoMatch(f"it could be any of {_listed(sorted({item.model.name for item in group}))}")
+
+
+def _chosen(group: Group, preferred: str | None) -> StoredMatch:
+    wanted = quantisation.canonical(preferred or "")
+    best = min(group, key=lambda item: (item.order[0], *_distance(item, wanted), *item.order))
+    if len(group) == 1:
+        return StoredMatch(best.model, str(best))
+    quantisations = {item.quantisation for item in group}
+    if len(quantisations) == 1:
+        return StoredMatch(best.model, f"{best}, the first of {len(group)} such files")
+    reason = "is configured" if wanted in best.spellings else "comes first in the order of preference"
+    others = _listed(sorted(quantisations - {best.quantisation, ""})) or "others"
+    return StoredMatch(
+        best.model, f"{best}: {best.quantisation or 'it'} {reason}, {others} would be here too"
+    )
+
+
+def _distance(item: IndexedModel, wanted: str) -> tuple[bool, bool]:
+    if not wanted:
+        return False, False
+    return item.quantisation != wanted, wanted not in item.spellings
+
+
+def _tagged(group: Group, tag: str | None) -> Group:
+    if tag is None:
+        return group
+    wanted = quantisation.canonical(tag)
+    return tuple(item for item in group if wanted in item.spellings)
+
+
+def _first(attempts: Iterable[Callable[[], StoredMatch | NoMatch | None]]) -> StoredMatch | NoMatch | None:
+    missed: NoMatch | None = None
+    for attempt in attempts:
+        outcome = attempt()
+        if isinstance(outcome, StoredMatch):
+            return outcome
+        missed = missed or outcome
+    return missed
+
+
+def _noted(outcome: StoredMatch | NoMatch | None, note: str) -> StoredMatch | NoMatch | None:
+    return (
+        StoredMatch(outcome.model, f"{outcome.why}; {note}") if isinstance(outcome, StoredMatch) else outcome
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return f"{', '.join(names[:_LISTED])}{', …' if len(names) > _LISTED else ''}"
+
+
+def _bases(item: IndexedModel) -> tuple[str, ...]:
+    untagged, colon, _ = item.model.name.rpartition(":")
+    return tuple({item.base, fold(untagged)}) if colon else (item.base,)
+
+
+def _grouped(items: Iterable[IndexedModel], keys: Callable[[IndexedModel], tuple[str, ...]]) -> Groups:
+    groups: dict[str, list[IndexedModel]] = defaultdict(list)
+    for item in items:
+        for key in keys(item):
+            groups[key].append(item)
+    groups.pop("", None)
+    return {key: tuple(group) for key, group in groups.items()}

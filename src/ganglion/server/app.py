@@ -1,0 +1,90 @@
+"""The whole node as an app: routes, wrapped in what every request passes."""
+
+from collections.abc import Callable, Sequence
+
+from starlette.routing import BaseRoute, Router
+from starlette.types import ASGIApp, Scope
+
+from ganglion.core.engine import Engine, ModelHolder
+from ganglion.core.machine import MachineSource
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.deadlines import DeadlineEngine
+from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembership
+from ganglion.server.life.bind import is_loopback
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.auth import Auth, presented_key
+from ganglion.server.middleware.body_limits import BodyMemoryLimit
+from ganglion.server.middleware.errors import ErrorMiddleware
+from ganglion.server.middleware.keys import KeyRing, key_ring
+from ganglion.server.middleware.model_lookup import DefaultModel
+from ganglion.server.middleware.origin import OriginGuard
+from ganglion.server.middleware.request_log import RequestLog
+from ganglion.server.observed import ObservedEngine
+from ganglion.server.prometheus import Metrics
+from ganglion.server.routes import build_routes
+from ganglion.server.settings import ServerSettings
+from ganglion.server.state import AppState
+
+
+def with_middleware(
+    routes: Sequence[BaseRoute],
+    gate: Gate,
+    *,
+    identity: Callable[[ASGIApp], ASGIApp],
+    max_body_bytes: int,
+    may_name: Callable[[Scope], bool] = lambda scope: True,
+    is_logged: bool = True,
+) -> ASGIApp:
+    """From the outside: each request is named and logged, refused in its wire's words, `identity` says
+    whose it is, and its body is read once there is room; `may_name` says whose own name for a request is
+    taken over. Not logged is what somebody before the app logs already."""
+    router = BodyMemoryLimit(Router(list(routes), redirect_slashes=False), max_body_bytes)
+    return RequestLog(ErrorMiddleware(identity(router)), gate, may_name, is_logged=is_logged)
+
+
+def build_node(
+    engine: Engine,
+    settings: ServerSettings,
+    gate: Gate | None = None,
+    keys: KeyRing | None = None,
+    *,
+    machine: MachineSource | None = None,
+    state: AppState | None = None,
+    metrics: Metrics | None = None,
+    standing: FleetMembership | None = None,
+) -> ASGIApp:
+    """The ASGI app in front of an engine, which it gives deadlines and measures."""
+    gate = gate or Gate(settings.max_in_flight)
+    metrics = metrics or Metrics()
+    ring = keys or key_ring(settings)
+    standing = standing or FleetMembership()
+    measured = AffinityRecordingEngine(
+        ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics), standing.digest
+    )
+    holder = engine if isinstance(engine, ModelHolder) else None
+    routes = build_routes(
+        capabilities_of(engine, measured),
+        settings,
+        gate,
+        metrics,
+        holder,
+        machine=machine,
+        state=state,
+        standing=standing,
+    )
+
+    def identity(router: ASGIApp) -> ASGIApp:
+        return OriginGuard(
+            Auth(DefaultModel(router, measured.models), ring, standing.leases),
+            is_loopback_bind=is_loopback(settings.host),
+            allowed_hosts=settings.allowed_hosts,
+            cors_origins=settings.cors_origins,
+        )
+
+    return with_middleware(
+        routes,
+        gate,
+        identity=identity,
+        max_body_bytes=settings.max_body_bytes,
+        may_name=lambda scope: ring.may_name(presented_key(scope)),
+    )

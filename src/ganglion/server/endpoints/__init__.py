@@ -1,0 +1,1 @@
+"""HTTP endpoints, one module a subject, and what they share."""

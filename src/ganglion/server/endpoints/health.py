@@ -1,0 +1,199 @@
+"""The door of `GET /fleet/state`: how a node is, told to a gateway as soon as it changes.
+
+Law: a version is what was told under it. Which models there are, how each is, and which conversations are
+known rises it at the next look; how much runs and how full the machine is only now and then.
+"""
+
+import asyncio
+import math
+import re
+import time
+from typing import Final
+from urllib.parse import parse_qs
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ganglion.core.engine import Engine, ModelHolder
+from ganglion.core.errors import InvalidValue, Overloaded, RouteNotFound
+from ganglion.core.machine import MachineSource
+from ganglion.server.endpoints.http import json_response, while_connected
+from ganglion.server.fleet_membership import FleetMembership
+from ganglion.server.life.drain import Gate
+from ganglion.server.settings import ServerSettings
+from ganglion.wire import discovery, fleet, health
+from ganglion.wire.fleet import NodeState
+from ganglion.wire.health import DeviceHealth, node_status
+
+
+class HealthEndpoints:
+    """`GET /health` and `GET /discovery`; without a source nothing is known of the machine."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        gate: Gate,
+        settings: ServerSettings,
+        holder: ModelHolder | None,
+        machine: MachineSource | None,
+    ) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._version = settings.build.version
+        self._grpc = (
+            discovery.GrpcAddress(settings.host, settings.grpc_port)
+            if settings.has_grpc and settings.grpc_port is not None
+            else None
+        )
+        self._holder = holder
+        self._machine = machine
+        self._began_s = time.monotonic()
+
+    async def health(self, _: Request) -> Response:
+        """How the node is doing; the devices are read elsewhere, the rest now."""
+        devices = () if self._machine is None else await self._machine.readings()
+        return json_response(
+            health.body(
+                self._engine.models(),
+                uptime_s=time.monotonic() - self._began_s,
+                is_draining=self._gate.is_draining,
+                devices=devices,
+                activation=None if self._holder is None else self._holder.activation(),
+            )
+        )
+
+    async def discovery(self, _: Request) -> Response:
+        """What the node is."""
+        if self._machine is None:
+            raise RouteNotFound("This server does not know the machine that it runs on.")
+        machine = await self._machine.describe()
+        max_context = max((model.context_length for model in self._engine.models()), default=None)
+        return json_response(
+            discovery.body(machine, version=self._version, max_context=max_context, grpc=self._grpc)
+        )
+
+
+CHECK_S: Final = 0.1
+"""How soon whoever waits hears of a change."""
+LOAD_S: Final = 0.5
+"""How soon, where only the load changed: under work it always does."""
+DEVICES_S: Final = 5.0
+"""How old a reading of the devices may be."""
+MAX_WAIT_S: Final = 30.0
+DRAINING_WAIT_S: Final = 0.5
+"""The same while the server leaves: nobody who waits may hold it up."""
+MAX_WAITING: Final = 256
+"""Gateways that wait at once; a fleet has a few."""
+
+_VERSION: Final = re.compile(r"[0-9]{1,18}")
+
+
+class FleetStateEndpoint:
+    """Answers at once, or, asked for what follows a version, when there is something."""
+
+    def __init__(
+        self, engine: Engine, gate: Gate, standing: FleetMembership, machine: MachineSource | None = None
+    ) -> None:
+        self._engine = engine
+        self._gate = gate
+        self._standing = standing
+        self._machine = machine
+        self._devices: tuple[DeviceHealth, ...] = ()
+        self._devices_s = -math.inf
+        self._state = NodeState(boot=standing.boot, version=0, status="loading")
+        self._told_s = -math.inf
+        self._looked_s = -math.inf
+        self._waiting = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        since, wait_s = _parse_query(scope["query_string"])
+        await while_connected(scope, receive, self._answer(since, wait_s, scope, receive, send))
+
+    async def _answer(
+        self, since: int | None, wait_s: float, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if since is None or not wait_s:
+            await self._look(asyncio.get_running_loop().time())
+        else:
+            await self._wait(since, wait_s)
+        await json_response(fleet.encode(self._state))(scope, receive, send)
+
+    async def _wait(self, since: int, wait_s: float) -> None:
+        """Return once there is another version than this one, or the wait is over."""
+        if self._waiting >= MAX_WAITING:
+            raise Overloaded(f"{MAX_WAITING} wait for this node's state already.", hint="Ask without 'wait'.")
+        clock = asyncio.get_running_loop().time
+        began_s = clock()
+        self._waiting += 1
+        try:
+            await self._look(began_s)
+            while self._state.version == since:
+                most_s = min(wait_s, DRAINING_WAIT_S) if self._gate.is_draining else wait_s
+                left_s = began_s + most_s - clock()
+                if left_s <= 0:
+                    break
+                await asyncio.sleep(min(CHECK_S, left_s))
+                if clock() - self._looked_s >= CHECK_S / 2:  # several who wait look together
+                    await self._look(clock())
+        finally:
+            self._waiting -= 1
+
+    async def _look(self, now_s: float) -> None:
+        """See whether there is anything to tell."""
+        self._looked_s = now_s
+        fresh = await self._fresh()
+        if fresh == self._state:
+            return
+        if _urgent_part(fresh) != _urgent_part(self._state) or now_s - self._told_s >= LOAD_S:
+            self._state = msgspec.structs.replace(fresh, version=self._state.version + 1)
+            self._told_s = now_s
+
+    async def _fresh(self) -> NodeState:
+        """The state as it is now, under the version that was told last."""
+        devices = await self._read_devices()
+        models = self._engine.models()
+        return NodeState(
+            boot=self._standing.boot,
+            version=self._state.version,
+            status=node_status(models, is_draining=self._gate.is_draining),
+            models=tuple(map(fleet.replica, models)),
+            devices=devices,
+            digest=self._standing.digest.told(),
+            epoch=self._standing.leases.epoch,
+        )
+
+    async def _read_devices(self) -> tuple[DeviceHealth, ...]:
+        now_s = asyncio.get_running_loop().time()
+        if self._machine is not None and now_s - self._devices_s >= DEVICES_S:
+            self._devices_s = now_s
+            readings = await self._machine.readings()
+            self._devices = tuple(
+                msgspec.convert(device, DeviceHealth, from_attributes=True) for device in readings
+            )
+        return self._devices
+
+
+def _urgent_part(state: NodeState) -> tuple[object, ...]:
+    """What a gateway wants to hear of at once."""
+    models = tuple(
+        msgspec.structs.replace(model, in_flight=0, queued=0, last_used=None, memory_mb=0)
+        for model in state.models
+    )
+    return state.status, state.epoch, models, frozenset(state.digest)
+
+
+def _parse_query(query: bytes) -> tuple[int | None, float]:
+    """The version that is known, None for none, and how long to wait for another; raises InvalidValue."""
+    asked = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=16)
+    since, wait = asked.get("since", [None])[0], asked.get("wait", ["0"])[0]
+    if since is not None and not _VERSION.fullmatch(since):
+        raise InvalidValue("Expected a whole number in 'since', as 'version' told it.", param="since")
+    try:
+        wait_s = float(wait or "0")
+    except ValueError:
+        wait_s = math.nan
+    if not 0 <= wait_s < math.inf:
+        raise InvalidValue("Expected a number of seconds in 'wait'.", param="wait")
+    return (None if since is None else int(since)), min(wait_s, MAX_WAIT_S)

@@ -1,0 +1,266 @@
+"""What every HTTP wire shares: reading a body, watching the client, and streaming frames to it.
+
+Law: until the first byte any failure is an HTTP status; after it the wire's own error frame. The first byte
+goes out with the first token or after a second of waiting, whichever is earlier.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import aclosing, closing
+from dataclasses import dataclass
+from typing import Protocol
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ganglion.core.errors import BodyTooLarge, DeadlineExceeded, UnsupportedMediaType
+from ganglion.core.events import Delta, Failed, Finished, Opened
+from ganglion.server.answers import Answers
+from ganglion.server.deadlines import Alarm
+from ganglion.server.middleware.errors import ClientGone
+from ganglion.server.middleware.scope import ABORT, header
+from ganglion.server.settings import ServerSettings
+from ganglion.wire.frame import Comment, Frame, Projection, sse
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a wire's frames become bytes."""
+
+    content_type: bytes
+    encode: Callable[[Frame | Comment], bytes]
+
+
+SERVER_SENT_EVENTS = Framing(b"text/event-stream; charset=utf-8", sse)
+
+
+def stream_headers(framing: Framing = SERVER_SENT_EVENTS) -> list[tuple[bytes, bytes]]:
+    """The headers of a body that is written as it comes."""
+    return [
+        (b"content-type", framing.content_type),
+        (b"cache-control", b"no-cache"),
+        (b"x-accel-buffering", b"no"),
+    ]
+
+
+class ReaderStalled(Exception):
+    """The client is connected and does not read."""
+
+
+def json_response(body: bytes, status: int = 200) -> Response:
+    """A whole JSON answer."""
+    return Response(body, status, media_type="application/json")
+
+
+async def read_json(
+    scope: Scope, receive: Receive, settings: ServerSettings, *, is_any_type: bool = False
+) -> bytes:
+    """The whole body of a JSON request, within its limits.
+
+    `is_any_type` is for a wire whose clients never say what they send, curl's form type included. A page of
+    another origin can send that type unasked; it is the origin guard that turns it away, not the type.
+    """
+    media_type = (header(scope, b"content-type") or b"").split(b";")[0].strip().lower()
+    is_json = is_any_type or media_type == b"application/json"
+    if not is_json or header(scope, b"content-encoding") not in (None, b"identity"):
+        raise UnsupportedMediaType(
+            "The body must be JSON.", hint="Send it uncompressed as 'content-type: application/json'."
+        )
+    try:
+        async with asyncio.timeout(settings.body_s):
+            return await _read(scope, receive, settings.max_body_bytes)
+    except TimeoutError:
+        raise DeadlineExceeded("body", settings.body_s) from None
+
+
+async def _read(scope: Scope, receive: Receive, max_bytes: int) -> bytes:
+    announced = header(scope, b"content-length") or b""
+    if announced.isdigit() and int(announced[:20]) > max_bytes:
+        raise BodyTooLarge(max_bytes)
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        body += message.get("body", b"")
+        if len(body) > max_bytes:
+            raise BodyTooLarge(max_bytes)
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+async def while_connected(scope: Scope, receive: Receive, work: Coroutine[None, None, None]) -> None:
+    """Do the work unless the client leaves first; then the work is cancelled, and awaited."""
+    working = asyncio.create_task(work)
+    leaving = asyncio.create_task(_disconnected(receive))
+    try:
+        await asyncio.wait({working, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        is_over = working.done() and not working.cancelled()
+        if is_over and isinstance(working.exception(), ReaderStalled):
+            abort_connection(scope)
+            await leaving
+    finally:
+        working.cancel()
+        leaving.cancel()
+        await asyncio.gather(working, leaving, return_exceptions=True)
+    if working.cancelled():
+        raise ClientGone
+    working.result()
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def abort_connection(scope: Scope) -> None:
+    """End the connection of a client that does not read."""
+    # Closing politely would wait for the bytes that this client does not read.
+    extension = scope.get("extensions", {}).get(ABORT)
+    if extension is None:
+        raise ReaderStalled
+    extension["abort"]()
+
+
+class AnswerRecorder(Protocol):
+    """Somebody who must be done with an answer before it is told."""
+
+    async def begun(self) -> None:
+        """Return when the first byte may leave; raises why it may not."""
+        ...
+
+    async def ended(self, frames: Sequence[Frame | Comment]) -> Sequence[Frame | Comment]:
+        """The frames to end with, in place of these, once they may leave."""
+        ...
+
+
+class FrameSink(Protocol):
+    """Where the frames of an answer go."""
+
+    async def start(self) -> None:
+        """Say that an answer comes; from now on a failure is a frame."""
+        ...
+
+    async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
+        """Write frames; raises ReaderStalled when nobody reads them."""
+        ...
+
+
+async def stream(
+    answers: Answers,
+    projection: Projection,
+    send: Send,
+    settings: ServerSettings,
+    *,
+    framing: Framing = SERVER_SENT_EVENTS,
+    keeping: AnswerRecorder | None = None,
+    ending: Sequence[Frame] = (),
+) -> None:
+    """Stream the answers as the projection tells them, from the first byte to the last.
+
+    `ending` follows the projection's last frame: what belongs to the transport and not to the answer.
+    """
+    with closing(Alarm()) as alarm:
+        out = _ResponseSink(send, alarm, settings.stalled_reader_s, framing)
+        await write_answers(answers, projection, out, settings, alarm=alarm, keeping=keeping, ending=ending)
+
+
+async def write_answers(
+    answers: Answers,
+    projection: Projection,
+    out: FrameSink,
+    settings: ServerSettings,
+    *,
+    alarm: Alarm,
+    keeping: AnswerRecorder | None = None,
+    ending: Sequence[Frame] = (),
+) -> None:
+    """Write the answers as the projection tells them; raises what goes wrong before the first of it."""
+    frames: Sequence[Frame | Comment]
+    frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
+    if keeping is not None:
+        await keeping.begun()
+    await out.start()
+    while not projection.is_done:
+        await out.write(frames)
+        frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
+    if keeping is not None:
+        # Whatever it takes to keep an answer, only its end waits for it.
+        await out.write(frames[:-1])
+        frames = await keeping.ended(frames[-1:])
+    await out.write([*frames, *ending, *answers.farewell()], is_last=True)
+
+
+async def send_frames(
+    parts: AsyncGenerator[Sequence[Frame], None] | Sequence[Frame | Comment],
+    send: Send,
+    settings: ServerSettings,
+    *,
+    ending: Sequence[Frame] = (),
+) -> None:
+    """Stream frames that are there, or that come by themselves, and an ending."""
+    with closing(Alarm()) as alarm:
+        out = _ResponseSink(send, alarm, settings.stalled_reader_s, SERVER_SENT_EVENTS)
+        await out.start()
+        if isinstance(parts, Sequence):
+            await out.write([*parts, *ending], is_last=True)
+            return
+        async with aclosing(parts):
+            async for frames in parts:
+                await out.write(frames)
+        await out.write(ending, is_last=True)
+
+
+async def _until_first_byte(answers: Answers, projection: Projection, alarm: Alarm) -> list[Frame | Comment]:
+    frames: list[Frame | Comment] = []
+    has_begun = False
+    try:
+        with alarm:
+            while not has_begun:
+                for choice, event in await answers.take():
+                    if isinstance(event, Failed) and not has_begun:
+                        raise event.error
+                    has_begun = has_begun or isinstance(event, Opened | Delta | Finished)
+                    frames += projection.feed(event, choice)
+                    if projection.is_done:
+                        return frames
+    except TimeoutError:
+        frames += projection.tick()
+    return frames
+
+
+async def _next_frames(answers: Answers, projection: Projection, alarm: Alarm) -> list[Frame | Comment]:
+    """What comes next: the frames of the events that are there, or a sign of life."""
+    frames: list[Frame | Comment] = []
+    try:
+        with alarm:
+            while not frames:
+                for choice, event in await answers.take():
+                    frames += projection.feed(event, choice)
+                    if projection.is_done:
+                        return frames
+    except TimeoutError:
+        frames += projection.tick()
+    return frames
+
+
+class _ResponseSink:
+    """The response as it is written, giving up on a client that does not read."""
+
+    def __init__(self, send: Send, alarm: Alarm, stalled_s: float, framing: Framing) -> None:
+        self._send = send
+        self._alarm = alarm
+        self._stalled_s = stalled_s
+        self._framing = framing
+
+    async def start(self) -> None:
+        headers = stream_headers(self._framing)
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+
+    async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
+        body = b"".join([self._framing.encode(frame) for frame in frames])
+        try:
+            with self._alarm.after(self._stalled_s):
+                await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
+        except TimeoutError:
+            raise ReaderStalled from None

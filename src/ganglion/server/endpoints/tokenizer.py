@@ -1,0 +1,79 @@
+"""The doors that show and count prompts: `/tokenize` and its kin, and how long a chat is."""
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from ganglion.core.engine import Engine, PromptReader
+from ganglion.core.errors import WireUnsupported
+from ganglion.core.request import Request, TextPrompt
+from ganglion.server.capabilities import EngineCapabilities
+from ganglion.server.endpoints.embeddings import JsonEndpoint
+from ganglion.server.endpoints.http import json_response
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.model_lookup import known_model, loaded_model, only_model
+from ganglion.server.middleware.principal import Principal
+from ganglion.server.middleware.scope import visible_models
+from ganglion.server.settings import ServerSettings
+from ganglion.wire import chat, tokenizer
+from ganglion.wire.responses.stored import input_tokens
+
+
+class TokenizerEndpoints:
+    """Everything about prompts that is no answer to one."""
+
+    def __init__(self, ports: EngineCapabilities, settings: ServerSettings, gate: Gate) -> None:
+        self._engine: Engine = ports.engine
+        self._reader: PromptReader = ports.reader
+        self._settings = settings
+        self.tokenize = JsonEndpoint(self._tokenize, settings, gate)
+        self.detokenize = JsonEndpoint(self._detokenize, settings, gate)
+        self.apply_template = JsonEndpoint(self._apply_template, settings, gate)
+        self.count_chat = JsonEndpoint(self._count_chat, settings, gate)
+
+    async def info(self, request: HttpRequest) -> Response:
+        """`GET /tokenizer_info`."""
+        name = request.query_params.get("model")
+        model = loaded_model(request, visible_models(request.scope, self._engine.models())).id
+        told = await self._reader.tokenizer_info(model)
+        return json_response(tokenizer.info(name or model, told))
+
+    async def _tokenize(self, body: bytes, visit: Principal) -> bytes:
+        call = tokenizer.parse_tokenize(body, is_strict=self._settings.is_strict)
+        model = self._named(call.model)
+        tokens = (await self._reader.read(self._request(call, model, visit.tenant))).tokens
+        pieces = await self._reader.pieces(model, tokens, tenant=visit.tenant) if call.has_pieces else ()
+        return tokenizer.tokenized(call, tokens, pieces, await self._context_length(model))
+
+    async def _context_length(self, model: str) -> int:
+        try:
+            return (await self._reader.tokenizer_info(model)).context_length
+        except WireUnsupported:  # a foreign server that counts, and says nothing else of its tokenizer
+            return known_model(self._engine.models(), model).context_length
+
+    async def _detokenize(self, body: bytes, visit: Principal) -> bytes:
+        model, tokens = tokenizer.parse_detokenize(body, is_strict=self._settings.is_strict)
+        text = await self._reader.detokenize(self._named(model), tokens, tenant=visit.tenant)
+        return tokenizer.detokenized(text)
+
+    async def _apply_template(self, body: bytes, visit: Principal) -> bytes:
+        call = tokenizer.parse_template(body)
+        model = self._named(call.model)
+        read = await self._reader.read(self._request(call, model, visit.tenant))
+        if read.text is None:
+            raise WireUnsupported(f"The server that holds {model!r} counts prompts and does not show them.")
+        return tokenizer.template(read.text)
+
+    async def _count_chat(self, body: bytes, visit: Principal) -> bytes:
+        arrival = chat.ChatParseContext("count", 0, tenant=visit.tenant, is_strict=self._settings.is_strict)
+        read = await self._reader.read(chat.parse(body, arrival).requests[0])
+        return input_tokens(len(read.tokens))
+
+    def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:
+        if call.chat is None:
+            return Request("tokenize", model, TextPrompt(call.text or "", adds_special=call.adds_special))
+        arrival = chat.ChatParseContext("tokenize", 0, tenant=tenant, is_strict=self._settings.is_strict)
+        return chat.parse(tokenizer.with_model(call.chat, model), arrival).requests[0]
+
+    def _named(self, model: str | None) -> str:
+        """The model that is meant; left out, it is the only one here."""
+        return only_model(self._engine.models()) if model is None else model

@@ -1,0 +1,66 @@
+"""The gateway's desk: admin routes, stored state and translated wires, behind the front's own socket."""
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp
+
+from ganglion.core.engine import Engine
+from ganglion.gateway.access.admission import OpenAdmissions
+from ganglion.gateway.access.keys import ApiKeys
+from ganglion.server.app import with_middleware
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.deadlines import DeadlineEngine
+from ganglion.server.gateway.key_meter import AdmissionMiddleware
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.auth import TrustedIdentity
+from ganglion.server.middleware.model_lookup import DefaultModel
+from ganglion.server.observed import ObservedEngine
+from ganglion.server.prometheus import CONTENT_TYPE, Metrics
+from ganglion.server.routes import InfoRoutes, wire_routes
+from ganglion.server.settings import ServerSettings
+from ganglion.server.state import AppState
+from ganglion.wire import openapi
+
+MetricsPage = Callable[[], Awaitable[bytes]]
+"""Writes what `/metrics` answers."""
+
+
+def build_control_app(
+    engine: Engine,
+    settings: ServerSettings,
+    gate: Gate,
+    *,
+    doors: Sequence[BaseRoute],
+    state: AppState,
+    metrics: Metrics,
+    page: MetricsPage,
+    keys: ApiKeys,
+    places: OpenAdmissions,
+) -> ASGIApp:
+    """The ASGI app to which the front hands what it does not proxy to a node.
+
+    `doors` tell of the fleet, `places` are what the front reserved for what it hands over.
+    """
+    ports = capabilities_of(engine, ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics))
+
+    async def told(_: Request) -> Response:
+        return Response(await page(), headers={"content-type": CONTENT_TYPE})
+
+    routes = [
+        *InfoRoutes(engine, settings, gate, openapi.GATEWAY, lambda: not keys.is_open).routes(),
+        *doors,
+        Route("/metrics", told),
+        *wire_routes(ports, settings, gate, None, state),
+    ]
+    # The front logs each request, with who asked and which node answered.
+    app = with_middleware(
+        routes,
+        gate,
+        identity=lambda app: TrustedIdentity(DefaultModel(app, engine.models), keys.models_of, keys.identity),
+        max_body_bytes=settings.max_body_bytes,
+        is_logged=False,
+    )
+    return AdmissionMiddleware(app, places)

@@ -1,0 +1,306 @@
+"""The routes about the fleet itself: how it is, who joins and leaves, and what operators move.
+
+Only the process that leads has all of them; how it is every worker can say.
+"""
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ganglion.core.errors import GanglionError, InvalidRequest, InvalidValue
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.membership import NodeLeases
+from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.placing.catalogue_view import CatalogueView
+from ganglion.gateway.placing.loader import FleetLoader
+from ganglion.gateway.routing.decision import (
+    Chooser,
+    ChosenNode,
+    ColdModel,
+    NoRoute,
+    RoutingRequest,
+    TranslatedNode,
+)
+from ganglion.server.endpoints.http import json_response, read_json
+from ganglion.server.life.drain import Gate
+from ganglion.server.settings import ServerSettings
+from ganglion.wire import fleet as fleet_wire
+from ganglion.wire import fleet_overview as overview_wire
+from ganglion.wire import health
+from ganglion.wire.fleet import ReplicaState
+from ganglion.wire.fleet_overview import (
+    Drain,
+    FleetOverview,
+    Move,
+    NodeDevice,
+    NodeOverview,
+    Unservable,
+    status_of,
+)
+
+_NOTHING: Mapping[str, int] = MappingProxyType({})
+
+
+def overview_of(
+    fleet: Fleet, chooser: Chooser, known: frozenset[str], elsewhere: Mapping[str, int] = _NOTHING
+) -> FleetOverview:
+    """The whole fleet now; `known` are models that the catalogue promises, `elsewhere` counts requests of
+    this gateway's other processes by node."""
+    nodes = tuple(
+        _node_overview(view, fleet, elsewhere.get(view.name, 0)) for _, view in sorted(fleet.nodes.items())
+    )
+    unservable = _unservable(fleet, chooser, known)
+    return FleetOverview(status=status_of(nodes, unservable), nodes=nodes, unservable=unservable)
+
+
+def _unservable(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> tuple[Unservable, ...]:
+    """Models that some node had when it was last heard of, or that the catalogue promises."""
+    held = {
+        replica.id
+        for view in fleet.nodes.values()
+        for replica in view.replicas
+        if replica.status != "unloaded"
+    }
+    found = []
+    for model in sorted(held | known):
+        decision = chooser.choose(RoutingRequest(model, "chat"))
+        if isinstance(decision, NoRoute) and not decision.waits_for:
+            found.append(Unservable(model, decision.error.code, decision.error.message))
+        elif isinstance(decision, ColdModel) and (failed := fleet.unloadable(decision.model)) is not None:
+            found.append(Unservable(model, failed.code, failed.why))
+    return tuple(found)
+
+
+def _node_overview(view: NodeView, fleet: Fleet, elsewhere: int) -> NodeOverview:
+    spec = view.spec
+    return NodeOverview(
+        name=view.name,
+        url=spec.url,
+        kind=spec.kind,
+        healthy=view.is_healthy,
+        draining=view.is_draining,
+        cooling=fleet.is_cooling(view.name),
+        in_flight=fleet.in_flight.get(view.name, 0) + elsewhere,
+        heard_s_ago=None if view.heard_s is None else round(max(0.0, time.monotonic() - view.heard_s), 3),
+        error=view.error,
+        version=view.version,
+        grpc=view.grpc or spec.grpc,
+        epoch=spec.epoch,
+        devices=tuple(
+            NodeDevice(device.index, device.name, device.total_mb, device.free_mb) for device in view.devices
+        ),
+        models=tuple(_replica_state(replica) for replica in view.replicas),
+    )
+
+
+def _replica_state(replica: Replica) -> ReplicaState:
+    return ReplicaState(
+        id=replica.id,
+        status=replica.status,
+        engine=replica.engine,
+        aliases=replica.aliases,
+        in_flight=replica.in_flight,
+        queued=replica.queued,
+        slots_total=replica.slots_total,
+        context_length=replica.context_length,
+        capabilities=replica.capabilities,
+        memory_mb=replica.memory_mb,
+        pinned=replica.is_pinned,
+        priority=replica.priority,
+        last_used=replica.last_used_s,
+        created=replica.created_s,
+        devices=replica.devices,
+        error=replica.error,
+    )
+
+
+class OnlyHolder(InvalidRequest):
+    """A node holds what nobody else has."""
+
+    status = 409
+    code = "only_holder"
+
+    def __init__(self, node: str, missing: Mapping[str, str]) -> None:
+        reasons = " ".join(f"{model}: {why}" for model, why in missing.items())
+        super().__init__(
+            f"Nobody but {node} has {', '.join(missing)}, and requests for that would fail. {reasons}",
+            param="node",
+            hint="Force it to drain the node all the same.",
+        )
+
+
+async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked: Drain) -> list[str]:
+    """Have what only a node holds loaded elsewhere, and then give it no new work; what runs on it goes on.
+
+    Raises OnlyHolder where nobody else can have a model, unless that is wanted all the same.
+    """
+    view = _known_node(fleet, asked.node)
+    if asked.undo:
+        fleet.rest(view.name, is_resting=False)
+        return [f"{view.name} takes work again"]
+    steps, missing = [], {}
+    for replica in view.replicas if view.takes_work else ():
+        if not replica.is_servable:
+            continue
+        try:
+            is_loaded = await loader.bring_elsewhere(view.name, replica)
+            steps.append(f"{replica.id} {'was loaded' if is_loaded else 'is served'} elsewhere")
+        except GanglionError as error:
+            if _has_fallback(chooser, loader.name_of(view.name, replica), view.name):
+                steps.append(f"{replica.id} is answered for by a fallback")
+            else:
+                missing[replica.id] = error.message
+    if missing and not asked.force:
+        raise OnlyHolder(view.name, missing)
+    fleet.rest(view.name, is_resting=True)
+    alone = [f"{model} is served by nobody now: {why}" for model, why in missing.items()]
+    return [f"{view.name} takes no new work", *steps, *alone]
+
+
+def _has_fallback(chooser: Chooser, model: str, node: str) -> bool:
+    """Whether requests for a model are answered without the node, by another model."""
+    decision = chooser.choose(RoutingRequest(model, "chat", tried=frozenset((node,))))
+    return isinstance(decision, ChosenNode | TranslatedNode)
+
+
+async def move_model(fleet: Fleet, loader: FleetLoader, asked: Move) -> list[str]:
+    """Load a model on a node, and then let the others go of it, unless they shall keep it."""
+    target = _known_node(fleet, asked.node)
+    others = [name for name in loader.holders(asked.model) if name != target.name]
+    await loader.load_on(asked.model, target.name)
+    steps = [f"{asked.model} is loaded on {target.name}"]
+    for name in () if asked.keep else others:
+        await loader.unload_from(asked.model, name)
+        steps.append(f"{name} has let it go")
+    return steps
+
+
+def _known_node(fleet: Fleet, name: str) -> NodeView:
+    view = fleet.nodes.get(name)
+    if view is None:
+        there = ", ".join(sorted(fleet.nodes)) or "none"
+        raise InvalidValue(
+            f"There is no node {name!r} in this fleet.", param="node", hint=f"There are: {there}."
+        )
+    return view
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayHealthEndpoints:
+    """What answers how the gateway is."""
+
+    fleet: Fleet
+    chooser: Chooser
+    gate: Gate
+    offer: CatalogueView
+    began_s: float
+
+    def routes(self) -> list[BaseRoute]:
+        """Where they stand."""
+        return [Route("/health", self.health), Route("/health/ready", self.ready)]
+
+    async def health(self, _: Request) -> Response:
+        """`GET /health`."""
+        overview = overview_of(self.fleet, self.chooser, self.offer.promised)
+        return json_response(
+            overview_wire.encode(
+                overview_wire.GatewayHealth(
+                    status=overview.status,
+                    uptime_s=round(time.monotonic() - self.began_s, 3),
+                    draining=self.gate.is_draining,
+                    nodes=overview_wire.NodeCount(
+                        sum(node.healthy for node in overview.nodes), len(overview.nodes)
+                    ),
+                    unservable=overview.unservable,
+                )
+            )
+        )
+
+    async def ready(self, _: Request) -> Response:
+        """`GET /health/ready`: whether anything could be answered here."""
+        if not self.gate.is_draining and any(view.takes_work for view in self.fleet.nodes.values()):
+            return json_response(health.probe("ok"))
+        status: health.NodeStatus = "draining" if self.gate.is_draining else "loading"
+        return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
+
+
+async def nothing_elsewhere() -> Mapping[str, int]:
+    """Of a gateway that is one process."""
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class FleetEndpoints:
+    """What operators and nodes ask; `elsewhere` counts what other workers have running, by node."""
+
+    fleet: Fleet
+    chooser: Chooser
+    membership: NodeLeases
+    loader: FleetLoader
+    poke: Callable[[str], None]
+    settings: ServerSettings
+    offer: CatalogueView
+    elsewhere: Callable[[], Awaitable[Mapping[str, int]]] = nothing_elsewhere
+
+    def routes(self) -> list[BaseRoute]:
+        """Where they stand."""
+        return [
+            Route("/fleet", self.every),
+            Route("/fleet/join", self.join, methods=["POST"]),
+            Route("/fleet/leave", self.leave, methods=["POST"]),
+            Route("/fleet/drain", self.drain, methods=["POST"]),
+            Route("/fleet/move", self.move, methods=["POST"]),
+            Route("/fleet/load", self.load, methods=["POST"]),
+        ]
+
+    async def every(self, _: Request) -> Response:
+        """`GET /fleet`."""
+        elsewhere = await self.elsewhere()
+        return json_response(
+            overview_wire.encode(overview_of(self.fleet, self.chooser, self.offer.promised, elsewhere))
+        )
+
+    async def join(self, request: Request) -> Response:
+        """`POST /fleet/join`."""
+        asked = fleet_wire.parse_join(await self._body(request))
+        try:
+            lease = self.membership.join(asked)
+        except InvalidValue:
+            # Perhaps the one that holds the name is gone, and its heir stands here.
+            self.poke(asked.name)
+            raise
+        return json_response(fleet_wire.encode(lease))
+
+    async def leave(self, request: Request) -> Response:
+        """`POST /fleet/leave`."""
+        asked = fleet_wire.parse_leave(await self._body(request))
+        self.membership.leave(asked)
+        return _done(f"{asked.name} has left")
+
+    async def drain(self, request: Request) -> Response:
+        """`POST /fleet/drain`."""
+        asked = overview_wire.parse_drain(await self._body(request))
+        return _done(*await drain_node(self.fleet, self.loader, self.chooser, asked))
+
+    async def move(self, request: Request) -> Response:
+        """`POST /fleet/move`."""
+        asked = overview_wire.parse_move(await self._body(request))
+        return _done(*await move_model(self.fleet, self.loader, asked))
+
+    async def load(self, request: Request) -> Response:
+        """`POST /fleet/load`."""
+        asked = overview_wire.parse_load(await self._body(request))
+        await self.loader.load(asked.model)
+        return _done(f"{asked.model} is loaded")
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_json(request.scope, request.receive, self.settings)
+
+
+def _done(*steps: str) -> Response:
+    return json_response(overview_wire.encode(overview_wire.FleetActionDone(steps=steps)))

@@ -1,0 +1,204 @@
+"""A gateway's life: bind, learn who is there, answer, drain, close.
+
+Law: work that was let in is finished or told why not, and what it came to is written down before the process
+leaves. The first signal drains; the second does not wait.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import gc
+import logging
+import ssl
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import uvloop
+
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.following import Follower
+from ganglion.gateway.proxy.listener import ProxyListener
+from ganglion.server.gateway.gateway_process import build_gateway
+from ganglion.server.gateway.settings import GatewaySettings, Reload
+from ganglion.server.gateway.supervisor import supervise
+from ganglion.server.gateway.worker import Worker
+from ganglion.server.gateway.worker_channel import Ready, obeying, say
+from ganglion.server.life.app_server import BACKLOG
+from ganglion.server.life.bind import StartRefused, bind, url_of
+from ganglion.server.life.drain import Gate
+from ganglion.server.life.signals import Shutdown, config_reloader, first_of, on_hangup, on_termination
+from ganglion.server.settings import ServerSettings
+
+if TYPE_CHECKING:
+    from ganglion.server.gateway.relay.relay_endpoint import RelayEndpoint
+
+logger = logging.getLogger("ganglion.gateway")
+
+COLLECTING: Final = (20_000, 20, 50)
+FIRST_PROBES_S: Final = 2.0
+"""How long a start waits for nodes that do not answer."""
+HASTY_CLOSE_S: Final = 0.5
+"""For sessions that still run when everything else has ended."""
+
+OnListening = Callable[[str, str | None], None]
+"""Is told the URL, and the address of gRPC where there is one."""
+
+
+def run_gateway(
+    settings: GatewaySettings, on_listening: OnListening | None = None, reload: Reload | None = None
+) -> None:
+    """Serve until a signal ends it, with as many processes as there shall be; raises StartRefused."""
+    if settings.workers > 1:
+        supervise(settings, partial(_work, reload), on_listening, reload)
+    else:
+        _run(serve_gateway(settings, on_listening=on_listening, reload=reload))
+
+
+def _work(reload: Reload | None, settings: GatewaySettings, worker: Worker) -> None:
+    """Be one of several workers."""
+    _run(
+        serve_gateway(
+            settings,
+            on_listening=lambda url, rpc: say(worker.channel, Ready(url, rpc)),
+            worker=worker,
+            reload=reload,
+        )
+    )
+
+
+def _run(serving: Coroutine[None, None, None]) -> None:
+    # A request leaves no cycles, and most of what is alive lives as long as the process: walking all of it
+    # every 700 objects, as is the default, cost a twentieth of the time.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECTING)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(serving)
+
+
+async def serve_gateway(
+    settings: GatewaySettings,
+    *,
+    shutdown: Shutdown | None = None,
+    on_listening: OnListening | None = None,
+    worker: Worker | None = None,
+    reload: Reload | None = None,
+) -> None:
+    """Serve until `shutdown` is asked for, by us or by a signal; as one of several where `worker` says so."""
+    shutdown = shutdown or Shutdown()
+    async with contextlib.AsyncExitStack() as stack:
+        listener = stack.enter_context(bind(settings.server)) if worker is None else worker.listener
+        server = dataclasses.replace(settings.server, port=listener.getsockname()[1])
+        house = await build_gateway(settings, server, worker, stack)
+        relay = await house.relay()
+        if relay is not None:
+            stack.push_async_callback(relay.close, HASTY_CLOSE_S)
+            house = dataclasses.replace(
+                house, server=dataclasses.replace(server, grpc_port=relay.address.port)
+            )
+        front = house.front(await house.open_desk(stack))
+        stack.push_async_callback(front.close)
+        renew = stack.enter_context(config_reloader(partial(house.read_again, reload or (lambda: settings))))
+        if worker is not None:
+            stack.enter_context(obeying(worker.channel, shutdown, renew))
+        else:
+            stack.enter_context(on_termination(shutdown))
+            stack.enter_context(on_hangup(renew))
+        await stack.enter_async_context(_running(*house.parts.works()))
+        if isinstance(house.parts.loader, Follower):
+            await _first_word(house.parts.loader, shutdown)
+        else:
+            await _first_probes(house.parts.fleet)
+        if relay is not None:
+            await relay.open()
+        doorway = await asyncio.get_running_loop().create_server(
+            front.connection, sock=listener, ssl=_tls(server), backlog=BACKLOG
+        )
+        stack.callback(doorway.close)
+        if on_listening is not None:
+            on_listening(url_of(listener, server), None if relay is None else str(relay.address))
+        await shutdown.drain.wait()
+        await _drain(front, relay, house.gate, shutdown, server.drain_timeout_s)
+
+
+async def _first_probes(fleet: Fleet) -> None:
+    """Wait a moment until each declared node was asked once, so that no model is unknown for want of it."""
+    news = asyncio.Event()
+    deafen = fleet.listen(news.set)
+    try:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_PROBES_S):
+                while any(view.heard_s is None and not view.failures for view in fleet.nodes.values()):
+                    news.clear()
+                    await news.wait()
+    finally:
+        deafen()
+
+
+async def _first_word(follower: Follower, shutdown: Shutdown) -> None:
+    """Wait until the leader has said who is there, or nobody needs to know any more."""
+    heard = asyncio.create_task(follower.heard())
+    leaving = asyncio.create_task(shutdown.drain.wait())
+    await first_of(heard, leaving)
+    for task in (heard, leaving):
+        task.cancel()
+    await asyncio.gather(heard, leaving, return_exceptions=True)
+
+
+def _tls(server: ServerSettings) -> ssl.SSLContext | None:
+    if server.tls_cert is None:
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(server.tls_cert, server.tls_key)
+    except OSError as error:
+        raise StartRefused(
+            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
+        ) from None
+    return context
+
+
+@contextlib.asynccontextmanager
+async def _running(*works: Coroutine[None, None, None]) -> AsyncGenerator[None, None]:
+    """While inside, these go on."""
+    tasks = [asyncio.create_task(_outlasting(work)) for work in works]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _outlasting(work: Coroutine[None, None, None]) -> None:
+    try:
+        await work
+    except Exception:
+        logger.exception("a part of the gateway ended")
+        raise
+
+
+async def _drain(
+    front: ProxyListener, relay: "RelayEndpoint | None", gate: Gate, shutdown: Shutdown, timeout_s: float
+) -> None:
+    front.drain()
+    gate.drain()
+    if relay is not None:
+        relay.drain()
+    logger.info("draining, %d in flight", front.in_flight)
+    closing = [asyncio.create_task(front.idle()), asyncio.create_task(gate.idle())]
+    if relay is not None:
+        closing.append(asyncio.create_task(relay.close(timeout_s)))
+    idle = asyncio.create_task(_all(closing))
+    stopped = asyncio.create_task(shutdown.stop.wait())
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await first_of(idle, stopped)
+    for task in (idle, stopped, *closing):
+        task.cancel()
+    await asyncio.gather(idle, stopped, *closing, return_exceptions=True)
+
+
+async def _all(tasks: list[asyncio.Task[None]]) -> None:
+    await asyncio.wait(tasks)

@@ -1,0 +1,91 @@
+"""Who makes a call, as the gatekeeper knows them, and what a node is told of it."""
+
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+from ganglion.core.errors import InvalidApiKey
+from ganglion.gateway import internal_headers
+from ganglion.gateway.access.admission import Admission, AdmissionRequest, Gatekeeper, Identity, require_role
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.server.grpc.caller import REQUEST_ID, Metadata, RpcCaller, is_public, metadata_value
+from ganglion.server.middleware.keys import bearer_key
+from ganglion.server.middleware.principal import Principal
+from ganglion.server.middleware.request_log import request_id_of
+
+_TRACES: Final = ("traceparent", "tracestate")
+_MAX_TRACE: Final = 512
+_PLAIN: Final = "".join(map(chr, range(0x21, 0x7F)))
+_ANYBODY: Final = Identity("")
+
+
+@dataclass(frozen=True, slots=True)
+class RelayCaller:
+    """Whose call it is, its name, and what its traces say."""
+
+    identity: Identity
+    request_id: str
+    traces: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def tenant(self) -> str:
+        """Whose sessions it sees."""
+        return self.identity.tenant
+
+    def metadata_for(self, spec: NodeSpec) -> tuple[tuple[str, str], ...]:
+        """What goes with a call to a node: its own key, and nothing else that the client sent."""
+        told = [(internal_headers.REQUEST_ID.decode(), self.request_id), *self.traces]
+        if spec.api_key is not None:
+            told.append(("authorization", f"Bearer {spec.api_key}"))
+        if self.tenant:
+            told.append((internal_headers.TENANT.decode(), quote(self.tenant, safe=_PLAIN, errors="replace")))
+        if self.identity.key_id:
+            told.append(
+                (internal_headers.KEY.decode(), quote(self.identity.key_id, safe=_PLAIN, errors="replace"))
+            )
+        if spec.epoch is not None:
+            told.append((internal_headers.EPOCH.decode(), str(spec.epoch)))
+        return tuple(told)
+
+
+RELAY_CALLER: Final[ContextVar[RelayCaller]] = ContextVar("asker")
+"""Written by the judge for the call that it lets in."""
+
+
+class GatekeeperAuthorizer:
+    """Judges each call by its key, as the gatekeeper knows it now."""
+
+    def __init__(self, gatekeeper: Gatekeeper) -> None:
+        self._gatekeeper = gatekeeper
+
+    def name(self, metadata: Metadata) -> str:
+        """The call's name, the client's own where it is a sane one."""
+        return request_id_of(metadata_value(metadata, REQUEST_ID))
+
+    def caller(self, method: str, metadata: Metadata, request_id: str) -> RpcCaller:
+        """Whose call it is."""
+        metadata = tuple(metadata)
+        try:
+            identity = self._gatekeeper.identify(bearer_key(metadata_value(metadata, "authorization")))
+        except InvalidApiKey:
+            if not is_public(method):
+                raise
+            identity = _ANYBODY
+        if not is_public(method):
+            require_role(identity, "user")
+        RELAY_CALLER.set(RelayCaller(identity, request_id, _traces(metadata)))
+        return RpcCaller(Principal(identity.tenant), request_id)
+
+
+async def admit(gatekeeper: Gatekeeper, identity: Identity, wanted: AdmissionRequest) -> Admission:
+    """A place for what is wanted; raises NotAllowed, RateLimited, QuotaExceeded."""
+    return gatekeeper.admit_now(identity, wanted) or await gatekeeper.admit(identity, wanted)
+
+
+def _traces(metadata: Metadata) -> tuple[tuple[str, str], ...]:
+    return tuple(
+        (name, value)
+        for name, value in metadata
+        if name in _TRACES and isinstance(value, str) and len(value) <= _MAX_TRACE
+    )

@@ -1,0 +1,112 @@
+"""Token sessions as a gateway serves them: the relay behind the listener and the guard that a node has.
+
+Law: on leaving, new calls are refused, those that run have their grace, and only then the ways to the nodes
+are closed.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from typing import Any, Final
+
+from google.protobuf.descriptor import MethodDescriptor
+
+from ganglion.gateway.access.admission import Gatekeeper
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.routing.decision import Chooser, ModelLoader
+from ganglion.server.gateway.relay.channels import NodeChannels
+from ganglion.server.gateway.relay.relay_caller import RELAY_CALLER, GatekeeperAuthorizer
+from ganglion.server.gateway.relay.relay_calls import RelayCall, RelayNodes
+from ganglion.server.gateway.relay.relay_service import RelayMethod, RelayService
+from ganglion.server.gateway.relay.session_handles import SessionHandles
+from ganglion.server.grpc.handlers import MethodBehaviour, generic_handler
+from ganglion.server.grpc.interceptor import CallInterceptor, Context
+from ganglion.server.grpc.listener import GrpcListener, ListenAddress
+from ganglion.server.grpc.salience_service import SERVICE, UNGATED_METHODS
+from ganglion.server.life.drain import Gate
+from ganglion.server.prometheus import Metrics
+from ganglion.server.settings import ServerSettings
+
+_LAST_ANSWERS_S: Final = 2.0
+"""For calls that outlast the grace to be told why they end."""
+
+
+class RelayEndpoint:
+    """Takes its port when it is made; opened, it relays; closed, it has told everybody.
+
+    `secret` signs session ids: the same one for every gateway of a fleet, and after each restart.
+    `authorities` are the certificates, in PEM, that vouch for nodes with TLS; None for the system's.
+    """
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        *,
+        fleet: Fleet,
+        chooser: Chooser,
+        gatekeeper: Gatekeeper,
+        loader: ModelLoader,
+        secret: bytes,
+        metrics: Metrics | None = None,
+        authorities: bytes | None = None,
+    ) -> None:
+        self._fleet = fleet
+        self._gate = Gate(settings.max_in_flight)
+        self._lines = NodeChannels(fleet, authorities)
+        nodes = RelayNodes(fleet, chooser, loader, self._lines)
+        self._service = RelayService(fleet, nodes, gatekeeper, SessionHandles(secret))
+        self._listener = GrpcListener(
+            settings, CallInterceptor(GatekeeperAuthorizer(gatekeeper), settings, metrics or Metrics())
+        )
+
+    @property
+    def address(self) -> ListenAddress:
+        """Where it listens."""
+        return self._listener.address
+
+    async def open(self) -> None:
+        """Relay calls."""
+        salience = generic_handler(SERVICE, behaviours_of(self._service, self._gate), gives_bytes=True)
+        await self._listener.start(salience, self._is_serving)
+
+    def drain(self) -> None:
+        """Refuse new work from now on; what runs goes on."""
+        self._gate.drain()
+
+    async def close(self, grace_s: float) -> None:
+        """Refuse new work, let what runs go on for so long, end the rest, and let go of the nodes."""
+        self.drain()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._gate.idle()
+        await self._listener.end(_LAST_ANSWERS_S)
+        await self._lines.close()
+        await self._listener.stop()
+
+    def _is_serving(self) -> bool:
+        return not self._gate.is_draining and any(view.takes_work for view in self._fleet.nodes.values())
+
+
+def behaviours_of(service: RelayService, gate: Gate) -> dict[str, MethodBehaviour]:
+    """The methods as gRPC calls them, counted by the gate where they are work."""
+    return {method.name: _behaviour(method, service.methods[method.name], gate) for method in SERVICE.methods}
+
+
+def _behaviour(method: MethodDescriptor, relay: RelayMethod, gate: Gate) -> MethodBehaviour:
+    def admitted() -> AbstractContextManager[None]:
+        return nullcontext() if method.name in UNGATED_METHODS else gate.admit()
+
+    def call(context: Context) -> RelayCall:
+        return RelayCall(method.name, RELAY_CALLER.get(), context.time_remaining())
+
+    async def whole(message: Any, context: Context) -> Any:
+        with admitted():
+            return await relay(message, call(context))
+
+    async def stream(message: Any, context: Context) -> AsyncGenerator[Any, None]:
+        with admitted():
+            async with aclosing(relay(message, call(context))) as answers:
+                async for each in answers:
+                    yield each
+
+    return stream if method.server_streaming else whole

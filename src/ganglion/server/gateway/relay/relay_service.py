@@ -1,0 +1,273 @@
+"""The service `salience.v1.Salience` as a gateway gives it: a method finds its node, and the rest is relayed.
+
+Law: what a node says of a session leaves with the gateway's handle in place of the node's id, and as the
+bytes that the node sent wherever there is no id in it.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from google.protobuf.message import DecodeError
+
+from ganglion.core.errors import MissingParameter, SessionNotFound
+from ganglion.core.events import Usage
+from ganglion.gateway.access.admission import AdmissionRequest, Gatekeeper
+from ganglion.gateway.fleet.fleet import Fleet
+from ganglion.gateway.fleet.node import NodeView
+from ganglion.server.gateway.relay.channels import ChannelUnreached
+from ganglion.server.gateway.relay.relay_caller import admit
+from ganglion.server.gateway.relay.relay_calls import HoldingNode, RelayCall, RelayNodes
+from ganglion.server.gateway.relay.session_directory import SessionListing, SessionOwner, SessionOwners
+from ganglion.server.gateway.relay.session_handles import SessionHandles, SessionLocation
+from ganglion.server.grpc.parse import model_of, session_of
+from ganglion.sessions.saved import not_a_saved_session, peek_model_name
+from ganglion.wire.fields import MAX_TOKENS
+from ganglion.wire.salience import salience_pb2 as pb
+
+
+@dataclass(frozen=True, slots=True)
+class SessionUpload:
+    """Saved bytes that began to come."""
+
+    model: str
+    beginning: bytes
+    rest: AsyncIterator[pb.SessionBytes]
+
+    async def messages(self) -> AsyncGenerator[bytes, None]:
+        """All of them as messages; to be read once."""
+        yield pb.SessionBytes(data=self.beginning).SerializeToString()
+        async for message in self.rest:
+            yield message.SerializeToString()
+
+
+async def begin_upload(messages: AsyncIterator[pb.SessionBytes]) -> SessionUpload:
+    """Read until the model is known; raises InvalidValue for what is no saved session."""
+    beginning = b""
+    async for message in messages:
+        beginning += message.data
+        model = peek_model_name(beginning)
+        if model is not None:
+            return SessionUpload(model, beginning, messages)
+    if not beginning:
+        raise MissingParameter("The parameter 'data' is required.", param="data")
+    raise not_a_saved_session("it is too short")
+
+
+# The first byte of a message is the tag of the one field that it has.
+_TOKEN: Final = b"\x0a"
+_DONE: Final = b"\x1a"
+
+
+def generate_admission_request(message: pb.GenerateRequest, model: str) -> AdmissionRequest:
+    """What a call may take; its prompt is all that the session then holds."""
+    return AdmissionRequest(model, _prompt_tokens(message) + min(message.max_tokens, MAX_TOKENS))
+
+
+class GenerateMeter:
+    """Counts one call: by its last message, or by what came where that did not."""
+
+    def __init__(self, message: pb.GenerateRequest) -> None:
+        self._prompt_tokens = _prompt_tokens(message)
+        self._max_tokens = message.max_tokens
+        self._messages = 0
+        self._tokens = 0
+        self._done: Usage | None = None
+
+    def feed(self, data: bytes) -> None:
+        """One message that passed."""
+        self._messages += 1
+        if data[:1] == _DONE:
+            self._done = _done_of(data)
+        elif data[:1] == _TOKEN:
+            self._tokens += 1
+
+    @property
+    def usage(self) -> Usage | None:
+        """What it came to until now; None where nothing ran."""
+        if self._done is not None or not self._messages:
+            return self._done
+        # Positions that were asked about again are told as tokens too.
+        return Usage(self._prompt_tokens, min(self._tokens, self._max_tokens))
+
+
+def _prompt_tokens(message: pb.GenerateRequest) -> int:
+    return message.offset + len(message.append_tokens)
+
+
+def _done_of(data: bytes) -> Usage | None:
+    try:
+        done = pb.GenerateEvent.FromString(data).done
+    except DecodeError:
+        return None
+    return Usage(done.prompt_tokens, done.completion_tokens, done.cached_tokens)
+
+
+RelayMethod = Callable[[Any, RelayCall], Any]
+
+
+class RelayService:
+    """Every method, by the name that the descriptor gives it; each answers in bytes."""
+
+    def __init__(
+        self, fleet: Fleet, nodes: RelayNodes, gatekeeper: Gatekeeper, handles: SessionHandles
+    ) -> None:
+        self._fleet = fleet
+        self._nodes = nodes
+        self._gatekeeper = gatekeeper
+        self._handles = handles
+        self._register = SessionOwners()
+        self._listing = SessionListing(fleet, nodes, self._register)
+        self.methods: dict[str, RelayMethod] = {
+            "OpenSession": self._open,
+            "Generate": self._generate,
+            "AppendImage": self._on_session,
+            "ForkSession": self._fork,
+            "TruncateSession": self._on_session,
+            "ListSessions": self._list,
+            "CloseSession": self._close,
+            "SaveSession": self._save,
+            "RestoreSession": self._restore,
+            "SuspendSession": self._on_session,
+            "GetReadoutManifest": self._manifest,
+            "GetTokens": self._on_session,
+            "RenderMessages": self._on_model,
+            "Tokenize": self._on_model,
+            "Detokenize": self._on_model,
+        }
+
+    async def _open(self, message: pb.OpenSessionRequest, call: RelayCall) -> bytes:
+        asked = message.model = self._meant(message, call)
+        view, reply = await self._by_model(message, call)
+        opened = pb.OpenSessionResponse.FromString(reply)
+        opened.session_id = self._named(SessionLocation(view.name, opened.session_id), call, asked)
+        return opened.SerializeToString()
+
+    async def _generate(self, message: pb.GenerateRequest, call: RelayCall) -> AsyncGenerator[bytes, None]:
+        handle = message.session_id
+        view, place = self._place(handle, call)
+        identity = call.asker.identity
+        message.priority = max(message.priority, identity.priority)
+        model = await self._model_of(view, place, handle, call)
+        admission = await admit(self._gatekeeper, identity, generate_admission_request(message, model))
+        meter = GenerateMeter(message)
+        try:
+            await self._fleet.wait_for_room(view, identity.tenant)
+            message.session_id = place.id
+            with _as_session(handle):
+                async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
+                    async for data in answers:
+                        meter.feed(data)
+                        yield data
+        finally:
+            admission.settle(meter.usage)
+
+    async def _on_session(self, message: Any, call: RelayCall) -> bytes:
+        handle = message.session_id
+        view, place = self._place(handle, call)
+        message.session_id = place.id
+        with _as_session(handle):
+            return await self._nodes.ask(view, call, message.SerializeToString())
+
+    async def _fork(self, message: pb.ForkSessionRequest, call: RelayCall) -> bytes:
+        handle = message.session_id
+        view, place = self._place(handle, call)
+        forked = pb.ForkSessionResponse.FromString(await self._on_session(message, call))
+        heard = self._register.of(place)
+        fork = SessionLocation(view.name, forked.session_id)
+        forked.session_id = self._handles.write(call.asker.tenant, fork)
+        if heard is not None:
+            self._register.note(fork, heard)
+        return forked.SerializeToString()
+
+    async def _close(self, message: pb.CloseSessionRequest, call: RelayCall) -> bytes:
+        _, place = self._place(message.session_id, call)
+        self._register.forget(place)
+        return await self._on_session(message, call)
+
+    async def _save(self, message: pb.SaveSessionRequest, call: RelayCall) -> AsyncGenerator[bytes, None]:
+        handle = message.session_id
+        view, place = self._place(handle, call)
+        message.session_id = place.id
+        with _as_session(handle):
+            async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
+                async for data in answers:
+                    yield data
+
+    async def _restore(self, messages: AsyncIterator[pb.SessionBytes], call: RelayCall) -> bytes:
+        upload = await begin_upload(messages)
+        model = model_of(upload.model)
+        await self._check(model, call)
+        view, reply = await self._nodes.anywhere(
+            model, lambda held: self._nodes.upload(held.view, call, upload.messages()), is_safe=False
+        )
+        restored = pb.RestoreSessionResponse.FromString(reply)
+        restored.session_id = self._named(SessionLocation(view.name, restored.session_id), call, model)
+        return restored.SerializeToString()
+
+    async def _list(self, _: pb.ListSessionsRequest, call: RelayCall) -> bytes:
+        listed = await self._listing.all(call, lambda place: self._handles.write(call.asker.tenant, place))
+        return listed.SerializeToString()
+
+    async def _manifest(self, message: pb.GetReadoutManifestRequest, call: RelayCall) -> bytes:
+        return await self._on_model(message, call)
+
+    async def _on_model(self, message: Any, call: RelayCall) -> bytes:
+        _, reply = await self._by_model(message, call)
+        return reply
+
+    async def _by_model(self, message: Any, call: RelayCall) -> tuple[NodeView, bytes]:
+        model = self._meant(message, call)
+        await self._check(model, call)
+
+        async def attempt(held: HoldingNode) -> bytes:
+            message.model = held.model
+            return await self._nodes.ask(held.view, call, message.SerializeToString())
+
+        return await self._nodes.anywhere(model, attempt)
+
+    def _meant(self, message: Any, call: RelayCall) -> str:
+        """The model that a message names; left out, it is the only one that is loaded."""
+        model: str = message.model
+        return model_of(model) if model else self._nodes.only_model(call.asker.identity)
+
+    async def _check(self, model: str, call: RelayCall) -> None:
+        """Raise where the asker may not have the model now; nothing is counted."""
+        (await admit(self._gatekeeper, call.asker.identity, AdmissionRequest(model, 0))).settle(None)
+
+    def _place(self, handle: str, call: RelayCall) -> tuple[NodeView, SessionLocation]:
+        """The node of a session, and where it lies; raises SessionNotFound where either is gone."""
+        place = self._handles.read(call.asker.tenant, session_of(handle))
+        view = self._fleet.nodes.get(place.node)
+        # One that nobody heard of yet may well be there: a gateway that starts knows none.
+        if view is None or not (view.is_healthy or view.heard_s is None):
+            raise SessionNotFound(handle)
+        return view, place
+
+    async def _model_of(self, view: NodeView, place: SessionLocation, handle: str, call: RelayCall) -> str:
+        """By which name a session's model is counted."""
+        heard = self._register.of(place)
+        if heard is not None:
+            return heard.model
+        with _as_session(handle):
+            infos = await self._listing.held(view, call)
+        for info in infos:
+            if info.session_id == place.id:
+                self._register.note(place, SessionOwner(call.asker.tenant, info.model))
+                return info.model
+        raise SessionNotFound(handle)
+
+    def _named(self, place: SessionLocation, call: RelayCall, model: str) -> str:
+        """The handle of a session that was just made."""
+        self._register.note(place, SessionOwner(call.asker.tenant, model))
+        return self._handles.write(call.asker.tenant, place)
+
+
+@contextmanager
+def _as_session(handle: str) -> Iterator[None]:
+    """A node that cannot be reached has lost its sessions; what it calls this one is not told."""
+    try:
+        yield
+    except (ChannelUnreached, SessionNotFound):
+        raise SessionNotFound(handle) from None

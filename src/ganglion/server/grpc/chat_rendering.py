@@ -1,0 +1,101 @@
+"""Chat messages as the tokens that continue a session, by the model's own template.
+
+A template writes whole conversations, and a session holds the turns that were. So new messages are rendered
+behind an earlier turn that is known by a mark of its own, and what stands after the mark is theirs: the sign
+that closes the turn before them, where that is still open, and then they themselves.
+
+Law: what a session holds is never rewritten. A template that writes earlier turns otherwise once others
+follow (that leaves their reasoning out, say) is asked about the new ones alone.
+"""
+
+import secrets
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ganglion.core.engine import PromptReader
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, ToolCall
+from ganglion.wire import chat, tokenizer
+
+MAX_CLOSING_CHARACTERS: Final = 64
+"""Characters of what closes a turn that are looked for at the end of the tokens before."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewMessages:
+    """New messages, and what stands before them."""
+
+    model: str
+    chat: bytes
+    is_continued: bool
+    preceding: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedMessages:
+    """Tokens to append, and what they say."""
+
+    tokens: tuple[int, ...]
+    text: str
+
+
+async def render_messages(
+    reader: PromptReader, new: NewMessages, *, request_id: str, tenant: str, is_strict: bool
+) -> RenderedMessages:
+    """Render new messages; raises what the chat wire would, and InvalidValue where a template hides them."""
+    body = tokenizer.with_model(tokenizer.parse_template(new.chat).chat or b"{}", new.model)
+    arrival = chat.ChatParseContext(request_id, 0, tenant=tenant, is_strict=is_strict)
+    request = chat.parse(body, arrival).requests[0]
+    if not new.is_continued:
+        read = await reader.read(request)
+        return RenderedMessages(read.tokens, read.text or "")
+    text = await _following(reader, new, request)
+    prompt = TextPrompt(text, adds_special=False)
+    return RenderedMessages((await reader.read(replace(request, prompt=prompt))).tokens if text else (), text)
+
+
+async def _following(reader: PromptReader, new: NewMessages, request: Request) -> str:
+    assert isinstance(request.prompt, ChatPrompt)
+    mark = f"turn-{secrets.token_hex(12)}"
+    prompt = request.prompt
+    behind = replace(prompt, messages=(*_earlier(mark, prompt.messages[0]), *prompt.messages))
+    text = (await reader.read(replace(request, prompt=behind))).text or ""
+    _, found, after = text.rpartition(mark)
+    if not found:
+        raise InvalidValue(
+            "The model's chat template leaves earlier turns out, so that nothing can be appended to them.",
+            param="chat",
+            hint="Render the whole conversation with POST /apply_template and append it as text.",
+        )
+    info = await reader.tokenizer_info(new.model)
+    pieces = await reader.pieces(new.model, info.end_ids, tenant=request.tenant)
+    ends = [piece.decode(errors="replace") for piece in pieces]
+    before = ""
+    if new.preceding:
+        before = await reader.detokenize(new.model, new.preceding, tenant=request.tenant)
+    return without_closed_part(after, before, ends)
+
+
+def _earlier(mark: str, first: Message) -> tuple[Message, ...]:
+    """Turns before the first new message, as a template expects them, whose last one ends with the mark."""
+    if first.role == "assistant":
+        return (Message("user", mark),)
+    calls: tuple[ToolCall, ...] = ()
+    if first.role == "tool":
+        # Templates refuse a result that nobody asked for, and some leave out what was said beside a call.
+        calls = (ToolCall(first.tool_call_id or "call_1", first.name or "tool", f'{{"mark": "{mark}"}}'),)
+    return (Message("user", "."), Message("assistant", mark, tool_calls=calls))
+
+
+def without_closed_part(after: str, before: str, ends: list[str]) -> str:
+    """What follows a turn, without as much of the sign that closes it as stands before already.
+
+    The closing sign begins with the model's own end, where the template writes one: what stands between the
+    turn's text and that, as the rest of a call, belongs to the earlier turn.
+    """
+    places = [place for end in ends if end and (place := after.find(end)) >= 0]
+    sign = after[min(places) :] if places else after
+    for count in range(min(len(sign), MAX_CLOSING_CHARACTERS), 0, -1):
+        if before.endswith(sign[:count]):
+            return sign[count:]
+    return sign

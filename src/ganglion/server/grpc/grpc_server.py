@@ -1,0 +1,88 @@
+"""Token sessions as a node serves them: a keeper behind the gRPC listener.
+
+Law: calls end before the keeper lets go of its sessions, and the keeper does so before the engine closes, so
+that what is kept on disk is what the clients were told.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from ganglion.core.engine import Engine, ModelState
+from ganglion.server.capabilities import capabilities_of
+from ganglion.server.fleet_membership import Leases
+from ganglion.server.grpc.caller import KeyAuthenticator
+from ganglion.server.grpc.handlers import generic_handler
+from ganglion.server.grpc.interceptor import CallInterceptor
+from ganglion.server.grpc.listener import GrpcListener, ListenAddress
+from ganglion.server.grpc.salience_service import SERVICE, SalienceService, gated_behaviours
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.keys import KeyRing
+from ganglion.server.observed import ObservedSessions
+from ganglion.server.prometheus import Metrics, SessionCounts
+from ganglion.server.settings import ServerSettings
+from ganglion.sessions.service import EngineSessionService
+from ganglion.sessions.settings import SessionSettings
+from ganglion.wire.health import node_status
+
+logger = logging.getLogger("ganglion.server")
+
+SAVE_SESSIONS_S: Final = 10.0
+"""Sessions that take longer to write are left behind."""
+
+
+class GrpcServer:
+    """Takes its port when it is made; opened, it answers; closed, it has told everybody."""
+
+    def __init__(
+        self,
+        settings: ServerSettings,
+        gate: Gate,
+        keys: KeyRing,
+        metrics: Metrics,
+        leases: Leases | None = None,
+    ) -> None:
+        self._settings = settings
+        self._gate = gate
+        self._metrics = metrics
+        self._listener = GrpcListener(
+            settings, CallInterceptor(KeyAuthenticator(keys, leases or Leases()), settings, metrics)
+        )
+        self._keeper: EngineSessionService | None = None
+
+    @property
+    def address(self) -> ListenAddress:
+        """Where it listens."""
+        return self._listener.address
+
+    async def open(self, engine: Engine, sessions: SessionSettings | None = None) -> None:
+        """Bring back what was kept, and answer calls."""
+        ports = capabilities_of(engine)
+        measured = ObservedSessions(ports.sessions, self._settings.deadlines, self._metrics, engine.models)
+        keeper = self._keeper = EngineSessionService(measured, ports.reader, engine.models, sessions)
+        await keeper.start()
+        self._metrics.sessions = lambda: SessionCounts(keeper.open_sessions, keeper.held_tokens)
+        service = SalienceService(
+            keeper,
+            ports.reader,
+            engine.models,
+            max_text_bytes=self._settings.max_body_bytes,
+            is_strict=self._settings.is_strict,
+        )
+        salience = generic_handler(SERVICE, gated_behaviours(service, self._gate))
+        await self._listener.start(salience, lambda: self._is_serving(engine.models()))
+
+    async def close(self, within_s: float) -> None:
+        """End every call, give them so long to hear of it, and keep the sessions where that is wanted."""
+        await self._listener.end(within_s)
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            try:
+                async with asyncio.timeout(SAVE_SESSIONS_S):
+                    await keeper.stop()
+            except TimeoutError:
+                logger.error("the sessions were not all kept within %g s", SAVE_SESSIONS_S)
+        await self._listener.stop()
+
+    def _is_serving(self, models: tuple[ModelState, ...]) -> bool:
+        return node_status(models, is_draining=self._gate.is_draining) in ("ok", "degraded")

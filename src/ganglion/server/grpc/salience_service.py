@@ -1,0 +1,248 @@
+"""The service `salience.v1.Salience`: a method reads its message, asks the keeper, and tells what it says."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, nullcontext
+from dataclasses import replace
+from typing import Any, Final
+
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+
+from ganglion.core.engine import ModelState, PromptReader
+from ganglion.core.errors import ContextLengthExceeded, InvalidValue, ReadoutNotFound
+from ganglion.core.request import Request, TextPrompt
+from ganglion.server.grpc import encode
+from ganglion.server.grpc.caller import CURRENT_CALLER, RpcCaller
+from ganglion.server.grpc.chat_rendering import render_messages
+from ganglion.server.grpc.handlers import MethodBehaviour
+from ganglion.server.grpc.message_limits import SessionUploads
+from ganglion.server.grpc.parse import (
+    MAX_APPENDED,
+    generate_of,
+    limit_of,
+    mime_of,
+    model_of,
+    new_messages_of,
+    session_of,
+    steering_of,
+    tokens_of,
+    ttl_of,
+)
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.model_lookup import known_model, only_model
+from ganglion.sessions.values import SessionService
+from ganglion.wire.salience import salience_pb2 as pb
+
+SERVICE: Final[ServiceDescriptor] = pb.DESCRIPTOR.services_by_name["Salience"]
+
+UNGATED_METHODS: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManifest"})
+"""Methods that are no work: they answer also while the server drains."""
+
+MAX_DETOKENIZED: Final = 2**20
+FEW_TOKENS: Final = 2**16
+"""Read on the event loop in a few milliseconds."""
+
+SalienceMethod = Callable[[Any, RpcCaller], Any]
+
+
+class SalienceService:
+    """Every method, by the name that the descriptor gives it."""
+
+    def __init__(
+        self,
+        keeper: SessionService,
+        reader: PromptReader,
+        models: Callable[[], tuple[ModelState, ...]],
+        *,
+        max_text_bytes: int,
+        is_strict: bool = False,
+    ) -> None:
+        self._keeper = keeper
+        self._reader = reader
+        self._models = models
+        self._max_text_bytes = max_text_bytes
+        self._is_strict = is_strict
+        self._uploads = SessionUploads()
+        self.methods: dict[str, SalienceMethod] = {
+            "OpenSession": self._open,
+            "Generate": self._generate,
+            "AppendImage": self._append_image,
+            "ForkSession": self._fork,
+            "TruncateSession": self._truncate,
+            "ListSessions": self._list,
+            "CloseSession": self._close,
+            "SaveSession": self._save,
+            "RestoreSession": self._restore,
+            "SuspendSession": self._suspend,
+            "GetReadoutManifest": self._manifest,
+            "GetTokens": self._tokens,
+            "RenderMessages": self._render,
+            "Tokenize": self._tokenize,
+            "Detokenize": self._detokenize,
+        }
+
+    async def _open(self, message: pb.OpenSessionRequest, caller: RpcCaller) -> pb.OpenSessionResponse:
+        opened = await self._keeper.open(
+            caller.tenant,
+            self._named(message.model),
+            ttl_s=ttl_of(message),
+            steering=steering_of(message.steering),
+        )
+        return encode.opened(opened)
+
+    async def _generate(
+        self, message: pb.GenerateRequest, caller: RpcCaller
+    ) -> AsyncGenerator[pb.GenerateEvent, None]:
+        self._check_length(len(message.append_tokens))
+        session_id, asked = session_of(message.session_id), generate_of(message)
+        asked = replace(asked, priority=caller.visit.urgency(asked.priority))
+        async with aclosing(self._keeper.generate(caller.tenant, session_id, asked)) as events:
+            async for event in events:
+                yield encode.event(event)
+
+    def _check_length(self, count: int) -> None:
+        """Refuse many tokens that fit no model's context before any of them is looked at."""
+        if count <= FEW_TOKENS:
+            return  # the session says more about it
+        contexts = (model.context_length or MAX_APPENDED for model in self._models())
+        longest = max(contexts, default=MAX_APPENDED)
+        if count > longest:
+            raise ContextLengthExceeded(count, longest, param="append_tokens")
+
+    async def _append_image(
+        self, message: pb.AppendImageRequest, caller: RpcCaller
+    ) -> pb.AppendImageResponse:
+        placed = await self._keeper.append_image(
+            caller.tenant,
+            session_of(message.session_id),
+            message.data,
+            mime_of(message.mime),
+            offset=message.offset,
+            is_truncating=message.truncating,
+        )
+        return pb.AppendImageResponse(placeholder_count=placed.count, total_length=placed.total_tokens)
+
+    async def _fork(self, message: pb.ForkSessionRequest, caller: RpcCaller) -> pb.ForkSessionResponse:
+        forked = await self._keeper.fork(
+            caller.tenant,
+            session_of(message.session_id),
+            at=message.at if message.HasField("at") else None,
+            ttl_s=ttl_of(message),
+        )
+        return pb.ForkSessionResponse(session_id=forked.session_id, total_tokens=forked.total_tokens)
+
+    async def _truncate(
+        self, message: pb.TruncateSessionRequest, caller: RpcCaller
+    ) -> pb.TruncateSessionResponse:
+        length = await self._keeper.truncate(caller.tenant, session_of(message.session_id), message.length)
+        return pb.TruncateSessionResponse(total_tokens=length)
+
+    async def _list(self, _: pb.ListSessionsRequest, caller: RpcCaller) -> pb.ListSessionsResponse:
+        return encode.sessions(self._keeper.sessions(caller.tenant))
+
+    async def _close(self, message: pb.CloseSessionRequest, caller: RpcCaller) -> pb.CloseSessionResponse:
+        await self._keeper.close_session(caller.tenant, session_of(message.session_id))
+        return pb.CloseSessionResponse()
+
+    async def _save(
+        self, message: pb.SaveSessionRequest, caller: RpcCaller
+    ) -> AsyncGenerator[pb.SessionBytes, None]:
+        session_id = session_of(message.session_id)
+        for chunk in encode.chunks(
+            await self._keeper.save(caller.tenant, session_id, with_kv=not message.without_kv)
+        ):
+            yield chunk
+
+    async def _restore(
+        self, messages: AsyncIterator[pb.SessionBytes], caller: RpcCaller
+    ) -> pb.RestoreSessionResponse:
+        async with self._uploads.taking(messages) as saved:
+            restored = await self._keeper.restore(caller.tenant, saved)
+        return pb.RestoreSessionResponse(
+            session_id=restored.session_id,
+            model=restored.model,
+            total_tokens=restored.total_tokens,
+            cached_tokens=restored.cached_tokens,
+        )
+
+    async def _suspend(
+        self, message: pb.SuspendSessionRequest, caller: RpcCaller
+    ) -> pb.SuspendSessionResponse:
+        suspended = await self._keeper.suspend(caller.tenant, session_of(message.session_id))
+        return pb.SuspendSessionResponse(total_tokens=suspended.total_tokens, size_bytes=suspended.size_bytes)
+
+    async def _manifest(self, message: pb.GetReadoutManifestRequest, _: RpcCaller) -> pb.ReadoutManifest:
+        name = self._named(message.model)
+        state = known_model(self._models(), name)
+        if state.status in ("loading", "downloading"):
+            await self._reader.tokenizer_info(name)  # which waits for it
+            state = known_model(self._models(), name)
+        if state.readout is None:
+            raise ReadoutNotFound(
+                f"The model {state.id!r} has no readouts.",
+                param="model",
+                hint="Serve it with --concepts PACK.",
+            )
+        return encode.manifest(state.id, state.readout)
+
+    async def _tokens(self, message: pb.GetTokensRequest, caller: RpcCaller) -> pb.GetTokensResponse:
+        held = await self._keeper.tokens(
+            caller.tenant, session_of(message.session_id), offset=message.offset, limit=limit_of(message)
+        )
+        return pb.GetTokensResponse(tokens=held.tokens, total_tokens=held.total_tokens)
+
+    async def _render(
+        self, message: pb.RenderMessagesRequest, caller: RpcCaller
+    ) -> pb.RenderMessagesResponse:
+        rendered = await render_messages(
+            self._reader,
+            new_messages_of(message, self._max_text_bytes),
+            request_id=caller.request_id,
+            tenant=caller.tenant,
+            is_strict=self._is_strict,
+        )
+        return pb.RenderMessagesResponse(tokens=rendered.tokens, text=rendered.text)
+
+    async def _tokenize(self, message: pb.TokenizeRequest, caller: RpcCaller) -> pb.TokenizeResponse:
+        if len(message.text) > self._max_text_bytes:
+            raise InvalidValue(
+                f"Expected at most {self._max_text_bytes} characters in 'text', found {len(message.text)}.",
+                param="text",
+            )
+        prompt = TextPrompt(
+            message.text, adds_special=message.add_special, parses_special=message.parse_special
+        )
+        asked = Request(caller.request_id, self._named(message.model), prompt, tenant=caller.tenant)
+        return pb.TokenizeResponse(tokens=(await self._reader.read(asked)).tokens)
+
+    async def _detokenize(self, message: pb.DetokenizeRequest, caller: RpcCaller) -> pb.DetokenizeResponse:
+        model = self._named(message.model)
+        tokens = tokens_of("tokens", message.tokens, MAX_DETOKENIZED)
+        text = await self._reader.detokenize(model, tokens, tenant=caller.tenant)
+        pieces = await self._reader.pieces(model, tokens, tenant=caller.tenant)
+        return pb.DetokenizeResponse(text=text, pieces=pieces)
+
+    def _named(self, model: str) -> str:
+        """The model that is meant; left out, it is the only one that is loaded."""
+        return model_of(model) if model else only_model(self._models())
+
+
+def gated_behaviours(service: SalienceService, gate: Gate) -> dict[str, MethodBehaviour]:
+    """The methods as gRPC calls them, counted by the gate where they are work."""
+    return {method.name: _behaviour(method, service.methods[method.name], gate) for method in SERVICE.methods}
+
+
+def _behaviour(method: MethodDescriptor, answer: SalienceMethod, gate: Gate) -> MethodBehaviour:
+    def admitted() -> Any:
+        return nullcontext() if method.name in UNGATED_METHODS else gate.admit()
+
+    async def whole(message: Any, _: object) -> Any:
+        with admitted():
+            return await answer(message, CURRENT_CALLER.get())
+
+    async def stream(message: Any, _: object) -> AsyncGenerator[Any, None]:
+        with admitted():
+            async with aclosing(answer(message, CURRENT_CALLER.get())) as answers:
+                async for each in answers:
+                    yield each
+
+    return stream if method.server_streaming else whole

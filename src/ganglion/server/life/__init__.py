@@ -1,0 +1,1 @@
+"""A server process from its bind to its last connection."""

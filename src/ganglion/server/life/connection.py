@@ -1,0 +1,223 @@
+"""One TCP connection: uvicorn's HTTP protocol with the limits that it lacks.
+
+Law: a request's head is bounded in bytes and in time, and what is not HTTP is told so in our envelope.
+"""
+
+import asyncio
+import uuid
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import ClassVar, Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
+
+from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
+from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
+from ganglion.gateway.proxy.body_budget import SMALL_BYTES, WAIT_S, body_budget
+from ganglion.server.middleware.scope import ABORT
+from ganglion.wire import openai_errors
+
+MAX_HEAD_BYTES = 64 * 2**10
+HEAD_S = 30.0
+"""A head that takes longer is a client that holds the connection on purpose."""
+STALLED_CLOSE_S = 30.0
+MAX_PIPELINED = 64
+"""Requests that may wait behind the one being answered; nobody honest sends them at all."""
+
+
+class HttpHeadTooLarge(InvalidRequest):
+    """The request line and headers are larger than any client of ours sends."""
+
+    status = 431
+    code = "headers_too_large"
+
+
+class BoundedHttpProtocol(HttpToolsProtocol):
+    """HTTP/1.1 with bounded heads, bounded idling and a way to cut a stalled reader."""
+
+    max_connections: int
+    _head_bytes = 0
+    _is_in_head = True
+    _head_timer: asyncio.TimerHandle | None = None
+    _cycles: Sequence[RequestResponseCycle] = ()
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            self._refuse(Overloaded("The server holds as many connections as it may."))
+            return
+        self._head_timer = self.loop.call_later(HEAD_S, self._give_up_on_head)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_head_timer()
+        # uvicorn tells only the newest of pipelined requests that its client is gone.
+        for cycle in self._cycles:
+            cycle.disconnected = cycle.disconnected or not cycle.response_complete
+            cycle.message_event.set()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        if self._is_in_head:
+            self._head_bytes += len(data)
+            if self._head_timer is None:
+                self._head_timer = self.loop.call_later(HEAD_S, self._give_up_on_head)
+        super().data_received(data)
+        if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(HttpHeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+
+    def on_headers_complete(self) -> None:
+        self._stop_head_timer()
+        self._is_in_head, self._head_bytes = False, 0
+        size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
+        if size > MAX_HEAD_BYTES:
+            self._refuse(HttpHeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+            return
+        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        super().on_headers_complete()
+        if self._should_upgrade():
+            return  # what follows is a WebSocket's
+        self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
+        if len(self._cycles) > MAX_PIPELINED:
+            self.transport.abort()
+        # uvicorn stops reading behind a pipelined request, and would not see the client leave.
+        self.flow.resume_reading()
+
+    def on_body(self, body: bytes) -> None:
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._is_in_head = True
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Tell what is not HTTP that it is not."""
+        self._refuse(InvalidRequest(msg))
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Close an idle connection, and cut it if its client does not even read what it was sent."""
+        super().timeout_keep_alive_handler()
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(STALLED_CLOSE_S, self.transport.abort)
+
+    def _give_up_on_head(self) -> None:
+        self._head_timer = None
+        if not self.transport.is_closing() and (self.cycle is None or self.cycle.response_complete):
+            self.transport.abort()
+
+    def _stop_head_timer(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _refuse(self, error: GanglionError) -> None:
+        """Answer without the app, and close."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.write(_raw_response(error))
+        self.transport.close()
+
+
+def protocol_class(max_connections: int) -> type[BoundedHttpProtocol]:
+    """The protocol of a server that holds at most so many connections."""
+    return type("BoundedProtocol", (BoundedHttpProtocol,), {"max_connections": max_connections})
+
+
+class AbortableWebSocket(WebSocketsSansIOProtocol):
+    """A WebSocket with a way to cut a stalled reader."""
+
+    def handle_connect(self, event: Request) -> None:
+        """Let the app begin, and let it end the connection without waiting for unread bytes."""
+        super().handle_connect(event)
+        if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+            self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
+
+
+def _raw_response(error: GanglionError) -> bytes:
+    body = openai_errors.encode_error(error)
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(body)),
+        "connection": "close",
+        "x-request-id": uuid.uuid4().hex,
+        **openai_errors.error_headers(error),
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body
+
+
+# A message that never ends would else be held for as long as its connection, on as many as a client opens.
+
+TRY_AGAIN_LATER: Final = 1013
+
+
+class BoundedWebSocket(AbortableWebSocket):
+    """One connection; which keys share room is judged by what they are, before anybody asks whose."""
+
+    turns: ClassVar[FairSemaphore]
+    max_bytes: ClassVar[int]
+    _coming_bytes = 0
+    _turn: FairPermit | None = None
+    _waiting: asyncio.Task[None] | None = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take bytes in, and no more of a large message than there is room for."""
+        self._coming_bytes += len(data)
+        super().data_received(data)
+        is_large = self._coming_bytes > SMALL_BYTES and self.handshake_initiated
+        if is_large and self._turn is None and self._waiting is None and not self.transport.is_closing():
+            self._make_room()
+
+    def send_receive_event_to_app(self) -> None:
+        """A message is whole."""
+        super().send_receive_event_to_app()
+        self._coming_bytes = 0
+        self._give_back()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Nothing more comes."""
+        self._give_back()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        super().connection_lost(exc)
+
+    def _make_room(self) -> None:
+        headers = dict(self.scope["headers"])
+        key = headers.get(b"authorization") or headers.get(b"x-api-key")
+        asker = str(self.client) if key is None else key.decode("latin-1")
+        self._turn = self.turns.take(asker, self.max_bytes)
+        if self._turn is None:
+            self.transport.pause_reading()
+            self._waiting = self.loop.create_task(self._wait(asker))
+
+    async def _wait(self, asker: str) -> None:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                self._turn = await self.turns.enter(asker, self.max_bytes)
+        except (TimeoutError, Overloaded):
+            self.conn.send_close(TRY_AGAIN_LATER)
+            self.transport.write(b"".join(self.conn.data_to_send()))
+            self.transport.close()
+            return
+        finally:
+            self._waiting = None
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    def _give_back(self) -> None:
+        if self._turn is not None:
+            self._turn.close()
+            self._turn = None
+
+
+def websocket_class(max_bytes: int) -> type[BoundedWebSocket]:
+    """The class of one server's connections, which share their room."""
+    return type(
+        "ServersSocket", (BoundedWebSocket,), {"turns": body_budget(max_bytes), "max_bytes": max_bytes}
+    )

@@ -1,0 +1,277 @@
+"""How a node joins gateways by itself: it asks each for a lease, renews it, and gives it back on leaving.
+
+Law: between the sending of a request and its answer a lease only grows older: it counts from the sending.
+Each change is said once in the log, however often it is tried.
+"""
+
+import asyncio
+import logging
+import random
+import re
+import socket
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+import msgspec
+
+from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.upstream.address import parse_node_url
+from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
+from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.server.fleet_membership import FleetMembership
+from ganglion.server.life.bind import StartRefused
+from ganglion.server.settings import ServerSettings
+from ganglion.wire import fleet
+
+logger = logging.getLogger("ganglion.server")
+
+CALL_S: Final = 5.0
+LEAVE_S: Final = 2.0
+"""What leaving may take of a shutdown."""
+FIRST_PAUSE_S: Final = 0.5
+LONGEST_PAUSE_S: Final = 5.0
+MAX_LEASE_S: Final = 86_400.0
+MAX_GATEWAYS: Final = 16
+_SHOWN: Final = 300
+_WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound
+_JSON: Final = ((b"content-type", b"application/json"),)
+_NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
+_NAME_DIGITS: Final = 64
+_ADVERTISED: Final = re.compile(r"https?://[^\s/]+/?")
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSettings:
+    """Which gateways a node joins, and as what."""
+
+    urls: tuple[str, ...] = ()
+    key: str | None = None
+    """What it shows them."""
+    name: str | None = None
+    """None is the host's name and the port."""
+    advertise: str | None = None
+    """The URL under which gateways reach it; None is the one it listens on."""
+
+
+NO_GATEWAYS: Final = JoinSettings()
+"""A node that joins nobody."""
+
+
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _Envelope(msgspec.Struct):
+    error: _Error
+
+
+_envelope = msgspec.json.Decoder(_Envelope)
+
+
+def check_join(join: JoinSettings, settings: ServerSettings) -> None:
+    """Raise what is wrong with the settings before anything is loaded."""
+    if len(join.urls) > MAX_GATEWAYS:
+        raise InvalidValue(f"Expected at most {MAX_GATEWAYS} gateways to join, found {len(join.urls)}.")
+    for url in join.urls:
+        parse_node_url(url)
+    if join.name is not None and not _NAME.fullmatch(join.name):
+        raise InvalidValue(
+            f"{join.name!r} is no name for a node.",
+            param="join.name",
+            hint="Take up to 64 letters, digits, '-', '_' and '.'.",
+        )
+    if join.advertise is not None and not _ADVERTISED.fullmatch(join.advertise):
+        raise InvalidValue(
+            f"{join.advertise!r} is no URL of a node.", param="join.advertise", hint="Give http://HOST:PORT."
+        )
+    if join.urls and join.advertise is None and settings.host in _WILDCARDS:
+        raise StartRefused(
+            f"A gateway cannot call {settings.host or 'every address'}.",
+            hint="Say under which URL it reaches this node with --advertise http://HOST:PORT.",
+        )
+
+
+def join_request(join: JoinSettings, settings: ServerSettings, url: str, boot: str) -> fleet.Join:
+    """What a node says when it joins; `url` is where it listens, the ports are those it has."""
+    advertised = (join.advertise or url).rstrip("/")
+    host = parse_node_url(advertised).host
+    shown = f"[{host}]" if ":" in host else host
+    name = join.name or default_node_name(socket.gethostname(), settings.port)
+    grpc = f"{shown}:{settings.grpc_port}" if settings.has_grpc else None
+    return fleet.Join(name=name, url=advertised, boot=boot, grpc=grpc)
+
+
+def default_node_name(hostname: str, port: int) -> str:
+    """The host's name and the port, as a node may be called."""
+    ending = f"-{port}"
+    host = re.sub(r"[^A-Za-z0-9_.\-]", "-", hostname) or "node"
+    return host[: _NAME_DIGITS - len(ending)] + ending
+
+
+class GatewayLeases:
+    """A node's leases at its gateways, from `start` to `leave`."""
+
+    def __init__(self, joiners: Sequence["LeaseRenewer"]) -> None:
+        self._joiners = joiners
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Ask for leases, and renew them, until told to leave."""
+        self._tasks = [asyncio.create_task(joiner.run()) for joiner in self._joiners]
+
+    async def leave(self, hurry: asyncio.Event) -> None:
+        """Ask for no more, and give back what is held, within `LEAVE_S` or until there is no time left."""
+        await self.rest()
+        leaving = asyncio.gather(*(joiner.leave() for joiner in self._joiners))
+        hurried = asyncio.create_task(hurry.wait())
+        try:
+            await asyncio.wait((leaving, hurried), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            hurried.cancel()
+            await asyncio.gather(leaving, hurried, return_exceptions=True)
+
+    async def rest(self) -> None:
+        """Let go of everything, also of what was not given back."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def joined_gateways(
+    join: JoinSettings, settings: ServerSettings, url: str, standing: FleetMembership
+) -> AsyncGenerator[GatewayLeases, None]:
+    """A node that listens at `url`, at its gateways for as long as it is inside, or until it leaves."""
+    pools = ConnectionPools()
+    membership = GatewayLeases(
+        [
+            LeaseRenewer(
+                gateway,
+                join.key,
+                join_request(join, settings, url, standing.boot),
+                standing,
+                NodeClient(pools),
+            )
+            for gateway in join.urls
+        ]
+    )
+    membership.start()
+    try:
+        yield membership
+    finally:
+        await membership.rest()
+        pools.close()
+
+
+class LeaseRenewer:
+    """One node at one gateway."""
+
+    def __init__(
+        self,
+        gateway: str,
+        key: str | None,
+        said: fleet.Join,
+        standing: FleetMembership,
+        outbound: NodeClient,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gateway = gateway
+        self._spec = NodeSpec("gateway", gateway, api_key=key)
+        self._said = said
+        self._leases = standing.leases
+        self._outbound = outbound
+        self._clock = clock
+        self._is_member = False
+        self._complaint: str | None = None
+        self._call_s = CALL_S
+        self._longest_pause_s = LONGEST_PAUSE_S
+
+    async def run(self) -> None:
+        """Hold a lease for as long as it runs."""
+        pause_s = FIRST_PAUSE_S
+        while True:
+            sent_s = self._clock()
+            try:
+                lease = await self._ask()
+            except GanglionError as error:
+                self._failed(error)
+                await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
+                pause_s = min(2 * pause_s, self._longest_pause_s)
+            else:
+                self._leases.hold(self._gateway, lease.epoch, sent_s + lease.lease_s)
+                self._keep_pace(lease.lease_s)
+                self._joined(lease)
+                pause_s = min(FIRST_PAUSE_S, self._longest_pause_s)
+                await asyncio.sleep(lease.lease_s / 3 * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
+
+    async def leave(self) -> None:
+        """Give the lease back; whoever cannot be told learns of it when the lease is over."""
+        epoch = self._leases.epoch_of(self._gateway)
+        if epoch is None:
+            return
+        left = fleet.encode(fleet.Leave(name=self._said.name, epoch=epoch))
+        with suppress(GanglionError):
+            await self._outbound.call(
+                self._spec, "POST", "/fleet/leave", headers=_JSON, body=left, timeout_s=LEAVE_S
+            )
+        self._leases.drop(self._gateway)
+        logger.info("left the gateway %s", self._gateway)
+
+    async def _ask(self) -> fleet.Lease:
+        said = msgspec.structs.replace(self._said, epoch=self._leases.epoch_of(self._gateway))
+        answer = await self._outbound.call(
+            self._spec, "POST", "/fleet/join", headers=_JSON, body=fleet.encode(said), timeout_s=self._call_s
+        )
+        if answer.status != HTTPStatus.OK:
+            raise _refusal(answer)
+        lease = fleet.parse_lease(answer.body)
+        if not 0 < lease.lease_s <= MAX_LEASE_S:
+            raise InvalidValue(f"It granted a lease of {lease.lease_s:g} s.")
+        return lease
+
+    def _keep_pace(self, lease_s: float) -> None:
+        """Wait no longer than lets a node that was cut off be back within one lease: a call and a pause."""
+        self._call_s = min(CALL_S, lease_s / 2)
+        self._longest_pause_s = min(LONGEST_PAUSE_S, lease_s / 3)
+
+    def _joined(self, lease: fleet.Lease) -> None:
+        if not self._is_member:
+            logger.info("joined the gateway %s as %s, epoch %d", self._gateway, lease.name, lease.epoch)
+        self._is_member, self._complaint = True, None
+
+    def _failed(self, error: GanglionError) -> None:
+        if self._is_member and self._leases.epoch_of(self._gateway) is None:
+            self._is_member = False
+            logger.warning("lost the lease of the gateway %s: %s", self._gateway, error.message)
+            self._complaint = error.code
+        if not self._is_member and self._complaint != error.code:
+            self._complaint = error.code
+            why = error.message if error.hint is None else f"{error.message} {error.hint}"
+            logger.error("cannot join the gateway %s: %s", self._gateway, why)
+
+
+def _refusal(answer: NodeResponse) -> GanglionError:
+    if answer.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
+        return _KeyRefused(
+            f"It refuses the key of this node ({answer.status}).",
+            hint="Set GANGLION_JOIN__KEY, or --join-key, to a key of that gateway that may join nodes.",
+        )
+    try:
+        why = _envelope.decode(answer.body).error.message[:_SHOWN]
+    except msgspec.DecodeError:
+        why = "It may be no gateway."
+    return InvalidValue(f"It answered {answer.status}. {why}")
+
+
+class _KeyRefused(GanglionError):
+    """The gateway does not let this node join."""
+
+    code = "invalid_api_key"

@@ -1,0 +1,201 @@
+"""A server's life: bind, listen while the engine opens, answer, drain, close.
+
+Law: whatever ends it, the engine is closed before the process leaves, and work that was let in is finished
+or told why not. The first signal drains; the second does not wait.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import socket
+from collections.abc import Callable
+from functools import partial
+
+from ganglion.core.engine import ManagedEngine
+from ganglion.core.machine import MachineSource
+from ganglion.gateway.proxy.descriptors import DescriptorWatch
+from ganglion.server.app import build_node
+from ganglion.server.fleet_membership import FleetMembership, Leases
+from ganglion.server.grpc.grpc_server import GrpcServer
+from ganglion.server.life.app_server import AppServer, until_listening, uvicorn_config
+from ganglion.server.life.bind import bind, check_bind, grpc_port_of, url_of
+from ganglion.server.life.drain import Gate
+from ganglion.server.life.joining import NO_GATEWAYS, JoinSettings, check_join, joined_gateways
+from ganglion.server.life.signals import (
+    ApplyConfig,
+    Shutdown,
+    check_keys_remain,
+    config_reloader,
+    first_of,
+    on_hangup,
+    on_termination,
+)
+from ganglion.server.life.storage import StoreSettings, open_store
+from ganglion.server.middleware.keys import KeyRing, key_ring
+from ganglion.server.prometheus import Metrics
+from ganglion.server.settings import ServerSettings
+from ganglion.server.state import AppState
+from ganglion.sessions.settings import SessionSettings
+
+logger = logging.getLogger("ganglion.server")
+
+ENGINE_CLOSE_S = 10.0
+"""An engine that takes longer to close is left to the operating system."""
+FLUSH_S = 2.0
+"""For streams to send why they end, and for connections to close."""
+HASTY_FLUSH_S = 0.5
+"""The same after a second signal."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reloaded:
+    """A configuration that was read anew and found valid."""
+
+    api_keys: tuple[str, ...]
+    apply: Callable[[], None]
+    """Puts everything but the keys into force; called on the event loop, and does not fail."""
+    gateway_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
+
+    @property
+    def has_keys(self) -> bool:
+        """Whether callers need one."""
+        return bool(self.api_keys or self.admin_keys or self.gateway_keys)
+
+
+Reload = Callable[[], Reloaded]
+"""Reads the configuration again, off the event loop; raises what is wrong with it."""
+
+
+async def serve(
+    engine: ManagedEngine,
+    settings: ServerSettings,
+    *,
+    shutdown: Shutdown | None = None,
+    on_listening: Callable[[str], None] | None = None,
+    reload: Reload | None = None,
+    machine: MachineSource | None = None,
+    storage: StoreSettings | None = None,
+    sessions: SessionSettings | None = None,
+    on_rpc: Callable[[str], None] | None = None,
+    join: JoinSettings = NO_GATEWAYS,
+    opening: asyncio.Task[None] | None = None,
+    listener: socket.socket | None = None,
+) -> None:
+    """Serve until `shutdown` is asked for, by us or by a signal.
+
+    `on_listening` is told the URL, and `on_rpc` before it the address of gRPC, where there is one. `opening`
+    is the engine's, where that began before, and `listener` a socket that was bound before. Raises
+    StartRefused, or what kept the engine from opening.
+    """
+    shutdown = shutdown or Shutdown()
+    gate = Gate(settings.max_in_flight)
+    keys = key_ring(settings)
+    metrics = Metrics()
+    standing = FleetMembership(leases=Leases(is_joining=bool(join.urls)))
+    async with contextlib.AsyncExitStack() as stack:
+        if opening is not None:
+            stack.push_async_callback(_close_engine, engine, opening)
+        check_bind(settings)
+        check_join(join, settings)
+        listener = stack.enter_context(listener or bind(settings))
+        settings = _with_ports(settings, listener)
+        rpc = None
+        if settings.has_grpc:
+            rpc = GrpcServer(settings, gate, keys, metrics, standing.leases)
+            stack.push_async_callback(rpc.close, HASTY_FLUSH_S)
+            settings = dataclasses.replace(settings, grpc_port=rpc.address.port)
+        state = AppState() if storage is None else await stack.enter_async_context(open_store(storage))
+        app = build_node(
+            engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, standing=standing
+        )
+        server = AppServer(uvicorn_config(app, settings), DescriptorWatch())
+        stack.enter_context(on_termination(shutdown))
+        if reload is not None:
+            ask = stack.enter_context(config_reloader(partial(_read_reloaded, reload, keys)))
+            stack.enter_context(on_hangup(ask))
+        serving = asyncio.create_task(server.serve(sockets=[listener]))
+        opening = opening or asyncio.create_task(engine.open())
+        try:
+            if rpc is not None:
+                await rpc.open(engine, sessions)
+                if on_rpc is not None:
+                    on_rpc(str(rpc.address))
+            await until_listening(server, serving)
+            if on_listening is not None:
+                on_listening(url_of(listener, settings))
+            membership = await stack.enter_async_context(
+                joined_gateways(join, settings, url_of(listener, settings), standing)
+            )
+            await _until_ended(shutdown, serving, opening)
+            # First: what gateways send before they have heard of it is still answered.
+            await membership.leave(shutdown.stop)
+            await _drain(gate, shutdown, settings.drain_timeout_s)
+        finally:
+            async with contextlib.AsyncExitStack() as last:
+                last.push_async_callback(_stop_server, server, serving, gate, shutdown)
+                last.push_async_callback(_close_engine, engine, opening)
+                if rpc is not None:
+                    await rpc.close(HASTY_FLUSH_S if shutdown.stop.is_set() else FLUSH_S)
+    serving.result()
+    if not opening.cancelled():
+        opening.result()
+
+
+def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSettings:
+    """The ports as they are taken: HTTP's own, and the one that gRPC is to take."""
+    port = listener.getsockname()[1]
+    return dataclasses.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
+
+
+def _read_reloaded(reload: Reload, keys: KeyRing) -> ApplyConfig:
+    fresh = reload()
+    check_keys_remain(is_keyed=not keys.is_empty, would_be_keyed=fresh.has_keys)
+
+    def apply() -> None:
+        keys.replace(fresh.api_keys, fresh.gateway_keys, fresh.admin_keys)
+        fresh.apply()
+
+    return apply
+
+
+async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening: asyncio.Task[None]) -> None:
+    """Wait for a reason to leave: somebody asks, the server ends, or the engine cannot open."""
+    asked = asyncio.create_task(shutdown.drain.wait())
+    await first_of(asked, serving, opening)
+    if opening.done() and opening.exception() is None:
+        await first_of(asked, serving)
+    asked.cancel()
+
+
+async def _drain(gate: Gate, shutdown: Shutdown, timeout_s: float) -> None:
+    gate.drain()
+    logger.info("draining, %d in flight", gate.in_flight)
+    idle = asyncio.create_task(gate.idle())
+    stopped = asyncio.create_task(shutdown.stop.wait())
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            await first_of(idle, stopped)
+    idle.cancel()
+    stopped.cancel()
+
+
+async def _close_engine(engine: ManagedEngine, opening: asyncio.Task[None]) -> None:
+    opening.cancel()
+    await asyncio.gather(opening, return_exceptions=True)
+    try:
+        async with asyncio.timeout(ENGINE_CLOSE_S):
+            await engine.close()
+    except TimeoutError:
+        logger.error("the engine did not close within %g s", ENGINE_CLOSE_S)
+
+
+async def _stop_server(
+    server: AppServer, serving: asyncio.Task[None], gate: Gate, shutdown: Shutdown
+) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(HASTY_FLUSH_S if shutdown.stop.is_set() else FLUSH_S):
+            await gate.idle()
+    server.leave(is_hasty=shutdown.stop.is_set())
+    await asyncio.gather(serving, return_exceptions=True)

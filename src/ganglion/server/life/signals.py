@@ -1,0 +1,115 @@
+"""A configuration that is read again while a server runs: one at a time, and a wrong one changes nothing.
+
+Law: reading it again never opens a server that asks for keys. A file that lost them, or is empty or half
+written, leaves those in force that were; to serve without keys takes a restart.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable, Generator
+
+from ganglion.core.errors import GanglionError
+from ganglion.server.life.bind import StartRefused
+
+
+class Shutdown:
+    """The two ways to ask a server to leave."""
+
+    def __init__(self) -> None:
+        self.drain = asyncio.Event()
+        self.stop = asyncio.Event()
+
+    def ask(self) -> None:
+        """Drain; asked again, stop at once."""
+        if self.drain.is_set():
+            self.stop.set()
+        self.drain.set()
+
+
+@contextlib.contextmanager
+def on_termination(shutdown: Shutdown) -> Generator[None, None, None]:
+    """While inside, SIGTERM and SIGINT ask to leave."""
+    loop = asyncio.get_running_loop()
+    taken = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Only the main thread may listen for signals; elsewhere `shutdown` is the only way.
+        with contextlib.suppress(ValueError, RuntimeError):
+            loop.add_signal_handler(number, shutdown.ask)
+            taken.append(number)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)
+
+
+async def first_of(*tasks: asyncio.Task[object] | asyncio.Task[None] | asyncio.Task[bool]) -> None:
+    """Wait for whichever ends first."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+logger = logging.getLogger("ganglion.server")
+
+ApplyConfig = Callable[[], None]
+"""Puts a configuration into force; called on the event loop, and does not fail."""
+ReadConfig = Callable[[], ApplyConfig]
+"""Reads the configuration again, off the event loop; raises what is wrong with it."""
+
+
+@contextlib.contextmanager
+def config_reloader(read: ReadConfig) -> Generator[Callable[[], None], None, None]:
+    """While inside, a call of what it gives has the configuration read again."""
+    turn = asyncio.Lock()
+    running: set[asyncio.Task[None]] = set()
+
+    async def once() -> None:
+        async with turn:
+            try:
+                apply = await asyncio.to_thread(read)
+            except (GanglionError, StartRefused) as error:
+                log_refused_reload(error)
+                return
+            apply()
+            logger.info("the configuration was reloaded")
+
+    def ask() -> None:
+        task = asyncio.get_running_loop().create_task(once())
+        running.add(task)
+        task.add_done_callback(running.discard)
+
+    try:
+        yield ask
+    finally:
+        for task in running:
+            task.cancel()
+
+
+def check_keys_remain(*, is_keyed: bool, would_be_keyed: bool) -> None:
+    """Raise StartRefused where a configuration would take the last key from a server that asks for one."""
+    if is_keyed and not would_be_keyed:
+        raise StartRefused(
+            "It has no key any more, and everybody could come in: the keys that were valid stay so.",
+            hint="Keep a key in server.api_keys or server.admin_keys, or restart to serve without.",
+        )
+
+
+def log_refused_reload(error: GanglionError | StartRefused) -> None:
+    """Log why the configuration stays as it is."""
+    logger.error("the configuration was not reloaded: %s %s", error.message, error.hint or "")
+
+
+@contextlib.contextmanager
+def on_hangup(act: Callable[[], None]) -> Generator[None, None, None]:
+    """While inside, SIGHUP has something done."""
+    loop = asyncio.get_running_loop()
+    try:
+        loop.add_signal_handler(signal.SIGHUP, act)
+    except (ValueError, RuntimeError):  # only the main thread may listen for signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)

@@ -1,0 +1,148 @@
+"""The outermost door: every error that leaves a handler becomes a status and an envelope."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
+from ganglion.server.middleware.scope import is_anthropic, request_id, route_path
+from ganglion.wire import messages, openai_errors, openapi
+from ganglion.wire.ollama import errors as ollama_errors
+from ganglion.wire.responses import errors as responses_errors
+from ganglion.wire.route_aliases import canonical_path, suggested_path
+
+# A traceback holds every frame of its request, and frames hold the error: a circle around all that the
+# request was, which only a full collection finds, and that is rare. A node's memory grew by these.
+
+
+def drop_tracebacks(error: BaseException) -> None:
+    """Let go of the frames that an error and its causes came through; for errors that nobody raises again."""
+    pending: list[BaseException] = [error]
+    while pending:
+        each = pending.pop()
+        if each.__traceback__ is not None:
+            each.__traceback__ = None
+            pending += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
+
+
+logger = logging.getLogger("ganglion.server")
+
+_PATHS = frozenset(
+    operation.path for surface in (openapi.NODE, openapi.GATEWAY) for operation in surface.operations
+)
+
+
+class ClientGone(Exception):
+    """The client left; nobody is there to be told anything."""
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedError:
+    """An error in a wire's own words."""
+
+    status: int
+    body: bytes
+
+
+ErrorEncoder = Callable[[GanglionError, str], EncodedError]
+"""How a wire tells an error; the second argument is the request's id."""
+
+
+def _anthropic(error: GanglionError, request_id: str) -> EncodedError:
+    return EncodedError(messages.status_of(error), messages.encode_error(error, request_id))
+
+
+def _ollama(error: GanglionError, _: str) -> EncodedError:
+    return EncodedError(error.status, ollama_errors.encode_error(error))
+
+
+def _responses(error: GanglionError, _: str) -> EncodedError:
+    return EncodedError(error.status, responses_errors.encode_error(error))
+
+
+ERROR_ENCODERS: tuple[tuple[str, ErrorEncoder], ...] = (
+    ("/v1/messages", _anthropic),
+    ("/v1/responses", _responses),
+    ("/api/", _ollama),
+)
+"""The first prefix that a path begins with decides; all other routes speak OpenAI's words, and Anthropic's to
+its clients, which say what they are."""
+
+
+def error_response(error: GanglionError, scope: Scope, more: Mapping[str, str] | None = None) -> Response:
+    """The whole response that tells an error, in the words of the wire that the path belongs to."""
+    headers = openai_errors.error_headers(error) | dict(more or {})
+    told = _encoder_for(scope)(error, request_id(scope))
+    return Response(told.body, told.status, headers, "application/json")
+
+
+def _encoder_for(scope: Scope) -> ErrorEncoder:
+    path = canonical_path(route_path(scope))
+    for prefix, teller in ERROR_ENCODERS:
+        if path.startswith(prefix):
+            return teller
+    return _anthropic if is_anthropic(scope) else _openai
+
+
+def _openai(error: GanglionError, _: str) -> EncodedError:
+    return EncodedError(error.status, openai_errors.encode_error(error))
+
+
+class ErrorMiddleware:
+    """Catches what the app raises and answers with it, as long as nothing has been sent."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        is_started = False
+
+        async def watched(message: Message) -> None:
+            nonlocal is_started
+            is_started = True
+            await send(message)
+
+        # The router raises for what it cannot place only when told that somebody catches. Told on a copy:
+        # mounted in another app, the scope is that one's too.
+        scope = {**scope, "app": self}
+        try:
+            await self._app(scope, receive, watched)
+        except ClientGone:
+            return
+        except Exception as error:
+            if is_started:
+                raise
+            response = _response_to(error, scope)
+            drop_tracebacks(error)
+            await response(scope, receive, send)
+
+
+def _route_not_found(scope: Scope) -> RouteNotFound:
+    instead = suggested_path(route_path(scope), _PATHS)
+    return RouteNotFound(
+        f"There is no route {scope['method']} {scope['path'][:200]}.",
+        hint=None if instead is None else f"Did you mean {instead}?",
+    )
+
+
+def _response_to(error: Exception, scope: Scope) -> Response:
+    match error:
+        case GanglionError():
+            return error_response(error, scope)
+        case HTTPException(status_code=404):
+            return error_response(_route_not_found(scope), scope)
+        case HTTPException(status_code=405):
+            refusal = MethodNotAllowed(f"{scope['path'][:200]} does not answer {scope['method']}.")
+            return error_response(refusal, scope, error.headers)
+        case HTTPException():
+            return error_response(InvalidRequest(error.detail), scope, error.headers)
+        case _:
+            logger.error("a handler failed, request_id=%s", request_id(scope), exc_info=error)
+            return error_response(ServerError("Something failed inside the server."), scope)

@@ -1,0 +1,103 @@
+"""Which model is meant where a call may leave it out, and what may be looked at without loading it."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ganglion.core.engine import ModelState
+from ganglion.core.errors import InvalidValue, ModelLoading, ModelNotFound, ModelNotLoaded
+from ganglion.core.request import Sampling
+from ganglion.gateway.routing.decision import only_loaded_model
+from ganglion.server.middleware.scope import visible_models
+from ganglion.wire.decode import ModelOmitted, with_model
+
+LOADED_STATES: Final = ("loaded", "recovering")
+LOADING_STATES: Final = ("loading", "downloading")
+
+
+def only_model(states: Sequence[ModelState]) -> str:
+    """The id of the only model that is loaded, or about to be; raises MissingParameter."""
+    return only_loaded_model(
+        {state.id for state in states if state.status in (*LOADED_STATES, *LOADING_STATES)}
+    )
+
+
+def known_model(states: Sequence[ModelState], name: str) -> ModelState:
+    """The model with this id, or this alias in any case; raises ModelNotFound."""
+    found = _find_model(states, name)
+    if found is None:
+        raise ModelNotFound(name[:200], hint="GET /v1/models lists them.")
+    return found
+
+
+def default_sampling(states: Sequence[ModelState], name: str) -> Sampling:
+    """A model's own defaults, as far as they are known before it is asked."""
+    found = _find_model(states, name)
+    return Sampling() if found is None else found.sampling
+
+
+def context_length_of(states: Sequence[ModelState], name: str) -> int:
+    """How long a model's context is; 0 where nobody says."""
+    found = _find_model(states, name)
+    return 0 if found is None else found.context_length
+
+
+def _find_model(states: Sequence[ModelState], name: str) -> ModelState | None:
+    for state in states:
+        if name == state.id:
+            return state
+    for state in states:
+        if name.casefold() in map(str.casefold, state.aliases):
+            return state
+    return None
+
+
+def loaded_model(request: Request, states: Sequence[ModelState]) -> ModelState:
+    """The model that a GET is about, by its query: looking at a model finds and loads none.
+
+    Raises ModelNotFound and ModelLoading for one that is not here.
+    """
+    name = request.query_params.get("model") or only_model(states)
+    if not name.strip():
+        raise InvalidValue("Expected the name of a model in 'model', found only blanks.", param="model")
+    model = known_model(states, name)
+    if model.status in LOADING_STATES:
+        raise ModelLoading(f"The model {model.id!r} is still loading.", param="model")
+    if model.status not in LOADED_STATES:
+        raise ModelNotLoaded(model.id, hint="A GET loads none: ask it something, or have it loaded.")
+    return model
+
+
+class DefaultModel:
+    """An app whose JSON bodies may leave their model out: then the only one that is loaded is meant."""
+
+    def __init__(self, app: ASGIApp, models: Callable[[], Sequence[ModelState]]) -> None:
+        self._app = app
+        self._models = models
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(dict(scope), receive, send)
+        except ModelOmitted as missing:
+            # Told before anything was answered: a body is read whole before anybody is asked.
+            model = only_model(visible_models(scope, self._models()))
+            body = with_model(missing.body, model)
+        else:
+            return
+        await self._app(scope, _replacing_body(body, receive), send)
+
+
+def _replacing_body(body: bytes, receive: Receive) -> Receive:
+    """What a client says after its body, and before that this body instead of its own."""
+    is_said = False
+
+    async def hear() -> Message:
+        nonlocal is_said
+        if is_said:
+            return await receive()
+        is_said = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return hear

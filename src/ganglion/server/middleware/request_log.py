@@ -1,0 +1,120 @@
+"""One id and one log line per request; never a prompt, never a key."""
+
+import logging
+import re
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from urllib.parse import quote
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ganglion.gateway.internal_headers import REQUEST_ID
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.scope import header, set_request_id
+
+server_logger = logging.getLogger("ganglion.server")
+
+# What is said holds names that are the clients' to choose: remember enough for every real one, and no more.
+_REMEMBERED = 1024
+_SHOWN = 160
+
+
+class LogOnce:
+    """Says what is new; `message` has one place for it."""
+
+    def __init__(self, message: str, level: int) -> None:
+        self._message = message
+        self._level = level
+        self._said: set[str] = set()
+
+    def note(self, things: Iterable[str]) -> None:
+        """Say those that were not said yet."""
+        for thing in things:
+            shown = thing[:_SHOWN]
+            if shown not in self._said and len(self._said) < _REMEMBERED:
+                self._said.add(shown)
+                server_logger.log(self._level, self._message, shown)
+
+
+def unknown_field_log() -> LogOnce:
+    """Fields that clients send and nobody knows."""
+    return LogOnce("a client sent the unknown field %r", logging.DEBUG)
+
+
+def ignored_field_log() -> LogOnce:
+    """What clients ask for and is left out of their requests."""
+    return LogOnce("of a request was left out: %s", logging.WARNING)
+
+
+logger = logging.getLogger("ganglion.request")
+
+_SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
+_PATH_SHOWN = 200
+_CLIENT_GONE = 499
+_POLLED = "/fleet/state"
+"""What every gateway asks all the time."""
+
+
+class RequestLog:
+    """Names each request, says so on its response, and logs how it went.
+
+    `may_name` says whose own name for a request is taken over.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        gate: Gate,
+        may_name: Callable[[Scope], bool] = lambda scope: True,
+        *,
+        is_logged: bool = True,
+    ) -> None:
+        self._app = app
+        self._gate = gate
+        self._may_name = may_name
+        self._is_logged = is_logged
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began_s = time.monotonic()
+        brought = header(scope, REQUEST_ID)
+        request_id = request_id_of(brought if brought and self._may_name(scope) else None)
+        set_request_id(scope, request_id)
+        status = _CLIENT_GONE
+
+        async def named(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                encoded = request_id.encode()
+                # Anthropic's SDKs look for the id under the second name.
+                extra = [(b"x-request-id", encoded), (b"request-id", encoded)]
+                if self._gate.is_draining:
+                    extra.append((b"connection", b"close"))
+                message = {**message, "headers": [*message.get("headers", ()), *extra]}
+            await send(message)
+
+        try:
+            await self._app(scope, receive, named)
+        finally:
+            level = logging.DEBUG if scope["path"] == _POLLED and status < 400 else logging.INFO
+            if self._is_logged and logger.isEnabledFor(level):
+                logger.log(
+                    level,
+                    "method=%s path=%s status=%d duration_ms=%.1f request_id=%s",
+                    scope["method"],
+                    quote(scope["path"][:_PATH_SHOWN]),
+                    status,
+                    (time.monotonic() - began_s) * 1000,
+                    request_id,
+                )
+
+
+def request_id_of(value: bytes | None) -> str:
+    """The caller's own name for a request where it is a sane one, else a new name."""
+    if value is None or not _SANE_ID.fullmatch(value):
+        return uuid.uuid4().hex
+    return value.decode()

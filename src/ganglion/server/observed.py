@@ -1,0 +1,134 @@
+"""An engine that measures another one."""
+
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from contextlib import aclosing
+from typing import TypeVar
+
+from ganglion.core.engine import Engine, ModelState, PlacedImage, SessionEngine
+from ganglion.core.events import Delta, Event, Failed, Finished, Pieces, Started, TokenEvent
+from ganglion.core.request import Request, TokenRequest
+from ganglion.server.deadlines import with_deadlines
+from ganglion.server.prometheus import Metrics, ModelMetrics
+from ganglion.server.settings import AnswerDeadlines
+
+E = TypeVar("E", Event, TokenEvent)
+
+# A model's name in a request is the client's to choose: what no engine names shares one label.
+_UNKNOWN_MODEL = "unknown"
+
+
+class ObservedEngine:
+    """Counts and times every stream that passes."""
+
+    def __init__(self, inner: Engine, metrics: Metrics) -> None:
+        self._inner = inner
+        self._metrics = metrics
+
+    def models(self) -> tuple[ModelState, ...]:
+        """The inner engine's."""
+        return self._inner.models()
+
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+        """The inner engine's stream, unchanged."""
+        return observed_stream(
+            self._inner.generate(request), self._metrics.of_model(self._label(request.model))
+        )
+
+    def _label(self, name: str) -> str:
+        return metrics_label(self._inner.models(), name)
+
+
+def metrics_label(models: Iterable[ModelState], name: str) -> str:
+    """Under which model a request is counted that names its model so."""
+    for model in models:
+        if name == model.id or name in model.aliases:
+            return model.id
+    return _UNKNOWN_MODEL
+
+
+async def observed_stream(events: AsyncGenerator[E, None], metrics: ModelMetrics) -> AsyncGenerator[E, None]:
+    """A stream unchanged, counted and timed; closes what it reads."""
+    watch = _StreamStopwatch(metrics)
+    try:
+        async with aclosing(events):
+            async for event in events:
+                watch.see(event)
+                yield event
+    finally:
+        watch.end()
+
+
+class _StreamStopwatch:
+    """One stream's stop-watch."""
+
+    def __init__(self, metrics: ModelMetrics) -> None:
+        self._metrics = metrics
+        self._began_s = time.perf_counter()
+        self._last_s: float | None = None
+        self._outcome = "cancelled"
+        self._prompt_tokens = 0
+        metrics.in_flight.inc()
+
+    def see(self, event: Event | TokenEvent) -> None:
+        match event:
+            case Delta() | Pieces():
+                self._delta(time.perf_counter())
+            case Started(prompt_tokens=prompt_tokens, cached_tokens=cached_tokens):
+                self._prompt_tokens = prompt_tokens
+                self._metrics.prompt_tokens.inc(prompt_tokens)
+                self._metrics.cached_tokens.inc(cached_tokens)
+            case Finished(reason=reason, usage=usage):
+                self._outcome = reason
+                if not self._prompt_tokens:  # another server's answer: its prompt is counted at the end
+                    self._metrics.prompt_tokens.inc(usage.prompt_tokens)
+                    self._metrics.cached_tokens.inc(usage.cached_tokens)
+                self._metrics.completion_tokens.inc(usage.completion_tokens)
+            case Failed(error=error):
+                self._outcome = error.code
+            case _:
+                pass
+
+    def _delta(self, now_s: float) -> None:
+        if self._last_s is None:
+            self._metrics.first_token_s.observe(now_s - self._began_s)
+        else:
+            self._metrics.between_tokens_s.observe(now_s - self._last_s)
+        self._last_s = now_s
+
+    def end(self) -> None:
+        self._metrics.in_flight.dec()
+        self._metrics.count(self._outcome)
+
+
+class ObservedSessions:
+    """The inner engine, its streams counted among all answers and under the same deadlines."""
+
+    def __init__(
+        self,
+        inner: SessionEngine,
+        deadlines: AnswerDeadlines,
+        metrics: Metrics,
+        models: Callable[[], tuple[ModelState, ...]],
+    ) -> None:
+        self._inner = inner
+        self._models = models
+        self._deadlines = deadlines
+        self._metrics = metrics
+
+    def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
+        """The inner engine's stream, cut short when it must be."""
+        events = with_deadlines(self._inner.continue_tokens(model, request), self._deadlines)
+        return observed_stream(events, self._metrics.of_model(metrics_label(self._models(), model)))
+
+    async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
+        """The inner engine's."""
+        return await self._inner.save_kv(model, salt, tokens)
+
+    async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
+        """The inner engine's."""
+        return await self._inner.load_kv(model, salt, tokens, state)
+
+    async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
+        """The inner engine's."""
+        return await self._inner.place_image(model, data, mime)

@@ -1,0 +1,209 @@
+"""Responses that outlive their client: each runs by itself, is heard by whoever follows, can be cancelled.
+
+Law: the frame with the sequence number n is the n-th of its run, for every follower and across reconnects.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import ExitStack, closing
+from typing import Final
+
+from ganglion.core.engine import Engine
+from ganglion.core.errors import GanglionError, ServerError, ShuttingDown
+from ganglion.core.events import Failed, Progress
+from ganglion.server.deadlines import Alarm
+from ganglion.server.responses.quota import QuotaSettlement
+from ganglion.server.responses.responses_service import ResponsesExchange, ResponsesService, within_quota
+from ganglion.server.responses.truncation import answers_to
+from ganglion.server.settings import ServerSettings
+from ganglion.server.state import AppState
+from ganglion.store.response_store import Store, StoredEvent
+from ganglion.wire.frame import Frame
+from ganglion.wire.responses.stored import last_frames, named_frame
+
+logger = logging.getLogger("ganglion.server")
+
+SAVE_EVENTS_S: Final = 0.5
+"""How often what was said is put beside the response, for readers who come late or after a restart."""
+MAX_UNSAVED_BYTES: Final = 4 * 2**20
+"""What a run holds in memory while the store does not take its frames; then it fails with the store."""
+_PAGE: Final = 500
+
+
+class BackgroundRun:
+    """One response as it comes: the frames that are not kept yet, and word of more.
+
+    Frames that the store holds are read from there: however long an answer is, its stream does not gather in
+    memory.
+    """
+
+    def __init__(self, exchange: ResponsesExchange, store: Store, tab: QuotaSettlement) -> None:
+        self.exchange = exchange
+        self.tab = tab
+        self.cancelled = asyncio.Event()
+        self.over = asyncio.Event()
+        self._store = store
+        self._kept = 0
+        self._tail: list[Frame] = []
+        self._kept_s = asyncio.get_running_loop().time()
+        self._news = asyncio.Event()
+
+    def tell(self, frames: Sequence[Frame]) -> None:
+        """Add frames and wake whoever follows."""
+        self._tail += frames
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    def end(self) -> None:
+        """Say that there will be no more."""
+        self.over.set()
+        self._news.set()
+
+    async def snapshot(self) -> bytes:
+        """The response as it stands; an ending is told once it is kept."""
+        if self.exchange.projection.is_done:
+            await self.over.wait()
+        return self.exchange.projection.snapshot()
+
+    def unkept(self, more: Sequence[Frame] = ()) -> list[StoredEvent]:
+        """What is not in the store yet, and `more` that follows it."""
+        return [
+            StoredEvent(self._kept + place, frame.data) for place, frame in enumerate((*self._tail, *more))
+        ]
+
+    async def keep_up(self) -> None:
+        """Store what came, once in a while; raises when the store has refused for too long.
+
+        When the store holds another ending already, by another server, the run is cancelled.
+        """
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._kept_s < SAVE_EVENTS_S or not self._tail:
+            return
+        self._kept_s = now_s
+        events = self.unkept()
+        try:
+            if not await self._store.append_events(self.exchange.tenant, self.exchange.id, events):
+                self.cancelled.set()
+        except GanglionError as error:
+            logger.warning("events of %s were not stored: %s", self.exchange.id, error)
+            if sum(len(event.frame) for event in events) > MAX_UNSAVED_BYTES:
+                raise
+            return
+        self._kept += len(events)
+        del self._tail[: len(events)]
+
+    async def follow(self, after: int = -1) -> AsyncGenerator[list[Frame], None]:
+        """The frames after a number, as they come, until the last; who leaves leaves it running."""
+        next_number = after + 1
+        while True:
+            news = self._news
+            frames = await self._frames_from(next_number)
+            if frames:
+                next_number += len(frames)
+                yield frames
+            elif self.over.is_set():
+                break
+            else:
+                await news.wait()
+        final = self.exchange.projection.final
+        if next_number == after + 1 and final is not None:
+            yield last_frames(final, next_number)
+
+    async def _frames_from(self, number: int) -> list[Frame]:
+        if number >= self._kept:
+            return self._tail[number - self._kept :]
+        exchange = self.exchange
+        kept = await self._store.events(exchange.tenant, exchange.id, after=number - 1, limit=_PAGE)
+        return [named_frame(event.frame) for event in kept]
+
+
+class BackgroundRuns:
+    """Every response that runs in the background now."""
+
+    def __init__(
+        self, engine: Engine, desk: ResponsesService, state: AppState, settings: ServerSettings
+    ) -> None:
+        self._engine = engine
+        self._desk = desk
+        self._state = state
+        self._settings = settings
+        self.meter = state.meter
+        """Of every answer, whoever hears its end."""
+        self._runs: dict[tuple[str, str], BackgroundRun] = {}
+
+    def get(self, tenant: str, response_id: str) -> BackgroundRun | None:
+        """The run of that id, while it runs."""
+        return self._runs.get((tenant, response_id))
+
+    async def start(self, exchange: ResponsesExchange, place: ExitStack) -> BackgroundRun:
+        """Keep the response as queued and let it run in its request's place; raises why it may not run."""
+        assert self._state.store is not None
+        tab = QuotaSettlement(await self.meter.admit(exchange.visit, exchange.call.request))
+        exchange = within_quota(exchange, place.enter_context(tab))
+        run = BackgroundRun(exchange, self._state.store, tab)
+        run.tell(exchange.projection.feed(Progress("queued", 0, 1)))
+        await self._desk.begin(exchange, run.unkept())
+        self._runs[exchange.tenant, exchange.id] = run
+        place.callback(self._runs.pop, (exchange.tenant, exchange.id))
+        self._state.background.start(self._carry_out(run, place.pop_all()), f"background {exchange.id}")
+        return run
+
+    async def cancel(self, run: BackgroundRun) -> None:
+        """End a run here, and return once that is kept."""
+        run.cancelled.set()
+        await run.over.wait()
+
+    async def _carry_out(self, run: BackgroundRun, place: ExitStack) -> None:
+        with place:
+            try:
+                *frames, last = await self._until_cancelled(run)
+                run.tell(frames)
+                run.tell(await self._desk.end(run.exchange, [last], run.unkept([last])))
+            finally:
+                run.end()
+
+    async def _until_cancelled(self, run: BackgroundRun) -> list[Frame]:
+        """Let the run be answered, until it is cancelled or the server leaves; the frames to end with."""
+        projection = run.exchange.projection
+        answering = asyncio.create_task(self._answer(run))
+        cancelling = asyncio.create_task(run.cancelled.wait())
+        is_leaving = False
+        try:
+            await asyncio.wait({answering, cancelling}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            is_leaving = True
+        answering.cancel()
+        cancelling.cancel()
+        (answered, _) = await asyncio.gather(answering, cancelling, return_exceptions=True)
+        if isinstance(answered, list):
+            return answered
+        if is_leaving:
+            return projection.feed(Failed(ShuttingDown("The server is shutting down.")))
+        if isinstance(answered, asyncio.CancelledError):
+            return projection.cancel()
+        if not isinstance(answered, GanglionError):
+            logger.error("%s failed", run.exchange.id, exc_info=answered)
+            answered = ServerError("Something failed inside the server.")
+        return projection.feed(Failed(answered))
+
+    async def _answer(self, run: BackgroundRun) -> list[Frame]:
+        """Tell everything but the end, which is returned."""
+        projection = run.exchange.projection
+        async with answers_to(run.exchange, self._engine) as answers:
+            run.tab.answers = answers
+            with closing(Alarm()) as alarm:
+                while True:
+                    frames: list[Frame] = []
+                    try:
+                        with alarm.after(self._settings.keep_alive_s):
+                            taken = await answers.take()
+                    except TimeoutError:
+                        frames += projection.tick()
+                    else:
+                        for _, event in taken:
+                            frames += projection.feed(event)
+                    if projection.is_done:
+                        return frames
+                    run.tell(frames)
+                    await run.keep_up()

@@ -1,0 +1,197 @@
+"""The door of `POST /v1/responses`."""
+
+import time
+from contextlib import ExitStack
+from typing import Final
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from ganglion.core.errors import ContextLengthExceeded
+from ganglion.core.events import Failed
+from ganglion.core.fold import Answer
+from ganglion.server.answers import Answers
+from ganglion.server.capabilities import EngineCapabilities
+from ganglion.server.endpoints.http import json_response, read_json, send_frames, stream, while_connected
+from ganglion.server.life.drain import Gate
+from ganglion.server.middleware.model_lookup import context_length_of
+from ganglion.server.middleware.scope import header, is_on, principal
+from ganglion.server.responses.background import BackgroundRun, BackgroundRuns
+from ganglion.server.responses.ids import new_id
+from ganglion.server.responses.quota import QuotaSettlement
+from ganglion.server.responses.recorder import ResponseRecorder
+from ganglion.server.responses.responses_service import ResponsesExchange, ResponsesService, within_quota
+from ganglion.server.responses.truncation import TruncatingEngine, answers_to, read_prompt
+from ganglion.server.settings import ServerSettings
+from ganglion.server.state import AppState
+from ganglion.wire.responses import ENDING, Item, compact_body, compacted, flat
+from ganglion.wire.responses.compaction import SUMMARY_TOKENS
+from ganglion.wire.responses.items import InputText, MessageItem
+from ganglion.wire.responses.stored import compaction, input_tokens
+
+# What the user said stays as it was said. All the rest becomes the model's own summary, in one item that
+# only this server opens again.
+
+SUMMARY_PROMPT: Final = (
+    "Summarize everything above for yourself, so that you can go on with the task from your summary alone: "
+    "what was asked for, what was decided, what was done and found out, names and values that matter, and "
+    "what is left to do. Write only the summary."
+)
+SUMMARY_HEADING: Final = "Summary of the conversation so far:\n"
+
+
+class CompactEndpoint:
+    """Has the model summarize what it is sent, and seals the summary."""
+
+    def __init__(
+        self,
+        ports: EngineCapabilities,
+        settings: ServerSettings,
+        gate: Gate,
+        desk: ResponsesService,
+        state: AppState,
+    ) -> None:
+        self._engine = TruncatingEngine(ports.engine)
+        self._settings = settings
+        self._gate = gate
+        self._desk = desk
+        self._seal = state.seal
+        self._meter = state.meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = compact_body(await read_json(scope, receive, self._settings), SUMMARY_PROMPT, SUMMARY_TOKENS)
+        with self._gate.admit():
+            await while_connected(scope, receive, self._compact(body, scope, receive, send))
+
+    async def _compact(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = await self._desk.open(body, principal(scope))
+        request = exchange.call.request
+        with QuotaSettlement(await self._meter.admit(exchange.visit, request)) as tab:
+            async with Answers(self._engine, (request,), visit=exchange.visit, is_folded=True) as answers:
+                tab.answers = answers
+                (answer,) = await answers.whole()
+        output = self._output(exchange, answer)
+        told = compaction(new_id("resp"), int(time.time()), output, answer.finished.usage)
+        await json_response(told)(scope, receive, send)
+
+    def _output(self, exchange: ResponsesExchange, answer: Answer) -> list[Item]:
+        seal = self._seal.of(exchange.tenant)
+        everything = flat((*exchange.history, *exchange.call.input_items[:-1]), seal)
+        said = [item for item in everything if isinstance(item, MessageItem) and item.role == "user"]
+        summary = MessageItem(
+            id=new_id("msg"), role="developer", content=[InputText(SUMMARY_HEADING + answer.text("text"))]
+        )
+        return [*said, compacted([summary], seal, new_id("cmp"))]
+
+
+class InputTokensEndpoint:
+    """Counts what a call would send to the model, its history included."""
+
+    def __init__(
+        self, ports: EngineCapabilities, settings: ServerSettings, gate: Gate, desk: ResponsesService
+    ) -> None:
+        self._engine = ports.engine
+        self._reader = ports.reader
+        self._settings = settings
+        self._gate = gate
+        self._desk = desk
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_json(scope, receive, self._settings)
+        with self._gate.admit():
+            await while_connected(scope, receive, self._count(body, scope, receive, send))
+
+    async def _count(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = await self._desk.open(body, principal(scope))
+        context_length = context_length_of(self._engine.models(), exchange.call.request.model)
+        prompt = await read_prompt(exchange, self._reader, context_length)
+        counted = Response(input_tokens(len(prompt.tokens)), media_type="application/json")
+        await counted(scope, receive, send)
+
+
+class ResponsesEndpoint:
+    """Answers a call, streamed or whole, or lets it run in the background."""
+
+    def __init__(
+        self,
+        ports: EngineCapabilities,
+        settings: ServerSettings,
+        gate: Gate,
+        desk: ResponsesService,
+        runs: BackgroundRuns,
+    ) -> None:
+        self._engine = ports.engine
+        self._settings = settings
+        self._gate = gate
+        self._desk = desk
+        self._runs = runs
+        self._meter = runs.meter
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_json(scope, receive, self._settings)
+        markers = is_on(scope, b"x-include-thinking")
+        with ExitStack() as place:
+            place.enter_context(self._gate.admit())
+            exchange = await self._desk.open(body, principal(scope), keep_markers=markers)
+            if not exchange.call.is_background:
+                with QuotaSettlement(await self._meter.admit(exchange.visit, exchange.call.request)) as tab:
+                    await self._answer(within_quota(exchange, tab), tab, scope, receive, send)
+                return
+            run = await self._runs.start(exchange, place)
+        await self._follow(run, scope, receive, send)
+
+    async def _answer(
+        self, exchange: ResponsesExchange, tab: QuotaSettlement, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        if not exchange.call.is_streamed:
+            await while_connected(scope, receive, self._whole(exchange, tab, scope, receive, send))
+            return
+        async with ResponseRecorder(self._desk, exchange) as keeping:
+            await while_connected(scope, receive, self._stream(exchange, tab, keeping, scope, send))
+
+    async def _whole(
+        self, exchange: ResponsesExchange, tab: QuotaSettlement, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        projection = exchange.projection
+        async with answers_to(exchange, self._engine, is_folded=True) as answers:
+            tab.answers = answers
+            while not projection.is_done:
+                for _, event in await answers.take():
+                    if isinstance(event, Failed):
+                        raise event.error
+                    projection.feed(event)
+        await self._desk.keep(exchange)
+        assert projection.final is not None
+        await json_response(projection.final)(scope, receive, send)
+
+    async def _stream(
+        self,
+        exchange: ResponsesExchange,
+        tab: QuotaSettlement,
+        keeping: ResponseRecorder,
+        scope: Scope,
+        send: Send,
+    ) -> None:
+        try:
+            async with answers_to(exchange, self._engine) as answers:
+                tab.answers = answers
+                projection = exchange.projection
+                await stream(answers, projection, send, self._settings, keeping=keeping, ending=ENDING)
+        except ContextLengthExceeded as error:
+            if not is_codex(scope):
+                raise
+            frames = exchange.projection.feed(Failed(error))
+            await send_frames(await keeping.ended(frames), send, self._settings, ending=ENDING)
+
+    async def _follow(self, run: BackgroundRun, scope: Scope, receive: Receive, send: Send) -> None:
+        if run.exchange.call.is_streamed:
+            following = send_frames(run.follow(), send, self._settings, ending=ENDING)
+            await while_connected(scope, receive, following)
+        else:
+            await json_response(await run.snapshot())(scope, receive, send)
+
+
+def is_codex(scope: Scope) -> bool:
+    """Whether a client takes a status for a fault of the network, and only `response.failed` for too long."""
+    agent = header(scope, b"user-agent") or b""
+    return (header(scope, b"originator") or b"").startswith(b"codex") or agent.lower().startswith(b"codex")

@@ -1,0 +1,236 @@
+"""Prepares calls of the Responses wire and keeps what they end with.
+
+Law: what a client was told is kept was committed before it was told.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+import msgspec
+
+from ganglion.core.engine import ModelState
+from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.server.middleware.model_lookup import default_sampling
+from ganglion.server.middleware.principal import Principal
+from ganglion.server.middleware.request_log import ignored_field_log, unknown_field_log
+from ganglion.server.responses.history import History, Recent
+from ganglion.server.responses.ids import ItemIds, new_response_id
+from ganglion.server.responses.quota import QuotaSettlement
+from ganglion.server.state import AppState
+from ganglion.store.response_store import NewItem, Status, StoredEvent, StoredResponse
+from ganglion.wire import responses
+from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.responses.stored import output_of
+
+RETRY_S: Final = 1.0
+MAX_UNSAVED: Final = 256
+"""What is beyond it reads as failed after the next start; a disk that is full should not fill the memory."""
+
+
+class UnsavedEndings:
+    """What the store is owed, by tenant and response."""
+
+    def __init__(self, state: AppState) -> None:
+        self._store = state.store
+        self._background = state.background
+        self._endings: dict[tuple[str, str], tuple[StoredResponse, Sequence[StoredEvent]]] = {}
+
+    def add(self, ended: StoredResponse, events: Sequence[StoredEvent]) -> None:
+        """Note an ending that could not be kept."""
+        if len(self._endings) >= MAX_UNSAVED:
+            logger.error("%s will read as running until the next start", ended.id)
+            return
+        is_first = not self._endings
+        self._endings[ended.tenant, ended.id] = ended, events
+        if is_first:
+            self._background.start(self._settle(), "settle with the store")
+
+    async def _settle(self) -> None:
+        assert self._store is not None
+        while self._endings:
+            await asyncio.sleep(RETRY_S)
+            for key, (ended, events) in tuple(self._endings.items()):
+                try:
+                    await self._store.replace(ended, events=events)
+                except GanglionError:
+                    break
+                del self._endings[key]
+
+
+logger = logging.getLogger("ganglion.server")
+
+NO_RECENT: Recent = MappingProxyType({})
+
+
+class _Head(msgspec.Struct, frozen=True):
+    status: Status
+
+
+class _Identified(msgspec.Struct, frozen=True):
+    id: str
+
+
+_head = msgspec.json.Decoder(_Head)
+_raw_items = msgspec.json.Decoder(list[msgspec.Raw])
+_identified = msgspec.json.Decoder(_Identified)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesExchange:
+    """One call on its way: what is asked, how it is told, whose it is, and what came before."""
+
+    call: responses.ResponsesCall
+    projection: responses.ResponsesProjection
+    visit: Principal
+    history: tuple[responses.Item, ...] = ()
+
+    @property
+    def id(self) -> str:
+        return self.call.request.id
+
+    @property
+    def tenant(self) -> str:
+        return self.visit.tenant
+
+
+class ResponsesService:
+    """Opens exchanges, and puts them into the store when they begin and when they end."""
+
+    def __init__(
+        self, state: AppState, models: Callable[[], tuple[ModelState, ...]], *, is_strict: bool
+    ) -> None:
+        """`models` tells those that may be named, with their defaults."""
+        self._store = state.store
+        self._seal = state.seal
+        self._models = models
+        self._is_strict = is_strict
+        self._history = History(state.store)
+        self._unknown = unknown_field_log()
+        self._left_out = ignored_field_log()
+        self._owed = UnsavedEndings(state)
+
+    async def open(
+        self,
+        body: bytes,
+        visit: Principal,
+        *,
+        keep_markers: bool = False,
+        recent: Recent = NO_RECENT,
+        transport: Literal["http", "socket"] = "http",
+    ) -> ResponsesExchange:
+        """Read a call and everything it continues; raises what is wrong with it."""
+        tenant = visit.tenant
+        asked = responses.parse_body(body, is_strict=self._is_strict)
+        self._unknown.note(asked.unknown_fields)
+        if self._store is None and asked.body.background:
+            raise InvalidValue("'background' needs a server that stores responses.", param="background")
+        if transport == "socket" and asked.body.background:
+            raise InvalidValue("'background' is for HTTP; a socket ends what it began.", param="background")
+        history = await self._history.before(asked, tenant, recent)
+        referenced = await self._history.referenced(asked, tenant, history) if asked.references else {}
+        response_id = new_response_id()
+        ids = ItemIds(response_id)
+        seal = self._seal.of(tenant)
+        arrival = responses.ResponsesParseContext(
+            id=response_id,
+            created_s=int(time.time()),
+            ids=ids,
+            tenant=tenant,
+            seal=seal,
+            can_store=self._store is not None,
+            keep_markers=keep_markers,
+            defaults=default_sampling(self._models(), asked.body.model),
+        )
+        call = responses.build_call(asked, arrival, history=history, referenced=referenced)
+        self._left_out.note(call.warnings)
+        projection = responses.ResponsesProjection(
+            call.reply, ids=ids, clock_s=lambda: int(time.time()), seal=seal
+        )
+        return ResponsesExchange(call, projection, visit, history)
+
+    async def begin(self, exchange: ResponsesExchange, events: Sequence[StoredEvent] = ()) -> None:
+        """Keep a response that has only begun, so that a crash leaves a trace of it."""
+        if exchange.call.is_stored and self._store is not None:
+            await self._store.put(_stored_response(exchange, exchange.projection.snapshot()), events=events)
+
+    async def keep(self, exchange: ResponsesExchange) -> None:
+        """Keep a whole response that was not begun; raises why it cannot be."""
+        if exchange.call.is_stored and self._store is not None:
+            ended = _ended_response(exchange)
+            await self._store.put(ended, items=_new_items(exchange, ended))
+
+    async def end(
+        self, exchange: ResponsesExchange, frames: Sequence[Frame], events: Sequence[StoredEvent] = ()
+    ) -> list[Frame]:
+        """Keep how a response that was begun ended; where that fails, frames that end with that instead.
+
+        What was deleted meanwhile, or has ended in another way, stays so. `events` end as `frames` do.
+        """
+        if not exchange.call.is_stored or self._store is None:
+            return list(frames)
+        ended = _ended_response(exchange)
+        try:
+            await self._store.replace(ended, items=_new_items(exchange, ended), events=events)
+        except GanglionError as error:
+            logger.error("%s could not be stored: %s", exchange.id, error)
+            last = exchange.projection.instead(error)
+            told = [*events[:-1], StoredEvent(events[-1].sequence_number, last.data)] if events else []
+            self._owed.add(_ended_response(exchange), told)
+            return [*frames[:-1], last]
+        return list(frames)
+
+
+def within_quota(exchange: ResponsesExchange, tab: QuotaSettlement) -> ResponsesExchange:
+    """The exchange with its answer held to what was reserved for it, where its client left it open."""
+    request = exchange.call.request
+    if tab.answer_tokens is None or request.max_tokens is not None:
+        return exchange
+    request = replace(request, max_tokens=tab.answer_tokens)
+    return replace(exchange, call=replace(exchange.call, request=request))
+
+
+def full_history(exchange: ResponsesExchange) -> tuple[responses.Item, ...]:
+    """The whole history after an exchange, for a connection that remembers it by itself."""
+    final = exchange.projection.final
+    assert final is not None
+    said = responses.items_of(output_of(final))
+    return (*exchange.history, *exchange.call.input_items, *said)
+
+
+def only_frames(frames: Sequence[Frame | Comment]) -> list[Frame]:
+    """The frames of a stream that has no comments."""
+    return [frame for frame in frames if isinstance(frame, Frame)]
+
+
+def _ended_response(exchange: ResponsesExchange) -> StoredResponse:
+    assert exchange.projection.final is not None
+    return _stored_response(exchange, exchange.projection.final)
+
+
+def _stored_response(exchange: ResponsesExchange, body: bytes) -> StoredResponse:
+    call = exchange.call
+    return StoredResponse(
+        tenant=exchange.tenant,
+        id=exchange.id,
+        created_s=float(call.reply.response.created_at),
+        status=_head.decode(body).status,
+        model=call.request.model,
+        body=body,
+        input_items=responses.encode_items(call.input_items),
+        previous_id=call.previous_response_id,
+        conversation_id=call.conversation_id,
+    )
+
+
+def _new_items(exchange: ResponsesExchange, ended: StoredResponse) -> tuple[NewItem, ...]:
+    """What a response adds to its conversation; one that failed or was cancelled is no turn of it."""
+    if ended.conversation_id is None or ended.status not in ("completed", "incomplete"):
+        return ()
+    sent = _raw_items.decode(ended.input_items)
+    said = _raw_items.decode(output_of(ended.body))
+    return tuple(NewItem(_identified.decode(item).id, bytes(item)) for item in (*sent, *said))

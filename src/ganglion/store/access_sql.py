@@ -1,0 +1,224 @@
+"""SQL of keys, and of the number that says whether they changed."""
+
+import json
+from collections.abc import Sequence
+from typing import Final
+
+from ganglion.store.access_store import (
+    Grant,
+    GrantKind,
+    Grouping,
+    HourlyUsage,
+    StoredKey,
+    UsageLine,
+    UsageTotals,
+    Window,
+)
+from ganglion.store.backend import DatabaseConnection, Row
+
+USAGE_KEPT_S: Final = 400 * 86400
+"""A year, and some days to compare it with the one before."""
+SPENDERS_KEPT_S: Final = 7 * 86400
+"""A gateway that has told nothing for so long does not send an old batch again."""
+_GROUPS: Final[dict[Grouping, str]] = {
+    "key": "key_id",
+    "tenant": "tenant",
+    "model": "model",
+    "day": "hour_s / 86400 * 86400",
+}
+_SUMS: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "cost")
+_ADD_USAGE: Final = f"""
+    INSERT INTO spending (key_id, tenant, model, hour_s, {", ".join(_SUMS)})
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (key_id, tenant, model, hour_s) DO UPDATE SET
+        {", ".join(f"{name} = spending.{name} + excluded.{name}" for name in _SUMS)}
+"""  # noqa: S608 (nothing in it is anybody's word)
+
+
+def add_usage(
+    session: DatabaseConnection, spender: str, batch: int, rows: Sequence[HourlyUsage], now_s: float
+) -> None:
+    """Add a batch to the sums, unless it was added before."""
+    # A commit whose answer was lost may have happened: the number says so when the batch comes again.
+    is_new = session.rows(
+        "INSERT INTO spenders (id, batch, told_s) VALUES (?, ?, ?) ON CONFLICT (id) DO UPDATE"
+        " SET batch = excluded.batch, told_s = excluded.told_s WHERE spenders.batch < excluded.batch"
+        " RETURNING id",
+        spender,
+        batch,
+        now_s,
+    )
+    if is_new and rows:
+        session.many(
+            _ADD_USAGE, [(row.key_id, row.tenant, row.model, row.hour_s, *_sums(row.sums)) for row in rows]
+        )
+
+
+def usage(
+    session: DatabaseConnection, since_s: float, until_s: float, by: Sequence[Grouping]
+) -> tuple[UsageLine, ...]:
+    """Sums over the hours that begin in a stretch of time."""
+    columns = [
+        f"{_GROUPS[name]} AS group_{name}" if name in by else f"NULL AS group_{name}" for name in _GROUPS
+    ]
+    totals = [f"CAST(coalesce(sum({name}), 0) AS BIGINT)" for name in _SUMS]
+    groups = [f"group_{name}" for name in _GROUPS if name in by]
+    order = [*(["group_day"] if "day" in by else []), "9 DESC", "5 DESC", *groups]
+    rows = session.rows(
+        f"SELECT {', '.join((*columns, *totals))} FROM spending WHERE hour_s >= ? AND hour_s < ?"  # noqa: S608
+        f"{' GROUP BY ' + ', '.join(groups) if groups else ''} ORDER BY {', '.join(order)}",
+        int(since_s),
+        int(until_s),
+    )
+    return tuple(
+        UsageLine(row[0], row[1], row[2], row[3], UsageTotals(*row[4:])) for row in rows if groups or row[4]
+    )
+
+
+def sweep_usage(session: DatabaseConnection, now_s: float) -> None:
+    """Forget what is more than a year old, and gateways that are gone."""
+    session.rows("DELETE FROM spending WHERE hour_s < ?", int(now_s) - USAGE_KEPT_S)
+    session.rows("DELETE FROM spenders WHERE told_s < ?", now_s - SPENDERS_KEPT_S)
+
+
+def _sums(sums: UsageTotals) -> tuple[int, ...]:
+    return (sums.requests, sums.prompt_tokens, sums.completion_tokens, sums.cached_tokens, sums.cost)
+
+
+GRANTS_KEPT_S: Final = 3600
+"""How long after its end a window is kept, for gateways whose clocks are slow."""
+
+
+def grant(
+    session: DatabaseConnection,
+    key_id: str,
+    kind: GrantKind,
+    window: Window,
+    *,
+    wanted: int,
+    cap: int,
+    least: int,
+) -> Grant:
+    """As much as is wanted and left, if that is enough."""
+    # Written even where nothing is given: that locks the row, and what is read stays so until the commit.
+    ((granted,),) = session.rows(
+        "INSERT INTO grants (key_id, kind, start_s, end_s, granted) VALUES (?, ?, ?, ?, 0)"
+        " ON CONFLICT (key_id, kind, start_s) DO UPDATE SET granted = grants.granted RETURNING granted",
+        key_id,
+        kind,
+        window.start_s,
+        window.end_s,
+    )
+    left = max(0, cap - granted)
+    amount = min(wanted, left)
+    if amount < least or amount <= 0:
+        return Grant(0, left)
+    _add_granted(session, key_id, kind, window, amount)
+    return Grant(amount, left - amount)
+
+
+def give_back(session: DatabaseConnection, key_id: str, kind: GrantKind, window: Window, amount: int) -> None:
+    """Take an amount off what was granted."""
+    _add_granted(session, key_id, kind, window, -amount)
+
+
+def sweep_grants(session: DatabaseConnection, now_s: float) -> None:
+    """Forget windows that are long over."""
+    session.rows("DELETE FROM grants WHERE end_s < ?", int(now_s) - GRANTS_KEPT_S)
+
+
+def _add_granted(
+    session: DatabaseConnection, key_id: str, kind: GrantKind, window: Window, amount: int
+) -> None:
+    session.rows(
+        "UPDATE grants SET granted = granted + ? WHERE key_id = ? AND kind = ? AND start_s = ?",
+        amount,
+        key_id,
+        kind,
+        window.start_s,
+    )
+
+
+_KEY_COLUMNS: Final = (
+    "id, digest, name, tenant, created_s, role, models, requests_per_minute, tokens_per_minute,"
+    " budget, budget_period, expires_s, priority, revoked_s"
+)
+
+
+def take_turn(session: DatabaseConnection) -> None:
+    """Let one transaction at a time change what is kept of keys.
+
+    Transactions hold rows of many keys, in the order in which their callers came: without this two gateways
+    on one PostgreSQL could each wait for what the other holds.
+    """
+    session.rows("UPDATE access_state SET value = value WHERE name = 'turn'")
+
+
+def insert_key(session: DatabaseConnection, key: StoredKey) -> bool:
+    """Keep a key; False where a valid one has its name."""
+    marks = ", ".join("?" * len(_KEY_COLUMNS.split(",")))
+    added = session.rows(
+        f"INSERT INTO api_keys ({_KEY_COLUMNS}) VALUES ({marks})"  # noqa: S608 (nothing in it is anybody's word)
+        " ON CONFLICT DO NOTHING RETURNING id",
+        *_key_row(key),
+    )
+    if added:
+        _bump_keys_version(session)
+    return bool(added)
+
+
+def count_keys(session: DatabaseConnection) -> int:
+    """How many there ever were."""
+    return int(session.rows("SELECT count(*) FROM api_keys")[0][0])
+
+
+def all_keys(session: DatabaseConnection) -> tuple[StoredKey, ...]:
+    """All of them, oldest first."""
+    return tuple(
+        _key(row)
+        for row in session.rows(f"SELECT {_KEY_COLUMNS} FROM api_keys ORDER BY created_s, id")  # noqa: S608
+    )
+
+
+def revoke_key(session: DatabaseConnection, key_id: str, now_s: float) -> bool:
+    """End a key that is not revoked yet."""
+    revoked = session.rows(
+        "UPDATE api_keys SET revoked_s = ? WHERE id = ? AND revoked_s IS NULL RETURNING id", now_s, key_id
+    )
+    if revoked:
+        _bump_keys_version(session)
+    return bool(revoked)
+
+
+def keys_version(session: DatabaseConnection) -> int:
+    """How often keys were changed."""
+    return int(session.rows("SELECT value FROM access_state WHERE name = 'keys_version'")[0][0])
+
+
+def _bump_keys_version(session: DatabaseConnection) -> None:
+    session.rows("UPDATE access_state SET value = value + 1 WHERE name = 'keys_version'")
+
+
+def _key_row(key: StoredKey) -> Row:
+    return (
+        key.id,
+        key.digest,
+        key.name,
+        key.tenant,
+        key.created_s,
+        key.role,
+        None if key.models is None else json.dumps(key.models),
+        key.requests_per_minute,
+        key.tokens_per_minute,
+        key.budget,
+        key.budget_period,
+        key.expires_s,
+        key.priority,
+        key.revoked_s,
+    )
+
+
+def _key(row: Row) -> StoredKey:
+    key_id, digest, name, tenant, created_s, role, models, *rest = row
+    allowed = None if models is None else tuple(json.loads(models))
+    return StoredKey(key_id, bytes(digest), name, tenant, created_s, role, allowed, *rest)

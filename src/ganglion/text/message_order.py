@@ -1,0 +1,39 @@
+"""Messages in the order that strict templates insist on: one system message first, then turns by turns.
+
+Agents send several system messages, also in the middle, and several user messages in a row. Most templates
+take them as they come; some refuse, and some refuse system messages altogether. Only for those is anything
+moved, and nothing is ever left out.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from ganglion.core.request import Message
+
+_SYSTEM = ("system", "developer")
+_BETWEEN = "\n\n"
+
+
+def stricter_orders(messages: tuple[Message, ...]) -> Iterator[tuple[Message, ...]]:
+    """Other orders of the same messages, each stricter than the one before; none that is no other."""
+    ordered = _ordered(messages)
+    if ordered != messages:
+        yield ordered
+    if len(ordered) > 1 and ordered[0].role == "system" and ordered[1].role == "user":
+        system, user = ordered[:2]
+        yield (replace(user, content=f"{system.content}{_BETWEEN}{user.content}"), *ordered[2:])
+
+
+def _ordered(messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    """The leading system messages as one, later ones as the user's, and the user's turns joined."""
+    leading = 0
+    while leading < len(messages) and messages[leading].role in _SYSTEM:
+        leading += 1
+    told = [Message("system", _BETWEEN.join(each.content for each in messages[:leading]))] if leading else []
+    for message in messages[leading:]:
+        turn = replace(message, role="user") if message.role in _SYSTEM else message
+        if turn.role == "user" and told and told[-1].role == "user":
+            told[-1] = replace(told[-1], content=f"{told[-1].content}{_BETWEEN}{turn.content}")
+        else:
+            told.append(turn)
+    return tuple(told)

@@ -1,0 +1,334 @@
+"""A chat body to the requests it means: n of them, one per choice, sharing their prompt."""
+
+from dataclasses import dataclass, replace
+from typing import TypeVar, assert_never
+
+import msgspec
+
+from ganglion.core.errors import InvalidValue, UnsupportedParameter, VisionUnsupported
+from ganglion.core.request import (
+    ChatPrompt,
+    JsonValue,
+    Message,
+    Request,
+    Thinking,
+    ToolCall,
+    ToolUse,
+)
+from ganglion.wire.chat.chat_tools import LegacyFunctionChoice, legacy_call_id, legacy_tool_use, tool_use_of
+from ganglion.wire.chat.schema import (
+    ChatAssistantMessage,
+    ChatAudioPart,
+    ChatBody,
+    ChatDeveloperMessage,
+    ChatFilePart,
+    ChatFunctionMessage,
+    ChatImagePart,
+    ChatInputImagePart,
+    ChatMessageParam,
+    ChatRefusalPart,
+    ChatReplyContext,
+    ChatSystemMessage,
+    ChatTextPart,
+    ChatToolMessage,
+    ChatUserMessage,
+    ChatUserPart,
+    PastCustomCall,
+    PastFunctionCall,
+)
+from ganglion.wire.constraint import CONSTRAINTS, constraint_of
+from ganglion.wire.decode import decode
+from ganglion.wire.field_policy import MAX_FREE_FORM_BYTES, UNSUPPORTED_IN_CHAT, FieldPolicy
+from ganglion.wire.fields import (
+    SEEDS,
+    check_token_counts,
+    check_truncation,
+    sampling_of,
+    stop_of,
+    usage_reporting,
+)
+from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
+from ganglion.wire.steering import steering_of
+from ganglion.wire.unknown_fields import fields_of
+
+T = TypeVar("T")
+
+_body = msgspec.json.Decoder(ChatBody)
+# An agent that talks to many servers brings hundreds of tools.
+_MAX_TOOLS_BYTES = 2**20
+# A prediction is a hint that makes an answer come sooner and never changes it: no more than that is promised.
+_HINTS = frozenset({"prediction"})
+_KNOWN = FieldPolicy(
+    frozenset(ChatBody.__struct_fields__) | _HINTS,
+    UNSUPPORTED_IN_CHAT,
+    {
+        **CONSTRAINTS,
+        "chat_template_kwargs": MAX_FREE_FORM_BYTES,
+        "tools": _MAX_TOOLS_BYTES,
+        "functions": _MAX_TOOLS_BYTES,
+    },
+    shapes=lambda: fields_of(ChatBody),
+    # What an answer held goes back with it, and caches are asked for nothing.
+    harmless_inside=frozenset({"annotations", "index", "cache_control", "prompt_cache_breakpoint"}),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatParseContext:
+    """What the door knows of a request besides its body."""
+
+    id: str
+    created_s: int
+    fingerprint: str | None = None
+    tenant: str = ""
+    keep_markers: bool = False
+    is_thought_shown: bool = False
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """What one body asks for: its requests, how to answer them, and the fields nobody knows."""
+
+    requests: tuple[Request, ...]
+    reply: ChatReplyContext
+    is_streamed: bool
+    unknown_fields: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    """What was asked for and is not done, though the answer is the same without it."""
+
+
+def parse(body: bytes, arrival: ChatParseContext) -> ChatCall:
+    """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
+    unknown = _KNOWN.check(body, is_strict=arrival.is_strict)
+    asked = decode(_body, body)
+    check_prompt_logprobs(asked.prompt_logprobs, is_streamed=bool(asked.stream))
+    prompt, top_logprobs = _prompt(asked), _top_logprobs(asked)
+    request = Request(
+        id=arrival.id,
+        model=asked.model,
+        prompt=prompt,
+        sampling=sampling_of(asked),
+        stop=stop_of(asked),
+        max_tokens=_max_tokens(asked),
+        min_tokens=asked.min_tokens or 0,
+        constraint=constraint_of(asked),
+        top_logprobs=top_logprobs,
+        priority=asked.priority or 0,
+        tenant=arrival.tenant,
+        keep_markers=arrival.keep_markers,
+        wants_readout=bool(asked.readout),
+        steering=steering_of(asked.steering),
+        affinity=asked.prompt_cache_key or "",
+        shows_special=asked.skip_special_tokens is False,
+        wants_token_ids=bool(asked.return_token_ids),
+        truncate_prompt=check_truncation(asked.truncate_prompt_tokens),
+    )
+    check_token_counts(request.min_tokens, request.max_tokens)
+    reply = ChatReplyContext(
+        id=arrival.id,
+        created_s=arrival.created_s,
+        model=asked.model,
+        fingerprint=arrival.fingerprint,
+        usage_told=usage_reporting(asked.stream_options, is_streamed=bool(asked.stream)),
+        is_thought_shown=arrival.is_thought_shown,
+        has_logprobs=top_logprobs is not None,
+        prompt_logprobs=asked.prompt_logprobs,
+        has_readout=request.wants_readout,
+        custom_tools=frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom),
+        is_legacy=bool(asked.functions),
+        has_token_ids=request.wants_token_ids,
+    )
+    requests = _scored(_choices(request, asked.n or 1), asked.prompt_logprobs)
+    left_out = ("'store' of a chat, which is kept nowhere (/v1/responses keeps)",) if asked.store else ()
+    return ChatCall(requests, reply, bool(asked.stream), unknown, left_out)
+
+
+def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple[Request, ...]:
+    """The prompt is the same for all choices, so the first one's is scored."""
+    if prompt_logprobs is None:
+        return requests
+    first, *others = requests
+    return (replace(first, score=prompt_score(prompt_logprobs)), *others)
+
+
+def _choices(request: Request, count: int) -> tuple[Request, ...]:
+    if count == 1:
+        return (request,)
+    seed = request.sampling.seed
+    return tuple(
+        replace(
+            request,
+            id=f"{request.id}-{choice}",
+            sampling=replace(request.sampling, seed=None if seed is None else (seed + choice) % SEEDS),
+        )
+        for choice in range(count)
+    )
+
+
+def _top_logprobs(asked: ChatBody) -> int | None:
+    check_alternatives(asked.top_logprobs, "top_logprobs")
+    if asked.top_logprobs and not asked.logprobs:
+        raise InvalidValue("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+    return (asked.top_logprobs or 0) if asked.logprobs else None
+
+
+def _max_tokens(asked: ChatBody) -> int | None:
+    if asked.max_completion_tokens is None:
+        return asked.max_tokens
+    if asked.max_tokens not in (None, asked.max_completion_tokens):
+        raise InvalidValue(
+            f"'max_tokens' is {asked.max_tokens} and 'max_completion_tokens' is "
+            f"{asked.max_completion_tokens}; they mean the same, so give one.",
+            param="max_tokens",
+        )
+    return asked.max_completion_tokens
+
+
+def _prompt(asked: ChatBody) -> ChatPrompt:
+    arguments: dict[str, JsonValue] = dict(asked.chat_template_kwargs or {})
+    if asked.verbosity is not None:
+        arguments.setdefault("verbosity", asked.verbosity)
+    return ChatPrompt(_messages(asked), arguments, _tool_use(asked), _thinking(asked), _is_continued(asked))
+
+
+def _tool_use(asked: ChatBody) -> ToolUse:
+    if asked.functions:
+        return legacy_tool_use(asked.functions, asked.function_call, asked.tools, asked.tool_choice)
+    if isinstance(asked.function_call, LegacyFunctionChoice):
+        raise InvalidValue("'function_call' needs functions and there are none.", param="function_call")
+    return tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
+
+
+def _thinking(asked: ChatBody) -> Thinking:
+    reasoning = asked.reasoning
+    if reasoning is None:
+        return Thinking(asked.enable_thinking, asked.reasoning_effort)
+    for name, is_asked in (("exclude", reasoning.exclude), ("summary", reasoning.summary)):
+        if is_asked:
+            param = f"reasoning.{name}"
+            raise UnsupportedParameter(
+                f"The parameter '{param}' is not supported: reasoning is told in full.", param=param
+            )
+    return Thinking(
+        _agreed("enable_thinking", asked.enable_thinking, "reasoning.enabled", reasoning.enabled),
+        _agreed("reasoning_effort", asked.reasoning_effort, "reasoning.effort", reasoning.effort),
+        reasoning.max_tokens,
+    )
+
+
+def _agreed(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
+    if value is not None and other is not None and value != other:
+        raise InvalidValue(
+            f"'{name}' is {value} and '{other_name}' is {other}; they mean the same, so give one.", param=name
+        )
+    return other if value is None else value
+
+
+def _is_continued(asked: ChatBody) -> bool:
+    if not asked.continue_final_message:
+        if asked.add_generation_prompt is False:
+            raise UnsupportedParameter(
+                "Without a generation prompt there is nothing to answer.",
+                param="add_generation_prompt",
+                hint="Set 'continue_final_message' to go on with an assistant's message.",
+            )
+        return False
+    if asked.add_generation_prompt:
+        raise InvalidValue(
+            "'add_generation_prompt' begins a new message and 'continue_final_message' does not; give one.",
+            param="add_generation_prompt",
+        )
+    if not isinstance(asked.messages[-1], ChatAssistantMessage):
+        raise InvalidValue(
+            "The last message is not the assistant's, so it cannot be continued.",
+            param="continue_final_message",
+        )
+    return True
+
+
+def _messages(asked: ChatBody) -> tuple[Message, ...]:
+    messages: list[Message] = []
+    called: str | None = None
+    """The call that the last function was called with, which its answer belongs to."""
+    for place, message in enumerate(asked.messages):
+        read = _message(message, f"messages[{place}]", asked.model)
+        if isinstance(message, ChatAssistantMessage) and message.function_call is not None:
+            called = legacy_call_id(place)
+            call = ToolCall(called, message.function_call.name, message.function_call.arguments)
+            read = replace(read, tool_calls=(*read.tool_calls, call))
+        elif isinstance(message, ChatFunctionMessage):
+            read = replace(read, tool_call_id=called)
+        messages.append(read)
+    return tuple(messages)
+
+
+def _message(message: ChatMessageParam, path: str, model: str) -> Message:
+    match message:
+        case ChatSystemMessage(content=content, name=name):
+            return Message("system", _text(content, path, model), name=name)
+        case ChatDeveloperMessage(content=content, name=name):
+            return Message("developer", _text(content, path, model), name=name)
+        case ChatUserMessage(content=parts, name=name):
+            return Message("user", _text(parts, path, model), name=name)
+        case ChatAssistantMessage():
+            return _assistant(message, path, model)
+        case ChatToolMessage(content=content, name=name, tool_call_id=call_id):
+            return Message("tool", _text(content, path, model), name=name, tool_call_id=call_id)
+        case ChatFunctionMessage(content=content, name=name):
+            return Message("tool", content or "", name=name)
+        case _:
+            assert_never(message)
+
+
+def _assistant(message: ChatAssistantMessage, path: str, model: str) -> Message:
+    if message.audio is not None:
+        param = f"{path}.audio"
+        raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
+    content = message.refusal if message.content is None else message.content
+    reasoning = message.reasoning if message.reasoning_content is None else message.reasoning_content
+    return Message(
+        "assistant",
+        _text(content or "", path, model),
+        reasoning=reasoning,
+        name=message.name,
+        tool_calls=tuple(map(_call, message.tool_calls or ())),
+    )
+
+
+def _call(call: PastFunctionCall | PastCustomCall) -> ToolCall:
+    match call:
+        case PastFunctionCall(id=call_id, function=function):
+            return ToolCall(call_id, function.name, function.arguments)
+        case PastCustomCall(id=call_id, custom=custom):
+            return ToolCall(call_id, custom.name, custom.input)
+        case _:
+            assert_never(call)
+
+
+def _text(
+    content: str | list[ChatTextPart] | list[ChatUserPart] | list[ChatTextPart | ChatRefusalPart],
+    path: str,
+    model: str,
+) -> str:
+    if isinstance(content, str):
+        return content
+    return "".join(_part(part, f"{path}.content[{place}]", model) for place, part in enumerate(content))
+
+
+def _part(part: ChatUserPart | ChatRefusalPart, path: str, model: str) -> str:
+    match part:
+        case ChatTextPart(text=text):
+            return text
+        case ChatRefusalPart(refusal=text):
+            return text
+        case ChatImagePart() | ChatInputImagePart():
+            raise VisionUnsupported(
+                f"The model {model!r} reads text only, and '{path}' is an image.",
+                param=path,
+                extras={"model": model, "suggestion": "send text only"},
+            )
+        case ChatAudioPart() | ChatFilePart():
+            raise UnsupportedParameter(f"'{path}' is neither text nor an image.", param=path)
+        case _:
+            assert_never(part)

@@ -1,0 +1,181 @@
+"""A completion body to the requests it means: n for each prompt, the prompts in order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from ganglion.core.errors import InvalidValue, UnsupportedParameter
+from ganglion.core.request import Request, Sampling, Score, TextPrompt, TokenPrompt
+from ganglion.wire.completions.schema import MAX_PROMPTS, CompletionBody, CompletionReplyContext
+from ganglion.wire.constraint import CONSTRAINTS, constraint_of
+from ganglion.wire.decode import decode
+from ganglion.wire.field_policy import UNSUPPORTED_IN_COMPLETIONS, FieldPolicy
+from ganglion.wire.fields import (
+    SEEDS,
+    check_token_counts,
+    check_truncation,
+    sampling_of,
+    stop_of,
+    usage_reporting,
+)
+from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
+from ganglion.wire.steering import steering_of
+from ganglion.wire.unknown_fields import fields_of
+
+DEFAULT_MAX_TOKENS = 16
+"""OpenAI's, on this wire only."""
+
+_body = msgspec.json.Decoder(CompletionBody)
+_KNOWN = FieldPolicy(
+    frozenset(CompletionBody.__struct_fields__),
+    UNSUPPORTED_IN_COMPLETIONS,
+    CONSTRAINTS,
+    shapes=lambda: fields_of(CompletionBody),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionParseContext:
+    """What the door knows of a request besides its body."""
+
+    id: str
+    created_s: int
+    fingerprint: str | None = None
+    tenant: str = ""
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionCall:
+    """What one body asks for: its requests, how to answer them, and the fields nobody knows."""
+
+    requests: tuple[Request, ...]
+    reply: CompletionReplyContext
+    is_streamed: bool
+    unknown_fields: tuple[str, ...] = ()
+
+
+def parse(body: bytes, arrival: CompletionParseContext) -> CompletionCall:
+    """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
+    unknown = _KNOWN.check(body, is_strict=arrival.is_strict)
+    asked = decode(_body, body)
+    is_streamed, per_prompt = bool(asked.stream), asked.n or 1
+    check_prompt_logprobs(asked.prompt_logprobs, is_streamed=is_streamed)
+    check_alternatives(asked.logprobs, "logprobs")
+    _check_best_of(asked)
+    prompts = _prompts(asked)
+    if len(prompts) * per_prompt > MAX_PROMPTS:
+        raise InvalidValue(
+            f"{len(prompts)} prompts with {per_prompt} choices each are more than {MAX_PROMPTS}.",
+            param="prompt",
+        )
+    reply = CompletionReplyContext(
+        id=arrival.id,
+        created_s=arrival.created_s,
+        model=asked.model,
+        fingerprint=arrival.fingerprint,
+        usage_told=usage_reporting(asked.stream_options, is_streamed=is_streamed),
+        per_prompt=per_prompt,
+        logprobs=asked.logprobs,
+        prompt_logprobs=asked.prompt_logprobs,
+        has_readout=bool(asked.readout),
+        has_token_ids=bool(asked.return_token_ids),
+        echoes=tuple(_echo(prompt) for prompt in prompts for _ in range(per_prompt)) if asked.echo else (),
+    )
+    template = _request(asked, arrival)
+    requests = [
+        replace(template, prompt=prompt, score=_score(asked, prompt, is_first=choice == 0), sampling=sampling)
+        for prompt in prompts
+        for choice, sampling in enumerate(_samplings(template, per_prompt))
+    ]
+    return CompletionCall(_named(requests), reply, is_streamed, unknown)
+
+
+def _request(asked: CompletionBody, arrival: CompletionParseContext) -> Request:
+    max_tokens = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
+    check_token_counts(asked.min_tokens, max_tokens)
+    return Request(
+        id=arrival.id,
+        model=asked.model,
+        prompt=TextPrompt(""),
+        sampling=sampling_of(asked),
+        stop=stop_of(asked),
+        max_tokens=max_tokens,
+        min_tokens=asked.min_tokens or 0,
+        constraint=constraint_of(asked),
+        top_logprobs=asked.logprobs,
+        priority=asked.priority or 0,
+        tenant=arrival.tenant,
+        # This wire has no place for reasoning: whatever a model writes is its text.
+        keep_markers=True,
+        wants_readout=bool(asked.readout),
+        steering=steering_of(asked.steering),
+        affinity=asked.prompt_cache_key or "",
+        shows_special=asked.skip_special_tokens is False,
+        wants_token_ids=bool(asked.return_token_ids),
+        truncate_prompt=check_truncation(asked.truncate_prompt_tokens),
+    )
+
+
+def _named(requests: Sequence[Request]) -> tuple[Request, ...]:
+    if len(requests) == 1:
+        return tuple(requests)
+    return tuple(replace(request, id=f"{request.id}-{place}") for place, request in enumerate(requests))
+
+
+def _samplings(template: Request, count: int) -> list[Sampling]:
+    seed = template.sampling.seed
+    return [
+        replace(template.sampling, seed=None if seed is None else (seed + choice) % SEEDS)
+        for choice in range(count)
+    ]
+
+
+def _check_best_of(asked: CompletionBody) -> None:
+    if asked.best_of not in (None, asked.n or 1):
+        raise UnsupportedParameter(
+            f"'best_of' is {asked.best_of} and 'n' is {asked.n or 1}; only the same number is supported.",
+            param="best_of",
+            hint="Ask for all of them with 'n'.",
+        )
+
+
+def _prompts(asked: CompletionBody) -> list[TextPrompt | TokenPrompt]:
+    prompt, suffix = asked.prompt, asked.suffix or None
+    if suffix is not None and asked.echo:
+        raise InvalidValue("'echo' and 'suffix' cannot be combined.", param="suffix")
+    if isinstance(prompt, str):
+        return [TextPrompt(prompt, suffix)]
+    if len(prompt) > MAX_PROMPTS and not isinstance(prompt[0], int):
+        raise InvalidValue(f"{len(prompt)} prompts are more than {MAX_PROMPTS}.", param="prompt")
+    texts = [each for each in prompt if isinstance(each, str)]
+    if len(texts) == len(prompt):
+        return [TextPrompt(text, suffix) for text in texts]
+    if suffix is not None:
+        raise InvalidValue("'suffix' needs a prompt of text.", param="suffix")
+    tokens = [each for each in prompt if isinstance(each, int)]
+    if len(tokens) == len(prompt):
+        return [TokenPrompt(tuple(tokens))]
+    lists = [TokenPrompt(tuple(each)) for each in prompt if isinstance(each, list)]
+    if len(lists) == len(prompt):
+        return [*lists]
+    raise InvalidValue(
+        "'prompt' mixes kinds; expected texts, token ids, or lists of token ids.", param="prompt"
+    )
+
+
+def _echo(prompt: TextPrompt | TokenPrompt) -> str | None:
+    return prompt.text if isinstance(prompt, TextPrompt) else None
+
+
+def _score(asked: CompletionBody, prompt: TextPrompt | TokenPrompt, *, is_first: bool) -> Score | None:
+    """The whole prompt where it is shown with logprobs, or where only its tokens say what to echo."""
+    wanted: list[int] = []
+    if asked.echo and asked.logprobs is not None:
+        wanted.append(asked.logprobs)
+    elif asked.echo and isinstance(prompt, TokenPrompt):
+        wanted.append(0)
+    if asked.prompt_logprobs is not None and is_first:
+        wanted.append(prompt_score(asked.prompt_logprobs).top)
+    return Score(((0, None),), max(wanted)) if wanted else None

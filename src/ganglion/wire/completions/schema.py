@@ -1,0 +1,127 @@
+"""The shape of what completion clients send, with the bounds of every field."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ganglion.core.events import FinishReason
+from ganglion.core.request import JsonValue
+from ganglion.wire.completions.completion_logprobs import CompletionLogprobs
+from ganglion.wire.constraint import ConstraintFields
+from ganglion.wire.fields import (
+    MAX_CHOICES,
+    MAX_TOKENS,
+    AnswerLength,
+    CacheKey,
+    ModelName,
+    StreamOptions,
+    TokenId,
+    TruncatedTokens,
+    UsageReporting,
+)
+from ganglion.wire.logprobs import AlternativeCount, PromptLogprobs
+from ganglion.wire.readout import TokenReadout
+from ganglion.wire.steering import SteeringSpec
+from ganglion.wire.usage import CompletionUsage
+
+CompletionFinish = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionReplyContext:
+    """What all chunks of one answer share, and how its client wants to hear it."""
+
+    id: str
+    created_s: int
+    model: str
+    fingerprint: str | None = None
+    usage_told: UsageReporting = "never"
+    per_prompt: int = 1
+    """How many choices each prompt has."""
+    logprobs: int | None = None
+    """How many alternatives to show beside each token; None shows no logprobs."""
+    prompt_logprobs: int | None = None
+    has_readout: bool = False
+    has_token_ids: bool = False
+    echoes: tuple[str | None, ...] = ()
+    """What each choice begins with; None takes it from the scored tokens. Empty without `echo`."""
+
+    @property
+    def is_echoed(self) -> bool:
+        """Whether the prompt stands before its completion."""
+        return bool(self.echoes)
+
+    def echo(self, choice: int) -> str | None:
+        """What this choice begins with, where that is known already."""
+        return self.echoes[choice] if self.echoes else ""
+
+
+class CompletionChoice(Struct, frozen=True, kw_only=True):
+    """One answer, or the next part of it."""
+
+    text: str
+    index: int
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: CompletionFinish | None = None
+    prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    readout: list[TokenReadout] | UnsetType = UNSET
+    """Of the tokens that were generated."""
+    token_ids: tuple[int, ...] | UnsetType = UNSET
+    """All that were generated, shown or not; of a stream on the last chunk."""
+    prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """The whole answer, or the data of one frame of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    system_fingerprint: str | None
+    choices: tuple[CompletionChoice, ...]
+    usage: CompletionUsage | UnsetType | None = UNSET
+
+
+def finish_of(reason: FinishReason) -> CompletionFinish:
+    """How an answer ended, in this wire's words: it knows no tool calls."""
+    return "length" if reason == "length" else "stop"
+
+
+MAX_PROMPTS = 1024
+MAX_PROMPT_TOKENS = 2**20
+
+_IDS: dict[str, JsonValue] = {"type": "array", "items": {"type": "integer"}}
+_ALIKE: dict[str, JsonValue] = {
+    "anyOf": [{"items": {"type": "string"}}, {"items": {"type": "integer"}}, {"items": _IDS}]
+}
+TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+# One list of the three kinds, since a decoder cannot tell three kinds of list apart.
+Prompts = Annotated[
+    list[str | TokenId | TokenIds],
+    Meta(min_length=1, max_length=MAX_PROMPT_TOKENS, extra_json_schema=_ALIKE),
+]
+
+
+class CompletionBody(ConstraintFields, frozen=True, kw_only=True):
+    """The body of `POST /v1/completions`; a prompt is text or token ids, and there may be many."""
+
+    model: ModelName
+    prompt: str | Prompts
+    suffix: str | None = None
+    echo: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
+    max_tokens: AnswerLength | None = None
+    min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
+    logprobs: AlternativeCount | None = None
+    prompt_logprobs: AlternativeCount | None = None
+    readout: bool | None = None
+    steering: SteeringSpec | None = None
+    truncate_prompt_tokens: TruncatedTokens | None = None
+    skip_special_tokens: bool | None = None
+    return_token_ids: bool | None = None
+    prompt_cache_key: CacheKey | None = None

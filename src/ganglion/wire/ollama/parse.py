@@ -1,0 +1,270 @@
+"""The bodies of chat and generate to the request that each means."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+
+from ganglion.core.errors import InvalidValue, VisionUnsupported
+from ganglion.core.request import (
+    ChatPrompt,
+    Constraint,
+    JsonSchema,
+    Message,
+    Prompt,
+    Request,
+    TextPrompt,
+    Thinking,
+    Tool,
+    ToolCall,
+    ToolUse,
+)
+from ganglion.wire.decode import decode
+from ganglion.wire.ollama.options import (
+    HARMLESS_OPTIONS,
+    UNSUPPORTED_FIELDS,
+    UNSUPPORTED_OPTIONS,
+    is_unloading,
+    max_tokens_of,
+    refuse_unsupported,
+    sampling_of,
+    stop_of,
+)
+from ganglion.wire.ollama.schema import (
+    OllamaAnswerFields,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    OllamaMessage,
+    OllamaOptions,
+    OllamaReplyContext,
+    OllamaTool,
+    OllamaToolCallFunction,
+    moment,
+)
+from ganglion.wire.unknown_fields import check_unknown, fields_of
+
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
+_chat = msgspec.json.Decoder(OllamaChatBody)
+_generate = msgspec.json.Decoder(OllamaGenerateBody)
+_MAX_FIELDS = 512
+# Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
+_MAX_BYTES = {"format": 2**18, "options": 2**18, "tools": 2**20}
+_KNOWN_OPTIONS = frozenset(OllamaOptions.__struct_fields__) | UNSUPPORTED_OPTIONS.keys() | HARMLESS_OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaParseContext:
+    """What the door knows of a request besides its body."""
+
+    id: str
+    created_s: float
+    tenant: str = ""
+    is_strict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OllamaAnswerCall:
+    """What one body asks for, how to answer it, and the fields nobody knows."""
+
+    request: Request
+    reply: OllamaReplyContext
+    is_streamed: bool
+    purpose: Literal["answer", "load", "unload"] = "answer"
+    context_tokens: int | None = None
+    """The room that the client hopes for."""
+    may_truncate: bool = False
+    """Whether a prompt that is too long is rather cut than refused."""
+    unknown_fields: tuple[str, ...] = ()
+
+
+def parse_chat(body: bytes, arrival: OllamaParseContext) -> OllamaAnswerCall:
+    """Read a body of `/api/chat`, or raise the InvalidRequest that names the first thing wrong with it."""
+    unknown = check_fields(body, OllamaChatBody, is_strict=arrival.is_strict)
+    asked = decode(_chat, body)
+    prompt: Prompt | None = None
+    if asked.messages:
+        tools = ToolUse(tuple(_tool(tool) for tool in asked.tools or ()))
+        messages = _messages(asked.messages, asked.model)
+        prompt = ChatPrompt(messages, tool_use=tools, thinking=_thinking(asked.think))
+    return _call(asked, prompt, "chat", arrival, unknown)
+
+
+def parse_generate(body: bytes, arrival: OllamaParseContext) -> OllamaAnswerCall:
+    """Read a body of `/api/generate`, or raise the InvalidRequest that names what is wrong with it."""
+    unknown = check_fields(body, OllamaGenerateBody, is_strict=arrival.is_strict)
+    asked = decode(_generate, body)
+    if asked.images:
+        raise _vision_unsupported("images", asked.model)
+    prompt = _prompt(asked) if asked.prompt or asked.suffix else None
+    return _call(asked, prompt, "generate", arrival, unknown)
+
+
+def check_fields(body: bytes, shape: type[msgspec.Struct], *, is_strict: bool) -> tuple[str, ...]:
+    """Refuse what is too large, not honoured or, where that matters, unknown; else name the unknown."""
+    fields = decode(_fields, body)
+    if len(fields) > _MAX_FIELDS:
+        raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
+    for name, most in _MAX_BYTES.items():
+        if name in fields and len(bytes(fields[name])) > most:
+            raise InvalidValue(f"'{name}' is larger than {most} bytes.", param=name)
+    known = frozenset(shape.__struct_fields__)
+    refuse_unsupported({name: raw for name, raw in fields.items() if name not in known}, UNSUPPORTED_FIELDS)
+    options = _options_of(fields)
+    refuse_unsupported(options, UNSUPPORTED_OPTIONS, "options.")
+    unknown = tuple(name for name in fields if name not in known and name not in UNSUPPORTED_FIELDS)
+    unknown += tuple(f"options.{name}" for name in options if name not in _KNOWN_OPTIONS)
+    shapes = {name: inner for name, inner in fields_of(shape).items() if name != "options"}
+    return check_unknown([name[:64] for name in unknown], fields, shapes, is_strict=is_strict)
+
+
+def _options_of(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+    if "options" not in fields or not bytes(fields["options"]).startswith(b"{"):
+        return {}  # what is no object is refused by name when the whole body is read
+    return decode(_options, bytes(fields["options"])) or {}
+
+
+def _call(
+    asked: OllamaAnswerFields,
+    prompt: Prompt | None,
+    route: Literal["chat", "generate"],
+    arrival: OllamaParseContext,
+    unknown: tuple[str, ...],
+) -> OllamaAnswerCall:
+    options = asked.options or OllamaOptions()
+    is_leaving = is_unloading(asked.keep_alive)
+    top_logprobs = _top_logprobs(asked)
+    request = Request(
+        id=arrival.id,
+        model=asked.model,
+        # A model that is only to be loaded reads one blank and says nothing.
+        prompt=prompt or TextPrompt(" "),
+        sampling=sampling_of(options),
+        stop=stop_of(options),
+        max_tokens=max_tokens_of(options) if prompt else 0,
+        constraint=_constraint(asked.format),
+        top_logprobs=top_logprobs,
+        tenant=arrival.tenant,
+        truncate_prompt=-1 if asked.truncate and _is_bare(prompt) else None,
+    )
+    reply = OllamaReplyContext(
+        route, asked.model, moment(arrival.created_s), has_logprobs=top_logprobs is not None
+    )
+    return OllamaAnswerCall(
+        request,
+        reply,
+        is_streamed=asked.stream is not False,
+        purpose="answer" if prompt else "unload" if is_leaving else "load",
+        context_tokens=options.num_ctx,
+        may_truncate=bool(asked.truncate),
+        unknown_fields=unknown,
+    )
+
+
+def _is_bare(prompt: Prompt | None) -> bool:
+    """Whether a prompt can lose its beginning: one with a template or a suffix has signs there."""
+    return isinstance(prompt, TextPrompt) and prompt.suffix is None
+
+
+def _top_logprobs(asked: OllamaAnswerFields) -> int | None:
+    if asked.top_logprobs and not asked.logprobs:
+        raise InvalidValue("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
+    return (asked.top_logprobs or 0) if asked.logprobs else None
+
+
+def _constraint(asked: object) -> Constraint | None:
+    if not asked:
+        return None
+    return JsonSchema(asked if isinstance(asked, dict) else {"type": "object"})
+
+
+def _thinking(think: bool | str | None) -> Thinking:
+    match think:
+        case None:
+            return Thinking()
+        case bool():
+            return Thinking(is_enabled=think)
+        case "none" | "minimal" | "low" | "medium" | "high" | "xhigh" | "max" as effort:
+            return Thinking(is_enabled=effort != "none", effort=effort)
+        case _:
+            raise InvalidValue("'think' is a boolean, low, medium or high.", param="think")
+
+
+def _prompt(asked: OllamaGenerateBody) -> Prompt:
+    text = asked.prompt or ""
+    if not asked.raw and not asked.suffix:
+        system = (Message("system", asked.system),) if asked.system else ()
+        return ChatPrompt((*system, Message("user", text)), thinking=_thinking(asked.think))
+    other = "raw" if asked.raw else "suffix"
+    if asked.system:
+        raise InvalidValue(f"'system' has no place in a prompt with '{other}'.", param="system")
+    if asked.think:
+        raise InvalidValue(f"'think' needs a template, and a prompt with '{other}' has none.", param="think")
+    return TextPrompt(text, asked.suffix or None)
+
+
+def _tool(asked: OllamaTool) -> Tool:
+    function = asked.function
+    return Tool(function.name, function.description, function.parameters)
+
+
+def _messages(asked: list[OllamaMessage], model: str) -> tuple[Message, ...]:
+    """The turns; a tool's answer that names no call belongs to one of the last turn that made any."""
+    messages: list[Message] = []
+    waiting: list[ToolCall] = []
+    for place, message in enumerate(asked):
+        if message.images:
+            raise _vision_unsupported(f"messages[{place}].images", model)
+        calls = _calls(message, place)
+        waiting = list(calls) or waiting
+        call_id = message.tool_call_id
+        if message.role == "tool" and call_id is None:
+            call_id = _answered(waiting, message.tool_name)
+        messages.append(
+            Message(
+                message.role,
+                message.content or "",
+                reasoning=message.thinking,
+                name=message.tool_name,
+                tool_call_id=call_id,
+                tool_calls=calls,
+            )
+        )
+    return tuple(messages)
+
+
+def _calls(message: OllamaMessage, place: int) -> tuple[ToolCall, ...]:
+    return tuple(
+        ToolCall(
+            call.id or f"call_{place}_{number}",
+            call.function.name,
+            _arguments(call.function, f"messages[{place}].tool_calls[{number}].function.arguments"),
+        )
+        for number, call in enumerate(message.tool_calls or ())
+    )
+
+
+def _arguments(function: OllamaToolCallFunction, path: str) -> str:
+    text = bytes(function.arguments).decode()
+    if text == "null":
+        return "{}"
+    if not text.startswith("{"):
+        raise InvalidValue(f"Invalid value for '{path}': expected an object.", param=path)
+    return text
+
+
+def _answered(waiting: list[ToolCall], name: str | None) -> str | None:
+    """The first call of that name that waits for an answer, else the first of all; it no longer waits."""
+    named = next((call for call in waiting if call.name == name), waiting[0] if waiting else None)
+    if named is None:
+        return None
+    waiting.remove(named)
+    return named.call_id
+
+
+def _vision_unsupported(path: str, model: str) -> VisionUnsupported:
+    return VisionUnsupported(
+        f"The model {model!r} reads text only, and '{path}' holds an image.",
+        param=path,
+        extras={"model": model, "suggestion": "send text only"},
+    )

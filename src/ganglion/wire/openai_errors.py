@@ -1,0 +1,39 @@
+"""Errors as the OpenAI wires tell them: `{"error": {"message", "type", "param", "code", …extras}}`."""
+
+import msgspec
+
+from ganglion.core.errors import GanglionError
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ErrorDetail(msgspec.Struct, frozen=True):
+    """What went wrong; some codes add fields of their own beside these."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str
+
+
+class ErrorEnvelope(msgspec.Struct, frozen=True):
+    """Every failed response of every route."""
+
+    error: ErrorDetail
+
+
+def encode_error(error: GanglionError, *, param: str | None = None) -> bytes:
+    """The body of a failed response, and the data of an error frame; the hint closes the message.
+
+    `param` is for a wire on which the field that is meant has another name.
+    """
+    message = f"{error.message} {error.hint}" if error.hint else error.message
+    named = {"message": message, "type": error.type, "param": param or error.param, "code": error.code}
+    return _encode({"error": error.extras | named})
+
+
+def error_headers(error: GanglionError) -> dict[str, str]:
+    """The headers that go with the status."""
+    if error.retry_after_s is None:
+        return {}
+    return {"retry-after": str(error.retry_after_s)}

@@ -1,0 +1,241 @@
+"""Fields of a chat body that goes to another server, as far as all servers spell them alike."""
+
+from typing import Any
+
+import msgspec
+
+from ganglion.core.errors import UnsupportedParameter
+from ganglion.core.request import (
+    ChatPrompt,
+    Effort,
+    JsonSchema,
+    JsonValue,
+    Lark,
+    Message,
+    Regex,
+    Request,
+    Tool,
+    ToolUse,
+    WithoutWords,
+)
+from ganglion.wire.fields import sampler_fields
+
+RequestFields = dict[str, Any]
+"""Ready to be encoded; None means that a field is left out."""
+
+
+def unsupported(param: str, what: str) -> UnsupportedParameter:
+    """Why a field does not travel."""
+    return UnsupportedParameter(
+        f"{what} cannot be asked of the server that holds this model.",
+        param=param,
+        hint="Leave it out, or ask for a model of another node.",
+    )
+
+
+def sampling_fields(request: Request) -> RequestFields:
+    """How tokens are chosen and what ends an answer."""
+    sampling, stop = request.sampling, request.stop
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+        "min_p": sampling.min_p,
+        "repetition_penalty": sampling.repetition_penalty,
+        "presence_penalty": sampling.presence_penalty,
+        "frequency_penalty": sampling.frequency_penalty,
+        "seed": sampling.seed,
+        "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
+        "stop": stop.strings or None,
+        "ignore_eos": stop.ignore_eos or None,
+        "logprobs": True if request.top_logprobs is not None else None,
+        "top_logprobs": request.top_logprobs,
+        "max_tokens": request.max_tokens,
+    }
+
+
+# A tool that takes text becomes a function with the one argument `input`, and its grammar a part of its
+# description: whoever reads the answer takes the text out again. A developer speaks as the system, which
+# every template knows. An effort is the nearest of the words that all of them know. Priorities stay at the
+# gateway.
+
+INPUT = "input"
+_encode = msgspec.json.Encoder().encode
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_EFFORTS: dict[Effort, str] = {
+    "none": "none",
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+
+
+def foreign_fields(request: Request, prompt: ChatPrompt) -> RequestFields:
+    """What a foreign server is asked; raises UnsupportedParameter for what none of them honours."""
+    _refuse(request)
+    thinking, arguments = prompt.thinking, dict(prompt.template_arguments)
+    verbosity = arguments.pop("verbosity", None)
+    if thinking.is_enabled is not None:
+        arguments.setdefault("enable_thinking", thinking.is_enabled)
+    if thinking.budget_tokens is not None:
+        arguments.setdefault("thinking_budget", thinking.budget_tokens)
+    custom = frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom)
+    return {
+        "messages": [_message(message, custom) for message in prompt.messages],
+        "chat_template_kwargs": arguments or None,
+        "verbosity": verbosity,
+        "reasoning_effort": None if thinking.effort is None else _EFFORTS[thinking.effort],
+        "thinking_budget_tokens": thinking.budget_tokens,
+        "continue_final_message": True if prompt.is_continued else None,
+        "add_generation_prompt": False if prompt.is_continued else None,
+        "repeat_penalty": request.sampling.repetition_penalty,  # llama-server's name for it
+        "response_format": _format(request),
+        **sampling_fields(request),
+        # The likeliest token alone: some servers take no 0 here, and all of them take it so.
+        **({"temperature": 0.0, "top_p": None} if request.sampling.top_p == 0 else {}),
+        **_tools(prompt.tool_use),
+    }
+
+
+def _refuse(request: Request) -> None:
+    if request.max_tokens == 0:
+        raise unsupported("max_tokens", "Reading a prompt without answering it")
+    if request.steering:
+        raise unsupported("steering", "Steering")
+    if request.wants_readout:
+        raise unsupported("readout", "A readout")
+    if request.stop.token_ids:
+        raise unsupported("stop_token_ids", "Stopping at token ids")
+    if request.min_tokens:
+        raise unsupported("min_tokens", "A least number of tokens")
+    for name in sampler_fields(request.sampling.samplers):
+        raise unsupported(name, "This way to choose tokens")
+    if request.stop.is_shown:
+        raise unsupported("include_stop_str_in_output", "The stop string inside the text")
+    if request.shows_special:
+        raise unsupported("skip_special_tokens", "Control tokens inside the text")
+    if request.truncate_prompt is not None:
+        raise unsupported("truncate_prompt_tokens", "A prompt that is cut")
+    if isinstance(request.constraint, WithoutWords):
+        raise unsupported("bad_words", "Text without some words")
+    if request.keep_markers:
+        raise unsupported("x-include-thinking", "Reasoning with its markers inside the text")
+
+
+def _format(request: Request) -> RequestFields | None:
+    constraint = request.constraint
+    if constraint is None:
+        return None
+    if not isinstance(constraint, JsonSchema):
+        raise unsupported("response_format", "Text of a grammar other than JSON")
+    if constraint.schema == {"type": "object"}:
+        return {"type": "json_object"}
+    named = {"name": "answer", "schema": constraint.schema, "strict": True}
+    return {"type": "json_schema", "json_schema": named}
+
+
+def _message(message: Message, custom: frozenset[str]) -> RequestFields:
+    match message.role:
+        case "system" | "developer":
+            return {"role": "system", "content": message.content}
+        case "tool":
+            return {"role": "tool", "content": message.content, "tool_call_id": message.tool_call_id or ""}
+        case "user":
+            told: RequestFields = {"role": "user", "content": message.content}
+            return told if message.name is None else {**told, "name": message.name}
+        case "assistant":
+            return _assistant(message, custom)
+
+
+def _assistant(message: Message, custom: frozenset[str]) -> RequestFields:
+    told: RequestFields = {"role": "assistant", "content": message.content}
+    if message.reasoning:
+        told["reasoning_content"] = message.reasoning
+    if message.tool_calls:
+        told["content"] = message.content or None
+        told["tool_calls"] = [
+            {
+                "id": call.call_id,
+                "type": "function",
+                "function": {
+                    "name": call.name,
+                    "arguments": _arguments(call.arguments, is_custom=call.name in custom),
+                },
+            }
+            for call in message.tool_calls
+        ]
+    return told
+
+
+def _arguments(text: str, *, is_custom: bool) -> str:
+    # Servers parse the arguments of earlier calls, and some break on text that is no JSON object: also of a
+    # custom tool that is not offered any more.
+    if not is_custom and _is_object(text):
+        return text
+    return "{}" if not is_custom and not text.strip() else _encode({INPUT: text}).decode()
+
+
+def _is_object(text: str) -> bool:
+    try:
+        _object.decode(text)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return False
+    return True
+
+
+def _tools(use: ToolUse) -> RequestFields:
+    tools = use.tools
+    if use.allowed is not None:
+        # Not every server knows a choice among some: those that may not be called are not offered.
+        tools = tuple(tool for tool in tools if tool.name in use.allowed)
+    if not tools:
+        return {}
+    choice: str | RequestFields | None = None if use.choice == "auto" else use.choice
+    if use.choice == "required" and use.allowed is not None and len(tools) == 1:
+        choice = {"type": "function", "function": {"name": tools[0].name}}
+    return {
+        "tools": [{"type": "function", "function": _function(tool)} for tool in tools],
+        "tool_choice": choice,
+        "parallel_tool_calls": None if use.is_parallel else False,
+    }
+
+
+def _function(tool: Tool) -> RequestFields:
+    described = _described(tool) if tool.is_custom else tool.description
+    said: RequestFields = {"name": tool.name}
+    if described is not None:
+        said["description"] = described
+    if tool.is_custom:
+        said["parameters"] = _TEXT
+    else:
+        said["parameters"] = tool.parameters if tool.parameters is not None else _ANYTHING
+    if tool.is_strict:
+        said["strict"] = True
+    return said
+
+
+_ANYTHING: dict[str, JsonValue] = {"type": "object", "properties": {}}
+_TEXT: dict[str, JsonValue] = {
+    "type": "object",
+    "properties": {INPUT: {"type": "string", "description": "The text that the tool is given, as it is."}},
+    "required": [INPUT],
+    "additionalProperties": False,
+}
+
+
+def _described(tool: Tool) -> str | None:
+    wanted = tool.text_format
+    if wanted is None:
+        return tool.description
+    match wanted:
+        case Lark(grammar=grammar):
+            rule = f"The input is text of this Lark grammar:\n{grammar}"
+        case Regex(pattern=pattern):
+            rule = f"The input is text that this regular expression matches:\n{pattern}"
+        case _:
+            raise unsupported("tools", f"The format of the tool {tool.name!r}")
+    return rule if tool.description is None else f"{tool.description}\n\n{rule}"

@@ -1,0 +1,253 @@
+"""Errors of other servers as ours: an HTTP refusal, or an error inside a stream.
+
+The shapes: OpenAI's `{"error": {"message", "type", "param", "code"}}`; llama-server's, whose `code` is the
+status and which adds `n_prompt_tokens` and `n_ctx`; vLLM's, also as `{"object": "error", "message", …}`;
+Ollama's `{"error": "text"}`. Our own nodes' codes come back as the errors that they were.
+
+Law: what is wrong between the gateway and a server (a key, a route) is never told as the client's own doing.
+"""
+
+import re
+from collections.abc import Iterable
+from types import MappingProxyType
+
+import msgspec
+from msgspec import Struct
+
+from ganglion.core.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    EngineFailed,
+    EngineUnavailable,
+    GanglionError,
+    InsufficientMemory,
+    InsufficientVideoMemory,
+    Interrupted,
+    InvalidJson,
+    InvalidValue,
+    LeaseLost,
+    MissingParameter,
+    ModelLoading,
+    ModelNotFound,
+    ModelRecovering,
+    ModelUnavailable,
+    Overloaded,
+    ReadoutUnavailable,
+    RequestQuarantined,
+    ShuttingDown,
+    StorageFull,
+    UnknownParameter,
+    UnsupportedParameter,
+    UpstreamRefused,
+    UpstreamUnavailable,
+    VisionUnsupported,
+    WireUnsupported,
+)
+
+MAX_MESSAGE = 2000
+"""Characters of another server's message that are passed on."""
+MAX_RETRY_S = 300
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+_PLAIN: MappingProxyType[str, type[GanglionError]] = MappingProxyType(
+    {
+        kind.code: kind
+        for kind in (
+            InvalidJson,
+            MissingParameter,
+            InvalidValue,
+            UnknownParameter,
+            UnsupportedParameter,
+            VisionUnsupported,
+            ReadoutUnavailable,
+            RequestQuarantined,
+            EngineFailed,
+            Interrupted,
+            Overloaded,
+            ModelLoading,
+            ModelRecovering,
+            ModelUnavailable,
+            EngineUnavailable,
+            WireUnsupported,
+            ShuttingDown,
+            LeaseLost,
+            UpstreamUnavailable,
+            StorageFull,
+        )
+    }
+)
+"""Codes whose errors say nothing beyond their message."""
+_MEMORY = {kind.code: kind for kind in (InsufficientMemory, InsufficientVideoMemory)}
+_OVERFLOW_CODES = ("context_length_exceeded", "exceed_context_size_error")
+_OVERFLOW = re.compile(
+    r"maximum context length|maximum model length|exceed\w* the (?:available |model'?s? )?context|"
+    r"context (?:size|length|window) (?:is |was )?exceeded|prompt is too long",
+    re.IGNORECASE,
+)
+_MOST = re.compile(
+    r"(?:maximum (?:context|model) length (?:is|of)|n_ctx = |context size of|> )\s*(\d{1,9})", re.I
+)
+_HELD = re.compile(
+    r"(\d{1,9}) in the messages|resulted in (\d{1,9}) tokens|prompt \(length (\d{1,9})\)|"
+    r"at least (\d{1,9}) input tokens|(?:passed|contains|has) (\d{1,9}) (?:input )?tokens|"
+    r"request \((\d{1,9}) tokens\)",
+    re.I,
+)
+_REQUESTED = re.compile(r"requested (\d{1,9}) tokens", re.I)
+"""Of prompt and answer together: only where nothing tells the prompt alone."""
+
+_ANSWER_TOO_LONG = re.compile(r"max_(?:completion_)?tokens'? .*too large|in the completion", re.I)
+_UNKNOWN_MODEL = re.compile(r"model ['\"`].*['\"`] (?:was )?(?:not found|does not exist)", re.I)
+
+
+class UpstreamErrorBody(Struct, frozen=True):
+    """What another server said of an error, whatever its shape was."""
+
+    message: str = ""
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
+    n_prompt_tokens: int | None = None
+    n_ctx: int | None = None
+    prompt_len: int | None = None
+    max: int | None = None
+    free_mb: int | None = None
+    required_mb: int | None = None
+    deadline: str | None = None
+
+
+_error_body = msgspec.json.Decoder(UpstreamErrorBody)
+_text = msgspec.json.Decoder(str)
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def decode_error_response(status: int, headers: Headers, body: bytes, *, model: str = "") -> GanglionError:
+    """The error that an answer other than 200 is; `model` is what was asked for."""
+    told = _read(body)
+    error = error_from_body(told, status, model=model)
+    if error.retry_after_s is not None:
+        error.retry_after_s = _retry_after_s(headers) or error.retry_after_s
+    return error
+
+
+def decode_error_frame(data: bytes, *, model: str = "") -> GanglionError:
+    """The error that a frame of a stream is."""
+    told = _read(data)
+    code = told.code
+    return error_from_body(told, code if isinstance(code, int) and 400 <= code < 600 else 500, model=model)
+
+
+def error_from_body(told: UpstreamErrorBody, status: int, *, model: str = "") -> GanglionError:
+    """What another server said, as one of ours."""
+    message = told.message.strip()[:MAX_MESSAGE]
+    if 300 <= status < 400:
+        # Where it points to is an address that no client should see.
+        return UpstreamRefused(
+            "The server that holds this model answered with a redirect.",
+            hint="The operator must check the address of that node.",
+        )
+    if status in (401, 402, 403, 407) or told.code == "invalid_api_key":
+        # Its words may hold part of the key that the gateway showed.
+        return UpstreamRefused(
+            f"The server that holds this model did not let the gateway in ({status}).",
+            hint="The operator must check the key of that node.",
+        )
+    code = told.code if isinstance(told.code, str) else ""
+    if _is_overflow(told, code):
+        return _overflow(told, message)
+    if code == ModelNotFound.code or (not code and status == 404) or _is_unknown_model(message, status):
+        return ModelNotFound(model)
+    if code in _PLAIN:
+        return _PLAIN[code](message or code, param=told.param)
+    return _with_numbers(told, code, message) or _by_status(status, message, told.param)
+
+
+def _with_numbers(told: UpstreamErrorBody, code: str, message: str) -> GanglionError | None:
+    if code in _MEMORY:
+        return _MEMORY[code](message, free_mb=told.free_mb or 0, required_mb=told.required_mb or 0)
+    if code == DeadlineExceeded.code:
+        error = DeadlineExceeded(told.deadline or "node", 0)
+        error.message = message or error.message
+        return error
+    return None
+
+
+def _by_status(status: int, message: str, param: str | None) -> GanglionError:
+    if status in (429, 529):
+        return Overloaded(message or "The server that holds this model has too much to do.")
+    if status == 503:
+        kind = ModelLoading if "loading" in message.lower() else Overloaded
+        return kind(message or "The server that holds this model cannot answer now.")
+    if status in (400, 409, 413, 422):
+        return InvalidValue(message or f"The server that holds this model answered {status}.", param=param)
+    said = f": {message}" if message else "."
+    if status >= 500 or status == 408:
+        return UpstreamUnavailable(f"The server that holds this model answered {status}{said}")
+    return UpstreamRefused(f"The server that holds this model answered {status}{said}")
+
+
+def _is_overflow(told: UpstreamErrorBody, code: str) -> bool:
+    if code in _OVERFLOW_CODES or told.type in _OVERFLOW_CODES:
+        return True
+    if _OVERFLOW.search(told.message) is None:
+        return False
+    # vLLM says it of answers too that would be longer than what the prompt leaves.
+    held, most = _held(told), _most(told)
+    is_answer = _ANSWER_TOO_LONG.search(told.message) is not None
+    return not is_answer or held is None or most is None or held >= most
+
+
+def _overflow(told: UpstreamErrorBody, message: str) -> ContextLengthExceeded:
+    most = _most(told) or 0
+    held = max(_held(told) or 0, most + 1)
+    error = ContextLengthExceeded(held, most)
+    if not most:
+        error.message = f"The prompt is too long for this model. {message}".rstrip()
+    return error
+
+
+def _most(told: UpstreamErrorBody) -> int | None:
+    return _first(told.n_ctx, told.max) or _number(_MOST, told.message)
+
+
+def _held(told: UpstreamErrorBody) -> int | None:
+    return (
+        _first(told.n_prompt_tokens, told.prompt_len)
+        or _number(_HELD, told.message)
+        or _number(_REQUESTED, told.message)
+    )
+
+
+def _first(*numbers: int | None) -> int | None:
+    return next((number for number in numbers if number is not None), None)
+
+
+def _number(pattern: re.Pattern[str], text: str) -> int | None:
+    found = pattern.search(text)
+    return None if found is None else int(next(group for group in found.groups() if group is not None))
+
+
+def _is_unknown_model(message: str, status: int) -> bool:
+    return status in (400, 404) and _UNKNOWN_MODEL.search(message) is not None
+
+
+def _read(body: bytes) -> UpstreamErrorBody:
+    """An error in any of the shapes; a body of another shape says nothing."""
+    try:
+        fields = _fields.decode(body)
+        inner = fields.get("error")
+        if inner is None:
+            return _error_body.decode(body)
+        if bytes(inner).startswith(b'"'):
+            return UpstreamErrorBody(_text.decode(inner))
+        return _error_body.decode(inner)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return UpstreamErrorBody()
+
+
+def _retry_after_s(headers: Headers) -> int | None:
+    for name, value in headers:
+        if name == b"retry-after" and value.isdigit():
+            return min(max(int(value[:9]), 1), MAX_RETRY_S)
+    return None
