@@ -31,7 +31,7 @@ from statistics import median
 
 from rich.console import Console
 from rich.table import Table
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from benchmarks.footprint import pss_bytes
 from benchmarks.instant import EVENTS, MODEL

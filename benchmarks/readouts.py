@@ -24,7 +24,7 @@ import grpc
 import numpy as np
 import uvloop
 from rich.console import Console
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from benchmarks import report
 from benchmarks.load import Record

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 import psutil
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from benchmarks.load import Ask, Endpoint, Message, exchange
 

@@ -29,7 +29,7 @@ from typing import IO
 import grpc
 import uvloop
 from rich.console import Console
-from tests.ports import free_port
+from tests.support.ports import free_port
 
 from benchmarks import bare, conversations, report, streaming
 from benchmarks.conversations import Turn, relayed

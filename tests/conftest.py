@@ -10,7 +10,7 @@ import psycopg
 import pytest
 from hypothesis import settings
 
-from postgres_server import ABSENT, BINARIES, Server, running_server
+from support.postgres_server import ABSENT, BINARIES, Server, running_server
 
 # A busy machine is no failed property; and what CI finds, anybody finds again.
 settings.register_profile("unhurried", deadline=None)

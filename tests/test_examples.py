@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.ports import free_port
 
 from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from support.ports import free_port
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 MOUNTED = "mounted.py"

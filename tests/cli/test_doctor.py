@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.ports import free_port
+
+from support.ports import free_port
 
 GANGLION = (sys.executable, "-m", "ganglion.cli.main")
 OK, FAILED = 0, 1

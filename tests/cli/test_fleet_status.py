@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from commands import GANGLION, data, eventually, fresh_environment, refusal, run
 from played_gateway import KEY, PlayedGateway, fleet, node, playing
-from tests.ports import free_port
 
 from ganglion.cli.fleet.status import MODELS_SHOWN, fleet_tables
 from ganglion.wire.fleet import ReplicaState
 from ganglion.wire.fleet_overview import FleetOverview, NodeDevice, Unservable
+from support.ports import free_port
 
 SMOL = ReplicaState(id="smollm2", status="loaded", in_flight=3, queued=2, slots_total=8)
 COLD = ReplicaState(id="qwen3-4b", status="unloaded")

@@ -15,7 +15,7 @@ from commands import GANGLION, data, eventually, fresh_environment, in_terminal,
 from small_models import tiny_gguf
 
 from ganglion.registry.hub.embedded import SMOLLM2
-from hub_server import Fault, HubServer
+from support.hub_server import Fault, HubServer
 
 REPO = "org/tiny-GGUF"
 Q4 = tiny_gguf(filling=random.Random(4).randbytes(400_000))

@@ -14,10 +14,10 @@ from pathlib import Path
 import psutil
 import pytest
 from commands import GANGLION, data, fresh_environment, in_terminal, refusal, run
-from tests.ports import free_port
 
 from ganglion.registry.hub.embedded import SMOLLM2, find
-from hub_server import Fault, HubServer
+from support.hub_server import Fault, HubServer
+from support.ports import free_port
 
 Environment = dict[str, str]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 from commands import GANGLION, data, fresh_environment, refusal, run
-from tests.ports import free_port
 
 from ganglion.cli.terminal.console import colour_of, legend, visible
+from support.ports import free_port
 
 Environment = dict[str, str]
 ECHO = ("--engine", "echo")

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.door.node import Node, running_node
-from tests.ports import free_port
 
 from ganglion.cli.inference.session_view import bar
 from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from support.ports import free_port
 
 
 @pytest.fixture(scope="module")

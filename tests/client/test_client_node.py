@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from both import KINDS, AnyClient, Kind, done, every, some
 from tests.door.node import MODEL, Node, running_node
-from tests.ports import free_port
 
 from ganglion.client import (
     AsyncClient,
@@ -25,6 +24,7 @@ from ganglion.client import (
     TokenEvent,
 )
 from ganglion.core.errors import InvalidApiKey, InvalidValue, ModelNotFound, ReadoutNotFound
+from support.ports import free_port
 
 KEY = "key-of-one"
 PROMPT = (

@@ -33,7 +33,7 @@ from ganglion.registry.hub.embedded import SMOLLM2
 from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
-from played_engine import PlayedEngine
+from support.played_engine import PlayedEngine
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parents[1] / ".clients"

@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from client_programs import documented, needs, node, program, run
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.request import Message
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
@@ -16,7 +15,8 @@ from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.routing.decision import NoRoute, RoutingDecision, RoutingRequest, TranslatedNode
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
-from played_engine import PlayedEngine
+from support.client_programs import documented, needs, node, program, run
+from support.played_engine import PlayedEngine
 
 CODEX, CLAUDE = program("codex"), program("claude")
 ASKED = "What is six times seven?"

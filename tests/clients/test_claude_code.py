@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 from typing import Any
 
-from client_programs import documented, needs, node, program, run
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
-from played_engine import PlayedEngine
+from support.client_programs import documented, needs, node, program, run
+from support.played_engine import PlayedEngine
 
 CLAUDE = program("claude")
 PATH = os.environ["PATH"]

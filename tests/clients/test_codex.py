@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from client_programs import Ran, documented, needs, node, program, run
 from ganglion.core.request import Message
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoSettings
-from played_engine import PlayedEngine
+from support.client_programs import Ran, documented, needs, node, program, run
+from support.played_engine import PlayedEngine
 
 CODEX = program("codex")
 ASKED = "What is six times seven?"

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from client_programs import Ran, documented, needs, node, program, run
 from ganglion.core.request import ChatPrompt
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
-from played_engine import PlayedEngine
+from support.client_programs import Ran, documented, needs, node, program, run
+from support.played_engine import PlayedEngine
 
 OPENCODE = program("opencode")
 QUIET = {

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from client_programs import MODULES, documented, needs, node, run
 from ganglion.core.request import ChatPrompt, JsonSchema
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
-from played_engine import PlayedEngine
+from support.client_programs import MODULES, documented, needs, node, run
+from support.played_engine import PlayedEngine
 
 SCRIPT = Path(__file__).parent / "npm" / "vercel.mjs"
 WIRES = ("chat", "compatible", "responses", "stateless", "messages")

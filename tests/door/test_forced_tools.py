@@ -10,7 +10,7 @@ import openai
 import pytest
 from node import MODEL, Node
 
-from client_programs import ALONE, MODULES, needs
+from support.client_programs import ALONE, MODULES, needs
 
 pytestmark = pytest.mark.model
 

@@ -10,13 +10,13 @@ import httpx
 import pytest
 from node import running_node
 
-from disks import mounted, why_no_mounts
 from ganglion.core.errors import StorageFull, StoreUnusable
 from ganglion.server.life import storage
 from ganglion.server.life.storage import StoreSettings, open_store
 from ganglion.sessions.archive import SessionFolder
 from ganglion.store.response_store import StoredResponse
 from ganglion.wire.seal import HmacSeal
+from support.disks import mounted, why_no_mounts
 
 pytestmark = pytest.mark.skipif(bool(why_no_mounts()), reason=f"no tmpfs can be mounted: {why_no_mounts()}")
 

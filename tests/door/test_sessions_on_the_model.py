@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 from node import MODEL, Node, running_node
-from tests.ports import free_port
 
 from ganglion.client import Client, Disconnected, Done, GanglionError, Session, TokenEvent
 from ganglion.core.errors import EngineFailed, SessionNotFound
+from support.ports import free_port
 
 pytestmark = pytest.mark.model
 

@@ -24,7 +24,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.supervision.isolation import ALONE_S
 from ganglion.engines.supervision.watchdog import WorkerLimits
-from handles import no_more_files
+from support.handles import no_more_files
 
 FACTS = ModelFacts(
     path="none",

@@ -17,7 +17,7 @@ from ganglion.core.errors import InvalidValue, Overloaded, ShuttingDown
 from ganglion.core.request import ChatPrompt, JsonValue, Message
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.text_engine import GENERIC_TEMPLATE
-from handles import no_more_files
+from support.handles import no_more_files
 
 HELLO = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"

@@ -17,7 +17,7 @@ from brief_worker import JAM
 from ganglion.core.errors import EngineFailed, LoadFailed, ModelRecovering, ShuttingDown
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.supervision.watchdog import WorkerLimits
-from handles import no_more_files
+from support.handles import no_more_files
 
 LIMITS = WorkerLimits(stop_s=0.3, backoff_s=(0.01, 0.01))
 WATCHFUL = replace(LIMITS, ping_s=0.05, silence_s=0.5, hang_s=0.2)

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import psutil
 from tests.gateway.asking_fleets import Said, ask
-from tests.ports import free_port
+
+from support.ports import free_port
 
 SOAK = max(1, int(os.environ.get("GANGLION_SOAK", "1")))
 """How many times as much as in the suite; 25 makes 500 kills of 20."""

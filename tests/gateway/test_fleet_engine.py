@@ -49,7 +49,7 @@ from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec, Replica
 from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
-from played_engine import PlayedEngine
+from support.played_engine import PlayedEngine
 
 SSE = b"text/event-stream"
 NOWHERE = "http://127.0.0.1:9"

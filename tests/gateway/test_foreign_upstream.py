@@ -31,7 +31,7 @@ from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from ganglion.server.life.storage import StoreSettings
-from ports import free_port
+from support.ports import free_port
 
 pytestmark = pytest.mark.model
 

@@ -12,7 +12,6 @@ import httpx
 from gateways import Running, echoes, gateway
 from tests.gateway.byte_server import byte_server
 from tests.gateway.worker_fleet import Gateway, Joined, callers, gateway_of
-from tests.hangups import hang_up
 
 from ganglion.core.errors import InvalidValue
 from ganglion.gateway.fleet.node import NodeSpec, NodeView
@@ -22,6 +21,7 @@ from ganglion.gateway.shared import Shared
 from ganglion.server.gateway.gateway_process import build_fleet_parts, inherit
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
+from support.hangups import hang_up
 
 
 @dataclass

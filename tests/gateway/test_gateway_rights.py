@@ -8,8 +8,6 @@ import httpx
 import pytest
 from gateways import Running, echoes, fleet, gateway
 from test_gateway_access import keyed, shown
-from tests.hangups import hang_up
-from tests.rights_table import Row, rows
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -19,6 +17,8 @@ from ganglion.server.settings import ServerSettings
 from ganglion.store.opening import open_access
 from ganglion.wire import openapi
 from ganglion.wire.salience import salience_pb2 as pb
+from support.hangups import hang_up
+from support.rights_table import Row, rows
 
 SALIENCE = pb.DESCRIPTOR.services_by_name["Salience"]
 ROLES = ("none", "user", "node", "admin")

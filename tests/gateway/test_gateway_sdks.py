@@ -22,9 +22,9 @@ from ganglion.core.request import Sampling
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
-from open_responses import check_response
-from played_engine import PlayedEngine
-from responses_invariants import check, frames_of
+from support.open_responses import check_response
+from support.played_engine import PlayedEngine
+from support.responses_invariants import check, frames_of
 
 SCRIPT = Path(__file__).with_name("gateway_sdk_script.py")
 ANTHROPIC_SCRIPT = Path(__file__).parents[1] / "server" / "anthropic_script.py"

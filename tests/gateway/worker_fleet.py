@@ -14,10 +14,10 @@ from pathlib import Path
 
 import psutil
 from tests.gateway.byte_server import Line, answer, byte_server
-from tests.ports import free_port
 
 from ganglion.wire.fleet import NodeState, ReplicaState, encode
 from ganglion.wire.health import DeviceHealth
+from support.ports import free_port
 
 ADMIN = "gk-admin"
 CATALOGUE = '[[models]]\nid = "cold"\nmemory_mb = 100\n'

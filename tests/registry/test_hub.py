@@ -21,7 +21,7 @@ from ganglion.registry.hub.environment import cache_folder
 from ganglion.registry.hub.flights import FlightCancelled
 from ganglion.registry.hub.listing import HubFiles
 from ganglion.registry.hub.requests import HubRetryLimits
-from hub_server import Fault, HubServer, digest
+from support.hub_server import Fault, HubServer, digest
 
 REPO = "org/tiny-GGUF"
 FILE = "tiny-Q4_K_M.gguf"

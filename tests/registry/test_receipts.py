@@ -14,7 +14,7 @@ from ganglion.core.errors import LoadFailed
 from ganglion.registry.files.receipts import Receipts, UnknownDigest, VerifiedFile, digest_of_store
 from ganglion.registry.hub.client import Hub
 from ganglion.registry.hub.flights import FlightCancelled
-from hub_server import HubServer
+from support.hub_server import HubServer
 
 CONTENT = random.Random(1).randbytes(50_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -9,8 +9,8 @@ import httpx
 from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.life.storage import StoreSettings
-from played_engine import PlayedEngine
-from responses_invariants import check, frames_of
+from support.played_engine import PlayedEngine
+from support.responses_invariants import check, frames_of
 
 MEMORY = StoreSettings(":memory:")
 SLOW = "!echo delay=0.01\n"

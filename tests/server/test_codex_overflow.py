@@ -5,7 +5,7 @@ import json
 import pytest
 from websockets.asyncio.client import connect
 
-from responses_invariants import Invariants, check
+from support.responses_invariants import Invariants, check
 
 LONG = {"model": "echo", "input": "word " * 9000}
 CODEX = ({"originator": "codex_exec"}, {"user-agent": "codex_cli_rs/0.166.0"})

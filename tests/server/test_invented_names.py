@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 
 from calling_rpc import connected
-from tests.composed_node import composed
-from tests.hub_server import HubServer
 
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.request import Request, TextPrompt
@@ -24,6 +22,8 @@ from ganglion.registry.loading.failures import (
 from ganglion.registry.loading.residency import Residency
 from ganglion.server.life.storage import StoreSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.composed_node import composed
+from support.hub_server import HubServer
 
 MARK = "zzq"
 """Stands in every name that is made up here."""

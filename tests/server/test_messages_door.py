@@ -13,7 +13,7 @@ from ganglion.core.errors import GanglionError, ModelLoading, Overloaded, RateLi
 from ganglion.core.request import Message
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from played_engine import PlayedEngine
+from support.played_engine import PlayedEngine
 
 SCRIPT = Path(__file__).with_name("anthropic_script.py")
 RUNNER = Path(__file__).with_name("tool_runner_script.py")

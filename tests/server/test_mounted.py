@@ -13,7 +13,7 @@ from starlette.routing import Mount, Route
 from ganglion import Defaults, build_app
 from ganglion.core.request import Sampling
 from ganglion.engines.echo.engine import EchoEngine
-from played_engine import PlayedEngine
+from support.played_engine import PlayedEngine
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mounted.py"
 CHAT = {"model": "echo", "messages": [{"role": "user", "content": "hello there"}]}

@@ -15,8 +15,8 @@ from test_responses_socket import talking
 from ganglion.core.request import Sampling
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from open_responses import COMPACTED, ITEM_PAGE, SOCKET_ERROR, check_response
-from played_engine import PlayedEngine
+from support.open_responses import COMPACTED, ITEM_PAGE, SOCKET_ERROR, check_response
+from support.played_engine import PlayedEngine
 
 WEATHER = {
     "type": "function",

@@ -8,7 +8,6 @@ from calling_rpc import SALIENCE, caller_of, connected, trailers
 from grpc_health.v1 import health_pb2
 from relaying import Keys, relaying, view_of
 from test_rpc_access import methods, status_of
-from tests.rights_table import rows
 
 from ganglion.core.errors import SessionNotFound
 from ganglion.gateway.access.admission import Identity
@@ -17,6 +16,7 @@ from ganglion.server.grpc.caller import PUBLIC_SERVICES
 from ganglion.server.grpc.listener import HEALTH
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.rights_table import rows
 
 Code = grpc.StatusCode
 

@@ -12,11 +12,11 @@ import grpc
 import pytest
 from calling_rpc import Rpc, connected, trailers
 from relaying import Relayed, relaying, view_of
-from tests.ports import free_port
 
 from ganglion.client._async.client import AsyncClient
 from ganglion.core.errors import SessionNotFound, UpstreamUnavailable
 from ganglion.wire.salience import salience_pb2 as pb
+from support.ports import free_port
 
 TEXT = "one two three four five six seven eight"
 NODE = """

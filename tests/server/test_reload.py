@@ -3,10 +3,10 @@
 import asyncio
 
 import httpx
-from tests.hangups import hang_up
 
 from ganglion.core.errors import InvalidValue
 from ganglion.server.life.serve import Reloaded
+from support.hangups import hang_up
 
 
 class Operator:

@@ -12,7 +12,7 @@ from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.responses import background
 from ganglion.store.database import DatabaseStore
-from responses_invariants import check
+from support.responses_invariants import check
 
 WORDS = " ".join(f"word{number}" for number in range(20))
 

@@ -4,7 +4,7 @@ import pytest
 from responding import MEMORY, Asking, ask, played, said_to, small, text_of
 
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
-from responses_invariants import check
+from support.responses_invariants import check
 
 LONG = "word " * 199 + "word"
 TURNS = [{"role": "user", "content": f"turn {number} " + "x " * 10} for number in range(8)]

@@ -16,11 +16,11 @@ from typing import Any
 import httpx
 import pytest
 from responding import Asking, ask, text_of
-from tests.ports import free_port
 
-from disks import mounted, why_no_mounts
 from ganglion.server.life.storage import StoreSettings
-from responses_invariants import check
+from support.disks import mounted, why_no_mounts
+from support.ports import free_port
+from support.responses_invariants import check
 
 KILLS = 20
 CLIENTS = 6

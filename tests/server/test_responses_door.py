@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from responses_invariants import check
+from support.responses_invariants import check
 
 WEATHER = {
     "type": "function",

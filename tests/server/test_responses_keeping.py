@@ -12,7 +12,7 @@ from responding import ENDLESS, MEMORY, Asking, ask, deaf_socket, request_bytes,
 
 from ganglion.core.errors import StorageFull, StoreUnavailable
 from ganglion.store.database import DatabaseStore
-from responses_invariants import check, frames_of
+from support.responses_invariants import check, frames_of
 
 
 class Faults:

@@ -9,7 +9,7 @@ from openai.types.responses import ResponseFunctionToolCall
 from responding import ENDLESS, MEMORY, played, said_to
 
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
-from played_engine import PlayedEngine
+from support.played_engine import PlayedEngine
 
 WEATHER = {
     "type": "function",

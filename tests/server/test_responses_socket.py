@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from ganglion.core.errors import StorageFull
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.store.database import DatabaseStore
-from responses_invariants import Invariants
+from support.responses_invariants import Invariants
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 

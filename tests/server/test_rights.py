@@ -8,8 +8,6 @@ import pytest
 from calling_rpc import SALIENCE, Rpc, connected
 from starlette.routing import Route, WebSocketRoute
 from test_rpc_access import status_of
-from tests.hangups import hang_up
-from tests.rights_table import rows
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
@@ -25,6 +23,8 @@ from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.hangups import hang_up
+from support.rights_table import rows
 
 KEYS = {"api_keys": ("use",), "admin_keys": ("root",)}
 MEMORY = StoreSettings(":memory:")

@@ -9,7 +9,6 @@ import grpc
 import pytest
 from calling_rpc import caller_of, connected, rest, trailers
 from grpc_health.v1 import health_pb2
-from tests.ports import free_port
 
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.echo.answer import EchoScript
@@ -20,6 +19,7 @@ from ganglion.server.life.serve import serve
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.ports import free_port
 
 Code = grpc.StatusCode
 

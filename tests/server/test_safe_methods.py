@@ -3,8 +3,6 @@
 import itertools
 
 from starlette.routing import Route
-from tests.composed_node import composed
-from tests.hub_server import HubServer
 
 from ganglion.engines.echo.engine import EchoEngine
 from ganglion.server.capabilities import capabilities_of
@@ -14,6 +12,8 @@ from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
+from support.composed_node import composed
+from support.hub_server import HubServer
 
 FOREIGN = {
     "another site": {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 from kept import response
 
-from disks import mounted, why_no_mounts
 from ganglion.core.errors import Overloaded, StorageFull, StoreUnavailable
 from ganglion.store import database_thread
 from ganglion.store.opening import open_store
 from ganglion.store.response_store import Retention
+from support.disks import mounted, why_no_mounts
 
 BIG = b"x" * 50_000
 

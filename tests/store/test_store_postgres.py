@@ -13,7 +13,7 @@ from kept import response
 from ganglion.core.errors import StoreUnavailable, StoreUnusable
 from ganglion.store.opening import open_store
 from ganglion.store.schema import VERSION
-from postgres_server import Server
+from support.postgres_server import Server
 
 
 async def test_a_restarted_server_is_found_again(postgres: str, postgres_server: Server) -> None:

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from disks import make_image, mounted, why_no_loops
 from ganglion.store.opening import open_store
+from support.disks import make_image, mounted, why_no_loops
 
 CUTS = 10
 

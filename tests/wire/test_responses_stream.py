@@ -33,7 +33,7 @@ from ganglion.wire.responses import ENDING, ResponsesParseContext, ResponsesProj
 from ganglion.wire.responses.response_object import ResponsesReplyContext
 from ganglion.wire.responses.stored import output_of
 from ganglion.wire.seal import HmacSeal
-from responses_invariants import Invariants, check, frames_of
+from support.responses_invariants import Invariants, check, frames_of
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "responses"
 SEAL = HmacSeal(bytes(32)).of("tenant")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-TABLE = Path(__file__).parent / "golden" / "rights.txt"
+TABLE = Path(__file__).parents[1] / "golden" / "rights.txt"
 NAMES = {"{id}": "resp_1", "{item}": "msg_1", "{model}": "echo"}
 
 

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from open_responses import check_event
+from support.open_responses import check_event
 
 Json = dict[str, Any]
 

@@ -22,7 +22,7 @@ from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 MODULES = ROOT / ".clients" / "node_modules"
 CLIENTS_PAGE = ROOT / "docs" / "clients.md"
 TIMEOUT_S = 60.0
