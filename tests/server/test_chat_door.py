@@ -168,6 +168,14 @@ async def test_what_is_not_there_is_told_in_the_envelope(serving) -> None:
         assert (await served.http.get("/v1/models/")).status_code == 404
 
 
+async def test_an_alias_means_its_model_in_any_case(serving) -> None:
+    async with serving(EchoEngine(EchoSettings(aliases=("Parrot",)))) as served:
+        assert (await served.post("hello", model="pARROT")).status_code == 200
+        for path in ("/v1/models/pARROT", "/models/pARROT/endpoint", "/models/pARROT/capabilities"):
+            assert (await served.http.get(path)).status_code == 200, path
+        assert (await served.http.get("/v1/models/ECHO")).status_code == 404  # an id is exact
+
+
 async def test_bodies_are_json_and_bounded(serving) -> None:
     async with serving(max_body_bytes=1000) as served:
         path = "/v1/chat/completions"

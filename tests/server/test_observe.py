@@ -40,11 +40,11 @@ async def test_made_up_model_names_share_one_label() -> None:
     engine = EchoEngine(EchoSettings(aliases=("parrot",)))
     await engine.open()
     observed = ObservedEngine(engine, metrics)
-    for name in ("parrot", "echo", *(f"made-up-{number}" for number in range(50))):
+    for name in ("parrot", "PARROT", "echo", *(f"made-up-{number}" for number in range(50))):
         async for _ in observed.generate(Request("r", name, TextPrompt("hello"))):
             pass
     page = (await metrics.page(engine.models())).decode()
-    assert 'ganglion_requests_total{model="echo",outcome="stop"} 2.0' in page
+    assert 'ganglion_requests_total{model="echo",outcome="stop"} 3.0' in page
     assert 'ganglion_requests_total{model="unknown",outcome="model_not_found"} 50.0' in page
     assert "made-up" not in page
 

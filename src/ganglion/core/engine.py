@@ -5,7 +5,7 @@ given back before `aclose()` returns or soon after. Errors are `Failed` events, 
 these generators raise only on bugs.
 """
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
@@ -75,6 +75,18 @@ class ModelState:
     def abilities(self) -> tuple[str, ...]:
         """Its capabilities, and `readout` where concepts are loaded."""
         return self.capabilities if self.readout is None else (*self.capabilities, "readout")
+
+
+def find_model(models: Iterable[ModelState], name: str) -> ModelState | None:
+    """The model that a name means: exactly its id, or one of its aliases in any case."""
+    folded = name.casefold()
+    by_alias = None
+    for model in models:
+        if model.id == name:
+            return model
+        if by_alias is None and folded in map(str.casefold, model.aliases):
+            by_alias = model
+    return by_alias
 
 
 class Engine(Protocol):

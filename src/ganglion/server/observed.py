@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from typing import TypeVar
 
-from ganglion.core.engine import Engine, ModelState, PlacedImage, SessionEngine
+from ganglion.core.engine import Engine, ModelState, PlacedImage, SessionEngine, find_model
 from ganglion.core.events import Delta, Event, Failed, Finished, Pieces, Started, TokenEvent
 from ganglion.core.request import Request, TokenRequest
 from ganglion.server.deadlines import with_deadlines
@@ -41,10 +41,8 @@ class ObservedEngine:
 
 def metrics_label(models: Iterable[ModelState], name: str) -> str:
     """Under which model a request is counted that names its model so."""
-    for model in models:
-        if name == model.id or name in model.aliases:
-            return model.id
-    return _UNKNOWN_MODEL
+    found = find_model(models, name)
+    return _UNKNOWN_MODEL if found is None else found.id
 
 
 async def observed_stream(events: AsyncGenerator[E, None], metrics: ModelMetrics) -> AsyncGenerator[E, None]:

@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 
-from ganglion.core.engine import Engine, ModelHolder
+from ganglion.core.engine import Engine, ModelHolder, find_model
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.capabilities import EngineCapabilities
@@ -246,7 +246,7 @@ class InfoRoutes:
 
     async def model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
-        for model in visible_models(request.scope, self._engine.models()):
-            if name == model.id or name in model.aliases:
-                return json_response((anthropic_models if is_anthropic(request.scope) else models).one(model))
-        raise ModelNotFound(name[:200])
+        model = find_model(visible_models(request.scope, self._engine.models()), name)
+        if model is None:
+            raise ModelNotFound(name[:200])
+        return json_response((anthropic_models if is_anthropic(request.scope) else models).one(model))

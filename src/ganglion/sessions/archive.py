@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ganglion.core.engine import ModelState, SessionEngine
+from ganglion.core.engine import ModelState, SessionEngine, find_model
 from ganglion.core.errors import GanglionError, InvalidValue, ModelMismatch, StorageFull, StoreUnusable
 from ganglion.core.request import Steering
 from ganglion.sessions.saved import (
@@ -143,7 +143,7 @@ class SessionArchive:
 
     def encoded(self, held: SessionRecord, session: TokenSession, kv: bytes, *, is_ours: bool) -> bytes:
         """A session as bytes; only on our own disk do they say whose it is."""
-        state = model_state(self._models(), held.model)
+        state = find_model(self._models(), held.model)
         header = header_of(
             session,
             model=held.model,
@@ -166,14 +166,6 @@ class SessionArchive:
             param="data",
             hint="Restore it where that model is served.",
         )
-
-
-def model_state(models: tuple[ModelState, ...], name: str) -> ModelState | None:
-    """The model that a name means, by id or by alias in any case."""
-    folded = name.casefold()
-    by_id = (state for state in models if state.id == name)
-    by_alias = (state for state in models if folded in map(str.casefold, state.aliases))
-    return next(by_id, None) or next(by_alias, None)
 
 
 def check_steering(steering: Steering, state: ModelState | None) -> None:

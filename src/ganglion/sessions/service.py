@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Final
 
-from ganglion.core.engine import PromptReader, SessionEngine
+from ganglion.core.engine import PromptReader, SessionEngine, find_model
 from ganglion.core.errors import (
     EngineUnavailable,
     GanglionError,
@@ -27,7 +27,6 @@ from ganglion.sessions.archive import (
     SessionFolder,
     check_steering,
     check_vocabulary,
-    model_state,
 )
 from ganglion.sessions.generation import (
     LogprobFilter,
@@ -126,7 +125,7 @@ class EngineSessionService:
         """A fresh, empty session."""
         self._holdings.check_count(tenant)
         info = await self._reader.tokenizer_info(model)
-        state = model_state(self._models(), model)
+        state = find_model(self._models(), model)
         check_steering(steering, state)
         self._holdings.check_count(tenant)
         like = SessionRecord(
@@ -367,7 +366,7 @@ class EngineSessionService:
         return self._holdings.add(held)
 
     def _sampling_of(self, model: str) -> Sampling:
-        state = model_state(self._models(), model)
+        state = find_model(self._models(), model)
         return Sampling() if state is None else state.sampling
 
     async def _sweep(self) -> None:

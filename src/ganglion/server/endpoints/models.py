@@ -11,7 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from ganglion.core.engine import Engine, LoadOptions, LoadProgress, ModelHolder, ModelState, TokenizerInfo
+from ganglion.core.engine import (
+    Engine,
+    LoadOptions,
+    LoadProgress,
+    ModelHolder,
+    ModelState,
+    TokenizerInfo,
+    find_model,
+)
 from ganglion.core.errors import (
     EngineUnavailable,
     GanglionError,
@@ -82,10 +90,10 @@ class ModelEndpoints:
         return json_response(management.capabilities(model))
 
     def _known(self, name: str) -> ModelState:
-        for model in self._engine.models():
-            if name == model.id or name in model.aliases:
-                return model
-        raise ModelNotFound(name[:200])
+        found = find_model(self._engine.models(), name)
+        if found is None:
+            raise ModelNotFound(name[:200])
+        return found
 
 
 class LoadModelEndpoint:

@@ -6,7 +6,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ganglion.core.engine import ModelState
+from ganglion.core.engine import ModelState, find_model
 from ganglion.core.errors import InvalidValue, ModelLoading, ModelNotFound, ModelNotLoaded
 from ganglion.core.request import Sampling
 from ganglion.gateway.routing.decision import only_loaded_model
@@ -26,7 +26,7 @@ def only_model(states: Sequence[ModelState]) -> str:
 
 def known_model(states: Sequence[ModelState], name: str) -> ModelState:
     """The model with this id, or this alias in any case; raises ModelNotFound."""
-    found = _find_model(states, name)
+    found = find_model(states, name)
     if found is None:
         raise ModelNotFound(name[:200], hint="GET /v1/models lists them.")
     return found
@@ -34,24 +34,14 @@ def known_model(states: Sequence[ModelState], name: str) -> ModelState:
 
 def default_sampling(states: Sequence[ModelState], name: str) -> Sampling:
     """A model's own defaults, as far as they are known before it is asked."""
-    found = _find_model(states, name)
+    found = find_model(states, name)
     return Sampling() if found is None else found.sampling
 
 
 def context_length_of(states: Sequence[ModelState], name: str) -> int:
     """How long a model's context is; 0 where nobody says."""
-    found = _find_model(states, name)
+    found = find_model(states, name)
     return 0 if found is None else found.context_length
-
-
-def _find_model(states: Sequence[ModelState], name: str) -> ModelState | None:
-    for state in states:
-        if name == state.id:
-            return state
-    for state in states:
-        if name.casefold() in map(str.casefold, state.aliases):
-            return state
-    return None
 
 
 def loaded_model(request: Request, states: Sequence[ModelState]) -> ModelState:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from ganglion.core.engine import LoadProgress, ModelState, TokenizerInfo
+from ganglion.core.engine import LoadProgress, ModelState, TokenizerInfo, find_model
 from ganglion.core.errors import GanglionError, MissingParameter
 from ganglion.core.request import Sampling
 from ganglion.wire.decode import decode
@@ -102,8 +102,7 @@ class OllamaVersion(Struct, frozen=True):
 
 def known(name: str, models: Sequence[ModelState]) -> ModelState | None:
     """The model that a name means, of those that are listed."""
-    spelt = meant(name, models)
-    return next((model for model in models if spelt == model.id or spelt in model.aliases), None)
+    return find_model(models, meant(name, models))
 
 
 def meant(name: str, models: Sequence[ModelState]) -> str:
