@@ -90,6 +90,20 @@ def test_a_token_is_noticed_and_not_told(environment: dict[str, str]) -> None:
     assert "HF_TOKEN is set" not in run(environment, "--json").stdout
 
 
+def test_the_token_is_looked_for_where_downloads_look_for_it(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "hub").mkdir()
+    (tmp_path / "hub" / "token").write_text("hf_s3cret")
+    beside = {**environment, "HF_HUB_CACHE": str(tmp_path / "elsewhere" / "cache")}
+    kept = f"read from {tmp_path / 'hub' / 'token'}"
+    assert checks(beside)["hub token"]["finding"] == kept
+    variable = {**environment, "FOLDER": str(tmp_path / "hub"), "HF_TOKEN_PATH": "$FOLDER/token"}
+    assert checks(variable)["hub token"]["finding"] == kept
+    implicit = {**environment, "HF_HUB_DISABLE_IMPLICIT_TOKEN": "1"}
+    assert checks(implicit)["hub token"]["finding"].startswith("none")
+
+
 def test_a_config_typo_fails_and_the_other_checks_run(environment: dict[str, str], tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text("[server]\nprot = 9000\n")

@@ -20,6 +20,7 @@ from ganglion.core.machine import Machine, Memory
 from ganglion.engines.llama.native.probe import LibraryReport, probe
 from ganglion.engines.resources import read_memory
 from ganglion.registry.hub import embedded
+from ganglion.registry.hub.environment import cache_folder, token, token_source
 from ganglion.registry.naming.manifest import read_manifest
 from ganglion.server.life.bind import BindFailed, InsecureBind, bind, check_bind
 from ganglion.server.settings import ServerSettings
@@ -67,7 +68,7 @@ def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iter
     yield from _manifest(home)
     yield _home(home)
     yield _disk("disk of home", home)
-    yield _disk("disk of the hub cache", hub_cache(environment))
+    yield _disk("disk of the hub cache", cache_folder(environment))
     patient = CheckContext(config, home, environment, describe_machine(), read_memory())
     yield _processor(patient.machine)
     yield _memory(patient.memory)
@@ -76,15 +77,6 @@ def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iter
     yield _accelerator(patient, works)
     yield from _ports(patient.config)
     yield _token(environment)
-
-
-def hub_cache(environment: Mapping[str, str]) -> Path:
-    """Where Hugging Face's own tools keep what they fetch."""
-    for name, below in (("HF_HUB_CACHE", ""), ("HUGGINGFACE_HUB_CACHE", ""), ("HF_HOME", "hub")):
-        if environment.get(name):
-            return Path(environment[name]).expanduser() / below
-    cache = Path(environment.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
-    return cache / "huggingface" / "hub"
 
 
 def _python() -> Finding:
@@ -259,13 +251,10 @@ def _is_node(process: psutil.Process) -> bool:
 
 
 def _token(environment: Mapping[str, str]) -> Finding:
-    """Whether there is a token; what it is, nobody is told."""
-    if environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
-        return Finding("hub token", "ok", "HF_TOKEN is set")
-    kept = environment.get("HF_TOKEN_PATH") or str(hub_cache(environment).parent / "token")
-    if Path(kept).expanduser().is_file():
-        return Finding("hub token", "ok", f"kept in {kept}")
-    return Finding("hub token", "ok", "none; models that ask for consent, and private ones, need HF_TOKEN")
+    """Say whether a download would show a token; the token itself is never printed."""
+    if token(environment) is None:
+        return Finding("hub token", "ok", "none; gated and private models need HF_TOKEN")
+    return Finding("hub token", "ok", token_source(environment))
 
 
 def _size(size_bytes: int) -> str:

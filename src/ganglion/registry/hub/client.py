@@ -64,7 +64,7 @@ class Hub:
         )
 
     def find(self, repo: str, quant: str | None, revision: str | None = None) -> HubFiles:
-        """Which files `repo:quant` means; without a quant the first of `quants.PREFERENCE` that there is.
+        """The files of `repo:quant`; without a quant, the first of `quantisation.PREFERRED` that there is.
 
         Raises ModelNotFound with what there is instead, LoadFailed where the hub refuses, HubUnreachable when
         it does not answer and the model is not cached.

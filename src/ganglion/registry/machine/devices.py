@@ -51,10 +51,6 @@ class DeviceMonitor:
             return cards
         return (*cards, _processor(self._cpu_name, memory))
 
-    def free_memory_mb(self) -> int:
-        """What a model on the processor may still take, now; reads a few files."""
-        return self._read_memory().free_bytes >> 20
-
     def free_video_bytes(self) -> int | None:
         """What is free on all cards together, now, or None where none can be used; blocks on the driver."""
         cards = read_devices(self._nvml, self._read_memory()) if self._can_accelerate else ()
