@@ -56,6 +56,8 @@ class ServerConfig(Struct, frozen=True):
     """Serve token sessions over gRPC."""
     grpc_port: Port | None = None
     """Port of gRPC; 0 takes a free one. Left out, HTTP's and one more, or a free one where HTTP takes one."""
+    reuse_port: bool = _SERVER.has_reuse_port
+    """Share the ports with other processes that set this too: the kernel deals connections out to them."""
     api_keys: tuple[str, ...] = ()
     """Keys of which callers must send one. They ask models, and change nothing else."""
     admin_keys: tuple[str, ...] = ()
@@ -180,16 +182,13 @@ class GatewayConfig(Struct, frozen=True):
     idle_s: Seconds = 300.0
     """How long an answer that has begun may be silent."""
     queue_requests: Annotated[int, Meta(ge=0, le=1_000_000)] = 1024
-    """Requests that may wait for a node that has its `max_in_flight` running, in each process; tenants take
-    turns, and the next request is refused with 503."""
+    """Requests that may wait for a node that has its `max_in_flight` running, tenants take turns, and
+    the next request is refused with 503."""
     queue_s: Seconds = 30.0
     """How long each of these waits at most before it is refused with 503."""
     open_answer_tokens: Count = 4096
     """How long an answer may be whose request does not say, for keys with a cap on tokens or cost: a request
     reserves what it can take. A cap that allows less bounds it further."""
-    workers: Annotated[int, Meta(ge=1, le=256)] = 1
-    """Processes that share the port, the fleet and the limits, one core each; they need a database that is
-    not `:memory:`. Each takes an equal part of a node's `max_in_flight`."""
     tracing: bool = False
     """Each request is a span of OpenTelemetry, where its package is installed; docs/fleet.md says how."""
 

@@ -109,7 +109,6 @@ def test_files_of_a_fleet_stand_beside_its_config_file(tmp_path: Path) -> None:
         ('[[nodes]]\nurl = "http://x"\nkind = "vllm"\n', "kind"),
         ('[[nodes]]\nurl = "http://x"\nwires = ["telex"]\n', "wires"),
         ("[gateway]\nlease_s = 0\n", "gateway.lease_s"),
-        ("[gateway]\nworkers = 0\n", "gateway.workers"),
         ('nodes = "a"\n', "nodes in"),
     ],
 )

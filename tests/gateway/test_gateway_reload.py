@@ -1,24 +1,16 @@
 """A gateway's configuration, read again while it runs: who is in the fleet, what it offers, who may ask."""
 
 import asyncio
-import json
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import httpx
 from gateways import Running, echoes, gateway
-from tests.gateway.byte_server import byte_server
-from tests.gateway.worker_fleet import Gateway, Joined, callers, gateway_of
 
 from ganglion.core.errors import InvalidValue
-from ganglion.gateway.fleet.node import NodeSpec, NodeView
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.placing.catalogue import FleetCatalogue, parse_catalogue
-from ganglion.gateway.placing.catalogue_view import CatalogueView
-from ganglion.gateway.shared import Shared
-from ganglion.server.gateway.gateway_process import build_fleet_parts, inherit
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
 from support.hangups import hang_up
@@ -169,63 +161,3 @@ async def test_a_hundred_reloads_under_load_drop_nothing() -> None:
             assert operator.reads == 100
             assert len(statuses) > 20
             assert set(statuses) == {200}
-
-
-async def test_every_worker_follows_and_so_does_whoever_leads_next(tmp_path: Path) -> None:
-    flags = ("--config", str(declared(tmp_path, "")))
-    with gateway_of(tmp_path, *flags) as running:
-        node = Joined("a", running)
-        async with byte_server(node) as server:
-            async with callers(running) as by_place:
-                declared(tmp_path, "this is not TOML")
-                await _reload(running, "was not reloaded")
-                declared(tmp_path, f'[[nodes]]\nname = "a"\nurl = "{server.url}"\n')
-                await _reload(running, "was reloaded", times=2)
-                async with asyncio.timeout(5):
-                    while {await found[0].chat() for found in by_place.values()} != {200}:  # noqa: ASYNC110
-                        await asyncio.sleep(0.01)
-                leader = running.workers()[0]
-                leader.kill()
-                await running.replaced(0, leader.pid)
-            async with callers(running) as by_place:
-                told = [json.loads((await found[0].call("GET", "/fleet"))[1]) for found in by_place.values()]
-                assert [[each["name"] for each in fleet["nodes"]] for fleet in told] == [["a"], ["a"]]
-
-
-def declared(home: Path, text: str) -> Path:
-    file = home / "fleet.toml"
-    file.write_text(text)
-    return file
-
-
-async def _reload(running: Gateway, said: str, *, times: int = 1) -> None:
-    """Send SIGHUP, and wait until the log says so often what came of it."""
-    before = running.log.count(said)
-    running.process.send_signal(signal.SIGHUP)
-    async with asyncio.timeout(5):
-        while running.log.count(said) < before + times:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-async def test_who_leads_next_knows_the_nodes_that_are_declared_now_and_those_that_joined() -> None:
-    stays, moved = NodeSpec("stays", "http://s:1"), NodeSpec("moved", "http://m:2")
-    told = [
-        NodeView(stays, is_healthy=True),
-        NodeView(replace(moved, url="http://m:1"), is_healthy=True),
-        NodeView(NodeSpec("gone", "http://g:1"), is_healthy=True),
-        NodeView(NodeSpec("joined", "http://j:1", epoch=7), is_healthy=True),
-    ]
-    settings = GatewaySettings(ServerSettings(), nodes=(stays, moved))
-    parts = build_fleet_parts(settings, CatalogueView(settings.catalogue))
-    nobody: frozenset[str] = frozenset()
-    legacy = Shared(
-        version="1",
-        names=tuple(view.name for view in told),
-        views=tuple(told),
-        resting=nobody,
-        learned=(),
-        loading=nobody,
-        poison=frozenset(),
-    )
-    inherit(parts, legacy)
-    assert parts.fleet.nodes == {"stays": told[0], "joined": told[3], "moved": NodeView(moved)}

@@ -228,7 +228,7 @@ async def test_a_node_that_answers_nonsense_is_unhealthy_and_what_it_runs_goes_o
             assert not (await nodes_of(running))["a"]["healthy"]
 
 
-def test_a_worker_that_follows_gives_up_what_its_leader_gave_up() -> None:
+def test_what_runs_on_a_node_whose_lease_ended_or_that_is_silent_is_given_up() -> None:
     class Work:
         last_heard_s = 0.0
 
@@ -238,19 +238,14 @@ def test_a_worker_that_follows_gives_up_what_its_leader_gave_up() -> None:
         def withdraw(self) -> None:
             self.is_withdrawn = True
 
-    def follow(fleet: FleetState, *views: NodeView, lapsed: tuple[tuple[str, int], ...] = ()) -> None:
-        named = {view.name: view for view in views}
-        fleet.follow(named, resting=frozenset(), learned={}, loading=frozenset(), lapsed=lapsed)
-
     specs = [NodeSpec(name, f"http://{name}", epoch=7) for name in ("left", "lapsed", "silent", "well")]
-    healthy = [NodeView(spec, is_healthy=True) for spec in specs]
-    fleet = FleetState()
-    follow(fleet, *healthy)
+    fleet = FleetState(tuple(specs))
     works = {spec.name: Work() for spec in specs}
     for name, work in works.items():
         fleet.begin(name, work)
-    silent = NodeView(specs[2], is_silent=True)
-    follow(fleet, silent, healthy[3], lapsed=(("lapsed", 7),))
+    fleet.remove("left")
+    fleet.lapse("lapsed")
+    fleet.put(NodeView(specs[2], is_silent=True))
     gone = {name for name, work in works.items() if work.is_withdrawn}
     assert gone == {"lapsed", "silent"}
     for name, work in works.items():

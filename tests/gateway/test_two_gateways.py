@@ -1,4 +1,4 @@
-"""Two gateways on one PostgreSQL and the same nodes: what one keeps, counts or forbids holds at the other."""
+"""Two gateways on one database and the same nodes: what one keeps, counts or forbids holds at the other."""
 
 import asyncio
 import json
@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 from gateways import Running, echoes, gateway
 
 from ganglion.server.life.storage import StoreSettings
@@ -20,6 +21,12 @@ from ganglion.store.opening import open_access
 CHAT = {"model": "echo", "messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
 ENDLESS = "!echo unbounded=1 delay=0.005\nla "
 BETWEEN_US = "between-us"
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database server, or one file on this machine."""
+    return str(request.getfixturevalue("postgres") if request.param == "postgres" else tmp_path / "fleet.db")
 
 
 @asynccontextmanager
@@ -54,8 +61,8 @@ async def eventually(running: Running, status: int, key: str, within_s: float) -
             await asyncio.sleep(0.01)
 
 
-async def test_what_one_stores_the_other_reads_continues_and_cancels(postgres: str) -> None:
-    async with two(postgres) as (one, other):
+async def test_what_one_stores_the_other_reads_continues_and_cancels(database: str) -> None:
+    async with two(database) as (one, other):
         first = (await one.http.post("/v1/responses", json={"model": "echo", "input": "figs"})).json()
         kept = await other.http.get(f"/v1/responses/{first['id']}")
         assert kept.json() == first
@@ -72,7 +79,7 @@ async def test_what_one_stores_the_other_reads_continues_and_cancels(postgres: s
 
         endless = {"model": "echo", "input": ENDLESS, "background": True}
         begun = (await one.http.post("/v1/responses", json=endless)).json()
-        async with gateway((), storage=StoreSettings(postgres)) as late:
+        async with gateway((), storage=StoreSettings(database)) as late:
             # A gateway that starts ends what the dead left behind, and nothing of the living.
             seen = (await late.http.get(f"/v1/responses/{begun['id']}")).json()
             assert seen["status"] in ("queued", "in_progress")
@@ -86,13 +93,13 @@ async def test_what_one_stores_the_other_reads_continues_and_cancels(postgres: s
         assert (await other.http.get(f"/v1/responses/{first['id']}")).status_code == 404
 
 
-async def test_keys_limits_and_usage_are_one(postgres: str, tmp_path: Path) -> None:
+async def test_keys_limits_and_usage_are_one(database: str, tmp_path: Path) -> None:
     cap = 40
     # Fixed windows begin with the full minute: in its last seconds there would be two of them.
     if time.time() % 60 > 55:
         await asyncio.sleep(60 - time.time() % 60)
-    key = await ganglion(postgres, tmp_path, "keys", "create", "shop", "--requests-per-minute", str(cap))
-    async with two(postgres) as (one, other):
+    key = await ganglion(database, tmp_path, "keys", "create", "shop", "--requests-per-minute", str(cap))
+    async with two(database) as (one, other):
         assert (await one.http.get("/v1/models")).status_code == 401
 
         async def ask(running: Running, number: int) -> int:
@@ -107,14 +114,14 @@ async def test_keys_limits_and_usage_are_one(postgres: str, tmp_path: Path) -> N
         assert refused.json()["error"]["code"] == "rate_limit_exceeded"
         assert int(refused.headers["retry-after"]) <= 60
 
-        access = await open_access(postgres)
+        access = await open_access(database)
         (stored,) = await access.keys()
         assert await access.revoke(stored.id)
         await asyncio.gather(*(eventually(running, 401, key, 1.0) for running in (one, other)))
         await access.close()
         await asyncio.sleep(0.6)  # usage is written twice a second
         async with asyncio.timeout(5):
-            while (line := await used(postgres, tmp_path))["requests"] < cap:  # noqa: ASYNC110
+            while (line := await used(database, tmp_path))["requests"] < cap:  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
     assert (line["key"], line["requests"]) == ("shop", cap)
     assert (line["prompt_tokens"], line["completion_tokens"]) == (2 * cap, 2 * cap)

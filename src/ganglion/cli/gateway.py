@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 from cyclopts import Parameter
 
 from ganglion import __version__
-from ganglion.cli.flags import AT_LEAST_0, AT_LEAST_1, FLEET, OUTPUT_UNSET, PORT, SERVER, OutputFlags, option
+from ganglion.cli.flags import AT_LEAST_0, FLEET, OUTPUT_UNSET, PORT, SERVER, OutputFlags, option
 from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, server_settings, storage_of
 from ganglion.cli.terminal.console import say, say_error
 from ganglion.config import Config, NodeConfig, home
@@ -130,8 +130,8 @@ class GatewayServerFlags:
         option("Port of gRPC, for token sessions; 0 takes a free one (default: HTTP's and one more).", PORT),
     ] = None
     grpc: Annotated[bool | None, option("Serve token sessions over gRPC (default on).")] = None
-    workers: Annotated[
-        int | None, option("Processes that share the port, one core each (default 1).", AT_LEAST_1)
+    reuse_port: Annotated[
+        bool | None, option("Share the ports with other processes that are started with this flag.")
     ] = None
     store: Annotated[
         str | None,
@@ -151,7 +151,7 @@ class GatewayServerFlags:
             "server.port": self.port,
             "server.grpc_port": self.grpc_port,
             "server.grpc": self.grpc,
-            "gateway.workers": self.workers,
+            "server.reuse_port": self.reuse_port,
             "store.url": self.store,
             "server.drain_timeout_s": self.drain_timeout,
         }
@@ -225,7 +225,6 @@ def gateway(
 
 def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
     """Everything that a gateway needs, out of the operator's config; raises what is wrong with it."""
-    pass
     from ganglion.server.gateway.settings import GatewaySettings
 
     gateway = config.gateway
@@ -244,7 +243,6 @@ def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
         queue_requests=gateway.queue_requests,
         queue_s=gateway.queue_s,
         open_answer_tokens=gateway.open_answer_tokens,
-        workers=gateway.workers,
         request_log=sys.stderr.write if config.log.level in ("debug", "info") else None,
         is_json_log=config.log.format == "json",
         has_tracing=gateway.tracing,

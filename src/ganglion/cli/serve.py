@@ -63,6 +63,9 @@ class ServerFlags:
         option("Port of gRPC, for token sessions; 0 takes a free one (default: HTTP's and one more).", PORT),
     ] = None
     grpc: Annotated[bool | None, option("Serve token sessions over gRPC (default on).")] = None
+    reuse_port: Annotated[
+        bool | None, option("Share the ports with other processes that are started with this flag.")
+    ] = None
     keep_sessions: Annotated[
         bool | None,
         option("Write open sessions to disk at shutdown, and bring them back at the next start."),
@@ -79,6 +82,7 @@ class ServerFlags:
             "server.port": self.port,
             "server.grpc_port": self.grpc_port,
             "server.grpc": self.grpc,
+            "server.reuse_port": self.reuse_port,
             "sessions.keep_on_drain": self.keep_sessions,
             "server.strict": self.strict,
             "server.drain_timeout_s": self.drain_timeout,
@@ -330,6 +334,7 @@ def server_settings(config: ServerConfig) -> ServerSettings:
         port=config.port,
         has_grpc=config.grpc,
         grpc_port=config.grpc_port,
+        has_reuse_port=config.reuse_port,
         api_keys=config.api_keys,
         admin_keys=config.admin_keys,
         gateway_keys=config.gateway_keys,

@@ -182,11 +182,9 @@ def _count(counts: dict[str, int], node: str) -> None:
 
 
 class FleetMetrics:
-    """Adds keys to the front's registry, and nodes and replicas unless `fleet` is for another to tell of."""
+    """Adds keys, nodes and replicas to the proxy's registry."""
 
-    def __init__(
-        self, front: GatewayMetrics, fleet: Fleet | None, keys: Callable[[], tuple[KeyCount, ...]]
-    ) -> None:
+    def __init__(self, front: GatewayMetrics, fleet: Fleet, keys: Callable[[], tuple[KeyCount, ...]]) -> None:
         self._registry = front.registry
         self._fleet = fleet
         self._keys = keys
@@ -196,7 +194,7 @@ class FleetMetrics:
 
     async def page(self) -> bytes:
         """In Prometheus' text format; written off the event loop."""
-        self._nodes = () if self._fleet is None else tuple(self._fleet.nodes.values())
+        self._nodes = tuple(self._fleet.nodes.values())
         self._counts = self._keys()
         return await asyncio.to_thread(generate_latest, self._registry)
 
@@ -206,8 +204,7 @@ class FleetMetrics:
 
     def collect(self) -> Iterator[Metric]:
         """The fleet at this moment."""
-        if self._fleet is not None:
-            yield from _of_nodes(self._nodes)
+        yield from _of_nodes(self._nodes)
         yield from _of_keys(self._counts)
 
 

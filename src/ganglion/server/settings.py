@@ -36,6 +36,8 @@ class ServerSettings:
     has_grpc: bool = True
     grpc_port: int | None = None
     """None is HTTP's and one more; where HTTP takes a free port, so does gRPC."""
+    has_reuse_port: bool = False
+    """Whether other processes that ask for it, too, may listen on the same ports (SO_REUSEPORT)."""
     api_keys: tuple[str, ...] = ()
     """Of users, who ask models and change nothing else."""
     admin_keys: tuple[str, ...] = ()

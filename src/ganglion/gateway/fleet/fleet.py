@@ -20,12 +20,8 @@ from ganglion.gateway.fleet.quarantine import LostRequest
 
 ALIVE_S: Final = 2.0
 """What was heard of within so many seconds is alive, whatever polls say: some servers list models slowly."""
-MAX_LAPSED: Final = 64
-"""Leases that ended of which other processes of this gateway are told, the latest ones."""
 
 OnFleetChange = Callable[[], None]
-LapsedLease = tuple[str, int]
-"""The name and the epoch of a lease."""
 
 
 class RunningOnNode(Protocol):
@@ -81,8 +77,6 @@ class Fleet:
         """How often a request was lost with its node: tells what ran before a loss from what came after."""
         self._last_loss: dict[str, int] = {}
         """The number of each node's last one: what ran there then was lost with others."""
-        self.lapsed: tuple[LapsedLease, ...] = ()
-        """Leases that were not renewed, the latest last."""
         self._resting: frozenset[str] = frozenset()
         self._leaving: frozenset[tuple[str, str]] = frozenset()
         self.learned: dict[tuple[str, str], str] = {}
@@ -141,9 +135,6 @@ class Fleet:
 
     def lapse(self, name: str) -> None:
         """A node whose lease was not renewed: what still runs on it is not waited for."""
-        view = self.nodes.get(name)
-        if view is not None and view.spec.epoch is not None:
-            self.lapsed = (*self.lapsed, (name, view.spec.epoch))[-MAX_LAPSED:]
         self.remove(name)
         self._withdraw(name)
 
@@ -222,38 +213,6 @@ class Fleet:
     def sampling_of(self, spec: NodeSpec, model: str) -> Sampling:
         """The own defaults of a model on a node, by the id that the node gives it."""
         return (self.nodes.get(spec.name) or NodeView(spec)).sampling_of(model)
-
-    @property
-    def resting(self) -> frozenset[str]:
-        """Nodes that take no new work whatever they say themselves."""
-        return self._resting
-
-    def follow(
-        self,
-        nodes: dict[str, NodeView],
-        *,
-        resting: frozenset[str],
-        learned: dict[tuple[str, str], str],
-        loading: frozenset[str],
-        lapsed: tuple[LapsedLease, ...] = (),
-        failed_loads: tuple[FailedLoad, ...] = (),
-    ) -> None:
-        """Be as another process's fleet, which keeps the watch; what runs here stays this one's own."""
-        before, gone = self.nodes, self.nodes.keys() - nodes.keys()
-        given_up = [name for name in gone if (name, before[name].spec.epoch) in lapsed]
-        self.nodes, self._resting, self.learned = nodes, resting, learned
-        self.failed_loads = failed_loads
-        self.loading.clear()
-        self.loading.update(loading)
-        for name in gone:
-            self._forget(name)
-        self.lapsed = lapsed
-        self._tell()
-        for name in given_up:
-            self._withdraw(name)
-        for name, view in nodes.items():
-            if view.is_silent:
-                self._withdraw(name, self._clock() - ALIVE_S)
 
     def rest(self, name: str, *, is_resting: bool) -> None:
         """Let a node take no new work, whatever it says itself, or let it again."""

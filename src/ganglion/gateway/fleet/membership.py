@@ -93,17 +93,6 @@ class NodeLeases:
         self._fleet.add(replace(spec, epoch=epoch))
         return Lease(name=join.name, epoch=epoch, lease_s=self._lease_s)
 
-    def adopt(self) -> None:
-        """Take over the leases of whoever granted them before: of all nodes in the fleet that have one.
-
-        Counted from now they end here later than there, which is the careful way.
-        """
-        for name, view in self._fleet.nodes.items():
-            spec = view.spec
-            if spec.epoch is not None:
-                self._held[name] = _HeldLease(spec.url, view.boot, spec.epoch, self._clock() + self._lease_s)
-                self._next_epoch = max(self._next_epoch, spec.epoch + 1)
-
     def declare(self, specs: tuple[NodeSpec, ...]) -> None:
         """These are the declared nodes from now on, and no others; who joined under such a name gives way."""
         for spec in specs:

@@ -64,8 +64,6 @@ class Quarantine:
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.on_add: Callable[[bytes], None] = lambda digest: None
-        """Told of each that was found out here, for other processes to know it, too."""
         self._known: OrderedDict[bytes, _SuspectRequest] = OrderedDict()
 
     @property
@@ -81,32 +79,16 @@ class Quarantine:
             return
         nodes = frozenset((loss.node,)) if known is None else known.nodes | {loss.node}
         suspicion = _suspicion(nodes, known, loss)
-        is_found_out = suspicion is Suspicion.REFUSED
-        until_s = self._clock() + (REMEMBERED_S if is_found_out else SUSPECTED_S)
-        self._put(key, _SuspectRequest(nodes, loss.number, suspicion, until_s))
-        if is_found_out:
-            self.on_add(key)
+        until_s = self._clock() + (REMEMBERED_S if suspicion is Suspicion.REFUSED else SUSPECTED_S)
+        self._known[key] = _SuspectRequest(nodes, loss.number, suspicion, until_s)
+        self._known.move_to_end(key)
+        if len(self._known) > MAX_REMEMBERED:
+            self._known.popitem(last=False)
 
     def acquit(self, tenant: str, path: bytes, body: bytes) -> None:
         """It was answered, and nothing broke."""
         if self._known:
             self._known.pop(_digest(tenant, path, body), None)
-
-    def hold(self, digest: bytes) -> None:
-        """Refuse what another process found out; what is refused already is not refused for longer."""
-        if digest not in self.held:
-            until_s = self._clock() + REMEMBERED_S
-            self._put(digest, _SuspectRequest(frozenset(), 0, Suspicion.REFUSED, until_s))
-
-    @property
-    def held(self) -> frozenset[bytes]:
-        """All that is refused now."""
-        now_s = self._clock()
-        return frozenset(
-            digest
-            for digest, known in self._known.items()
-            if now_s < known.until_s and known.suspicion is Suspicion.REFUSED
-        )
 
     def suspicion(self, tenant: str, path: bytes, body: bytes) -> Suspicion:
         """How this request is to be run."""
@@ -125,12 +107,6 @@ class Quarantine:
             del self._known[key]
             return None
         return known
-
-    def _put(self, key: bytes, known: _SuspectRequest) -> None:
-        self._known[key] = known
-        self._known.move_to_end(key)
-        if len(self._known) > MAX_REMEMBERED:
-            self._known.popitem(last=False)
 
 
 def _suspicion(nodes: frozenset[str], known: _SuspectRequest | None, loss: LostRequest) -> Suspicion:

@@ -34,7 +34,7 @@ class FleetChanges:
 
     def __init__(self, fleet: Fleet) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
-        fleet.listen(self.tell)
+        fleet.listen(self._tell)
 
     async def wait(self, timeout_s: float) -> None:
         """Return at the next change, or after so long."""
@@ -45,7 +45,7 @@ class FleetChanges:
         finally:
             self._waiting.discard(coming)
 
-    def tell(self) -> None:
+    def _tell(self) -> None:
         """Wake them now."""
         for coming in self._waiting:
             if not coming.done():

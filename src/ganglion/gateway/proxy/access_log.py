@@ -21,11 +21,8 @@ WriteLines = Callable[[str], object]
 class AccessLog:
     """Lines as `ganglion serve` logs them, with who asked, which node answered and what it came to."""
 
-    def __init__(
-        self, write: WriteLines | None = None, *, is_json: bool = False, worker: int | None = None
-    ) -> None:
+    def __init__(self, write: WriteLines | None = None, *, is_json: bool = False) -> None:
         self._write = write
-        self._worker = "" if worker is None else f" worker={worker}"
         self._is_json = is_json
         self._lines: list[str] = []
         self._stamp = ""
@@ -50,7 +47,6 @@ class AccessLog:
             f"method={head.method.decode()} path={head.target.encoded[:_PATH_SHOWN].decode('latin-1')} "
             f"status={status} duration_ms={duration_s * 1000:.1f} request_id={errand.request_id} "
             f"tenant={_word(errand.identity.tenant)} model={_word(errand.model)} node={node or '-'}{spent}"
-            f"{self._worker}"
         )
         if self._is_json:
             entry = {"time": self._stamp, "level": "info", "logger": "ganglion.request", "message": message}

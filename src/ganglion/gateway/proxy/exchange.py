@@ -165,7 +165,7 @@ class ProxyExchange:
         if front.is_draining and (head.method not in _SAFE or route.wire is not None or head.is_socket):
             raise ShuttingDown("The gateway is shutting down.")
         if route.wire is None:
-            self._try(front.admin if route.access in ("admin", "node") else front.desk, None)
+            self._try(front.desk, None)
             return
         peeked = inspect_request(errand, front.quarantine, front.fleet)
         if peeked.is_background and route.may_outlast:
@@ -279,7 +279,7 @@ class ProxyExchange:
     def _try(self, spec: NodeSpec, model: str | None, *, is_alone: bool = False) -> None:
         front = self._front
         line = front.lines.to(spec)
-        is_desk = spec is front.desk or spec is front.admin
+        is_desk = spec is front.desk
         attempt = self._attempt = NodeAttempt(self, spec, front.fleet, is_desk=is_desk, is_alone=is_alone)
         if is_desk:
             self._chosen = None
@@ -429,12 +429,9 @@ class ProxyExchange:
         self._front.metrics.failed(attempt.spec.name)
         if self._reply.has_begun or data:
             self._break_off(attempt, error, data)
-        elif attempt.spec is self._front.desk:
+        else:
             attempt.release()
             self._refuse(error)
-        else:
-            leaderless = "The worker that leads this gateway is being replaced."
-            self._refuse(UpstreamUnavailable(leaderless, hint="Ask again in a moment."))
 
     def _mark(self, attempt: NodeAttempt, outcome: NodeOutcome, decision: RetryDecision) -> None:
         """Note what is held against the node, and whether against the request."""

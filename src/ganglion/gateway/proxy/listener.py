@@ -57,8 +57,6 @@ class ProxySettings:
     log: Callable[[str], object] | None = None
     """Takes lines of the request log, many at a time; None for none."""
     is_json_log: bool = False
-    worker: int | None = None
-    """Which of several processes this is, for the log."""
     tracing: Tracing | None = None
     """Makes each request a span; None for none."""
 
@@ -78,7 +76,6 @@ class ProxyListener:
         desk: NodeSpec,
         metrics: GatewayMetrics,
         poke: Callable[[str], None] = lambda name: None,
-        admin: NodeSpec | None = None,
         quarantine: Quarantine | None = None,
         open_places: OpenAdmissions | None = None,
     ) -> None:
@@ -90,12 +87,10 @@ class ProxyListener:
         self.pools = pools
         self.outbox = pools.outbox
         self.desk = desk
-        self.admin = admin or desk
-        """The desk that operators and joining nodes are led to: another process's where that one leads."""
         self.metrics = metrics
         self.poke = poke
         """Told the name of a node that could not be reached, so that somebody looks."""
-        self.log = AccessLog(settings.log, is_json=settings.is_json_log, worker=settings.worker)
+        self.log = AccessLog(settings.log, is_json=settings.is_json_log)
         self.lines = UpstreamHeads(pools)
         self.quarantine = quarantine or Quarantine()
         self.open_places = OpenAdmissions() if open_places is None else open_places

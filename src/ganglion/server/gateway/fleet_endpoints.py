@@ -1,12 +1,8 @@
-"""The routes about the fleet itself: how it is, who joins and leaves, and what operators move.
-
-Only the process that leads has all of them; how it is every worker can say.
-"""
+"""The routes about the fleet itself: how it is, who joins and leaves, and what operators move."""
 
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -43,17 +39,10 @@ from ganglion.wire.fleet_overview import (
     status_of,
 )
 
-_NOTHING: Mapping[str, int] = MappingProxyType({})
 
-
-def overview_of(
-    fleet: Fleet, chooser: Chooser, known: frozenset[str], elsewhere: Mapping[str, int] = _NOTHING
-) -> FleetOverview:
-    """The whole fleet now; `known` are models that the catalogue promises, `elsewhere` counts requests of
-    this gateway's other processes by node."""
-    nodes = tuple(
-        _node_overview(view, fleet, elsewhere.get(view.name, 0)) for _, view in sorted(fleet.nodes.items())
-    )
+def overview_of(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> FleetOverview:
+    """The whole fleet now; `known` are the models that the catalogue promises."""
+    nodes = tuple(_node_overview(view, fleet) for _, view in sorted(fleet.nodes.items()))
     unservable = _unservable(fleet, chooser, known)
     return FleetOverview(status=status_of(nodes, unservable), nodes=nodes, unservable=unservable)
 
@@ -76,7 +65,7 @@ def _unservable(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> tuple[
     return tuple(found)
 
 
-def _node_overview(view: NodeView, fleet: Fleet, elsewhere: int) -> NodeOverview:
+def _node_overview(view: NodeView, fleet: Fleet) -> NodeOverview:
     spec = view.spec
     return NodeOverview(
         name=view.name,
@@ -85,7 +74,7 @@ def _node_overview(view: NodeView, fleet: Fleet, elsewhere: int) -> NodeOverview
         healthy=view.is_healthy,
         draining=view.is_draining,
         cooling=fleet.is_cooling(view.name),
-        in_flight=fleet.in_flight.get(view.name, 0) + elsewhere,
+        in_flight=fleet.in_flight.get(view.name, 0),
         heard_s_ago=None if view.heard_s is None else round(max(0.0, time.monotonic() - view.heard_s), 3),
         error=view.error,
         version=view.version,
@@ -229,14 +218,9 @@ class GatewayHealthEndpoints:
         return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
 
 
-async def nothing_elsewhere() -> Mapping[str, int]:
-    """Of a gateway that is one process."""
-    return {}
-
-
 @dataclass(frozen=True, slots=True)
 class FleetEndpoints:
-    """What operators and nodes ask; `elsewhere` counts what other workers have running, by node."""
+    """The routes under `/fleet`, for operators and for nodes that join."""
 
     fleet: Fleet
     chooser: Chooser
@@ -245,7 +229,6 @@ class FleetEndpoints:
     poke: Callable[[str], None]
     settings: ServerSettings
     offer: CatalogueView
-    elsewhere: Callable[[], Awaitable[Mapping[str, int]]] = nothing_elsewhere
 
     def routes(self) -> list[BaseRoute]:
         """Where they stand."""
@@ -260,10 +243,7 @@ class FleetEndpoints:
 
     async def every(self, _: Request) -> Response:
         """`GET /fleet`."""
-        elsewhere = await self.elsewhere()
-        return json_response(
-            overview_wire.encode(overview_of(self.fleet, self.chooser, self.offer.promised, elsewhere))
-        )
+        return json_response(overview_wire.encode(overview_of(self.fleet, self.chooser, self.offer.promised)))
 
     async def join(self, request: Request) -> Response:
         """`POST /fleet/join`."""

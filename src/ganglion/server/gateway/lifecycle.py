@@ -17,13 +17,9 @@ from typing import TYPE_CHECKING, Final
 import uvloop
 
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.following import Follower
 from ganglion.gateway.proxy.listener import ProxyListener
 from ganglion.server.gateway.gateway_process import build_gateway
 from ganglion.server.gateway.settings import GatewaySettings, Reload
-from ganglion.server.gateway.supervisor import supervise
-from ganglion.server.gateway.worker import Worker
-from ganglion.server.gateway.worker_channel import Ready, obeying, say
 from ganglion.server.life.app_server import BACKLOG
 from ganglion.server.life.bind import StartRefused, bind, url_of
 from ganglion.server.life.drain import Gate
@@ -48,33 +44,14 @@ OnListening = Callable[[str, str | None], None]
 def run_gateway(
     settings: GatewaySettings, on_listening: OnListening | None = None, reload: Reload | None = None
 ) -> None:
-    """Serve until a signal ends it, with as many processes as there shall be; raises StartRefused."""
-    if settings.workers > 1:
-        supervise(settings, partial(_work, reload), on_listening, reload)
-    else:
-        _run(serve_gateway(settings, on_listening=on_listening, reload=reload))
-
-
-def _work(reload: Reload | None, settings: GatewaySettings, worker: Worker) -> None:
-    """Be one of several workers."""
-    _run(
-        serve_gateway(
-            settings,
-            on_listening=lambda url, rpc: say(worker.channel, Ready(url, rpc)),
-            worker=worker,
-            reload=reload,
-        )
-    )
-
-
-def _run(serving: Coroutine[None, None, None]) -> None:
+    """Serve until a signal ends it; raises StartRefused."""
     # A request leaves no cycles, and most of what is alive lives as long as the process: walking all of it
     # every 700 objects, as is the default, cost a twentieth of the time.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*COLLECTING)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(serving)
+        runner.run(serve_gateway(settings, on_listening=on_listening, reload=reload))
 
 
 async def serve_gateway(
@@ -82,15 +59,14 @@ async def serve_gateway(
     *,
     shutdown: Shutdown | None = None,
     on_listening: OnListening | None = None,
-    worker: Worker | None = None,
     reload: Reload | None = None,
 ) -> None:
-    """Serve until `shutdown` is asked for, by us or by a signal; as one of several where `worker` says so."""
+    """Serve until `shutdown` is asked for, by us or by a signal."""
     shutdown = shutdown or Shutdown()
     async with contextlib.AsyncExitStack() as stack:
-        listener = stack.enter_context(bind(settings.server)) if worker is None else worker.listener
+        listener = stack.enter_context(bind(settings.server))
         server = dataclasses.replace(settings.server, port=listener.getsockname()[1])
-        house = await build_gateway(settings, server, worker, stack)
+        house = await build_gateway(settings, server, stack)
         relay = await house.relay()
         if relay is not None:
             stack.push_async_callback(relay.close, HASTY_CLOSE_S)
@@ -100,16 +76,10 @@ async def serve_gateway(
         front = house.front(await house.open_desk(stack))
         stack.push_async_callback(front.close)
         renew = stack.enter_context(config_reloader(partial(house.read_again, reload or (lambda: settings))))
-        if worker is not None:
-            stack.enter_context(obeying(worker.channel, shutdown, renew))
-        else:
-            stack.enter_context(on_termination(shutdown))
-            stack.enter_context(on_hangup(renew))
+        stack.enter_context(on_termination(shutdown))
+        stack.enter_context(on_hangup(renew))
         await stack.enter_async_context(_running(*house.parts.works()))
-        if isinstance(house.parts.loader, Follower):
-            await _first_word(house.parts.loader, shutdown)
-        else:
-            await _first_probes(house.parts.fleet)
+        await _first_probes(house.parts.fleet)
         if relay is not None:
             await relay.open()
         doorway = await asyncio.get_running_loop().create_server(
@@ -134,16 +104,6 @@ async def _first_probes(fleet: Fleet) -> None:
                     await news.wait()
     finally:
         deafen()
-
-
-async def _first_word(follower: Follower, shutdown: Shutdown) -> None:
-    """Wait until the leader has said who is there, or nobody needs to know any more."""
-    heard = asyncio.create_task(follower.heard())
-    leaving = asyncio.create_task(shutdown.drain.wait())
-    await first_of(heard, leaving)
-    for task in (heard, leaving):
-        task.cancel()
-    await asyncio.gather(heard, leaving, return_exceptions=True)
 
 
 def _tls(server: ServerSettings) -> ssl.SSLContext | None:

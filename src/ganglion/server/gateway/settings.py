@@ -30,7 +30,6 @@ class GatewaySettings:
     """How long each of these waits at most."""
     open_answer_tokens: int = 4096
     """What an answer may be that its client did not bound, where its key has a cap on tokens or cost."""
-    workers: int = 1
     request_log: Callable[[str], object] | None = None
     """Takes lines of the request log, many at a time; None for none."""
     is_json_log: bool = False

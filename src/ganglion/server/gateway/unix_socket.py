@@ -33,7 +33,7 @@ def socket_folder() -> Iterator[Path]:
 
 
 def _locked() -> tuple[Path, int]:
-    """Held for as long as this process or one that it forked lives."""
+    """A new folder and the lock on it, held for as long as this process lives."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))
         lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)

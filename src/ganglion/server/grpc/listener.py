@@ -88,7 +88,6 @@ class HealthService:
 
 
 _OPTIONS: Final = (
-    ("grpc.so_reuseport", 0),  # else a second server would share the port and get half of the calls
     ("grpc.max_receive_message_length", LARGEST_BYTES),
     # Of a message that nobody asked for yet no more is taken in; else gRPC learns to take in megabytes.
     ("grpc.http2.lookahead_bytes", 64 * 2**10),
@@ -126,8 +125,12 @@ class GrpcListener:
     def __init__(self, settings: ServerSettings, guard: CallInterceptor) -> None:
         self._guard = guard
         # Beyond the gate's limit a call is told so; this one bounds those that have not sent their message.
+        # Unless it is asked for: a second server would share the port by accident and get half of the calls.
+        sharing = ("grpc.so_reuseport", int(settings.has_reuse_port))
         self._server = grpc.aio.server(
-            interceptors=(self._guard,), options=_OPTIONS, maximum_concurrent_rpcs=2 * settings.max_in_flight
+            interceptors=(self._guard,),
+            options=(sharing, *_OPTIONS),
+            maximum_concurrent_rpcs=2 * settings.max_in_flight,
         )
         self.address = _listen(self._server, settings)
 

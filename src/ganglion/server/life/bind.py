@@ -8,6 +8,7 @@ from ganglion.server.settings import ServerSettings
 
 _LAST_PORT = 65535
 _OTHER_PORT = "Choose another port with --port, or stop what listens there."
+_NO_SHARING = "Leave --reuse-port out, and give each process a port of its own."
 _OTHER_HOST = "--host takes an address of this machine, such as 127.0.0.1, or 0.0.0.0 for all of them."
 
 
@@ -51,6 +52,8 @@ def check_bind(settings: ServerSettings) -> None:
 
 def bind(settings: ServerSettings) -> socket.socket:
     """A bound socket, not listening yet; raises BindFailed."""
+    if settings.has_reuse_port and not hasattr(socket, "SO_REUSEPORT"):
+        raise _failure(settings, ValueError("this platform has no SO_REUSEPORT"), _NO_SHARING)
     if not 0 <= settings.port <= _LAST_PORT:  # the resolver would wrap it around and say nothing
         raise _failure(settings, ValueError(f"a port is a number up to {_LAST_PORT}"), _OTHER_PORT)
     try:
@@ -62,6 +65,8 @@ def bind(settings: ServerSettings) -> socket.socket:
         raise _failure(settings, error, _OTHER_HOST) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if settings.has_reuse_port:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         listener.bind(address)
     except OSError as error:
         listener.close()

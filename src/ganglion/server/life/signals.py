@@ -69,7 +69,7 @@ def config_reloader(read: ReadConfig) -> Generator[Callable[[], None], None, Non
             try:
                 apply = await asyncio.to_thread(read)
             except (GanglionError, StartRefused) as error:
-                log_refused_reload(error)
+                _log_refused_reload(error)
                 return
             apply()
             logger.info("the configuration was reloaded")
@@ -95,7 +95,7 @@ def check_keys_remain(*, is_keyed: bool, would_be_keyed: bool) -> None:
         )
 
 
-def log_refused_reload(error: GanglionError | StartRefused) -> None:
+def _log_refused_reload(error: GanglionError | StartRefused) -> None:
     """Log why the configuration stays as it is."""
     logger.error("the configuration was not reloaded: %s %s", error.message, error.hint or "")
 
