@@ -1,4 +1,4 @@
-"""Every error says what each wire makes of it, and the docstring is the whole tree."""
+"""Every error says what each wire makes of it, and its code leads back to its class."""
 
 import inspect
 import re
@@ -50,15 +50,32 @@ def test_every_503_and_429_says_when_to_come_back(error: type[GanglionError]) ->
         assert error.retry_after_s
 
 
-def test_the_docstring_lists_every_class_once_with_its_code() -> None:
-    listed = re.findall(r"(?:^|─ )([A-Z]\w+)(.*)$", errors.__doc__ or "", flags=re.MULTILINE)
-    names = [name for name, _ in listed if inspect.isclass(getattr(errors, name, None))]
-    assert sorted(names) == sorted(error.__name__ for error in CLASSES)
-    for name, rest in listed:
-        error = getattr(errors, name, None)
-        codes = re.findall(r"[a-z_]+", rest)
-        if error is not None and codes:
-            assert error.code in codes or error.type in codes
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_its_code_leads_back_to_it_or_to_the_parent_whose_code_it_has(error: type[GanglionError]) -> None:
+    found = errors.class_of(error.code)
+    assert found is not None
+    if "code" in vars(error):
+        assert issubclass(found, error), "no two unrelated classes state one code"
+    else:
+        assert issubclass(error, found)
+
+
+@pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
+def test_it_is_rebuilt_in_the_words_it_was_told_in(error: type[GanglionError]) -> None:
+    found = errors.rebuild(error, "m", param="p", hint="h", extras={"free_mb": 3}, retry_after_s=9)
+    assert type(found) is error
+    assert (str(found), found.full_message, found.param) == ("m", "m h", "p")
+    assert (found.extras, found.retry_after_s, found.code) == ({"free_mb": 3}, 9, error.code)
+    if isinstance(found, errors.InsufficientMemory):
+        assert (found.free_mb, found.required_mb) == (3, 0)
+    if isinstance(found, errors.ModelNotFound):
+        assert found.model == ""
+
+
+def test_a_code_that_no_class_states_has_no_class() -> None:
+    assert errors.class_of("no_such_code") is None
+    assert errors.class_of("model_not_found") is errors.ModelNotFound
+    assert errors.class_of("internal_error") is ServerError
 
 
 def test_an_error_carries_its_message_parameter_hint_and_extras() -> None:

@@ -278,6 +278,6 @@ def test_a_refusal_becomes_the_error_that_its_code_names() -> None:
     assert (refused.message, refused.hint, refused.extras) == ("broken", "fetch it again", {"a": 1})
     assert type(error_from_refusal(WorkerRefusal(0, "no_such_code", "?", None, {}))) is EngineFailed
     assert type(error_from_refusal(WorkerRefusal(4, "no_such_code", "?", None, {}))) is InvalidValue
-    assert not isinstance(
-        error_from_refusal(WorkerRefusal(0, "insufficient_memory", "?", None, {})), InsufficientMemory
-    )
+    memory = error_from_refusal(WorkerRefusal(0, "insufficient_memory", "?", None, {"free_mb": 7}))
+    assert isinstance(memory, InsufficientMemory)
+    assert (memory.free_mb, memory.required_mb) == (7, 0)

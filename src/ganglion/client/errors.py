@@ -1,4 +1,4 @@
-"""What the client raises: the server's own errors, rebuilt from their status, and two of its own.
+"""The errors that the client raises: the server's own, rebuilt from their status, and two of its own.
 
 GanglionError                 everything below; `code` is stable, `hint` says what to do
 ├── SessionDivergence         the chunks given to `run()` are not a continuation of the session
@@ -6,13 +6,11 @@ GanglionError                 everything below; `code` is stable, `hint` says wh
 └── the server's tree         `ganglion.core.errors`: SessionDrift, SessionNotFound, SessionBusy, …
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Final, Literal
-from urllib.parse import unquote
 
 from ganglion.core.errors import (
     DeadlineExceeded,
-    Extra,
     GanglionError,
     InvalidApiKey,
     InvalidRequest,
@@ -20,20 +18,17 @@ from ganglion.core.errors import (
     RateLimited,
     RouteNotFound,
     ServerError,
+    rebuild,
 )
+from ganglion.wire.salience.error_metadata import CODE, decode_metadata
 
-CODE: Final = "ganglion-code"
-SESSION_LENGTH: Final = "ganglion-session-length"
-HINT: Final = "ganglion-hint"
-PARAM: Final = "ganglion-param"
-RETRY_AFTER: Final = "retry-after"
 NEVER_SENT: Final = "failed to connect to all addresses"
 IS_THE_NODE_RUNNING: Final = "Is the node running? `ganglion serve` starts one."
 
 Divergence = Literal["straddles", "unknown", "short", "differs"]
 
 
-class SessionDivergence(InvalidRequest):
+class SessionDivergence(InvalidRequest, status=409, code="session_divergence", grpc="FAILED_PRECONDITION"):
     """The chunks are not a continuation of what the session holds; nothing was sent, nothing changed.
 
     `reason` says how: a chunk *straddles* the committed length, a chunk of *unknown* length lies before it,
@@ -41,10 +36,6 @@ class SessionDivergence(InvalidRequest):
     (how many there are, where they are short), `position` where it begins, `committed` the session's length.
     Truncate the session to `position` to go on from there, or `reset()` it to send everything.
     """
-
-    status = 409
-    code = "session_divergence"
-    grpc = "FAILED_PRECONDITION"
 
     def __init__(
         self, reason: Divergence, message: str, *, chunk: int, position: int, committed: int
@@ -60,12 +51,8 @@ class SessionDivergence(InvalidRequest):
         self.committed = committed
 
 
-class Disconnected(ServerError):
+class Disconnected(ServerError, status=502, code="disconnected", grpc="UNAVAILABLE"):
     """The node cannot be reached, or went away before its answer was complete."""
-
-    status = 502
-    code = "disconnected"
-    grpc = "UNAVAILABLE"
 
 
 class Unreachable(Disconnected):
@@ -74,67 +61,20 @@ class Unreachable(Disconnected):
 
 def error_from_status(status: str, details: str, metadata: Mapping[str, str]) -> GanglionError:
     """The error that a call ended with, from its status' name, its details and its trailing metadata."""
-    code = metadata.get(CODE)
-    if code is None:
+    if CODE not in metadata:
         return _error_without_code(status, details)
-    kind = _BY_CODE.get(code) or _BY_STATUS.get(status, ServerError)
-    error = _make(
-        kind,
-        details,
-        param=_unquoted(metadata.get(PARAM)),
-        hint=_unquoted(metadata.get(HINT)),
-        extras=_extras(metadata),
-    )
-    error.code = code
-    if metadata.get(RETRY_AFTER, "").isdecimal():
-        error.retry_after_s = int(metadata[RETRY_AFTER])
-    return error
+    return decode_metadata(metadata, details, _BY_STATUS.get(status, ServerError))
 
 
 def _error_without_code(status: str, details: str) -> GanglionError:
     if status == "DEADLINE_EXCEEDED":
-        return _make(DeadlineExceeded, f"The node was too slow: {details}", hint="Raise timeout_s.")
+        return rebuild(DeadlineExceeded, f"The node was too slow: {details}", hint="Raise timeout_s.")
     if status in ("UNAVAILABLE", "CANCELLED"):
         # gRPC's own words are the only sign by which a call that was never sent is told from a lost one.
         kind = Unreachable if details.startswith(NEVER_SENT) else Disconnected
         return kind(f"The node cannot be reached: {details}", hint=IS_THE_NODE_RUNNING)
-    return _make(_BY_STATUS.get(status, ServerError), f"{status}: {details}")
+    return rebuild(_BY_STATUS.get(status, ServerError), f"{status}: {details}")
 
-
-def _make(
-    kind: type[GanglionError],
-    message: str,
-    *,
-    param: str | None = None,
-    hint: str | None = None,
-    extras: dict[str, Extra] | None = None,
-) -> GanglionError:
-    # Not through the class's own __init__: what it would say was said by the server already.
-    error = kind.__new__(kind)
-    GanglionError.__init__(error, message, param=param, hint=hint, extras=extras)
-    return error
-
-
-def _unquoted(value: str | None) -> str | None:
-    # Metadata is ASCII: the server percent-encodes what is not.
-    return None if value is None else unquote(value)
-
-
-def _extras(metadata: Mapping[str, str]) -> dict[str, Extra]:
-    length = metadata.get(SESSION_LENGTH, "")
-    return {"session_length": int(length)} if length.isdecimal() else {}
-
-
-def _tree(kind: type[GanglionError]) -> Iterator[type[GanglionError]]:
-    yield kind
-    for child in kind.__subclasses__():
-        yield from _tree(child)
-
-
-# Where a class and its child share a code, the child comes later and is the exact one.
-_BY_CODE: Final = {
-    kind.code: kind for kind in _tree(GanglionError) if kind.__module__ == GanglionError.__module__
-}
 
 _BY_STATUS: Final[dict[str, type[GanglionError]]] = {
     "INVALID_ARGUMENT": InvalidRequest,

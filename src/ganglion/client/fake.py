@@ -16,26 +16,18 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote
 
 from google.protobuf.message import Message
 
 from ganglion.client._async.client import AsyncClient
 from ganglion.client._sync.client import Client
-from ganglion.client.errors import (
-    CODE,
-    HINT,
-    PARAM,
-    RETRY_AFTER,
-    SESSION_LENGTH,
-    Disconnected,
-    error_from_status,
-)
+from ganglion.client.errors import Disconnected, error_from_status
 from ganglion.client.fake_sessions import FakeSessions
 from ganglion.client.rpcs import Rpc
 from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport, Transport
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError
+from ganglion.wire.salience.error_metadata import encode_metadata
 
 Messages = Generator[Message, None, None]
 MANIFEST: Final = ReadoutManifest(("calm", "formal"), (1, 2, 3))
@@ -231,13 +223,4 @@ def _joined(rpc: Rpc[Any, Any], requests: tuple[Message, ...]) -> Message:
 def _through_metadata(error: GanglionError) -> GanglionError:
     if isinstance(error, Disconnected):
         return error
-    length = error.extras.get("session_length")
-    said = {
-        CODE: error.code,
-        SESSION_LENGTH: None if length is None else str(length),
-        HINT: None if error.hint is None else quote(error.hint),
-        PARAM: None if error.param is None else quote(error.param),
-        RETRY_AFTER: None if error.retry_after_s is None else str(error.retry_after_s),
-    }
-    metadata = {name: value for name, value in said.items() if value is not None}
-    return error_from_status(error.grpc, error.message, metadata)
+    return error_from_status(error.grpc, error.message, dict(encode_metadata(error)))

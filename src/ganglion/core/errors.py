@@ -1,62 +1,13 @@
-"""The one error tree: every way a request can fail, with the status each wire gives it.
+"""The one error tree: every way a request can fail, with the status that each wire gives it.
 
-GanglionError
-├── InvalidRequest            400 invalid_request_error
-│   ├── InvalidJson               invalid_json
-│   ├── MissingParameter          missing_required_parameter
-│   ├── InvalidValue              invalid_value
-│   ├── UnknownParameter          unknown_parameter
-│   ├── UnsupportedParameter      unsupported_parameter
-│   ├── ContextLengthExceeded     context_length_exceeded
-│   ├── VisionUnsupported         vision_unsupported
-│   ├── UnsupportedMediaType  415 unsupported_media_type
-│   ├── BodyTooLarge          413 body_too_large
-│   ├── RouteNotFound         404 not_found
-│   ├── MethodNotAllowed      405 method_not_allowed
-│   ├── ModelNotFound         404 model_not_found
-│   │   └── ModelNotLoaded
-│   ├── ResponseNotFound      404 response_not_found
-│   │   └── PreviousResponseNotFound  previous_response_not_found
-│   ├── ConversationNotFound  404 conversation_not_found
-│   ├── ItemNotFound          404 item_not_found
-│   ├── SessionNotFound       404 session_not_found
-│   ├── SessionDrift          409 session_drift
-│   ├── SessionBusy           409 session_busy
-│   ├── ImageBlockCut         409 image_block_cut
-│   ├── ModelMismatch         409 model_mismatch
-│   ├── ReadoutNotFound       404 readout_not_found
-│   ├── ReadoutUnavailable    400 readout_unavailable
-│   ├── RequestQuarantined    422 request_quarantined
-│   └── ExceedsLimit              request_exceeds_limit
-├── InvalidApiKey             401 authentication_error / invalid_api_key
-├── NotAllowed                403 permission_error
-├── RateLimited               429 rate_limit_error / rate_limit_exceeded
-│   ├── TooManySessions           session_limit_exceeded
-│   └── QuotaExceeded             insufficient_quota
-└── ServerError               500 server_error
-    ├── EngineFailed              engine_failed
-    │   └── Interrupted               interrupted
-    ├── LoadFailed            422 load_failed
-    ├── HubUnreachable        502 hub_unreachable
-    ├── Overloaded            503 overloaded
-    ├── ModelLoading          503 model_loading
-    ├── ModelRecovering       503 model_recovering
-    ├── ModelUnavailable      503 model_unavailable
-    ├── InsufficientMemory    503 insufficient_memory
-    │   └── InsufficientVideoMemory   insufficient_vram
-    ├── EngineUnavailable     503 engine_unavailable
-    ├── WireUnsupported       501 wire_unsupported
-    ├── ShuttingDown          503 shutting_down
-    ├── LeaseLost             503 lease_lost
-    ├── UpstreamUnavailable   502 upstream_unavailable
-    │   └── UpstreamRefused           upstream_refused
-    ├── DeadlineExceeded      504 deadline_exceeded
-    ├── StoreUnavailable      503 store_unavailable
-    ├── StoreUnusable             store_unusable
-    └── StorageFull           507 storage_full
+Law: a class statement below is the only place that ties a code to a class; `class_of` reads it back, for an
+error that another process raised. A class that states no code of its own has its parent's, and comes back as
+its parent. docs/chat.md lists what stands here.
 """
 
-from typing import ClassVar
+from collections.abc import Iterator
+from types import MappingProxyType
+from typing import ClassVar, Final, TypeVar
 
 Extra = str | int | float | bool | None
 
@@ -64,8 +15,8 @@ Extra = str | int | float | bool | None
 class GanglionError(Exception):
     """Something a client is told about; `code` is stable, `message` is for people.
 
-    `detail` says the same to whoever runs the server, with names and places that are no client's to know; it
-    is what the error is as text, in the log and on a command line, and no wire tells it.
+    `detail` says the same to whoever runs the server, with names and paths that are not for clients; it is
+    the error's text in the log and on a command line, and no wire sends it.
     """
 
     status: ClassVar[int] = 500
@@ -73,6 +24,21 @@ class GanglionError(Exception):
     code: str = "internal_error"
     grpc: ClassVar[str] = "INTERNAL"
     retry_after_s: int | None = None
+
+    def __init_subclass__(
+        cls,
+        *,
+        status: int | None = None,
+        type: str | None = None,  # noqa: A002 - the field's name on every wire
+        code: str | None = None,
+        grpc: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        """Take what differs from the parent from the class statement."""
+        stated = {"status": status, "type": type, "code": code, "grpc": grpc, "retry_after_s": retry_after_s}
+        for name, value in stated.items():
+            if value is not None:
+                setattr(cls, name, value)
 
     def __init__(
         self,
@@ -89,39 +55,40 @@ class GanglionError(Exception):
         self.hint = hint
         self.extras: dict[str, Extra] = extras or {}
 
-
-class InvalidRequest(GanglionError):
-    status = 400
-    type = "invalid_request_error"
-    code = "invalid_value"
-    grpc = "INVALID_ARGUMENT"
+    @property
+    def full_message(self) -> str:
+        """The message, and the hint after it where there is one."""
+        return f"{self.message} {self.hint}" if self.hint else self.message
 
 
-class InvalidJson(InvalidRequest):
-    code = "invalid_json"
+class InvalidRequest(
+    GanglionError, status=400, type="invalid_request_error", code="invalid_value", grpc="INVALID_ARGUMENT"
+):
+    """The request is wrong, and asking again changes nothing."""
 
 
-class MissingParameter(InvalidRequest):
-    code = "missing_required_parameter"
+class InvalidJson(InvalidRequest, code="invalid_json"):
+    """The body is not JSON."""
 
 
-class InvalidValue(InvalidRequest):
-    code = "invalid_value"
+class MissingParameter(InvalidRequest, code="missing_required_parameter"):
+    """A required field is absent."""
 
 
-class UnknownParameter(InvalidRequest):
-    code = "unknown_parameter"
+class InvalidValue(InvalidRequest, code="invalid_value"):
+    """A field has the wrong type or is out of bounds, or the model's template refuses the messages."""
 
 
-class UnsupportedParameter(InvalidRequest):
-    code = "unsupported_parameter"
+class UnknownParameter(InvalidRequest, code="unknown_parameter"):
+    """Nobody knows this field; raised under `--strict`."""
 
 
-class ContextLengthExceeded(InvalidRequest):
+class UnsupportedParameter(InvalidRequest, code="unsupported_parameter"):
+    """The field is known and not supported here."""
+
+
+class ContextLengthExceeded(InvalidRequest, code="context_length_exceeded", grpc="RESOURCE_EXHAUSTED"):
     """The prompt does not fit the longest sequence this model may hold."""
-
-    code = "context_length_exceeded"
-    grpc = "RESOURCE_EXHAUSTED"
 
     def __init__(
         self,
@@ -142,19 +109,16 @@ class ContextLengthExceeded(InvalidRequest):
         )
 
 
-class VisionUnsupported(InvalidRequest):
-    code = "vision_unsupported"
-    grpc = "FAILED_PRECONDITION"
+class VisionUnsupported(InvalidRequest, code="vision_unsupported", grpc="FAILED_PRECONDITION"):
+    """The request has an image, and the model reads text only."""
 
 
-class UnsupportedMediaType(InvalidRequest):
-    status = 415
-    code = "unsupported_media_type"
+class UnsupportedMediaType(InvalidRequest, status=415, code="unsupported_media_type"):
+    """The body is not JSON by its header, or it is compressed."""
 
 
-class BodyTooLarge(InvalidRequest):
-    status = 413
-    code = "body_too_large"
+class BodyTooLarge(InvalidRequest, status=413, code="body_too_large"):
+    """The body is larger than the server takes."""
 
     def __init__(self, max_bytes: int) -> None:
         super().__init__(
@@ -162,22 +126,18 @@ class BodyTooLarge(InvalidRequest):
         )
 
 
-class RouteNotFound(InvalidRequest):
-    status = 404
-    code = "not_found"
-    grpc = "UNIMPLEMENTED"
+class RouteNotFound(InvalidRequest, status=404, code="not_found", grpc="UNIMPLEMENTED"):
+    """There is no such route."""
 
 
-class MethodNotAllowed(InvalidRequest):
-    status = 405
-    code = "method_not_allowed"
-    grpc = "UNIMPLEMENTED"
+class MethodNotAllowed(InvalidRequest, status=405, code="method_not_allowed", grpc="UNIMPLEMENTED"):
+    """The route has other methods."""
 
 
-class ModelNotFound(InvalidRequest):
-    status = 404
-    code = "model_not_found"
-    grpc = "NOT_FOUND"
+class ModelNotFound(InvalidRequest, status=404, code="model_not_found", grpc="NOT_FOUND"):
+    """There is no such model here."""
+
+    model = ""
 
     def __init__(self, model: str, *, hint: str | None = None) -> None:
         super().__init__(f"The model {model!r} does not exist here.", param="model", hint=hint)
@@ -185,47 +145,31 @@ class ModelNotFound(InvalidRequest):
 
 
 class ModelNotLoaded(ModelNotFound):
-    """It is known here, and nobody loads it for a request."""
+    """The model is known here, and no request loads it."""
 
     def __init__(self, model: str, *, hint: str | None = None) -> None:
         InvalidRequest.__init__(self, f"The model {model!r} is not loaded.", param="model", hint=hint)
         self.model = model
 
 
-class ResponseNotFound(InvalidRequest):
-    """No such response, or another tenant's: nobody can tell which."""
-
-    status = 404
-    code = "response_not_found"
-    grpc = "NOT_FOUND"
+class ResponseNotFound(InvalidRequest, status=404, code="response_not_found", grpc="NOT_FOUND"):
+    """There is no such response, or it is another tenant's: nobody can tell which."""
 
 
-class PreviousResponseNotFound(ResponseNotFound):
-    code = "previous_response_not_found"
+class PreviousResponseNotFound(ResponseNotFound, code="previous_response_not_found"):
+    """There is no such response to go on from."""
 
 
-class ConversationNotFound(InvalidRequest):
-    """No such conversation, or another tenant's."""
-
-    status = 404
-    code = "conversation_not_found"
-    grpc = "NOT_FOUND"
+class ConversationNotFound(InvalidRequest, status=404, code="conversation_not_found", grpc="NOT_FOUND"):
+    """There is no such conversation, or it is another tenant's."""
 
 
-class ItemNotFound(InvalidRequest):
-    """No such item, or another tenant's."""
-
-    status = 404
-    code = "item_not_found"
-    grpc = "NOT_FOUND"
+class ItemNotFound(InvalidRequest, status=404, code="item_not_found", grpc="NOT_FOUND"):
+    """There is no such item, or it is another tenant's."""
 
 
-class SessionNotFound(InvalidRequest):
-    """No such session, or another tenant's, or one that was idle for longer than it may be."""
-
-    status = 404
-    code = "session_not_found"
-    grpc = "NOT_FOUND"
+class SessionNotFound(InvalidRequest, status=404, code="session_not_found", grpc="NOT_FOUND"):
+    """There is no such session: another tenant's, or one that was idle for too long, counts as none."""
 
     def __init__(self, session_id: str) -> None:
         super().__init__(
@@ -235,12 +179,8 @@ class SessionNotFound(InvalidRequest):
         )
 
 
-class SessionDrift(InvalidRequest):
-    """Client and server disagree on what the session holds; `length` is the server's word."""
-
-    status = 409
-    code = "session_drift"
-    grpc = "FAILED_PRECONDITION"
+class SessionDrift(InvalidRequest, status=409, code="session_drift", grpc="FAILED_PRECONDITION"):
+    """Client and server disagree on what the session holds; `session_length` is what it holds."""
 
     def __init__(self, expected: int, length: int, *, param: str = "offset") -> None:
         is_change = param == "offset"
@@ -254,235 +194,206 @@ class SessionDrift(InvalidRequest):
         )
 
 
-class SessionBusy(InvalidRequest):
-    """Another call changes the session just now."""
-
-    status = 409
-    code = "session_busy"
-    grpc = "ABORTED"
+class SessionBusy(InvalidRequest, status=409, code="session_busy", grpc="ABORTED"):
+    """Another call is changing the session."""
 
 
-class ImageBlockCut(InvalidRequest):
-    """An image is in the session as a whole or not at all."""
-
-    status = 409
-    code = "image_block_cut"
-    grpc = "FAILED_PRECONDITION"
+class ImageBlockCut(InvalidRequest, status=409, code="image_block_cut", grpc="FAILED_PRECONDITION"):
+    """The change would cut an image in two: a session holds an image whole or not at all."""
 
 
-class ModelMismatch(InvalidRequest):
-    """What was saved belongs to another model."""
-
-    status = 409
-    code = "model_mismatch"
-    grpc = "FAILED_PRECONDITION"
+class ModelMismatch(InvalidRequest, status=409, code="model_mismatch", grpc="FAILED_PRECONDITION"):
+    """The saved state belongs to another model."""
 
 
-class ReadoutNotFound(InvalidRequest):
-    """The model has no readouts to speak of."""
-
-    status = 404
-    code = "readout_not_found"
-    grpc = "NOT_FOUND"
+class ReadoutNotFound(InvalidRequest, status=404, code="readout_not_found", grpc="NOT_FOUND"):
+    """The model has no readouts."""
 
 
-class ReadoutUnavailable(InvalidRequest):
-    """Readouts were asked of a model for which no concepts are loaded."""
-
-    code = "readout_unavailable"
-    grpc = "FAILED_PRECONDITION"
+class ReadoutUnavailable(InvalidRequest, code="readout_unavailable", grpc="FAILED_PRECONDITION"):
+    """The request asks for readouts of a model for which no concepts are loaded."""
 
 
-class RequestQuarantined(InvalidRequest):
-    status = 422
-    code = "request_quarantined"
-    grpc = "FAILED_PRECONDITION"
+class RequestQuarantined(InvalidRequest, status=422, code="request_quarantined", grpc="FAILED_PRECONDITION"):
+    """The request ended two workers, so it is not tried again."""
 
 
-class ExceedsLimit(InvalidRequest):
-    """The request can take more than its key may have at all: waiting does not help."""
-
-    code = "request_exceeds_limit"
+class ExceedsLimit(InvalidRequest, code="request_exceeds_limit"):
+    """The request can use more than its key may ever have: waiting does not help."""
 
 
-class InvalidApiKey(GanglionError):
-    status = 401
-    type = "authentication_error"
-    code = "invalid_api_key"
-    grpc = "UNAUTHENTICATED"
+class InvalidApiKey(
+    GanglionError, status=401, type="authentication_error", code="invalid_api_key", grpc="UNAUTHENTICATED"
+):
+    """There is no key, or a wrong one."""
 
 
-class NotAllowed(GanglionError):
-    status = 403
-    type = "permission_error"
-    code = "permission_denied"
-    grpc = "PERMISSION_DENIED"
+class NotAllowed(
+    GanglionError, status=403, type="permission_error", code="permission_denied", grpc="PERMISSION_DENIED"
+):
+    """The key may not do this, or the request comes from a foreign Host or Origin."""
 
 
-class RateLimited(GanglionError):
-    status = 429
-    type = "rate_limit_error"
-    code = "rate_limit_exceeded"
-    grpc = "RESOURCE_EXHAUSTED"
-    retry_after_s = 1
+class RateLimited(
+    GanglionError,
+    status=429,
+    type="rate_limit_error",
+    code="rate_limit_exceeded",
+    grpc="RESOURCE_EXHAUSTED",
+    retry_after_s=1,
+):
+    """The key's rate limit is reached."""
 
 
-class TooManySessions(RateLimited):
-    code = "session_limit_exceeded"
+class TooManySessions(RateLimited, code="session_limit_exceeded"):
+    """The key has as many sessions as it may have."""
 
 
-class QuotaExceeded(RateLimited):
-    """The key's budget of this period is spent."""
-
-    code = "insufficient_quota"
+class QuotaExceeded(RateLimited, code="insufficient_quota"):
+    """The key's budget for this period is spent."""
 
 
-class ServerError(GanglionError):
-    """Not the client's doing."""
+class ServerError(GanglionError, code="internal_error"):
+    """The fault is the server's, not the client's."""
 
 
-class EngineFailed(ServerError):
-    code = "engine_failed"
+class EngineFailed(ServerError, code="engine_failed"):
+    """The engine died or failed while it ran this request."""
 
 
-class Interrupted(EngineFailed):
-    """The server stopped while the answer was running; somebody who asks later is told."""
-
-    code = "interrupted"
+class Interrupted(EngineFailed, code="interrupted"):
+    """The server stopped while the answer was running; a later read of the answer reports it."""
 
 
-class LoadFailed(ServerError):
-    """The file is there and is not a model that this engine can run."""
-
-    status = 422
-    code = "load_failed"
-    grpc = "FAILED_PRECONDITION"
+class LoadFailed(ServerError, status=422, code="load_failed", grpc="FAILED_PRECONDITION"):
+    """The file exists and is not a model that this engine can run."""
 
 
-class HubUnreachable(ServerError):
-    status = 502
-    code = "hub_unreachable"
-    grpc = "UNAVAILABLE"
+class HubUnreachable(ServerError, status=502, code="hub_unreachable", grpc="UNAVAILABLE"):
+    """The hub that models are downloaded from cannot be reached."""
 
 
-class Overloaded(ServerError):
-    status = 503
-    code = "overloaded"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 1
+class Overloaded(ServerError, status=503, code="overloaded", grpc="UNAVAILABLE", retry_after_s=1):
+    """The queue is full."""
 
 
-class ModelLoading(ServerError):
-    status = 503
-    code = "model_loading"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 10
+class ModelLoading(ServerError, status=503, code="model_loading", grpc="UNAVAILABLE", retry_after_s=10):
+    """Too many requests already wait for the model to load."""
 
 
-class ModelRecovering(ServerError):
-    status = 503
-    code = "model_recovering"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 2
+class ModelRecovering(ServerError, status=503, code="model_recovering", grpc="UNAVAILABLE", retry_after_s=2):
+    """The model crashed and is being restarted."""
 
 
-class ModelUnavailable(ServerError):
-    """The model is known, and nobody who is there now can answer for it."""
-
-    status = 503
-    code = "model_unavailable"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 5
+class ModelUnavailable(
+    ServerError, status=503, code="model_unavailable", grpc="UNAVAILABLE", retry_after_s=5
+):
+    """The model is known, and no node that is up can answer for it."""
 
 
-class InsufficientMemory(ServerError):
-    status = 503
-    code = "insufficient_memory"
-    grpc = "RESOURCE_EXHAUSTED"
-    retry_after_s = 5
+class InsufficientMemory(
+    ServerError, status=503, code="insufficient_memory", grpc="RESOURCE_EXHAUSTED", retry_after_s=5
+):
+    """The model does not fit into the memory that is free."""
 
     def __init__(self, message: str, *, free_mb: int, required_mb: int, hint: str | None = None) -> None:
         super().__init__(message, hint=hint, extras={"free_mb": free_mb, "required_mb": required_mb})
-        self.free_mb = free_mb
-        self.required_mb = required_mb
+
+    @property
+    def free_mb(self) -> int:
+        """The memory that is free, 0 where nobody said."""
+        return int(self.extras.get("free_mb") or 0)
+
+    @property
+    def required_mb(self) -> int:
+        """The memory that the model needs, 0 where nobody said."""
+        return int(self.extras.get("required_mb") or 0)
 
 
-class InsufficientVideoMemory(InsufficientMemory):
-    code = "insufficient_vram"
+class InsufficientVideoMemory(InsufficientMemory, code="insufficient_vram"):
+    """The model does not fit into the accelerator's memory."""
 
 
-class EngineUnavailable(ServerError):
-    status = 503
-    code = "engine_unavailable"
-    grpc = "UNIMPLEMENTED"
-    retry_after_s = 10
+class EngineUnavailable(
+    ServerError, status=503, code="engine_unavailable", grpc="UNIMPLEMENTED", retry_after_s=10
+):
+    """The engine's native library cannot be used."""
 
 
-class WireUnsupported(ServerError):
-    """No server that holds the model answers calls of this kind, and asking again does not change that."""
-
-    status = 501
-    code = "wire_unsupported"
-    grpc = "UNIMPLEMENTED"
+class WireUnsupported(ServerError, status=501, code="wire_unsupported", grpc="UNIMPLEMENTED"):
+    """No server that holds the model answers calls of this kind; asking again does not change that."""
 
 
-class ShuttingDown(ServerError):
-    status = 503
-    code = "shutting_down"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 15
+class ShuttingDown(ServerError, status=503, code="shutting_down", grpc="UNAVAILABLE", retry_after_s=15):
+    """The server is draining."""
 
 
-class LeaseLost(ServerError):
-    """A gateway sent work under a lease that this node does not hold any more."""
-
-    status = 503
-    code = "lease_lost"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 1
+class LeaseLost(ServerError, status=503, code="lease_lost", grpc="UNAVAILABLE", retry_after_s=1):
+    """A gateway sent work under a lease that this node no longer holds."""
 
 
-class UpstreamUnavailable(ServerError):
+class UpstreamUnavailable(
+    ServerError, status=502, code="upstream_unavailable", grpc="UNAVAILABLE", retry_after_s=2
+):
     """The node that should answer is gone, and there is no other."""
 
-    status = 502
-    code = "upstream_unavailable"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 2
 
-
-class UpstreamRefused(UpstreamUnavailable):
+class UpstreamRefused(UpstreamUnavailable, code="upstream_refused"):
     """A foreign server answered with an error of its own."""
 
-    code = "upstream_refused"
 
-
-class DeadlineExceeded(ServerError):
-    status = 504
-    code = "deadline_exceeded"
-    grpc = "DEADLINE_EXCEEDED"
+class DeadlineExceeded(ServerError, status=504, code="deadline_exceeded", grpc="DEADLINE_EXCEEDED"):
+    """A deadline passed, or the body did not arrive in time."""
 
     def __init__(self, deadline: str, limit_s: float) -> None:
         super().__init__(f"The {deadline} deadline of {limit_s:g} s passed.", extras={"deadline": deadline})
 
 
-class StoreUnavailable(ServerError):
-    """Where responses are kept cannot be reached just now."""
-
-    status = 503
-    code = "store_unavailable"
-    grpc = "UNAVAILABLE"
-    retry_after_s = 2
+class StoreUnavailable(
+    ServerError, status=503, code="store_unavailable", grpc="UNAVAILABLE", retry_after_s=2
+):
+    """The store of responses cannot be reached just now."""
 
 
-class StoreUnusable(ServerError):
-    """Where responses are kept needs a person: damaged, another program's, or of a newer version."""
-
-    code = "store_unusable"
+class StoreUnusable(ServerError, code="store_unusable"):
+    """The store of responses is damaged, another program's or of a newer version: a person must look."""
 
 
-class StorageFull(ServerError):
-    status = 507
-    code = "storage_full"
-    grpc = "RESOURCE_EXHAUSTED"
-    retry_after_s = 30
+class StorageFull(ServerError, status=507, code="storage_full", grpc="RESOURCE_EXHAUSTED", retry_after_s=30):
+    """The disk that keeps responses or sessions is full."""
+
+
+AnyError = TypeVar("AnyError", bound=GanglionError)
+
+
+def class_of(code: str) -> type[GanglionError] | None:
+    """The class that states this code."""
+    return _BY_CODE.get(code)
+
+
+def rebuild(
+    kind: type[AnyError],
+    message: str,
+    *,
+    param: str | None = None,
+    hint: str | None = None,
+    extras: dict[str, Extra] | None = None,
+    retry_after_s: int | None = None,
+) -> AnyError:
+    """Make an error that another process raised, in its own words: the class's `__init__` is left out."""
+    error = kind.__new__(kind)
+    GanglionError.__init__(error, message, param=param, hint=hint, extras=extras)
+    if retry_after_s is not None:
+        error.retry_after_s = retry_after_s
+    return error
+
+
+def error_classes(kind: type[GanglionError] = GanglionError) -> Iterator[type[GanglionError]]:
+    """A class and all below it, parents before their children."""
+    yield kind
+    for child in kind.__subclasses__():
+        yield from error_classes(child)
+
+
+# Made here, while there are no classes but those of this file. Where two state one code, the child is exact.
+_BY_CODE: Final = MappingProxyType({kind.code: kind for kind in error_classes() if "code" in vars(kind)})

@@ -27,8 +27,12 @@ def encode_error(error: GanglionError, *, param: str | None = None) -> bytes:
 
     `param` is for a wire on which the field that is meant has another name.
     """
-    message = f"{error.message} {error.hint}" if error.hint else error.message
-    named = {"message": message, "type": error.type, "param": param or error.param, "code": error.code}
+    named = {
+        "message": error.full_message,
+        "type": error.type,
+        "param": param or error.param,
+        "code": error.code,
+    }
     return _encode({"error": error.extras | named})
 
 

@@ -17,6 +17,8 @@ from ganglion.core.errors import (
     RouteNotFound,
     ServerError,
     UpstreamUnavailable,
+    class_of,
+    rebuild,
 )
 from ganglion.wire.openai_errors import ErrorEnvelope
 
@@ -130,7 +132,7 @@ class HttpCaller:
             return self._stranger()
         if status == InvalidApiKey.status:
             return InvalidApiKey(told.message, hint="Give a key with --api-key, or in GANGLION_API_KEY.")
-        return ServerError(told.message)
+        return rebuild(class_of(told.code) or ServerError, told.message)
 
     def _stranger(self) -> ServerError:
         place = self._place

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Final, assert_never, cast
 
-from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ShuttingDown
+from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ShuttingDown, class_of, rebuild
 from ganglion.engines.supervision.ipc import (
     LENGTH_PREFIX,
     MAX_FRAME_BYTES,
@@ -365,10 +365,5 @@ class Connection(asyncio.Protocol):
 
 def error_from_refusal(refused: WorkerRefusal) -> GanglionError:
     """The typed error that a worker's refusal stands for."""
-    pending: list[type[GanglionError]] = [GanglionError]
-    while pending:
-        kind = pending.pop()
-        if kind.code == refused.code and kind.__init__ is GanglionError.__init__:
-            return kind(refused.message, hint=refused.hint, extras=dict(refused.extras))
-        pending.extend(kind.__subclasses__())
-    return InvalidValue(refused.message) if refused.id else EngineFailed(refused.message, hint=refused.hint)
+    kind = class_of(refused.code) or (InvalidValue if refused.id else EngineFailed)
+    return rebuild(kind, refused.message, hint=refused.hint, extras=dict(refused.extras))

@@ -13,6 +13,8 @@ from ganglion.core.errors import (
     LoadFailed,
     ModelNotFound,
     UpstreamUnavailable,
+    class_of,
+    rebuild,
 )
 from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.internal_headers import EPOCH
@@ -27,7 +29,8 @@ UNLOAD_S: Final = 120.0
 """What runs is finished first, and what is evicted was idle a moment ago."""
 ASK_S: Final = 5.0
 _LIMIT: Final = 500
-_KINDS: Final = {kind.code: kind for kind in (LoadFailed, HubUnreachable, EngineUnavailable)}
+_RELAYED: Final = (LoadFailed, HubUnreachable, EngineUnavailable, InsufficientMemory)
+"""Reasons against a load that are the model's or the machine's; anything else is the node's."""
 
 
 class _Detail(msgspec.Struct):
@@ -114,8 +117,8 @@ def _error(told: _Detail, spec: NodeSpec, model: str) -> GanglionError:
     message = f"The node {spec.name} says: {told.message[:_LIMIT]}"
     if told.code == ModelNotFound.code:
         return ModelNotFound(model, hint=message)
-    if told.code in ("insufficient_memory", "insufficient_vram"):
-        return InsufficientMemory(message, free_mb=told.free_mb, required_mb=told.required_mb)
-    kind = _KINDS.get(told.code or "")
+    kind = class_of(told.code or "") or UpstreamUnavailable
     extras: dict[str, Extra] = {"node": spec.name}
-    return UpstreamUnavailable(message, extras=extras) if kind is None else kind(message, extras=extras)
+    if issubclass(kind, InsufficientMemory):
+        extras = {"free_mb": told.free_mb, "required_mb": told.required_mb}
+    return rebuild(kind if issubclass(kind, _RELAYED) else UpstreamUnavailable, message, extras=extras)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, closing
-from typing import Any, Final
+from typing import Any
 from urllib.parse import quote
 
 import grpc
@@ -30,16 +30,7 @@ from ganglion.server.grpc.message_limits import IncomingMessages, check_size
 from ganglion.server.middleware.errors import drop_tracebacks
 from ganglion.server.prometheus import Metrics
 from ganglion.server.settings import ServerSettings
-
-# `ganglion-code` is always there; `ganglion-param`, `ganglion-hint`, `ganglion-session-length` and
-# `retry-after` (seconds) where there is one. What is not printable ASCII is percent-encoded, and so is the
-# percent sign.
-
-# Clients refuse headers beyond 8 KiB by default, and one character may become twelve.
-_SHOWN: Final = 400
-_PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
-
-Trailers = tuple[tuple[str, str], ...]
+from ganglion.wire.salience.error_metadata import MAX_CHARACTERS, encode_metadata
 
 
 def code_of(error: GanglionError) -> grpc.StatusCode:
@@ -49,26 +40,7 @@ def code_of(error: GanglionError) -> grpc.StatusCode:
 
 def details_of(error: GanglionError) -> str:
     """The message for people."""
-    return error.message[:_SHOWN].encode(errors="replace").decode()
-
-
-def trailers_of(error: GanglionError) -> Trailers:
-    """What goes with the status."""
-    told: list[tuple[str, str]] = [("ganglion-code", error.code)]
-    if error.param is not None:
-        told.append(("ganglion-param", _ascii(error.param)))
-    if error.hint is not None:
-        told.append(("ganglion-hint", _ascii(error.hint)))
-    length = error.extras.get("session_length")
-    if length is not None:
-        told.append(("ganglion-session-length", str(length)))
-    if error.retry_after_s is not None:
-        told.append(("retry-after", str(error.retry_after_s)))
-    return tuple(told)
-
-
-def _ascii(text: str) -> str:
-    return quote(text[:_SHOWN], safe=_PLAIN, errors="replace")
+    return error.message[:MAX_CHARACTERS].encode(errors="replace").decode()
 
 
 logger = logging.getLogger("ganglion.server")
@@ -251,7 +223,7 @@ def _shutting_down() -> ShuttingDown:
 
 
 def _abort_arguments(error: GanglionError, request_id: str) -> AbortArguments:
-    return code_of(error), details_of(error), ((REQUEST_ID, request_id), *trailers_of(error))
+    return code_of(error), details_of(error), ((REQUEST_ID, request_id), *encode_metadata(error))
 
 
 def _log(method: str, outcome: str, took_s: float, request_id: str) -> None:

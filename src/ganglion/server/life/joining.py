@@ -254,8 +254,7 @@ class LeaseRenewer:
             self._complaint = error.code
         if not self._is_member and self._complaint != error.code:
             self._complaint = error.code
-            why = error.message if error.hint is None else f"{error.message} {error.hint}"
-            logger.error("cannot join the gateway %s: %s", self._gateway, why)
+            logger.error("cannot join the gateway %s: %s", self._gateway, error.full_message)
 
 
 def _refusal(answer: NodeResponse) -> GanglionError:

@@ -95,7 +95,7 @@ def _message(error: GanglionError) -> str:
     if isinstance(error, ContextLengthExceeded):
         # Claude Code reads both numbers from this very sentence to decide what to leave out.
         return f"prompt is too long: {error.extras['prompt_len']} tokens > {error.extras['max']} maximum"
-    message = f"{error.message} {error.hint}" if error.hint else error.message
+    message = error.full_message
     if error.param is None:
         return message
     place = _PLACE.sub(r".\1", error.param)

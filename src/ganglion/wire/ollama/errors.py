@@ -21,4 +21,4 @@ def encode_error(error: GanglionError) -> bytes:
 def _message(error: GanglionError) -> str:
     if isinstance(error, ModelNotFound):
         return f"model '{error.model}' not found"  # clients look for these words
-    return f"{error.message} {error.hint}" if error.hint else error.message
+    return error.full_message

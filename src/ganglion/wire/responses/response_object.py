@@ -205,8 +205,7 @@ def usage_of(usage: Usage) -> ResponseUsage:
 
 def error_of(error: GanglionError) -> ResponseError:
     """An error as a failed response holds it."""
-    message = f"{error.message} {error.hint}" if error.hint else error.message
-    return ResponseError(_code(error), message, error.code)
+    return ResponseError(_code(error), error.full_message, error.code)
 
 
 def _code(error: GanglionError) -> str:

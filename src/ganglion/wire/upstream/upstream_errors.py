@@ -9,39 +9,42 @@ Law: what is wrong between the gateway and a server (a key, a route) is never to
 
 import re
 from collections.abc import Iterable
-from types import MappingProxyType
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
 from ganglion.core.errors import (
+    BodyTooLarge,
     ContextLengthExceeded,
+    ConversationNotFound,
     DeadlineExceeded,
-    EngineFailed,
-    EngineUnavailable,
+    ExceedsLimit,
+    Extra,
     GanglionError,
     InsufficientMemory,
-    InsufficientVideoMemory,
-    Interrupted,
-    InvalidJson,
+    InvalidApiKey,
     InvalidValue,
-    LeaseLost,
-    MissingParameter,
+    ItemNotFound,
+    MethodNotAllowed,
     ModelLoading,
+    ModelMismatch,
     ModelNotFound,
-    ModelRecovering,
-    ModelUnavailable,
+    NotAllowed,
     Overloaded,
-    ReadoutUnavailable,
-    RequestQuarantined,
-    ShuttingDown,
-    StorageFull,
-    UnknownParameter,
-    UnsupportedParameter,
+    RateLimited,
+    ResponseNotFound,
+    RouteNotFound,
+    ServerError,
+    SessionBusy,
+    SessionDrift,
+    SessionNotFound,
+    UnsupportedMediaType,
     UpstreamRefused,
     UpstreamUnavailable,
-    VisionUnsupported,
-    WireUnsupported,
+    class_of,
+    error_classes,
+    rebuild,
 )
 
 MAX_MESSAGE = 2000
@@ -50,35 +53,17 @@ MAX_RETRY_S = 300
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-_PLAIN: MappingProxyType[str, type[GanglionError]] = MappingProxyType(
-    {
-        kind.code: kind
-        for kind in (
-            InvalidJson,
-            MissingParameter,
-            InvalidValue,
-            UnknownParameter,
-            UnsupportedParameter,
-            VisionUnsupported,
-            ReadoutUnavailable,
-            RequestQuarantined,
-            EngineFailed,
-            Interrupted,
-            Overloaded,
-            ModelLoading,
-            ModelRecovering,
-            ModelUnavailable,
-            EngineUnavailable,
-            WireUnsupported,
-            ShuttingDown,
-            LeaseLost,
-            UpstreamUnavailable,
-            StorageFull,
-        )
-    }
-)
-"""Codes whose errors say nothing beyond their message."""
-_MEMORY = {kind.code: kind for kind in (InsufficientMemory, InsufficientVideoMemory)}
+_NOT_THE_CLIENTS: Final = frozenset(
+    kind.code
+    for denied in (
+        *(InvalidApiKey, NotAllowed, RateLimited, ExceedsLimit),  # of the key that the gateway showed
+        *(RouteNotFound, MethodNotAllowed, UnsupportedMediaType, BodyTooLarge),  # of how it asked
+        *(ResponseNotFound, ConversationNotFound, ItemNotFound),  # of what the gateway itself stores
+        *(SessionNotFound, SessionDrift, SessionBusy, ModelMismatch),
+    )
+    for kind in error_classes(denied)
+) | {ServerError.code}
+"""Codes that say something of the gateway's call and not of the client's: their status alone is passed on."""
 _OVERFLOW_CODES = ("context_length_exceeded", "exceed_context_size_error")
 _OVERFLOW = re.compile(
     r"maximum context length|maximum model length|exceed\w* the (?:available |model'?s? )?context|"
@@ -158,19 +143,16 @@ def error_from_body(told: UpstreamErrorBody, status: int, *, model: str = "") ->
         return _overflow(told, message)
     if code == ModelNotFound.code or (not code and status == 404) or _is_unknown_model(message, status):
         return ModelNotFound(model)
-    if code in _PLAIN:
-        return _PLAIN[code](message or code, param=told.param)
-    return _with_numbers(told, code, message) or _by_status(status, message, told.param)
+    kind = None if code in _NOT_THE_CLIENTS else class_of(code)
+    if kind is None:
+        return _by_status(status, message, told.param)
+    return rebuild(kind, message or code, param=told.param, extras=_extras(told, kind))
 
 
-def _with_numbers(told: UpstreamErrorBody, code: str, message: str) -> GanglionError | None:
-    if code in _MEMORY:
-        return _MEMORY[code](message, free_mb=told.free_mb or 0, required_mb=told.required_mb or 0)
-    if code == DeadlineExceeded.code:
-        error = DeadlineExceeded(told.deadline or "node", 0)
-        error.message = message or error.message
-        return error
-    return None
+def _extras(told: UpstreamErrorBody, kind: type[GanglionError]) -> dict[str, Extra]:
+    if issubclass(kind, InsufficientMemory):
+        return {"free_mb": told.free_mb or 0, "required_mb": told.required_mb or 0}
+    return {"deadline": told.deadline or "node"} if issubclass(kind, DeadlineExceeded) else {}
 
 
 def _by_status(status: int, message: str, param: str | None) -> GanglionError:

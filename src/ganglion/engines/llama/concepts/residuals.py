@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ganglion.core.errors import EngineFailed, EngineUnavailable, GanglionError, InvalidValue, LoadFailed
+from ganglion.core.errors import EngineFailed, class_of, rebuild
 from ganglion.engines.child import read_exactly
 from ganglion.engines.llama.concepts.residual_frames import (
     LENGTH_BYTES,
@@ -33,10 +33,6 @@ CHILD: Final = "ganglion.engines.llama.concepts.residuals_child"
 LOAD_S: Final = 600.0
 TEXT_S: Final = 300.0
 """For one text of at most 512 tokens: a large model on a slow machine."""
-ERRORS: Final[dict[str, type[GanglionError]]] = {
-    each.code: each for each in (EngineFailed, EngineUnavailable, InvalidValue, LoadFailed)
-}
-
 Floats = npt.NDArray[np.float32]
 Report = Callable[[int, int], None]
 """Told after each text how many were read and how many there are."""
@@ -140,7 +136,7 @@ def _next(child: subprocess.Popen[bytes], stream: IO[bytes], timeout_s: float) -
             hint="ganglion models verify says whether the file is undamaged.",
         ) from None
     if isinstance(frame, ResidualsRefusal):
-        raise ERRORS.get(frame.code, EngineFailed)(frame.message, hint=frame.hint)
+        raise rebuild(class_of(frame.code) or EngineFailed, frame.message, hint=frame.hint)
     return frame
 
 

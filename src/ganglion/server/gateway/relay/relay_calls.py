@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import grpc
 
-from ganglion.client.errors import CODE
 from ganglion.client.grpc_transport import error_from_rpc
 from ganglion.core.errors import GanglionError, ModelNotFound, UpstreamUnavailable
 from ganglion.gateway.access.admission import Identity
@@ -31,6 +30,7 @@ from ganglion.gateway.routing.decision import (
 from ganglion.server.gateway.relay.channels import ChannelUnreached, NodeChannels
 from ganglion.server.gateway.relay.relay_caller import RelayCaller
 from ganglion.server.grpc.salience_service import SERVICE
+from ganglion.wire.salience.error_metadata import CODE
 
 MAX_TRIES: Final = 3
 """Nodes that one call is put to, at most."""

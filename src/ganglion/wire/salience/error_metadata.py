@@ -1,0 +1,60 @@
+"""An error in the trailing metadata of a gRPC call: the names, and what both ends make of them.
+
+`ganglion-code` is always there; the others where there is something to say. What is not printable ASCII is
+percent-encoded, and so is the percent sign.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+from urllib.parse import quote, unquote
+
+from ganglion.core.errors import GanglionError, class_of, rebuild
+
+CODE: Final = "ganglion-code"
+SESSION_LENGTH: Final = "ganglion-session-length"
+HINT: Final = "ganglion-hint"
+PARAM: Final = "ganglion-param"
+RETRY_AFTER: Final = "retry-after"
+
+# Clients refuse headers beyond 8 KiB by default, and one character may become twelve.
+MAX_CHARACTERS: Final = 400
+_PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
+
+
+def encode_metadata(error: GanglionError) -> tuple[tuple[str, str], ...]:
+    """The metadata that goes with an error's status."""
+    length = error.extras.get("session_length")
+    values = {
+        CODE: error.code,
+        PARAM: None if error.param is None else _quoted(error.param),
+        HINT: None if error.hint is None else _quoted(error.hint),
+        SESSION_LENGTH: None if length is None else str(length),
+        RETRY_AFTER: None if error.retry_after_s is None else str(error.retry_after_s),
+    }
+    return tuple((name, value) for name, value in values.items() if value is not None)
+
+
+def decode_metadata(
+    metadata: Mapping[str, str], details: str, otherwise: type[GanglionError]
+) -> GanglionError:
+    """The error whose code the metadata names; a code of a later version is told by the class `otherwise`."""
+    code = metadata[CODE]
+    length, retry_after = metadata.get(SESSION_LENGTH, ""), metadata.get(RETRY_AFTER, "")
+    error = rebuild(
+        class_of(code) or otherwise,
+        details,
+        param=_unquoted(metadata.get(PARAM)),
+        hint=_unquoted(metadata.get(HINT)),
+        extras={"session_length": int(length)} if length.isdecimal() else None,
+        retry_after_s=int(retry_after) if retry_after.isdecimal() else None,
+    )
+    error.code = code
+    return error
+
+
+def _quoted(text: str) -> str:
+    return quote(text[:MAX_CHARACTERS], safe=_PLAIN, errors="replace")
+
+
+def _unquoted(value: str | None) -> str | None:
+    return None if value is None else unquote(value)
