@@ -55,7 +55,7 @@ async def opened(**settings: object) -> AsyncIterator[LlamaEngine]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def first() -> AsyncIterator[LlamaEngine]:
-    """All in one lane that is shared."""
+    """All in one context that is shared."""
     async with opened(kv_tokens=1536) as subject:
         yield subject
 
@@ -95,7 +95,7 @@ async def test_a_state_goes_on_in_another_worker_as_if_it_had_been_there(
 ) -> None:
     source, target = (second, first) if goes_back else (first, second)
     salt = f"{goes_back}"
-    # Counting leaves no doubt about what follows, however the rows of two lanes are summed.
+    # Counting leaves no doubt about what follows, however the rows of two contexts are summed.
     tokens = await source.tokenize(salt + COUNTING, add_special=True, parse_special=False)
     answer, _ = await run(source, tokens, 8, salt)
     whole = (*tokens, *answer)

@@ -46,7 +46,7 @@ def test_nothing_asked_gives_a_bounded_context_private_slots_beside_it_and_all_c
     found = planned()
     assert found.context == DEFAULT_CONTEXT
     assert found.kv_tokens == DEFAULT_CONTEXT + DEFAULT_EXTRA
-    assert [lane.cells for lane in found.lanes[:-1]] == [*PRIVATE_SLOTS, EXACT_TOKENS]
+    assert [each.cells for each in found.kv_contexts[:-1]] == [*PRIVATE_SLOTS, EXACT_TOKENS]
     assert found.threads == 4
 
 
@@ -60,14 +60,14 @@ def test_any_pool_holds_what_was_asked_and_one_whole_context(context, extra, par
     found = planned(
         context=context, kv_tokens=kv_tokens, parallel=parallel, is_deterministic=is_deterministic
     )
-    shared = found.lanes[-1]
+    shared = found.kv_contexts[-1]
     assert shared.is_shared
-    assert not any(lane.is_shared for lane in found.lanes[:-1])
+    assert not any(each.is_shared for each in found.kv_contexts[:-1])
     assert shared.cells >= context
-    assert all(lane.slots >= 1 and lane.cells % CELL_STEP == 0 for lane in found.lanes)
-    assert all(lane.slots <= MAX_SLOTS for lane in found.lanes)
+    assert all(each.slots >= 1 and each.cells % CELL_STEP == 0 for each in found.kv_contexts)
+    assert all(each.slots <= MAX_SLOTS for each in found.kv_contexts)
     assert 1 <= found.parallel <= parallel
-    assert found.parallel <= sum(lane.slots for lane in found.lanes)
+    assert found.parallel <= sum(each.slots for each in found.kv_contexts)
     if not is_deterministic:
         assert abs(found.kv_tokens - kv_tokens) < 2 * CELL_STEP
 
@@ -75,17 +75,17 @@ def test_any_pool_holds_what_was_asked_and_one_whole_context(context, extra, par
 @given(st.integers(1, 9000), st.integers(0, 60_000), st.integers(1, 64))
 def test_deterministic_lanes_give_every_sequence_a_whole_context_of_its_own(context, extra, parallel):
     found = planned(context=context, kv_tokens=context + extra, parallel=parallel, is_deterministic=True)
-    assert all(lane.cells == found.lanes[-1].cells >= context for lane in found.lanes)
-    assert found.lanes[-1].slots == 1
-    assert found.parallel == sum(lane.slots for lane in found.lanes)
-    assert found.kv_tokens <= max(context + extra, found.lanes[-1].cells)
+    assert all(each.cells == found.kv_contexts[-1].cells >= context for each in found.kv_contexts)
+    assert found.kv_contexts[-1].slots == 1
+    assert found.parallel == sum(each.slots for each in found.kv_contexts)
+    assert found.kv_tokens <= max(context + extra, found.kv_contexts[-1].cells)
 
 
 @pytest.mark.parametrize(("context", "kv_tokens"), [(512, 512), (512, 1024), (700, 5000), (4096, 4096)])
 def test_a_pool_too_small_to_divide_is_shared_by_all(context, kv_tokens):
-    exact, lane = planned(context=context, kv_tokens=kv_tokens, parallel=8).lanes
-    assert (lane.is_shared, lane.slots) == (True, 16), "as many idle ones beside those that run"
-    assert 0 <= lane.cells - kv_tokens < CELL_STEP
+    exact, shared = planned(context=context, kv_tokens=kv_tokens, parallel=8).kv_contexts
+    assert (shared.is_shared, shared.slots) == (True, 16), "as many idle ones beside those that run"
+    assert 0 <= shared.cells - kv_tokens < CELL_STEP
     assert (exact.is_exact, exact.is_shared) == (True, False), "but prompts that are scored"
 
 
@@ -137,9 +137,11 @@ def test_layers_on_an_accelerator_take_their_memory_there_and_not_here():
 
 def test_batches_in_the_background_are_larger_where_the_processor_computes_them():
     here, there = planned(), planned(gpu_layers=99)
-    assert [here.batch(lane) for lane in range(len(here.lanes))] == [LARGEST_CHUNK] * 3 + [LARGEST_BACKGROUND]
-    assert {there.batch(lane) for lane in range(len(there.lanes))} == {LARGEST_CHUNK}
-    assert (here.largest_aside, there.largest_aside) == (LARGEST_BACKGROUND, LARGEST_CHUNK)
+    assert [here.batch(number) for number in range(len(here.kv_contexts))] == [LARGEST_CHUNK] * 3 + [
+        LARGEST_BACKGROUND
+    ]
+    assert {there.batch(number) for number in range(len(there.kv_contexts))} == {LARGEST_CHUNK}
+    assert (here.largest_background, there.largest_background) == (LARGEST_BACKGROUND, LARGEST_CHUNK)
 
 
 RECASTABLE = replace(FACTS, quantisation="Q4_1")
@@ -176,7 +178,7 @@ def test_a_second_worker_computes_as_the_first_and_shares_what_is_mapped():
     second = plan_second(asked, FACTS, first, cores=4, free_bytes=first.required_bytes - FACTS.size_bytes)
     alike = ("path", "context", "threads", "kv_type", "is_deterministic", "is_recast")
     assert [getattr(second, name) for name in alike] == [getattr(first, name) for name in alike]
-    assert [lane.cells for lane in second.lanes[:-1]] == [lane.cells for lane in first.lanes[:-1]]
+    assert [each.cells for each in second.kv_contexts[:-1]] == [each.cells for each in first.kv_contexts[:-1]]
     assert second.kv_tokens < first.kv_tokens
     assert second.required_bytes < first.required_bytes - FACTS.size_bytes
     assert (second.parallel, second.kv_folder) == (1, None)

@@ -54,7 +54,7 @@ def test_a_step_keeps_its_time_unless_it_is_the_smallest_or_a_tile_that_fewer_ro
 @given(SPEEDS, st.integers(0, 20_000), st.integers(1, 2_000))
 def test_a_prompt_ends_with_a_whole_tile_wherever_its_steps_have_two(unit_s, start, missing):
     pace = measured(unit_s)
-    budget = pace.budget_aside(is_alone=True)
+    budget = pace.background_budget(is_alone=True)
     part = pace.part(budget, start, missing, LARGEST)
     assert 0 < part <= min(missing, LARGEST)
     left = missing - part
@@ -64,8 +64,8 @@ def test_a_prompt_ends_with_a_whole_tile_wherever_its_steps_have_two(unit_s, sta
 def test_a_step_in_the_background_is_longer_while_nobody_else_is_there():
     pace = measured(0.002)
     deep = 5000
-    assert chunk(pace, pace.budget_aside(is_alone=False), deep, largest=512) == 256
-    assert chunk(pace, pace.budget_aside(is_alone=True), deep, largest=512) == 512
+    assert chunk(pace, pace.background_budget(is_alone=False), deep, largest=512) == 256
+    assert chunk(pace, pace.background_budget(is_alone=True), deep, largest=512) == 512
 
 
 @given(st.integers(0, 5000), st.integers(0, 5000))

@@ -4,11 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganglion.scheduler.pace import Pace
-from ganglion.scheduler.pool import KvPool, PoolShape
-from ganglion.scheduler.scheduler import Scheduler, Step
+from ganglion.scheduler.pool import KvPool
+from ganglion.scheduler.scheduler import Scheduler
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slot_table import PoolShape
 from ganglion.scheduler.slots import KvContextShape
 from ganglion.scheduler.spans import Spans, merged
+from ganglion.scheduler.step import Step
 
 CONTEXT = 160
 SHAPE = PoolShape((KvContextShape(2, 48, False), KvContextShape(3, 176, True)), parked_tokens=100)
@@ -27,7 +29,7 @@ def new(
     *,
     readout: Spans,
     max_tokens: int = 4,
-    wanted: Spans = (),
+    logit_spans: Spans = (),
     priority: int = 0,
 ) -> Sequence:
     return Sequence.new(
@@ -37,7 +39,7 @@ def new(
         max_tokens=max_tokens,
         priority=priority,
         arrived_s=0.0,
-        wanted=wanted,
+        logit_spans=logit_spans,
         readout=readout,
     )
 
@@ -115,11 +117,15 @@ def test_cached_kv_stands_for_nothing_that_is_to_be_read(
     asked: list[tuple[int, int | None]], wanted: list[tuple[int, int | None]], length: int, read: int
 ) -> None:
     subject = new(
-        0, list(range(length)), readout=merged(asked, CONTEXT), wanted=merged(wanted, length), max_tokens=1
+        0,
+        list(range(length)),
+        readout=merged(asked, CONTEXT),
+        logit_spans=merged(wanted, length),
+        max_tokens=1,
     )
     subject.read_tokens = read
     unread = [place for place in positions(subject.readout) if place >= read]
-    scored = [place for place in positions(subject.wanted) if place >= read]
+    scored = [place for place in positions(subject.logit_spans) if place >= read]
     assert 0 <= subject.reusable <= length - 1
     assert all(place >= subject.reusable for place in [*unread, *scored])
     assert subject.reusable == min([length - 1, *unread, *scored])

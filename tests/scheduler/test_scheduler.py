@@ -7,14 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ganglion.scheduler.pace import LONGEST_INTERVAL, Pace
-from ganglion.scheduler.pool import KvPool, PoolShape
+from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK
-from ganglion.scheduler.scheduler import Scheduler, Step
+from ganglion.scheduler.scheduler import Scheduler
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slot_table import PoolShape
 from ganglion.scheduler.slots import Copy, Discard, KvContextShape, Move, Restore, Save, Share, Slot, Trim
+from ganglion.scheduler.step import Step
 
 SHAPE = PoolShape(
-    lanes=(KvContextShape(3, 48, False), KvContextShape(2, 96, False), KvContextShape(4, 160, True)),
+    kv_contexts=(KvContextShape(3, 48, False), KvContextShape(2, 96, False), KvContextShape(4, 160, True)),
     parked_tokens=200,
 )
 
@@ -23,70 +25,72 @@ STEP_S = 0.4
 
 
 class Device:
-    """What the native library would hold: tokens per place, tokens per blob."""
+    """What the native library would hold: tokens per slot, tokens per blob."""
 
     def __init__(self, shape: PoolShape) -> None:
         self.shape = shape
         self.cells: dict[Slot, list[int]] = {}
         self.blobs: dict[int, list[int]] = {}
         self.field: dict[Slot, list[object]] = {}
-        """The cells themselves behind each place of the shared lane, of which several places may see one."""
-        self.aside: Step | None = None
-        """The step in the background. Its tokens are there at once: whoever needs its lane waits for it."""
+        """The cells themselves behind each slot of the shared context, of which several slots may see one."""
+        self.background: Step | None = None
+        """The step in the background. Its tokens are there at once: who needs its context waits."""
 
     def carry_out(self, moves: tuple[Move, ...]) -> None:
         for move in moves:
             match move:
-                case Trim(place, length):
-                    assert length <= len(self.cells.get(place, []))
-                    self.cells[place] = self.cells.get(place, [])[:length]
-                    self.field[place] = self.field.get(place, [])[:length]
+                case Trim(slot, length):
+                    assert length <= len(self.cells.get(slot, []))
+                    self.cells[slot] = self.cells.get(slot, [])[:length]
+                    self.field[slot] = self.field.get(slot, [])[:length]
                 case Share(source, target, length):
                     assert not self.cells.get(target)
                     assert length <= len(self.cells[source])
                     self.cells[target] = self.cells[source][:length]
                     self.field[target] = self.field[source][:length]
                 case Copy(source, target, length):
-                    is_cut = self.shape.lanes[source.lane].is_shared
+                    is_cut = self.shape.kv_contexts[source.kv_context].is_shared
                     self._bring(self.cells[source][:length] if is_cut else self.cells[source], target, length)
-                case Save(place, blob):
+                case Save(slot, blob):
                     assert blob not in self.blobs
-                    self.blobs[blob] = list(self.cells[place])
-                case Restore(blob, place, length):
-                    self._bring(self.blobs[blob], place, length)
+                    self.blobs[blob] = list(self.cells[slot])
+                case Restore(blob, slot, length):
+                    self._bring(self.blobs[blob], slot, length)
                 case Discard(blob):
                     del self.blobs[blob]
 
     def _bring(self, tokens: list[int], target: Slot, length: int) -> None:
-        """The library reads a state whole before it is cut, through the shared lane where it must."""
+        """The library reads a state whole before it is cut, through the shared context where it must."""
         assert not self.cells.get(target)
         assert length <= len(tokens)
-        lane = self.shape.lanes[target.lane]
-        if lane.is_shared or len(tokens) > lane.cells:
-            assert self._field_cells() + len(tokens) <= self.shape.lanes[-1].cells, "no room to read it"
+        context = self.shape.kv_contexts[target.kv_context]
+        if context.is_shared or len(tokens) > context.cells:
+            assert self._field_cells() + len(tokens) <= self.shape.kv_contexts[-1].cells, "no room to read it"
         self.cells[target] = tokens[:length]
-        if lane.is_shared:
+        if context.is_shared:
             self.field[target] = [object() for _ in range(length)]
 
     def _field_cells(self) -> int:
         return len({id(cell) for held in self.field.values() for cell in held})
 
     def run(self, step: Step, pool: KvPool, sequences: dict[int, Sequence]) -> None:
-        assert self.aside is None or self.aside.lane != step.lane, "a lane runs one step at a time"
+        assert self.background is None or self.background.kv_context != step.kv_context, (
+            "a context runs one step at a time"
+        )
         self.carry_out(step.moves)
         for chunk in step.chunks:
-            place = pool.place(chunk.sequence)
-            assert place.lane == step.lane
+            slot = pool.slot(chunk.sequence)
+            assert slot.kv_context == step.kv_context
             tokens = sequences[chunk.sequence].tokens
-            held = self.cells.setdefault(place, [])
+            held = self.cells.setdefault(slot, [])
             assert held == tokens[: chunk.start], "the cells hold exactly what precedes the chunk"
             held.extend(tokens[chunk.start : chunk.start + chunk.count])
-            lane = self.shape.lanes[place.lane]
-            if lane.is_shared:
-                self.field.setdefault(place, []).extend(object() for _ in range(chunk.count))
-                assert self._field_cells() <= lane.cells, "more cells than there are"
+            context = self.shape.kv_contexts[slot.kv_context]
+            if context.is_shared:
+                self.field.setdefault(slot, []).extend(object() for _ in range(chunk.count))
+                assert self._field_cells() <= context.cells, "more cells than there are"
             else:
-                assert len(held) <= lane.cells
+                assert len(held) <= context.cells
 
 
 def scheduler(
@@ -113,13 +117,13 @@ def drive(
     """Run the next step, or commit the one in the background when no other can run before it."""
     step = subject.plan(now_s)
     if step is None:
-        step, device.aside = device.aside, None
+        step, device.background = device.background, None
         if step is not None:
             conclude(subject, step, sequences)
         return step
     device.run(step, pool, sequences)
-    if step.is_aside:
-        device.aside = step
+    if step.is_background:
+        device.background = step
     else:
         conclude(subject, step, sequences)
     return step
@@ -150,7 +154,7 @@ ACTIONS = st.lists(
             st.just("add"), PROMPTS, st.integers(1, 60), st.integers(-1, 1), st.sampled_from(["", "tenant"])
         ),
         st.tuples(st.just("step"), st.integers(1, 6)),
-        st.tuples(st.just("aside")),
+        st.tuples(st.just("background")),
         st.tuples(st.just("hot")),
         st.tuples(st.just("adopt"), PROMPTS, st.sampled_from(["", "tenant"])),
         st.tuples(st.just("abort"), st.integers(0, 30)),
@@ -176,9 +180,9 @@ def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_
         elif action[0] == "step":
             for _ in range(action[1]):
                 drive(subject, pool, device, sequences, now_s)
-        elif action[0] == "aside":
-            if device.aside is not None:
-                step, device.aside = device.aside, None
+        elif action[0] == "background":
+            if device.background is not None:
+                step, device.background = device.background, None
                 conclude(subject, step, sequences)
         elif action[0] == "hot":
             check_hot(pool, device)
@@ -199,7 +203,9 @@ def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_
     assert subject.is_idle
     check_hot(pool, device)
     assert sum(len(blob) for blob in device.blobs.values()) == pool.parked_tokens <= SHAPE.parked_tokens
-    private = sum(len(held) for place, held in device.cells.items() if not SHAPE.lanes[place.lane].is_shared)
+    private = sum(
+        len(held) for slot, held in device.cells.items() if not SHAPE.kv_contexts[slot.kv_context].is_shared
+    )
     assert private <= pool.used_cells <= pool.total_cells
 
 
@@ -221,7 +227,7 @@ def run_until(subject, pool, device, sequences, condition, limit=1000):
 
 
 def test_requests_that_arrive_together_prefill_their_common_prefix_once():
-    shape = PoolShape(lanes=(KvContextShape(8, 1000, True),), parked_tokens=0)
+    shape = PoolShape(kv_contexts=(KvContextShape(8, 1000, True),), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     prefix = list(range(96))
@@ -308,7 +314,7 @@ def test_what_came_out_wrong_is_not_found_again():
 
 
 def test_a_follow_up_turn_reuses_the_conversation_even_after_it_was_parked():
-    shape = PoolShape(lanes=SHAPE.lanes, parked_tokens=1000)
+    shape = PoolShape(kv_contexts=SHAPE.kv_contexts, parked_tokens=1000)
     subject, pool = scheduler(shape)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(40)))}
@@ -364,7 +370,7 @@ def test_the_first_words_that_all_prompts_share_are_computed_and_not_carried_fro
 
 
 def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_finishes():
-    shape = PoolShape(lanes=(KvContextShape(1, 160, True),), parked_tokens=160)
+    shape = PoolShape(kv_contexts=(KvContextShape(1, 160, True),), parked_tokens=160)
     subject, pool = scheduler(shape, parallel=1)
     device = Device(shape)
     slow = sequence(0, list(range(30)), max_tokens=50, priority=1)
@@ -381,12 +387,14 @@ def test_an_urgent_request_takes_the_place_of_a_less_urgent_one_which_still_fini
 
 
 def test_an_urgent_short_request_takes_the_place_of_a_long_prompt_that_is_read_in_the_background():
-    shape = PoolShape(lanes=(KvContextShape(2, 64, False), KvContextShape(2, 160, True)), parked_tokens=160)
+    shape = PoolShape(
+        kv_contexts=(KvContextShape(2, 64, False), KvContextShape(2, 160, True)), parked_tokens=160
+    )
     subject, pool = scheduler(shape, parallel=1)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(140)), max_tokens=4, priority=1)}
     subject.add(sequences[0])
-    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
+    run_until(subject, pool, device, sequences, lambda: device.background is not None)
     sequences[1] = sequence(1, list(range(500, 510)), max_tokens=3, priority=0)
     subject.add(sequences[1])
     run_until(subject, pool, device, sequences, lambda: 1 not in sequences)
@@ -395,7 +403,7 @@ def test_an_urgent_short_request_takes_the_place_of_a_long_prompt_that_is_read_i
 
 
 def test_a_preempted_sequence_that_has_all_its_kv_decodes_at_once_when_it_comes_back():
-    shape = PoolShape(lanes=(KvContextShape(1, 160, True),), parked_tokens=160)
+    shape = PoolShape(kv_contexts=(KvContextShape(1, 160, True),), parked_tokens=160)
     subject, pool = scheduler(shape, parallel=1)
     device = Device(shape)
     slow = sequence(0, list(range(30)), max_tokens=50, priority=1)
@@ -411,7 +419,7 @@ def test_a_preempted_sequence_that_has_all_its_kv_decodes_at_once_when_it_comes_
 
 
 def test_a_long_prompt_is_cut_into_chunks_while_others_decode_in_its_lane():
-    shape = PoolShape(lanes=(KvContextShape(4, 160, True),), parked_tokens=0)
+    shape = PoolShape(kv_contexts=(KvContextShape(4, 160, True),), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(10)), max_tokens=40)}
@@ -429,7 +437,9 @@ def test_a_long_prompt_is_cut_into_chunks_while_others_decode_in_its_lane():
 
 
 def test_a_long_prompt_runs_in_the_background_while_others_decode_at_intervals():
-    shape = PoolShape(lanes=(KvContextShape(4, 64, False), KvContextShape(4, 160, True)), parked_tokens=0)
+    shape = PoolShape(
+        kv_contexts=(KvContextShape(4, 64, False), KvContextShape(4, 160, True)), parked_tokens=0
+    )
     subject, pool = scheduler(shape)
     device = Device(shape)
     sequences = {0: sequence(0, list(range(10)), max_tokens=40)}
@@ -437,7 +447,7 @@ def test_a_long_prompt_runs_in_the_background_while_others_decode_at_intervals()
     run_until(subject, pool, device, sequences, lambda: sequences[0].generated_tokens > 3)
     sequences[1] = sequence(1, list(range(140)), max_tokens=4)
     subject.add(sequences[1])
-    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
+    run_until(subject, pool, device, sequences, lambda: device.background is not None)
     now_s, decoded = 1000.0, []
     for _ in range(8):
         step = subject.plan(now_s)
@@ -454,7 +464,9 @@ def test_a_long_prompt_runs_in_the_background_while_others_decode_at_intervals()
 
 
 def test_who_outgrows_a_slot_while_the_shared_lane_is_in_use_moves_there_before_its_next_step():
-    shape = PoolShape(lanes=(KvContextShape(4, 16, False), KvContextShape(4, 160, True)), parked_tokens=0)
+    shape = PoolShape(
+        kv_contexts=(KvContextShape(4, 16, False), KvContextShape(4, 160, True)), parked_tokens=0
+    )
     subject, pool = scheduler(shape)
     device = Device(shape)
     growing = sequence(0, list(range(6)), max_tokens=10)
@@ -463,21 +475,21 @@ def test_who_outgrows_a_slot_while_the_shared_lane_is_in_use_moves_there_before_
     run_until(subject, pool, device, sequences, lambda: growing.generated_tokens > 3)
     growing.max_tokens = 30  # more than its slot was chosen for
     subject.add(sequences[1])
-    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
+    run_until(subject, pool, device, sequences, lambda: device.background is not None)
     while (step := subject.plan(1000.0 + len(growing.tokens))) is not None:
         device.run(step, pool, sequences)
         conclude(subject, step, sequences)
     assert len(growing.tokens) == 17, "16 fit its slot, and the last one has no KV yet"
-    step, device.aside = device.aside, None
+    step, device.background = device.background, None
     assert step is not None
     conclude(subject, step, sequences)
     run_until(subject, pool, device, sequences, lambda: len(growing.tokens) > 17)
-    assert pool.place(0).lane == 1
+    assert pool.slot(0).kv_context == 1
     run_until(subject, pool, device, sequences, lambda: not sequences)
 
 
 def test_waiting_long_enough_overtakes_any_priority():
-    shape = PoolShape(lanes=(KvContextShape(1, 160, True),), parked_tokens=0)
+    shape = PoolShape(kv_contexts=(KvContextShape(1, 160, True),), parked_tokens=0)
     subject, _ = scheduler(shape, parallel=1)
     old = sequence(0, list(range(20)), priority=3)
     sequences = {0: old, 1: sequence(1, list(range(20, 40)), priority=0)}
@@ -490,7 +502,9 @@ def test_waiting_long_enough_overtakes_any_priority():
 
 @given(st.integers(1, 140), st.lists(st.integers(1, 140), max_size=4))
 def test_in_deterministic_mode_a_prompt_is_cut_alone_and_at_fixed_places(length, neighbours):
-    shape = PoolShape(lanes=(KvContextShape(5, 160, False), KvContextShape(1, 160, True)), parked_tokens=0)
+    shape = PoolShape(
+        kv_contexts=(KvContextShape(5, 160, False), KvContextShape(1, 160, True)), parked_tokens=0
+    )
     subject, pool = scheduler(shape, is_deterministic=True)
     device = Device(shape)
     sequences = {
@@ -517,13 +531,13 @@ def test_a_sequence_that_comes_back_does_not_decode_before_the_background_has_co
         returning.append(1)
     sequences = {0: returning}
     subject.add(returning)
-    run_until(subject, pool, device, sequences, lambda: device.aside is not None and pool.held(0) == 128)
-    assert subject.plan(10_000.0) is None, "its lane is in use"
+    run_until(subject, pool, device, sequences, lambda: device.background is not None and pool.held(0) == 128)
+    assert subject.plan(10_000.0) is None, "its context is in use"
     run_until(subject, pool, device, sequences, lambda: not sequences)
 
 
 def test_what_ended_stays_beside_those_who_run_while_it_shares_most_of_its_cells():
-    shape = PoolShape(lanes=(KvContextShape(8, 1000, True),), parked_tokens=500)
+    shape = PoolShape(kv_contexts=(KvContextShape(8, 1000, True),), parked_tokens=500)
     subject, pool = scheduler(shape)
     device = Device(shape)
     prefix = list(range(96))
@@ -545,7 +559,7 @@ def test_what_ended_stays_beside_those_who_run_while_it_shares_most_of_its_cells
 
 @pytest.mark.parametrize(("run_tokens", "parked"), [(0, {7, 11, 12}), (4, {7})])
 def test_what_lies_scattered_is_computed_again_where_reading_it_costs_more(run_tokens, parked):
-    shape = PoolShape(lanes=(KvContextShape(8, 160, True),), parked_tokens=500, run_tokens=run_tokens)
+    shape = PoolShape(kv_contexts=(KvContextShape(8, 160, True),), parked_tokens=500, run_tokens=run_tokens)
     subject, pool = scheduler(shape)
     device = Device(shape)
     alone = sequence(0, [7] * 30, max_tokens=30)
@@ -564,7 +578,9 @@ def test_what_lies_scattered_is_computed_again_where_reading_it_costs_more(run_t
 
 @pytest.mark.parametrize(("neighbours", "rows"), [(0, 128), (1, 64)])
 def test_a_prompt_in_the_background_is_read_in_short_steps_once_anybody_else_runs(neighbours, rows):
-    shape = PoolShape(lanes=(KvContextShape(2, 64, False), KvContextShape(2, 512, True)), parked_tokens=0)
+    shape = PoolShape(
+        kv_contexts=(KvContextShape(2, 64, False), KvContextShape(2, 512, True)), parked_tokens=0
+    )
     pool = KvPool(shape)
     subject = Scheduler(pool, Pace(STEP_S, 64, 128), context=500, parallel=4)
     device = Device(shape)
@@ -577,6 +593,6 @@ def test_a_prompt_in_the_background_is_read_in_short_steps_once_anybody_else_run
     subject.add(sequences[9])
     for _ in range(20):  # a token takes 15 ms
         subject._pace.saw_prefill(100.0, 1.5)
-    run_until(subject, pool, device, sequences, lambda: device.aside is not None)
-    assert device.aside is not None
-    assert device.aside.tokens == rows
+    run_until(subject, pool, device, sequences, lambda: device.background is not None)
+    assert device.background is not None
+    assert device.background.tokens == rows

@@ -5,11 +5,13 @@ from hypothesis import strategies as st
 
 from ganglion.scheduler.batch_cut import BY_TILES
 from ganglion.scheduler.pace import Pace
-from ganglion.scheduler.pool import KvPool, PoolShape
-from ganglion.scheduler.scheduler import Chunk, Scheduler
+from ganglion.scheduler.pool import KvPool
+from ganglion.scheduler.scheduler import Scheduler
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slot_table import PoolShape
 from ganglion.scheduler.slots import KvContextShape
 from ganglion.scheduler.spans import clipped, end_of, first_from, merged, shifted
+from ganglion.scheduler.step import Chunk
 
 LENGTH = 400
 MOST_ROWS = 128
@@ -60,12 +62,12 @@ def test_every_wanted_position_runs_once_in_an_exact_batch(
     speed_s: float,
     aborted: int,
 ) -> None:
-    lanes = (
+    contexts = (
         KvContextShape(2, 96, False),
         KvContextShape(1, 256, False, is_exact=True),
         KvContextShape(4, 512, True),
     )
-    shape = PoolShape(lanes, parked_tokens=300, can_move=can_move)
+    shape = PoolShape(contexts, parked_tokens=300, can_move=can_move)
     scheduler = Scheduler(
         KvPool(shape),
         Pace(0.5, 256),
@@ -85,7 +87,7 @@ def test_every_wanted_position_runs_once_in_an_exact_batch(
             max_tokens=number % 2,
             priority=number % 3,
             arrived_s=0.0,
-            wanted=wanted,
+            logit_spans=wanted,
         )
         sequences[number] = sequence
         scheduler.add(sequence)
@@ -100,14 +102,14 @@ def test_every_wanted_position_runs_once_in_an_exact_batch(
         step = scheduler.plan(now_s)
         if step is None:
             continue
-        assert sum(high - low for chunk in step.chunks for low, high in chunk.wanted) <= MOST_ROWS
+        assert sum(high - low for chunk in step.chunks for low, high in chunk.logit_spans) <= MOST_ROWS
         for chunk in step.chunks:
-            seen[chunk.sequence] += [place for span in chunk.wanted for place in range(*span)]
-            if chunk.wanted and not is_deterministic:
+            seen[chunk.sequence] += [place for span in chunk.logit_spans for place in range(*span)]
+            if chunk.logit_spans and not is_deterministic:
                 assert len(step.chunks) == 1
                 sequence = sequences[chunk.sequence]
                 if len(sequence.tokens) + sequence.max_tokens <= 256:
-                    assert not lanes[step.lane].is_shared
+                    assert not contexts[step.kv_context].is_shared
                 assert has_fixed_ends(chunk, len(sequences[chunk.sequence].tokens))
         ended = [
             chunk
@@ -120,7 +122,7 @@ def test_every_wanted_position_runs_once_in_an_exact_batch(
             scheduler.remove(chunk.sequence)
     assert scheduler.is_idle
     for number, sequence in sequences.items():
-        expected = [place for span in sequence.wanted for place in range(*span)]
+        expected = [place for span in sequence.logit_spans for place in range(*span)]
         assert seen[number] == expected or number == aborted
 
 

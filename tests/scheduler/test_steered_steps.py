@@ -1,14 +1,14 @@
-"""Sequences of different steering: never in one batch, none of them lost, none of them starved."""
+"""Sequences of different variants: never in one batch, none of them lost, none of them starved."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_scheduler import PROMPTS, SHAPE, Device, conclude, drive, scheduler
 
-from ganglion.scheduler.pool import PoolShape
-from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slot_table import PoolShape
 from ganglion.scheduler.slots import KvContextShape
 from ganglion.scheduler.spans import Spans
+from ganglion.scheduler.step import Step
 
 STEERINGS = ("", "calm", "formal")
 
@@ -16,28 +16,28 @@ STEERINGS = ("", "calm", "formal")
 def sequence(
     number: int,
     tokens: list[int],
-    steering: str,
+    variant: str,
     *,
     max_tokens: int = 8,
     priority: int = 0,
-    wanted: Spans = (),
+    logit_spans: Spans = (),
 ) -> Sequence:
     return Sequence.new(
         number,
-        salt=steering,
+        salt=variant,
         tokens=tokens,
         max_tokens=max_tokens,
         priority=priority,
         arrived_s=float(number),
-        wanted=wanted,
-        steering=steering,
+        logit_spans=logit_spans,
+        variant=variant,
     )
 
 
 def check(step: Step | None, known: dict[int, str]) -> None:
     """Every sequence of a step is steered as the step says."""
     if step is not None:
-        assert {known[chunk.sequence] for chunk in step.chunks} == {step.steering}
+        assert {known[chunk.sequence] for chunk in step.chunks} == {step.variant}
 
 
 ACTIONS = st.lists(
@@ -51,7 +51,7 @@ ACTIONS = st.lists(
             st.booleans(),
         ),
         st.tuples(st.just("step"), st.integers(1, 6)),
-        st.tuples(st.just("aside")),
+        st.tuples(st.just("background")),
         st.tuples(st.just("abort"), st.integers(0, 30)),
     ),
     max_size=40,
@@ -69,20 +69,20 @@ def test_no_interleaving_mixes_steerings_in_a_step_or_loses_a_sequence(actions, 
     for action in actions:
         now_s += 1.0
         if action[0] == "add":
-            _, tokens, max_tokens, priority, steering, is_scored = action
+            _, tokens, max_tokens, priority, variant, is_scored = action
             number = len(known)
             wanted = ((0, len(tokens)),) if is_scored else ()
             sequences[number] = sequence(
-                number, tokens, steering, max_tokens=max_tokens, priority=priority, wanted=wanted
+                number, tokens, variant, max_tokens=max_tokens, priority=priority, logit_spans=wanted
             )
-            known[number] = steering
+            known[number] = variant
             subject.add(sequences[number])
         elif action[0] == "step":
             for _ in range(action[1]):
                 check(drive(subject, pool, device, sequences, now_s), known)
-        elif action[0] == "aside":
-            if device.aside is not None:
-                step, device.aside = device.aside, None
+        elif action[0] == "background":
+            if device.background is not None:
+                step, device.background = device.background, None
                 conclude(subject, step, sequences)
         elif action[1] in sequences:
             subject.remove(action[1])
@@ -100,7 +100,7 @@ def test_no_interleaving_mixes_steerings_in_a_step_or_loses_a_sequence(actions, 
 
 
 def test_each_steering_decodes_once_a_cycle_and_an_unsteered_stream_is_not_starved():
-    shape = PoolShape(lanes=(KvContextShape(8, 1000, True),), parked_tokens=0)
+    shape = PoolShape(kv_contexts=(KvContextShape(8, 1000, True),), parked_tokens=0)
     subject, pool = scheduler(shape)
     device = Device(shape)
     names = ["", "", "calm", "calm", "formal"]
@@ -115,7 +115,7 @@ def test_each_steering_decodes_once_a_cycle_and_an_unsteered_stream_is_not_starv
     for _ in range(10):
         steps = [drive(subject, pool, device, sequences, 0.0) for _ in range(3)]
         assert all(step is not None and step.is_decode for step in steps)
-        assert sorted((step.steering, len(step.chunks)) for step in steps if step is not None) == [
+        assert sorted((step.variant, len(step.chunks)) for step in steps if step is not None) == [
             ("", 2),
             ("calm", 2),
             ("formal", 1),
@@ -154,4 +154,4 @@ def test_without_steering_steps_are_what_they_were():
         assert step is not None
         if step.is_decode:
             sizes.append(len(step.chunks))
-    assert max(sizes) >= 3, "sequences of one lane still decode together"
+    assert max(sizes) >= 3, "sequences of one context still decode together"

@@ -5,7 +5,7 @@ at the end: numbers are the same only where every bit is. Three things move bits
 sequence's cells lie, since attention sums them in that order and by tiles; how many rows are computed at
 once, since few and many have kernels of their own; and which rows of a batch are neighbours. So such a prompt
 runs alone in its batches, cut at fixed positions, in a private slot: there its cells always lie the same.
-What fits no private slot runs in the shared lane, where its neighbours' cells move its own.
+What fits no private slot runs in the shared context, where its neighbours' cells move its own.
 """
 
 from dataclasses import dataclass

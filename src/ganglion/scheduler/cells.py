@@ -1,4 +1,4 @@
-"""How many cells of a shared lane are in use, when slots share prefixes.
+"""Counts the cells of the shared context that are in use, when slots share prefixes.
 
 Law: a cell is counted once however many slots see it, and is free when the last of them lets go. The slots
 form a forest of segments; a slot holds one reference on each segment from its leaf up to its root.
@@ -16,7 +16,7 @@ class _Segment:
 
 
 class SharedCells:
-    """Counts the cells behind the slots of a shared lane."""
+    """Counts the cells behind the slots of a shared context."""
 
     def __init__(self) -> None:
         self._leaves: dict[int, _Segment | None] = {}

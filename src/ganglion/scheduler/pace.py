@@ -19,10 +19,10 @@ STRETCH = 1.4
 DOUBLING = 3000.0
 """Tokens of context that make a token about twice as dear; the measured scale corrects what this misses."""
 
-ASIDE = 3.0
+BACKGROUND = 3.0
 """How many step budgets a step in the background may take: large batches are faster, and few wait for it."""
 
-ASIDE_ALONE = 9.0
+BACKGROUND_ALONE = 9.0
 """The same while nobody else is there: deep in a long context 512 rows at once take a seventh less time a
 token than 128."""
 
@@ -42,11 +42,11 @@ MEMORY = 0.3
 class Pace:
     """Turns a time budget into tokens; work is counted in tokens at an empty context."""
 
-    def __init__(self, step_s: float, largest_chunk: int, largest_aside: int | None = None) -> None:
-        """`largest_aside` is the largest chunk of a step in the background."""
+    def __init__(self, step_s: float, largest_chunk: int, largest_background: int | None = None) -> None:
+        """`largest_background` is the largest chunk of a step in the background."""
         self._step_s = step_s
         self.largest_chunk = largest_chunk
-        self.largest_aside = largest_chunk if largest_aside is None else largest_aside
+        self.largest_background = largest_chunk if largest_background is None else largest_background
         self._unit_s: float | None = None
         self._decode_s = 0.0
 
@@ -74,11 +74,11 @@ class Pace:
         left_s = self._step_s - (self._decode_s if is_shared_with_decode else 0.0)
         return max(left_s / self._unit_s, SMALLEST_CHUNK)
 
-    def budget_aside(self, *, is_alone: bool) -> float:
+    def background_budget(self, *, is_alone: bool) -> float:
         """How much work fits into the next step in the background, beside which others may run or wait."""
         if self._unit_s is None:
             return TILE
-        budgets = ASIDE_ALONE if is_alone else ASIDE
+        budgets = BACKGROUND_ALONE if is_alone else BACKGROUND
         return max(budgets * self._step_s / self._unit_s, SMALLEST_CHUNK)
 
     def interval(self, decode_s: float, cycle_s: float) -> float:

@@ -1,6 +1,6 @@
 """Every token list that has KV, found by how it begins.
 
-Law: an entry's `tokens` are what its place or blob holds; keys are given once and never again.
+Law: an entry's `tokens` are what its slot or blob holds; keys are given once and never again.
 """
 
 from collections.abc import Callable
@@ -28,10 +28,17 @@ class KvEntry:
     key: int
     salt: str
     tokens: list[int]
-    place: Slot | None = None
+    slot: Slot | None = None
     blob: BlobId | None = None
     owner: SequenceId | None = None
     used: int = 0
+
+    @property
+    def source(self) -> Slot | BlobId:
+        """Where its KV is."""
+        source = self.slot if self.slot is not None else self.blob
+        assert source is not None
+        return source
 
 
 class PrefixCatalogue:
@@ -44,9 +51,9 @@ class PrefixCatalogue:
         self._next_key = 0
         self._clock = 0
 
-    def add(self, salt: str, tokens: list[int], place: Slot | None = None) -> KvEntry:
+    def add(self, salt: str, tokens: list[int], slot: Slot | None = None) -> KvEntry:
         """A new entry, which is found once it is indexed."""
-        entry = KvEntry(self._next_key, salt, tokens, place)
+        entry = KvEntry(self._next_key, salt, tokens, slot)
         self._next_key += 1
         self._entries[entry.key] = entry
         return entry
@@ -129,7 +136,7 @@ def _is_worth_reusing(entry: KvEntry, length: int) -> bool:
     """
     if length >= BLOCK:
         return True
-    is_taken_over = entry.owner is None and entry.place is not None and 2 * length >= len(entry.tokens)
+    is_taken_over = entry.owner is None and entry.slot is not None and 2 * length >= len(entry.tokens)
     return length >= LEAST and is_taken_over
 
 

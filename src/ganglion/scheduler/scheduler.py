@@ -1,76 +1,34 @@
-"""What runs next: continuous batching with chunked prefill, priorities and preemption.
+"""Decides what runs next: continuous batching with chunked prefill, priorities and preemption.
 
-Law: a sequence is in exactly one of waiting, running or gone; running ones own a place in the pool. A cycle
-is one decode step for each lane and steering that has decoding sequences, then one prefill step; each step is
-one batch of one lane and one steering, so that what was decoded leaves before the prefill runs.
+Law: a sequence is in exactly one of waiting, running or gone; running ones own a slot in the pool. A cycle
+is one decode step for each KV context and variant that has decoding sequences, then one prefill step; each
+step is one batch of one context and one variant, so that what was decoded leaves before the prefill runs.
 
-Prompts of the shared lane run *aside* while nobody decodes there: a large step in the background, beside the
-cycles of the private lanes, which then come at intervals so that it gets on. Until it is committed, nothing
-else is planned for its lane.
+Prompts of the shared context run in the background while nobody decodes there: a large step beside the
+cycles of the private contexts, which then come at intervals so that it gets on. Until it is committed,
+nothing else is planned for its context.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from itertools import accumulate
+from dataclasses import replace
 
 from ganglion.scheduler.batch_cut import BY_TILES, BatchCut
 from ganglion.scheduler.pace import Pace
 from ganglion.scheduler.pool import KvPool
+from ganglion.scheduler.prefill import Prefill, PrefillPlan
 from ganglion.scheduler.prefix import BLOCK, common_blocks, covered
 from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
-from ganglion.scheduler.slots import Move
-from ganglion.scheduler.spans import Spans, clipped, end_of
+from ganglion.scheduler.step import Chunk, Group, Step, next_chunk
 
 AGE_S = 10.0
 """Waiting this long makes a request one priority step more urgent, so that nothing waits for ever."""
 
 GROWTH = 160
-"""Room for an answer that a place is chosen with; one that grows beyond its slot moves to a larger one."""
+"""Room for an answer that a slot is chosen with; one that grows beyond its slot moves to a larger one."""
 
 WORTH_WAITING = 2 * BLOCK
 """A prefix that somebody else is just computing is waited for when it saves at least this many tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """New tokens that one sequence contributes to a batch; the last one's logits are wanted at the end."""
-
-    sequence: SequenceId
-    start: int
-    count: int
-    wants_logits: bool
-    wanted: Spans = ()
-    """Other positions of the chunk whose logits are wanted."""
-    readout: Spans = ()
-    """Positions of the chunk whose residual stream is wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One forward pass over one lane, after its moves."""
-
-    moves: tuple[Move, ...]
-    lane: int
-    chunks: tuple[Chunk, ...]
-    is_decode: bool
-    is_aside: bool = False
-    """Whether it runs in the background; steps of other lanes are planned before it is committed."""
-    steering: str = ""
-    """What the lane's context is steered by while it runs, the same for all its sequences."""
-
-    @property
-    def tokens(self) -> int:
-        """The size of the batch."""
-        return sum(chunk.count for chunk in self.chunks)
-
-    def first_rows(self) -> tuple[int, ...]:
-        """Where in the batch each chunk begins."""
-        return tuple(accumulate((chunk.count for chunk in self.chunks[:-1]), initial=0))
-
-
-Group = tuple[int, str]
-"""The lane and the steering of sequences that can share a batch."""
 
 
 class Scheduler:
@@ -89,9 +47,10 @@ class Scheduler:
     ) -> None:
         """`most_rows` bounds the wanted positions of one step, since each costs a row of logits."""
         self._exact_cut = exact_cut
-        self._most_rows = pace.largest_chunk if most_rows is None else most_rows
         self._pool = pool
         self._pace = pace
+        self._prefill = Prefill(pool, pace, exact_cut, most_rows)
+        self._group = self._prefill.group
         self._is_deterministic = is_deterministic
         self._context = context
         self._parallel = parallel
@@ -104,20 +63,20 @@ class Scheduler:
         self._cycle_s = 0.0
         self._cycle_decode_s = 0.0
         self._now_s = 0.0
-        self._aside: Step | None = None
+        self._background: Step | None = None
         self._stuck: list[Sequence] = []
-        """Decoding sequences that outgrew their slots while the shared lane was in use."""
+        """Decoding sequences that outgrew their slots while the shared context was in use."""
         self.resume_s = 0.0
         """When `plan` has to be called again, though nothing happened, after it gave None."""
 
     @property
     def waiting(self) -> int:
-        """How many sequences wait for a place."""
+        """How many sequences wait for a slot."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """How many sequences own a place."""
+        """How many sequences own a slot."""
         return len(self._running)
 
     @property
@@ -141,9 +100,9 @@ class Scheduler:
         self._now_s = now_s
         # Three: one ends, the next admits a preempted sequence that has all its KV, the third decodes it.
         for _ in range(3):
-            aside = self._aside_step()
-            if aside is not None:
-                return aside
+            background = self._background_step()
+            if background is not None:
+                return background
             while self._groups_due:
                 step = self._decode_step(self._groups_due.pop(0))
                 if step is not None:
@@ -154,7 +113,7 @@ class Scheduler:
                 step = self._prefill_step()
                 if step is not None:
                     return step
-            if self._aside is not None:
+            if self._background is not None:
                 pause_s = self._pace.interval(self._cycle_decode_s, self._cycle_s)
                 self.resume_s = self._cycle_began_s + pause_s
                 if now_s < self.resume_s:
@@ -164,7 +123,7 @@ class Scheduler:
 
     def commit(self, step: Step, sampled: Mapping[SequenceId, int], elapsed_s: float) -> None:
         """Record a step that ran: `sampled` has a token for each chunk that wanted logits and goes on."""
-        if not step.is_aside:
+        if not step.is_background:
             self._cycle_s += elapsed_s
         if step.is_decode:
             self._cycle_decode_s += elapsed_s
@@ -172,10 +131,10 @@ class Scheduler:
             work = sum(self._pace.work(chunk.count, chunk.start) for chunk in step.chunks)
             self._pace.saw_prefill(work, elapsed_s)
         for chunk in step.chunks:
-            if (chunk.wanted or chunk.readout) and chunk.sequence in self._running:
+            if (chunk.logit_spans or chunk.readout) and chunk.sequence in self._running:
                 self._running[chunk.sequence].read_tokens = chunk.start + chunk.count
-        if step.is_aside:
-            self._aside = None
+        if step.is_background:
+            self._background = None
             self._pool.unlock_shared()
         else:
             self._account(step)
@@ -183,7 +142,7 @@ class Scheduler:
             self._running[number].append(token)
 
     def _account(self, step: Step) -> None:
-        """Tell the pool what KV the step computes; of a step aside already when it starts."""
+        """Tell the pool what KV the step computes; of one in the background already when it starts."""
         for chunk in step.chunks:
             sequence = self._running[chunk.sequence]
             computed = sequence.tokens[chunk.start : chunk.start + chunk.count]
@@ -196,7 +155,7 @@ class Scheduler:
     # One cycle
 
     def _begin_cycle(self) -> None:
-        if self._aside is None:
+        if self._background is None:
             self._pool.sweep()
         self._groups_due = sorted(self._decoding_groups())
         self._is_prefill_due = True
@@ -207,12 +166,9 @@ class Scheduler:
     def _decoding_groups(self) -> set[Group]:
         return {self._group(sequence) for sequence in self._running.values() if self._decodes(sequence)}
 
-    def _group(self, sequence: Sequence) -> Group:
-        return self._pool.place(sequence.id).lane, sequence.steering
-
     def _decodes(self, sequence: Sequence) -> bool:
-        is_next = sequence.generated_tokens > 0 and self._missing(sequence) == 1
-        return is_next and not self._is_aside(sequence)
+        is_next = sequence.generated_tokens > 0 and len(sequence.tokens) - self._pool.held(sequence.id) == 1
+        return is_next and not self._is_in_background(sequence)
 
     def _decode_step(self, group: Group) -> Step | None:
         chunks = []
@@ -228,53 +184,54 @@ class Scheduler:
                 continue
             moved = self._group(sequence)
             if moved == group:
-                chunks.append((self._pool.place(sequence.id).slot, self._chunk(sequence, 1)))
+                held = self._pool.held(sequence.id)
+                chunks.append((self._pool.slot(sequence.id).index, next_chunk(sequence, held, 1)))
             elif moved not in self._groups_due:
                 self._groups_due.append(moved)
         # A sequence planned above may have been preempted by a later, more urgent one's need for room.
         live = [item for item in chunks if item[1].sequence in self._running]
         if not live:
             return None
-        # Slots in order: the library splits a private lane's batch where slot numbers jump.
+        # Slots in order: the library splits a private context's batch where slot numbers jump.
         ordered = tuple(chunk for _, chunk in sorted(live, key=lambda item: item[0]))
-        lane, steering = group
-        return Step(self._pool.take_moves(), lane, ordered, is_decode=True, steering=steering)
+        kv_context, variant = group
+        return Step(self._pool.take_moves(), kv_context, ordered, is_decode=True, variant=variant)
 
-    def _aside_step(self) -> Step | None:
-        """The next step in the background, when there is none and the shared lane has prompts only."""
-        if self._aside is not None or self._is_deterministic or self._pool.shared_lane == 0:
+    def _background_step(self) -> Step | None:
+        """The next step in the background, when there is none and the shared context has prompts only."""
+        if self._background is not None or self._is_deterministic or self._pool.shared_context == 0:
             return None
         for sequence in self._stuck:
             if sequence.id in self._running:
                 self._reserve(sequence, 1)
         self._stuck.clear()
-        if not any(self._is_for_aside(sequence) for sequence in self._running.values()):
+        if not any(self._is_for_background(sequence) for sequence in self._running.values()):
             return None
         self._admit()
         self._pool.sweep()
-        if not self._can_run_aside():
+        if not self._can_run_in_background():
             return None
-        pending = [sequence for sequence in self._running.values() if self._is_for_aside(sequence)]
+        pending = [sequence for sequence in self._running.values() if self._is_for_background(sequence)]
         if not pending:  # who was there gave way to somebody more urgent
             return None
         # Whoever runs elsewhere may outgrow its slot, and then waits for this step.
         is_alone = len(self._running) == 1 and not self._waiting
-        budget = self._pace.budget_aside(is_alone=is_alone)
-        batch = self._batch(sorted(pending, key=self._rank), budget, self._pace.largest_aside)
-        step = self._prefill_of(*batch)
+        budget = self._pace.background_budget(is_alone=is_alone)
+        pending.sort(key=self._rank)
+        step = self._prefill_of(self._prefill.batch(pending, budget, self._pace.largest_background))
         if step is None:
             return None
-        self._aside = replace(step, is_aside=True)
-        self._account(self._aside)
+        self._background = replace(step, is_background=True)
+        self._account(self._background)
         self._pool.lock_shared()
-        return self._aside
+        return self._background
 
-    def _is_for_aside(self, sequence: Sequence) -> bool:
-        is_shared = self._pool.place(sequence.id).lane == self._pool.shared_lane
+    def _is_for_background(self, sequence: Sequence) -> bool:
+        is_shared = self._pool.slot(sequence.id).kv_context == self._pool.shared_context
         return is_shared and not self._decodes(sequence)
 
-    def _can_run_aside(self) -> bool:
-        return self._pool.shared_lane not in {lane for lane, _ in self._decoding_groups()}
+    def _can_run_in_background(self) -> bool:
+        return self._pool.shared_context not in {kv_context for kv_context, _ in self._decoding_groups()}
 
     def _prefill_step(self) -> Step | None:
         """Fill one batch with whole prompts, or with a part of one that is too long.
@@ -283,98 +240,34 @@ class Scheduler:
         """
         pending = [sequence for sequence in self._running.values() if not self._decodes(sequence)]
         if self._is_deterministic:
-            return self._prefill_alone(min(pending, key=self._rank)) if pending else None
-        if self._pool.shared_lane > 0 and (self._aside is not None or self._can_run_aside()):
-            pending = [sequence for sequence in pending if not self._is_for_aside(sequence)]
+            if not pending:
+                return None
+            return self._prefill_of(self._prefill.alone(min(pending, key=self._rank)))
+        if self._pool.shared_context > 0 and (self._background is not None or self._can_run_in_background()):
+            pending = [sequence for sequence in pending if not self._is_for_background(sequence)]
         if not pending:
             return None
         pending.sort(key=self._rank)
         budget = self._pace.budget(is_shared_with_decode=len(pending) < len(self._running))
         self._is_turn_of_others = not self._is_turn_of_others
-        if self._is_turn_of_others and self._cost(pending[0]) > budget:
-            pending = [each for each in pending if self._cost(each) <= budget] or pending
-        return self._prefill_of(*self._batch(pending, budget, self._pace.largest_chunk))
+        if self._is_turn_of_others and self._prefill.cost(pending[0]) > budget:
+            pending = [each for each in pending if self._prefill.cost(each) <= budget] or pending
+        return self._prefill_of(self._prefill.batch(pending, budget, self._pace.largest_chunk))
 
-    def _batch(
-        self, pending: list[Sequence], budget: float, largest: int
-    ) -> tuple[list[tuple[Sequence, int]], Group]:
-        """What the first of some prompts and those after it in its group contribute, and the group.
-
-        Sequences of one batch run side by side only as far as they are equally long, so only the first is
-        ever cut.
-        """
-        first = pending[0]
-        group = self._group(first)
-        if first.is_scored:
-            return [(first, self._exact(first))], group
-        plan = [(first, self._pace.part(budget, self._pool.held(first.id), self._missing(first), largest))]
-        room = largest - plan[0][1]
-        budget -= self._cost(first)
-        for sequence in pending[1:]:
-            if self._group(sequence) != group or sequence.is_scored:
-                continue
-            count = self._missing(sequence)
-            if self._cost(sequence) > budget or count > room:
-                break
-            plan.append((sequence, count))
-            budget -= self._cost(sequence)
-            room -= count
-        return plan, group
-
-    def _prefill_alone(self, sequence: Sequence) -> Step | None:
-        """A part of one prompt, cut at fixed places, whatever the neighbours and the clock do.
-
-        The library computes a lone row with other kernels than several, and a prompt that is one token longer
-        than its neighbour in the batch, or than the budget, leaves a lone row behind.
-        """
-        most = self._pace.largest_chunk
-        count = min(self._missing(sequence), most - self._pool.held(sequence.id) % most)
-        count = self._within_rows(sequence, count)
-        return self._prefill_of([(sequence, count)], self._group(sequence))
-
-    def _within_rows(self, sequence: Sequence, count: int) -> int:
-        """How much of a chunk has no more wanted positions than one step may have."""
-        start = self._pool.held(sequence.id)
-        end = end_of(sequence.wanted, max(start, sequence.read_tokens), self._most_rows)
-        return count if end is None else min(count, end - start)
-
-    def _exact(self, sequence: Sequence) -> int:
-        """How much of a prompt that is scored the next step holds, whatever the clock and the others say."""
-        count = self._exact_cut.count(self._pool.held(sequence.id), self._missing(sequence))
-        return self._within_rows(sequence, count)
-
-    def _chunk(self, sequence: Sequence, count: int) -> Chunk:
-        """The next tokens of a sequence, and what of them is wanted and was not read in an earlier life."""
-        start = self._pool.held(sequence.id)
-        end, unread = start + count, max(start, sequence.read_tokens)
-        return Chunk(
-            sequence.id,
-            start,
-            count,
-            wants_logits=end == len(sequence.tokens) and not sequence.is_only_read,
-            wanted=clipped(sequence.wanted, unread, end),
-            readout=clipped(sequence.readout, unread, end),
-        )
-
-    def _cost(self, sequence: Sequence) -> float:
-        return self._pace.work(self._missing(sequence), self._pool.held(sequence.id))
-
-    def _prefill_of(self, plan: list[tuple[Sequence, int]], group: Group) -> Step | None:
+    def _prefill_of(self, prefill: PrefillPlan) -> Step | None:
+        plan, group = prefill
         chunks: list[Chunk] = []
         for sequence, count in plan:
             if sequence.id not in self._running or not self._reserve(sequence, count):
                 continue
             if self._group(sequence) != group:
                 continue  # it had to move; its chunk runs in a later cycle
-            chunks.append(self._chunk(sequence, count))
+            chunks.append(next_chunk(sequence, self._pool.held(sequence.id), count))
         live = tuple(chunk for chunk in chunks if chunk.sequence in self._running)
         if not live:
             return None
-        lane, steering = group
-        return Step(self._pool.take_moves(), lane, live, is_decode=False, steering=steering)
-
-    def _missing(self, sequence: Sequence) -> int:
-        return len(sequence.tokens) - self._pool.held(sequence.id)
+        kv_context, variant = group
+        return Step(self._pool.take_moves(), kv_context, live, is_decode=False, variant=variant)
 
     # Admission and preemption
 
@@ -386,7 +279,7 @@ class Scheduler:
         return self._aged(sequence), sequence.arrived_s
 
     def _admit(self) -> None:
-        """Give waiting sequences a place, most urgent first, tenants in turn."""
+        """Give waiting sequences a slot, most urgent first, tenants in turn."""
         tenants: dict[str, int] = {}
         for sequence in self._running.values():
             tenants[sequence.salt] = tenants.get(sequence.salt, 0) + 1
@@ -397,7 +290,7 @@ class Scheduler:
                 key=lambda each: (self._aged(each), tenants.get(each.salt, 0), each.arrived_s),
             )
             waiting.remove(best)
-            if self._waits_for_prefix(best) or self._waits_for_lane(best):
+            if self._waits_for_prefix(best) or self._waits_for_context(best):
                 continue
             if not self._start(best):
                 return
@@ -445,9 +338,9 @@ class Scheduler:
             return sequence.reusable
         return self._exact_cut.reusable(sequence.reusable, len(sequence.tokens))
 
-    def _waits_for_lane(self, sequence: Sequence) -> bool:
+    def _waits_for_context(self, sequence: Sequence) -> bool:
         room = self._room(sequence)
-        return self._pool.needs_locked_lane(
+        return self._pool.waits_for_shared_context(
             sequence.salt, sequence.tokens, sequence.chain, room, self._reusable(sequence)
         )
 
@@ -484,13 +377,13 @@ class Scheduler:
             each
             for each in self._running.values()
             if (less_urgent_than is None or self._aged(each) > self._aged(less_urgent_than))
-            and not self._is_aside(each)
+            and not self._is_in_background(each)
         ]
         return max(candidates, key=self._rank, default=None)
 
-    def _is_aside(self, sequence: Sequence) -> bool:
-        """Whether the background computes it just now, so that its place cannot be taken."""
-        step = self._aside
+    def _is_in_background(self, sequence: Sequence) -> bool:
+        """Whether the background computes it just now, so that its slot cannot be taken."""
+        step = self._background
         return step is not None and any(chunk.sequence == sequence.id for chunk in step.chunks)
 
     def _preempt(self, sequence: Sequence) -> None:

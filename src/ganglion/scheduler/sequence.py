@@ -23,7 +23,7 @@ class Sequence:
     cached_tokens: int = 0
     """Prompt tokens whose KV was found when the sequence first ran."""
     preemptions: int = 0
-    wanted: Spans = ()
+    logit_spans: Spans = ()
     """Positions of the prompt whose logits somebody wants, beside the last one's."""
     readout: Spans = ()
     """Positions whose residual stream somebody wants, of the prompt and of what is generated."""
@@ -31,8 +31,8 @@ class Sequence:
     """Before this position, nobody wants logits or residuals any more."""
     is_ending: bool = False
     """Whether the last token is run only to be read: nothing is sampled after it."""
-    steering: str = ""
-    """What moves the residual stream while it runs; sequences of one batch have the same."""
+    variant: str = ""
+    """Which variant of the model runs it, "" for the model itself; sequences of one batch have the same."""
 
     @classmethod
     def new(
@@ -44,9 +44,9 @@ class Sequence:
         max_tokens: int,
         priority: int,
         arrived_s: float,
-        wanted: Spans = (),
+        logit_spans: Spans = (),
         readout: Spans = (),
-        steering: str = "",
+        variant: str = "",
     ) -> "Sequence":
         """A sequence that has not run yet."""
         return cls(
@@ -58,9 +58,9 @@ class Sequence:
             priority,
             arrived_s,
             digests(salt, tokens),
-            wanted=wanted,
+            logit_spans=logit_spans,
             readout=readout,
-            steering=steering,
+            variant=variant,
         )
 
     @property
@@ -70,7 +70,7 @@ class Sequence:
         residual = first_from(self.readout, self.read_tokens)
         if residual is not None:
             most = min(most, residual)
-        first = first_from(self.wanted, self.read_tokens)
+        first = first_from(self.logit_spans, self.read_tokens)
         if first is not None:
             most = min(most, first)
         return max(most, 0)
@@ -78,7 +78,7 @@ class Sequence:
     @property
     def is_scored(self) -> bool:
         """Whether logits of positions that have not run yet are wanted."""
-        return first_from(self.wanted, self.read_tokens) is not None
+        return first_from(self.logit_spans, self.read_tokens) is not None
 
     @property
     def is_only_read(self) -> bool:

@@ -1,9 +1,9 @@
-"""Where KV can live, and the moves that carry it between places.
+"""The slots where KV lives, and the moves that carry it between them.
 
-A lane is one native context. A *private* lane gives each slot its own cells, which decodes fastest; the
-*shared* lane is one field of cells in which slots share a common prefix for nothing, and holds what is too
-long for a private slot. An *exact* lane is a private one that only prompts use whose numbers are wanted.
-Copies through memory cost about a microsecond a token, prefill three thousand.
+A slot belongs to one native KV context. A *private* context gives each slot its own cells, which decodes
+fastest; the *shared* context is one field of cells in which slots share a common prefix for nothing, and
+holds what is too long for a private slot. An *exact* context is a private one that only prompts use whose
+numbers are wanted. Copies through memory cost about a microsecond a token, prefill three thousand.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ BlobId = int
 
 @dataclass(frozen=True, slots=True)
 class KvContextShape:
-    """`cells` is what each slot owns in a private lane, and what all slots share in the shared one."""
+    """`cells` is what each slot owns in a private context, and what all slots share in the shared one."""
 
     slots: int
     cells: int
@@ -23,29 +23,29 @@ class KvContextShape:
 
     @property
     def total_cells(self) -> int:
-        """How many tokens the lane can hold."""
+        """How many tokens the context can hold."""
         return self.cells if self.is_shared else self.slots * self.cells
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One slot of one lane."""
+    """One slot of one KV context, both by number; 0 is the first."""
 
-    lane: int
-    slot: int
+    kv_context: int
+    index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Trim:
     """Forget everything from position `length` on; 0 empties the slot."""
 
-    place: Slot
+    slot: Slot
     length: int
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Let the target slot of the same shared lane see the first `length` cells of the source."""
+    """Let the target slot of the same shared context see the first `length` cells of the source."""
 
     source: Slot
     target: Slot
@@ -54,7 +54,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Copy the first `length` positions into a slot of any lane."""
+    """Copy the first `length` positions into a slot of any context."""
 
     source: Slot
     target: Slot
@@ -65,7 +65,7 @@ class Copy:
 class Save:
     """Write a slot's KV to a blob in memory."""
 
-    place: Slot
+    slot: Slot
     blob: BlobId
 
 
@@ -74,7 +74,7 @@ class Restore:
     """Read the first `length` positions of a blob into a slot."""
 
     blob: BlobId
-    place: Slot
+    slot: Slot
     length: int
 
 

@@ -1,4 +1,4 @@
-"""From what was asked to what is done: lanes, threads and memory, decided once and logged."""
+"""From what was asked to what is done: KV contexts, threads and memory, decided once and logged."""
 
 from dataclasses import dataclass, replace
 from typing import Final
@@ -99,7 +99,7 @@ class EnginePlan:
 
     path: str
     context: int
-    lanes: tuple[KvContextShape, ...]
+    kv_contexts: tuple[KvContextShape, ...]
     parked_tokens: int
     parallel: int
     threads: int
@@ -123,26 +123,26 @@ class EnginePlan:
     """How far the worker stands back behind others that want the processor."""
 
     def for_several_caches(self) -> "EnginePlan":
-        """The same pool for models whose saved state fits no other lane: nothing moves between lanes."""
+        """The same pool for models whose saved state fits no other context: nothing is moved."""
         if self.is_deterministic:  # each stays in the slot that it began in, or is computed again
             return replace(self, parked_tokens=0)
-        exact = tuple(lane for lane in self.lanes if lane.is_exact)
-        return replace(self, lanes=(*exact, replace(self.lanes[-1], cells=self.kv_tokens)))
+        exact = tuple(shape for shape in self.kv_contexts if shape.is_exact)
+        return replace(self, kv_contexts=(*exact, replace(self.kv_contexts[-1], cells=self.kv_tokens)))
 
     @property
-    def largest_aside(self) -> int:
+    def largest_background(self) -> int:
         """How many rows a batch in the background may have; an accelerator's kernels have other tiles."""
         return LARGEST_CHUNK if self.gpu_layers else LARGEST_BACKGROUND
 
-    def batch(self, lane: int) -> int:
-        """How many rows a batch of a lane may have."""
-        shape = self.lanes[lane]
-        return max(self.largest_aside if shape.is_shared else LARGEST_CHUNK, shape.slots)
+    def batch(self, number: int) -> int:
+        """How many rows a batch of a context may have."""
+        shape = self.kv_contexts[number]
+        return max(self.largest_background if shape.is_shared else LARGEST_CHUNK, shape.slots)
 
     @property
     def kv_tokens(self) -> int:
-        """How many tokens the lanes hold that everybody uses."""
-        return sum(lane.total_cells for lane in self.lanes if not lane.is_exact)
+        """How many tokens the contexts hold that everybody uses."""
+        return sum(shape.total_cells for shape in self.kv_contexts if not shape.is_exact)
 
 
 def output_rows(vocabulary_size: int) -> int:
@@ -181,9 +181,9 @@ def plan(
             param="kv_type",
             hint="Leave --kv-type at f16, or leave --deterministic out.",
         )
-    shape = _deterministic_contexts if settings.is_deterministic else _kv_contexts
-    lanes = shape(context, kv_tokens, settings.parallel) if facts.can_generate else (NO_KV_CONTEXT,)
-    total = sum(lane.total_cells for lane in lanes)
+    divide = _deterministic_contexts if settings.is_deterministic else _kv_contexts
+    kv_contexts = divide(context, kv_tokens, settings.parallel) if facts.can_generate else (NO_KV_CONTEXT,)
+    total = sum(shape.total_cells for shape in kv_contexts)
     parked = kv_tokens // 2 if facts.can_generate else 0
     vectors = plan_vectors(facts, context, output_rows(facts.vocabulary_size))
     element_bytes = ELEMENT_BYTES[settings.kv_type]
@@ -215,9 +215,9 @@ def plan(
     return EnginePlan(
         path=facts.path,
         context=context,
-        lanes=lanes,
+        kv_contexts=kv_contexts,
         parked_tokens=parked,
-        parallel=min(settings.parallel, sum(lane.slots for lane in lanes if not lane.is_exact)),
+        parallel=min(settings.parallel, sum(shape.slots for shape in kv_contexts if not shape.is_exact)),
         threads=settings.threads or cores,
         kv_type=settings.kv_type,
         gpu_layers=settings.gpu_layers,
@@ -267,7 +267,7 @@ def _gains_by_repacking(settings: LlamaSettings, facts: ModelFacts, left_bytes: 
 def _kv_contexts(context: int, kv_tokens: int, parallel: int) -> tuple[KvContextShape, ...]:
     """Half of the pool in private slots, half shared; all shared when the pool is small.
 
-    The shared lane has slots for as many idle sequences as run: those cost nothing there while they share.
+    The shared context has slots for as many idle sequences as run: those cost nothing there while they share.
     """
     beside = min(2 * parallel, MAX_SLOTS - 1)
     shared = _padded(max(context, kv_tokens // 2))
@@ -276,7 +276,7 @@ def _kv_contexts(context: int, kv_tokens: int, parallel: int) -> tuple[KvContext
     if slots < 1 or context <= max(PRIVATE_SLOTS):
         return (exact, KvContextShape(beside, _padded(kv_tokens), is_shared=True))
     private = tuple(KvContextShape(slots, cells, is_shared=False) for cells in PRIVATE_SLOTS)
-    left = kv_tokens - sum(lane.total_cells for lane in private)
+    left = kv_tokens - sum(shape.total_cells for shape in private)
     shared = max(shared, left // CELL_STEP * CELL_STEP)
     return (*private, exact, KvContextShape(beside, shared, is_shared=True))
 

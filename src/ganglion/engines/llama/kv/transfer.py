@@ -2,7 +2,7 @@
 
 Law: bytes from outside are judged beside the steps, and adopted only when they can be nothing but cells of
 this model. One state is handled at a time, so that at most one lies outside the pool's bound; and none while
-a step runs in the background, whose lane it might need.
+a step runs in the background, whose context it might need.
 """
 
 import logging
@@ -96,7 +96,7 @@ class KvTransfer:
 
     def go_on(self) -> None:
         """Begin with the next question, unless something is still in its way."""
-        while self._waiting and not self._is_busy and not self._runner.is_aside:
+        while self._waiting and not self._is_busy and not self._runner.has_background_step:
             frame = self._waiting.popleft()
             own = self._own = self._own or self._look()
             if own is None:

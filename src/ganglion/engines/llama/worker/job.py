@@ -16,9 +16,9 @@ from ganglion.engines.llama.native.context import Floats, NativeContext
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.worker.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
 from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceUpdate, Submit, TokenRecord
-from ganglion.scheduler.scheduler import Chunk
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import Spans, clipped, merged, shifted
+from ganglion.scheduler.step import Chunk
 from ganglion.text.detokenize import Detokenizer
 from ganglion.text.stops import StopMatcher
 
@@ -118,6 +118,8 @@ class Job:
         self._final: int | None = None
         """The last token, once it is known that it does not run."""
         self.is_announced = False
+        self.is_steered = bool(submit.steering)
+        """Whether a client's vectors move the residual stream, so that NaN says nothing about the device."""
         asked = merged(submit.score_ranges, len(submit.tokens))
         self.scores_first = bool(asked) and asked[0][0] == 0 and not clipped(readout, 0, 1)
         """Whether the first token is asked for, which has no logprob, and is not read either."""
@@ -139,9 +141,9 @@ class Job:
             max_tokens=submit.max_tokens,
             priority=submit.priority,
             arrived_s=arrived_s,
-            wanted=merged([*self._foretelling, *read], len(submit.tokens)),
+            logit_spans=merged([*self._foretelling, *read], len(submit.tokens)),
             readout=readout,
-            steering=variant_of(submit.steering),
+            variant=variant_of(submit.steering),
         )
 
     def foretelling(self, chunk: Chunk) -> Spans:

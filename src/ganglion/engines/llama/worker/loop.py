@@ -36,10 +36,12 @@ from ganglion.engines.supervision.ipc import (
 )
 from ganglion.scheduler.batch_cut import BY_TILES, BatchCut
 from ganglion.scheduler.pace import Pace
-from ganglion.scheduler.pool import KvPool, PoolShape
-from ganglion.scheduler.scheduler import Chunk, Scheduler, Step
+from ganglion.scheduler.pool import KvPool
+from ganglion.scheduler.scheduler import Scheduler
 from ganglion.scheduler.sequence import Sequence
+from ganglion.scheduler.slot_table import PoolShape
 from ganglion.scheduler.spans import merged
+from ganglion.scheduler.step import Chunk, Step
 
 # Law: NaN fails its own request. It is the device's fault, and the end of the worker, when every row of a
 # batch is NaN, or when several different prompts in a row were, with no good row between them. A lone row
@@ -102,7 +104,7 @@ class StepLoop:
         self._runner = Runner(model, plan, book)
         self._vocabulary = Vocabulary(model)
         shape = PoolShape(
-            plan.lanes,
+            plan.kv_contexts,
             plan.parked_tokens,
             can_trim=model.can_trim,
             can_move=model.has_one_cache,
@@ -111,7 +113,7 @@ class StepLoop:
         self._pool = KvPool(shape)
         self._scheduler = Scheduler(
             self._pool,
-            Pace(plan.step_s, LARGEST_CHUNK, plan.largest_aside),
+            Pace(plan.step_s, LARGEST_CHUNK, plan.largest_background),
             context=plan.context,
             parallel=plan.parallel,
             is_deterministic=plan.is_deterministic,
@@ -145,9 +147,9 @@ class StepLoop:
             step = self._scheduler.plan(began_s)
             if step is None:
                 self._wait(inbox)
-            elif step.is_aside:
+            elif step.is_background:
                 self._foreground_s = 0.0
-                self._runner.run_aside(step, self._pool, self._sequences(step), inbox.put)
+                self._runner.run_in_background(step, self._pool, self._sequences(step), inbox.put)
             else:
                 rows = self._runner.run(step, self._pool, self._sequences(step))
                 self._conclude(step, rows, monotonic() - began_s)
@@ -225,7 +227,7 @@ class StepLoop:
             readout=merged(submit.readout_ranges, self._plan.context) if self._book is not None else (),
             reads_outputs=self._runner.reads_outputs,
         )
-        if not self._runner.can_steer(job.sequence.steering):
+        if not self._runner.has_variant(job.sequence.variant):
             # The server asks only for what it was told of; a pack was changed while a worker was restarted.
             job.free()
             end = SequenceEnd(
@@ -253,7 +255,7 @@ class StepLoop:
     def _conclude(self, step: Step, rows: dict[int, int], elapsed_s: float) -> None:
         """Sample from a step's logits, commit it, and tell the server."""
         now_s = monotonic()
-        context = self._runner.lane(step.lane)
+        context = self._runner.context(step.kv_context)
         sampled: dict[int, int] = {}
         updates: list[SequenceUpdate] = []
         sane: list[tuple[int, bool]] = []
@@ -266,8 +268,8 @@ class StepLoop:
                 job.is_announced = True
                 started = job.sequence.prompt_tokens, job.sequence.cached_tokens
                 updates.append(SequenceUpdate(job.id, started=started, scored=self._scored_first(job)))
-            if chunk.wanted or chunk.readout:
-                told = self._tell(job, chunk, step.lane, first_row, now_s)
+            if chunk.logit_spans or chunk.readout:
+                told = self._tell(job, chunk, step.kv_context, first_row, now_s)
                 updates += [told] if told.scored or told.end is not None else []
                 if told.end is not None or row is None:
                     sane += self._evidence(job, is_sound=told.end is None)
@@ -293,35 +295,35 @@ class StepLoop:
 
     def _evidence(self, job: Job, *, is_sound: bool) -> list[tuple[int, bool]]:
         """What a row says about the device: no number says nothing, where vectors or KV are a client's."""
-        is_own = not job.sequence.steering and not self._states.came_from_outside(job.sequence.salt)
+        is_own = not job.is_steered and not self._states.came_from_outside(job.sequence.salt)
         return [(job.prompt_hash, is_sound)] if is_sound or is_own else []
 
     def _scored_first(self, job: Job) -> list[TokenRecord]:
         return [self._scorer.unscored(job.sequence.tokens[0], 0)] if job.scores_first else []
 
-    def _tell(self, job: Job, chunk: Chunk, lane: int, first_row: int, now_s: float) -> SequenceUpdate:
+    def _tell(self, job: Job, chunk: Chunk, kv_context: int, first_row: int, now_s: float) -> SequenceUpdate:
         """What a chunk says of tokens: logprobs of those it foretells, readouts of its own."""
         try:
-            scored = self._score(job, chunk, lane, first_row)
-            return job.note(scored, self._readouts(chunk, lane, first_row))
+            scored = self._score(job, chunk, kv_context, first_row)
+            return job.note(scored, self._readouts(chunk, kv_context, first_row))
         except NotANumber as error:
             return job.fail(error, now_s)
 
-    def _score(self, job: Job, chunk: Chunk, lane: int, first_row: int) -> list[TokenRecord]:
+    def _score(self, job: Job, chunk: Chunk, kv_context: int, first_row: int) -> list[TokenRecord]:
         records: list[TokenRecord] = []
         for start, end in job.foretelling(chunk):
-            logits = self._runner.lane(lane).logits_of(first_row + start - chunk.start, end - start)
+            logits = self._runner.context(kv_context).logits_of(first_row + start - chunk.start, end - start)
             foretold = job.sequence.tokens[start + 1 : end + 1]
             records += self._scorer.score(logits, foretold, start + 1, job.score_top)
         return records
 
-    def _readouts(self, chunk: Chunk, lane: int, first_row: int) -> list[tuple[int, bytes]]:
+    def _readouts(self, chunk: Chunk, kv_context: int, first_row: int) -> list[tuple[int, bytes]]:
         found: list[tuple[int, bytes]] = []
         for start, end in chunk.readout:
-            values = self._runner.readouts(lane, first_row + start - chunk.start, end - start)
+            values = self._runner.readouts(kv_context, first_row + start - chunk.start, end - start)
             if not np.isfinite(values).all():
                 raise NotANumber("The model's residual stream is not a number; it cannot be read out.")
-            found += ((start + place, row.tobytes()) for place, row in enumerate(values))
+            found += ((position, row.tobytes()) for position, row in enumerate(values, start))
         return found
 
     def _load(self) -> WorkerLoad:

@@ -1,7 +1,7 @@
 """Carries out the scheduler's steps on the native library: moves first, then one batch.
 
-Law: a native context is touched by one thread at a time. A step aside holds its lane's context until it is
-computed; whoever needs that context meanwhile waits.
+Law: a native context is touched by one thread at a time. A step in the background holds its context until it
+is computed; whoever needs that context meanwhile waits.
 """
 
 import threading
@@ -21,10 +21,10 @@ from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix_catalogue import SequenceId
-from ganglion.scheduler.scheduler import Step
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.slots import BlobId, Copy, Discard, Move, Restore, Save, Share, Slot, Trim
 from ganglion.scheduler.spans import Spans, shifted
+from ganglion.scheduler.step import Step
 
 
 @dataclass(slots=True, eq=False)
@@ -39,18 +39,18 @@ class BackgroundStep:
 
 
 class Runner:
-    """One native context a lane, and the blobs that were parked; with a book, concepts are read out."""
+    """The native KV contexts and the blobs that were parked; with a book, concepts are read out."""
 
     def __init__(self, model: NativeModel, plan: EnginePlan, book: ConceptBook | None = None) -> None:
-        batches = [plan.batch(number) for number in range(len(plan.lanes))]
+        batches = [plan.batch(number) for number in range(len(plan.kv_contexts))]
         self._captures = [Capture(model, book, batch=batch) for batch in batches] if book is not None else []
 
         def new_context(number: int) -> NativeContext:
-            lane = plan.lanes[number]
+            shape = plan.kv_contexts[number]
             return model.new_context(
-                cells=lane.total_cells,
-                slots=lane.slots + lane.is_shared,
-                is_unified=lane.is_shared,
+                cells=shape.total_cells,
+                slots=shape.slots + shape.is_shared,
+                is_unified=shape.is_shared,
                 batch=batches[number],
                 threads=plan.threads,
                 kv_type=plan.kv_type,
@@ -60,51 +60,52 @@ class Runner:
 
         # Side by side: most of it is the clearing of cells.
         with ThreadPoolExecutor() as threads:
-            usual = [number for number, lane in enumerate(plan.lanes) if not lane.is_exact]
-            self._lanes = dict(zip(usual, threads.map(new_context, usual), strict=True))
+            usual = [number for number, shape in enumerate(plan.kv_contexts) if not shape.is_exact]
+            self._contexts = dict(zip(usual, threads.map(new_context, usual), strict=True))
         self._new_context = new_context
         self._steerer = Steerer(book, model.block_count)
-        self._steered_by = [""] * len(plan.lanes)
-        for number, context in self._lanes.items():
+        self._variants = [""] * len(plan.kv_contexts)
+        """The variant that each context computes now."""
+        for number, context in self._contexts.items():
             self._learn(number, context)
         self._can_trim = model.can_trim
-        self._shapes = plan.lanes
-        self._spare = plan.lanes[-1].slots
-        """A slot of the shared lane that nothing lives in, for cutting what is read whole."""
+        self._shapes = plan.kv_contexts
+        self._spare = plan.kv_contexts[-1].slots
+        """A slot of the shared context that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
-        self._aside: BackgroundStep | None = None
+        self._background: BackgroundStep | None = None
         self.decode_s = 0.0
 
-    def can_steer(self, steering: str) -> bool:
-        """Whether the vectors of a steering are there."""
-        return not steering or self._steerer.knows(steering)
+    def has_variant(self, variant: str) -> bool:
+        """Whether this variant of the model can be run: its vectors are there."""
+        return not variant or self._steerer.knows(variant)
 
-    def lane(self, number: int) -> NativeContext:
-        """The context behind a lane, once no step in the background uses it; an exact one is made now."""
-        if self._aside is not None and self._aside.step.lane == number:
-            self._aside.computed.wait()
-        if number not in self._lanes:
-            self._lanes[number] = self._new_context(number)
-            self._learn(number, self._lanes[number])
-        return self._lanes[number]
+    def context(self, number: int) -> NativeContext:
+        """A KV context, once no step in the background uses it; an exact one is made now."""
+        if self._background is not None and self._background.step.kv_context == number:
+            self._background.computed.wait()
+        if number not in self._contexts:
+            self._contexts[number] = self._new_context(number)
+            self._learn(number, self._contexts[number])
+        return self._contexts[number]
 
     def _learn(self, number: int, context: NativeContext) -> None:
         if self._captures:
             self._captures[number].learn(context)
 
     @property
-    def is_aside(self) -> bool:
+    def has_background_step(self) -> bool:
         """Whether a step in the background was started and not collected yet."""
-        return self._aside is not None
+        return self._background is not None
 
     @property
     def reads_outputs(self) -> bool:
         """Whether a position can be read only where its logits are wanted."""
         return any(capture.reads_outputs for capture in self._captures)
 
-    def readouts(self, lane: int, first: int, count: int) -> Floats:
-        """What the last batch of a lane read of rows that follow each other: `[rows, layers, concepts]`."""
-        return self._captures[lane].values(first, count)
+    def readouts(self, kv_context: int, first: int, count: int) -> Floats:
+        """What the last batch of a context read of consecutive rows: `[rows, layers, concepts]`."""
+        return self._captures[kv_context].values(first, count)
 
     def run(
         self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]
@@ -112,56 +113,56 @@ class Runner:
         """Run a step; returns the logits row of each sequence that wanted one."""
         runs = self._prepare(step, pool, sequences)
         began_s = perf_counter()
-        self.lane(step.lane)  # once nobody uses it
+        self.context(step.kv_context)  # once nobody uses it
         rows = self._decode(step, runs)
         self.decode_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
-    def run_aside(
+    def run_in_background(
         self,
         step: Step,
         pool: KvPool,
         sequences: Mapping[SequenceId, Sequence],
-        when_computed: Callable[[BackgroundStep], None],
+        on_computed: Callable[[BackgroundStep], None],
     ) -> None:
         """Start a step in the background; one at a time, `collect` makes room for the next."""
-        assert self._aside is None
+        assert self._background is None
         runs = self._prepare(step, pool, sequences)
-        self._aside = aside = BackgroundStep(step)
+        self._background = background = BackgroundStep(step)
 
         def compute() -> None:
             began_s = perf_counter()
             try:
-                aside.rows = _rows_of(step, self._decode(step, runs))
+                background.rows = _rows_of(step, self._decode(step, runs))
             except Exception as error:  # noqa: BLE001 - raised again where it is collected
-                aside.error = error
-            aside.elapsed_s = perf_counter() - began_s
-            aside.computed.set()
-            when_computed(aside)
+                background.error = error
+            background.elapsed_s = perf_counter() - began_s
+            background.computed.set()
+            on_computed(background)
 
         threading.Thread(target=compute, daemon=True).start()
 
-    def collect(self, aside: BackgroundStep) -> dict[SequenceId, int]:
+    def collect(self, background: BackgroundStep) -> dict[SequenceId, int]:
         """The logits rows of a step that was computed in the background."""
-        self._aside = None
-        self.decode_s += aside.elapsed_s
-        if aside.error is not None:
-            raise aside.error
-        return aside.rows
+        self._background = None
+        self.decode_s += background.elapsed_s
+        if background.error is not None:
+            raise background.error
+        return background.rows
 
     def settle(self, moves: Iterable[Move]) -> None:
         """Let the step in the background end and carry out moves that precede no step."""
-        if self._aside is not None:
-            self._aside.computed.wait()
-            if self._aside.error is not None:
-                raise self._aside.error
+        if self._background is not None:
+            self._background.computed.wait()
+            if self._background.error is not None:
+                raise self._background.error
         for move in moves:
             self._carry_out(move)
 
     def state(self, source: Slot | BlobId) -> SavedState:
         """What a slot or a blob holds."""
         if isinstance(source, Slot):
-            return self.lane(source.lane).save(source.slot)
+            return self.context(source.kv_context).save(source.index)
         return self._blobs[source]
 
     def cut(self, source: Slot | BlobId, length: int) -> SavedState:
@@ -170,10 +171,10 @@ class Runner:
 
     def sample(self) -> SavedState:
         """One cell as the library writes it here, to know states of this model by."""
-        lane = self.lane(len(self._shapes) - 1)
-        lane.decode([(self._spare, 0, [0], False)])
-        state = lane.save(self._spare)
-        lane.trim(self._spare, 0)
+        context = self.context(len(self._shapes) - 1)
+        context.decode([(self._spare, 0, [0], False)])
+        state = context.save(self._spare)
+        context.trim(self._spare, 0)
         return state
 
     def hold(self, blob: BlobId, state: SavedState) -> None:
@@ -181,29 +182,33 @@ class Runner:
         self._blobs[blob] = state
 
     def _decode(self, step: Step, runs: list[BatchRun]) -> list[int | None]:
-        context = self._lanes[step.lane]
+        context = self._contexts[step.kv_context]
         more = _more_rows(step)
         if not self._captures:
             return context.decode(runs, more)
-        capture = self._captures[step.lane]
+        capture = self._captures[step.kv_context]
         read = _read_rows(step)
         return capture.decode(
-            context, runs, (*more, *read) if capture.reads_outputs else more, read, self._split(step.lane)
+            context,
+            runs,
+            (*more, *read) if capture.reads_outputs else more,
+            read,
+            self._split(step.kv_context),
         )
 
-    def _split(self, lane: int) -> Split:
-        """How the library computes a lane's batches: several caches in one are read evenly."""
+    def _split(self, kv_context: int) -> Split:
+        """How the library computes a context's batches: several caches in one are read evenly."""
         if not self._can_trim:
             return "even"
-        return "whole" if self._shapes[lane].is_shared else "consecutive"
+        return "whole" if self._shapes[kv_context].is_shared else "consecutive"
 
     def _prepare(self, step: Step, pool: KvPool, sequences: Mapping[SequenceId, Sequence]) -> list[BatchRun]:
         for move in step.moves:
             self._carry_out(move)
-        self._steer(step)
+        self._apply_variant(step)
         return [
             (
-                pool.place(chunk.sequence).slot,
+                pool.slot(chunk.sequence).index,
                 chunk.start,
                 sequences[chunk.sequence].tokens[chunk.start : chunk.start + chunk.count],
                 chunk.wants_logits,
@@ -211,24 +216,24 @@ class Runner:
             for chunk in step.chunks
         ]
 
-    def _steer(self, step: Step) -> None:
-        if self._steered_by[step.lane] != step.steering:
-            vectors = self._steerer.vectors(step.steering) if step.steering else None
-            self.lane(step.lane).steer(vectors)
-            self._steered_by[step.lane] = step.steering
+    def _apply_variant(self, step: Step) -> None:
+        if self._variants[step.kv_context] != step.variant:
+            vectors = self._steerer.vectors(step.variant) if step.variant else None
+            self.context(step.kv_context).steer(vectors)
+            self._variants[step.kv_context] = step.variant
 
     def _carry_out(self, move: Move) -> None:
         match move:
-            case Trim(place=place, length=length):
-                self._trim(place, length)
+            case Trim(slot=slot, length=length):
+                self._trim(slot, length)
             case Share(source=source, target=target, length=length):
-                self.lane(source.lane).share(source.slot, target.slot, length)
+                self.context(source.kv_context).share(source.index, target.index, length)
             case Copy(source=source, target=target, length=length):
                 self._bring(self._cut(source, length), target, length)
-            case Save(place=place, blob=blob):
-                self._blobs[blob] = self.lane(place.lane).save(place.slot)
-            case Restore(blob=blob, place=place, length=length):
-                self._bring(self._blobs[blob], place, length)
+            case Save(slot=slot, blob=blob):
+                self._blobs[blob] = self.context(slot.kv_context).save(slot.index)
+            case Restore(blob=blob, slot=slot, length=length):
+                self._bring(self._blobs[blob], slot, length)
             case Discard(blob=blob):
                 del self._blobs[blob]
             case _:
@@ -236,29 +241,29 @@ class Runner:
 
     def _cut(self, source: Slot, length: int) -> SavedState:
         """The first positions of a slot as a blob; of a private slot all of it, which is as cheap."""
-        lane = self.lane(source.lane)
-        if not self._shapes[source.lane].is_shared:
-            return lane.save(source.slot)
-        lane.share(source.slot, self._spare, length)
-        blob = lane.save(self._spare)
-        lane.trim(self._spare, 0)
+        context = self.context(source.kv_context)
+        if not self._shapes[source.kv_context].is_shared:
+            return context.save(source.index)
+        context.share(source.index, self._spare, length)
+        blob = context.save(self._spare)
+        context.trim(self._spare, 0)
         return blob
 
     def _bring(self, blob: SavedState, target: Slot, length: int) -> None:
         """Read a blob into a slot and keep its first positions."""
-        lane = self.lane(target.lane)
-        if not lane.try_load(target.slot, blob):
-            shared = self.lane(len(self._shapes) - 1)
+        context = self.context(target.kv_context)
+        if not context.try_load(target.index, blob):
+            shared = self.context(len(self._shapes) - 1)
             shared.load(self._spare, blob)
             shared.trim(self._spare, length)
             cut = shared.save(self._spare)
             shared.trim(self._spare, 0)
-            lane.load(target.slot, cut)
+            context.load(target.index, cut)
         self._trim(target, length)
 
-    def _trim(self, place: Slot, length: int) -> None:
-        if not self.lane(place.lane).trim(place.slot, length):
-            raise EngineFailed(f"The library could not cut slot {place.slot} to {length} tokens.")
+    def _trim(self, slot: Slot, length: int) -> None:
+        if not self.context(slot.kv_context).trim(slot.index, length):
+            raise EngineFailed(f"The library could not cut slot {slot.index} to {length} tokens.")
 
 
 def _more_rows(step: Step) -> Spans:
@@ -266,7 +271,7 @@ def _more_rows(step: Step) -> Spans:
     return tuple(
         span
         for chunk, first in zip(step.chunks, step.first_rows(), strict=True)
-        for span in shifted(chunk.wanted, first - chunk.start)
+        for span in shifted(chunk.logit_spans, first - chunk.start)
     )
 
 
