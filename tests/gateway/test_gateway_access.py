@@ -15,8 +15,8 @@ from ganglion.engines.echo.engine import EchoEngine
 from ganglion.gateway.access.keys import ApiKeys
 from ganglion.gateway.proxy.routes import route_of
 from ganglion.server.capabilities import capabilities_of
+from ganglion.server.gate import Gate
 from ganglion.server.gateway.fleet_endpoints import FleetEndpoints, GatewayHealthEndpoints
-from ganglion.server.life.drain import Gate
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.middleware.principal import Principal

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from gateways import Running, echoes, gateway
 
-from ganglion.server.life.bind import BindFailed, bind
+from ganglion.server.bind import BindFailed, bind
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
 from support.ports import free_port

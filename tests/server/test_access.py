@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from starlette.routing import Route
 
 from ganglion.engines.echo.engine import EchoEngine
+from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind, is_loopback
 from ganglion.server.capabilities import capabilities_of
-from ganglion.server.life.bind import BindFailed, InsecureBind, bind, check_bind, is_loopback
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import PUBLIC_ROUTES, Auth
 from ganglion.server.middleware.keys import KeyRing
 from ganglion.server.middleware.scope import tenant

@@ -11,8 +11,8 @@ import pytest
 
 from ganglion.core.errors import LoadFailed, ShuttingDown
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from ganglion.server.life.bind import StartRefused
-from ganglion.server.life.drain import Gate
+from ganglion.server.bind import StartRefused
+from ganglion.server.gate import Gate
 from ganglion.server.life.serve import serve
 from ganglion.server.settings import ServerSettings
 

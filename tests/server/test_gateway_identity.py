@@ -15,9 +15,9 @@ from calling_rpc import connected
 from ganglion.core.request import Request
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.app import build_node, with_middleware
+from ganglion.server.bind import check_bind
 from ganglion.server.capabilities import capabilities_of
-from ganglion.server.life.bind import check_bind
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.life.serve import Reloaded
 from ganglion.server.middleware.auth import Auth, TrustedIdentity
 from ganglion.server.middleware.keys import KeyRing

@@ -16,7 +16,7 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
 from ganglion.server.capabilities import capabilities_of
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.life.serve import Reloaded
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.prometheus import Metrics

@@ -11,11 +11,11 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1 import health_pb2
 
+from ganglion.server.bind import InsecureBind
+from ganglion.server.gate import Gate
 from ganglion.server.grpc.caller import PUBLIC_SERVICES
 from ganglion.server.grpc.listener import HEALTH, REFLECTION
 from ganglion.server.grpc.salience_service import SERVICE, UNGATED_METHODS, SalienceService, gated_behaviours
-from ganglion.server.life.bind import InsecureBind
-from ganglion.server.life.drain import Gate
 from ganglion.wire.salience import salience_pb2 as pb
 from ganglion.wire.salience.error_metadata import CODE
 

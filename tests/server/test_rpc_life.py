@@ -13,8 +13,8 @@ from grpc_health.v1 import health_pb2
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from ganglion.server.bind import StartRefused, grpc_port_of
 from ganglion.server.grpc.listener import HEALTH
-from ganglion.server.life.bind import StartRefused, grpc_port_of
 from ganglion.server.life.serve import serve
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings

@@ -6,7 +6,7 @@ from starlette.routing import Route
 
 from ganglion.engines.echo.engine import EchoEngine
 from ganglion.server.capabilities import capabilities_of
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.prometheus import Metrics

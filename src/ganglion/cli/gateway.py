@@ -199,8 +199,8 @@ def gateway(
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     from ganglion.cli.flags import load_config, with_config_file
     from ganglion.cli.terminal.logs import set_up_logging
+    from ganglion.server.bind import InsecureBind, StartRefused
     from ganglion.server.gateway.lifecycle import run_gateway
-    from ganglion.server.life.bind import InsecureBind, StartRefused
 
     output = with_config_file(output)
     flags = {**server.settings(), **security.settings(), **fleet.settings()}

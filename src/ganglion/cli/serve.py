@@ -203,7 +203,7 @@ def _serve(
     from ganglion.cli.model_builder import ENGINES, load_engine_class
     from ganglion.cli.system.this_machine import ThisMachine
     from ganglion.cli.terminal.progress import download_bar
-    from ganglion.server.life.bind import InsecureBind, StartRefused, bind, check_bind
+    from ganglion.server.bind import InsecureBind, StartRefused, bind, check_bind
 
     settings = server_settings(config.server)
     sessions = session_settings(config.sessions, home(os.environ))

@@ -7,11 +7,11 @@ from starlette.types import ASGIApp, Scope
 
 from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.machine import MachineSource
+from ganglion.server.bind import is_loopback
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
 from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembership
-from ganglion.server.life.bind import is_loopback
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import Auth, presented_key
 from ganglion.server.middleware.body_limits import BodyMemoryLimit
 from ganglion.server.middleware.errors import ErrorMiddleware

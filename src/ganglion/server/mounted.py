@@ -19,7 +19,7 @@ from ganglion.core.samplers import PLAIN
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import Auth, presented_key
 from ganglion.server.middleware.keys import key_ring
 from ganglion.server.middleware.model_lookup import DefaultModel

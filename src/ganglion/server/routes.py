@@ -31,7 +31,7 @@ from ganglion.server.endpoints.ollama import ollama_routes
 from ganglion.server.endpoints.pages import docs_page, start_page
 from ganglion.server.endpoints.tokenizer import TokenizerEndpoints
 from ganglion.server.fleet_membership import FleetMembership
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import AdminOnly
 from ganglion.server.middleware.scope import is_anthropic, visible_models
 from ganglion.server.prometheus import CONTENT_TYPE, Metrics
@@ -218,8 +218,7 @@ class InfoRoutes:
         ]
 
     async def start(self, _: Request) -> Response:
-        scheme = "https" if self._settings.tls_cert else "http"
-        url = f"{scheme}://{self._settings.host}:{self._settings.port}"
+        url = f"{self._settings.scheme}://{self._settings.host}:{self._settings.port}"
         return start_page(self._greeting, self._engine.models(), url, needs_key=self._needs_key())
 
     async def docs(self, _: Request) -> Response:

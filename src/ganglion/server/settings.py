@@ -52,8 +52,8 @@ class ServerSettings:
     is_strict: bool = False
     """Refuse fields that nobody knows instead of noting them."""
     max_body_bytes: int = 8 * MEBIBYTE
-    max_connections: int = 8192
     """JSON is read on the event loop: what a larger body costs, everybody waits for."""
+    max_connections: int = 8192
     max_in_flight: int = 4096
     """Requests inside the door at once; the engines' own queues are smaller and refuse first."""
     deadlines: AnswerDeadlines = AnswerDeadlines()
@@ -70,6 +70,11 @@ class ServerSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     build: BuildInfo = BuildInfo()
+
+    @property
+    def scheme(self) -> str:
+        """Of the URLs under which it is reached."""
+        return "https" if self.tls_cert else "http"
 
     @property
     def has_keys(self) -> bool:

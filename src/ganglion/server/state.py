@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Coroutine
 from dataclasses import dataclass, field
 
-from ganglion.server.responses.quota import NoQuota, QuotaMeter
+from ganglion.server.quota import NoQuota, QuotaMeter
 from ganglion.store.response_store import Store
 from ganglion.wire.seal import HmacSeal
 

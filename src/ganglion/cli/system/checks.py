@@ -22,7 +22,7 @@ from ganglion.engines.resources import read_memory
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.environment import cache_folder, token, token_source
 from ganglion.registry.naming.manifest import read_manifest
-from ganglion.server.life.bind import BindFailed, InsecureBind, bind, check_bind
+from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind
 from ganglion.server.settings import ServerSettings
 
 CheckStatus = Literal["ok", "warn", "fail"]

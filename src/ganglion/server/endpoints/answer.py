@@ -10,7 +10,7 @@ from ganglion.core.engine import Engine
 from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import json_response, read_json, stream, while_connected
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.request_log import ignored_field_log, unknown_field_log
 from ganglion.server.middleware.scope import is_on, principal, request_id, tenant
 from ganglion.server.settings import ServerSettings

@@ -10,7 +10,7 @@ from ganglion.core.engine import Embedder, Engine
 from ganglion.core.errors import DeadlineExceeded
 from ganglion.server.answers import Answers
 from ganglion.server.endpoints.http import json_response, read_json, while_connected
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import principal
 from ganglion.server.settings import ServerSettings

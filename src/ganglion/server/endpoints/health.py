@@ -21,7 +21,7 @@ from ganglion.core.errors import InvalidValue, Overloaded, RouteNotFound
 from ganglion.core.machine import MachineSource
 from ganglion.server.endpoints.http import json_response, while_connected
 from ganglion.server.fleet_membership import FleetMembership
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import discovery, fleet, health
 from ganglion.wire.fleet import NodeState

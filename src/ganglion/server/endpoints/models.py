@@ -67,7 +67,7 @@ class ModelEndpoints:
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
-        self._scheme = "https" if settings.tls_cert else "http"
+        self._scheme = settings.scheme
 
     async def every(self, _: Request) -> Response:
         """`GET /models`."""

@@ -16,11 +16,11 @@ from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import json_response, read_json, stream, while_connected
 from ganglion.server.endpoints.models import NDJSON, OllamaModelEndpoints, OllamaPullEndpoint, require_holder
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import AdminOnly, require_admin
 from ganglion.server.middleware.scope import principal, tenant
-from ganglion.server.responses.truncation import TruncatingEngine
 from ganglion.server.settings import ServerSettings
+from ganglion.server.truncation import TruncatingEngine
 from ganglion.wire import ollama
 from ganglion.wire.ollama import ollama_models
 

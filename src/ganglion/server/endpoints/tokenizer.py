@@ -9,7 +9,7 @@ from ganglion.core.request import Request, TextPrompt
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.embeddings import JsonEndpoint
 from ganglion.server.endpoints.http import json_response
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import known_model, loaded_model, only_model
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import visible_models

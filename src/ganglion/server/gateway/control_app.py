@@ -13,8 +13,8 @@ from ganglion.gateway.access.keys import ApiKeys
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
+from ganglion.server.gate import Gate
 from ganglion.server.gateway.key_meter import AdmissionMiddleware
-from ganglion.server.life.drain import Gate
 from ganglion.server.middleware.auth import TrustedIdentity
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.observed import ObservedEngine

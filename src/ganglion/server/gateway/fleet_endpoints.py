@@ -23,7 +23,7 @@ from ganglion.gateway.routing.decision import (
     TranslatedNode,
 )
 from ganglion.server.endpoints.http import json_response, read_json
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import fleet as fleet_wire
 from ganglion.wire import fleet_overview as overview_wire

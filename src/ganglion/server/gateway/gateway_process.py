@@ -33,13 +33,13 @@ from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.routing.router import Router
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.server.bind import InsecureBind, grpc_port_of, is_loopback
+from ganglion.server.gate import Gate
 from ganglion.server.gateway.control_app import build_control_app
 from ganglion.server.gateway.fleet_endpoints import FleetEndpoints, GatewayHealthEndpoints
 from ganglion.server.gateway.key_meter import KeyMeter
 from ganglion.server.gateway.settings import GatewaySettings, Reload
 from ganglion.server.gateway.unix_socket import serve_on_unix_socket, socket_folder
-from ganglion.server.life.bind import InsecureBind, grpc_port_of, is_loopback
-from ganglion.server.life.drain import Gate
 from ganglion.server.life.signals import ApplyConfig, check_keys_remain
 from ganglion.server.life.storage import open_store
 from ganglion.server.middleware.origin import OriginRules

@@ -17,7 +17,7 @@ from ganglion.gateway.internal_headers import PLACE
 from ganglion.gateway.metrics import GatewayMetrics
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import header
-from ganglion.server.responses.quota import QuotaReservation
+from ganglion.server.quota import QuotaReservation
 
 
 class AdmissionMiddleware:

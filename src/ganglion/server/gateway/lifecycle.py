@@ -18,11 +18,11 @@ import uvloop
 
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.proxy.listener import ProxyListener
+from ganglion.server.bind import UnusableCertificate, bind, url_of
+from ganglion.server.gate import Gate
 from ganglion.server.gateway.gateway_process import build_gateway
 from ganglion.server.gateway.settings import GatewaySettings, Reload
 from ganglion.server.life.app_server import BACKLOG
-from ganglion.server.life.bind import StartRefused, bind, url_of
-from ganglion.server.life.drain import Gate
 from ganglion.server.life.signals import Shutdown, config_reloader, first_of, on_hangup, on_termination
 from ganglion.server.settings import ServerSettings
 
@@ -113,9 +113,7 @@ def _tls(server: ServerSettings) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(server.tls_cert, server.tls_key)
     except OSError as error:
-        raise StartRefused(
-            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
-        ) from None
+        raise UnusableCertificate(error) from None
     return context
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from starlette.types import ASGIApp
 
+from ganglion.server.bind import StartRefused
 from ganglion.server.life.app_server import AppServer, until_listening, uvicorn_config
-from ganglion.server.life.bind import StartRefused
 from ganglion.server.settings import ServerSettings
 
 PREFIX = "ganglion-gateway-"

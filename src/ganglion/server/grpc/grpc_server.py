@@ -11,12 +11,12 @@ from typing import Final
 from ganglion.core.engine import Engine, ModelState
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.fleet_membership import Leases
+from ganglion.server.gate import Gate
 from ganglion.server.grpc.caller import KeyAuthenticator
 from ganglion.server.grpc.handlers import generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor
 from ganglion.server.grpc.listener import GrpcListener, ListenAddress
 from ganglion.server.grpc.salience_service import SERVICE, SalienceService, gated_behaviours
-from ganglion.server.life.drain import Gate
 from ganglion.server.middleware.keys import KeyRing
 from ganglion.server.observed import ObservedSessions
 from ganglion.server.prometheus import Metrics, SessionCounts

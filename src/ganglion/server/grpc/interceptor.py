@@ -22,9 +22,9 @@ from ganglion.core.errors import (
     MissingParameter,
     RouteNotFound,
     ServerError,
-    ShuttingDown,
 )
 from ganglion.server.deadlines import Alarm
+from ganglion.server.gate import shutting_down
 from ganglion.server.grpc.caller import CURRENT_CALLER, REQUEST_ID, CallAuthenticator
 from ganglion.server.grpc.message_limits import IncomingMessages, check_size
 from ganglion.server.middleware.errors import drop_tracebacks
@@ -144,7 +144,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 caller = self._judge.caller(method, metadata, request_id)
                 if self._is_ending:
-                    raise _shutting_down()
+                    raise shutting_down()
                 if handler is None:
                     raise RouteNotFound(f"There is no method {method[:_METHOD_SHOWN]}.")
                 CURRENT_CALLER.set(caller)
@@ -157,7 +157,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 if not self._is_ending or context.cancelled():
                     raise
                 task.uncancel()
-                error = _shutting_down()
+                error = shutting_down()
             except Exception:
                 if context.cancelled() or context.done():
                     raise asyncio.CancelledError from None
@@ -216,10 +216,6 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
                 await context.write(message)
         except TimeoutError:
             raise DeadlineExceeded("reader", limit_s) from None
-
-
-def _shutting_down() -> ShuttingDown:
-    return ShuttingDown("The server is shutting down.", hint="Retry elsewhere or in a moment.")
 
 
 def _abort_arguments(error: GanglionError, request_id: str) -> AbortArguments:

@@ -16,11 +16,11 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
+from ganglion.server.bind import BindFailed, UnusableCertificate, bind
 from ganglion.server.grpc.handlers import MethodBehaviour, generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor
 from ganglion.server.grpc.message_limits import LARGEST_BYTES
 from ganglion.server.grpc.salience_service import SERVICE
-from ganglion.server.life.bind import BindFailed, StartRefused, bind
 from ganglion.server.settings import ServerSettings
 
 HEALTH: Final[ServiceDescriptor] = health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -172,9 +172,7 @@ def _add_port(server: grpc.aio.Server, address: str, settings: ServerSettings) -
     try:
         key, certificate = Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes()
     except OSError as error:
-        raise StartRefused(
-            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
-        ) from None
+        raise UnusableCertificate(error) from None
     return server.add_secure_port(address, grpc.ssl_server_credentials([(key, certificate)]))
 
 

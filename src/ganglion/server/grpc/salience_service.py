@@ -10,6 +10,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from ganglion.core.engine import ModelState, PromptReader
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue, ReadoutNotFound
 from ganglion.core.request import Request, TextPrompt
+from ganglion.server.gate import Gate
 from ganglion.server.grpc import encode
 from ganglion.server.grpc.caller import CURRENT_CALLER, RpcCaller
 from ganglion.server.grpc.chat_rendering import render_messages
@@ -27,7 +28,6 @@ from ganglion.server.grpc.parse import (
     tokens_of,
     ttl_of,
 )
-from ganglion.server.life.drain import Gate
 from ganglion.server.middleware.model_lookup import known_model, only_model
 from ganglion.sessions.values import SessionService
 from ganglion.wire.salience import salience_pb2 as pb

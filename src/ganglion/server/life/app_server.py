@@ -9,7 +9,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from ganglion.gateway.proxy.descriptors import DescriptorWatch
-from ganglion.server.life.bind import StartRefused
+from ganglion.server.bind import UnusableCertificate
 from ganglion.server.life.connection import protocol_class, websocket_class
 from ganglion.server.life.signals import first_of
 from ganglion.server.settings import ServerSettings
@@ -24,7 +24,7 @@ _POLL_S = 0.002
 
 
 def uvicorn_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    """How it is served; raises StartRefused where the certificate cannot be used."""
+    """How it is served; raises UnusableCertificate."""
     config = uvicorn.Config(
         app,
         http=protocol_class(settings.max_connections),
@@ -47,9 +47,7 @@ def uvicorn_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
     try:
         config.load()
     except OSError as error:
-        raise StartRefused(
-            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
-        ) from None
+        raise UnusableCertificate(error) from None
     return config
 
 

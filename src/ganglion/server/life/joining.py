@@ -23,8 +23,8 @@ from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
 from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.server.bind import StartRefused
 from ganglion.server.fleet_membership import FleetMembership
-from ganglion.server.life.bind import StartRefused
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import fleet
 

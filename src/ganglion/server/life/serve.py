@@ -16,11 +16,11 @@ from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
 from ganglion.gateway.proxy.descriptors import DescriptorWatch
 from ganglion.server.app import build_node
+from ganglion.server.bind import bind, check_bind, grpc_port_of, url_of
 from ganglion.server.fleet_membership import FleetMembership, Leases
+from ganglion.server.gate import Gate
 from ganglion.server.grpc.grpc_server import GrpcServer
 from ganglion.server.life.app_server import AppServer, until_listening, uvicorn_config
-from ganglion.server.life.bind import bind, check_bind, grpc_port_of, url_of
-from ganglion.server.life.drain import Gate
 from ganglion.server.life.joining import NO_GATEWAYS, JoinSettings, check_join, joined_gateways
 from ganglion.server.life.signals import (
     ApplyConfig,

@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Generator
 
 from ganglion.core.errors import GanglionError
-from ganglion.server.life.bind import StartRefused
+from ganglion.server.bind import StartRefused
 
 
 class Shutdown:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.errors import NotAllowed
-from ganglion.server.life.bind import is_loopback
+from ganglion.server.bind import is_loopback
 from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.middleware.errors import error_response
 from ganglion.server.middleware.scope import header, header_values, route_path

@@ -10,7 +10,7 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.gateway.internal_headers import REQUEST_ID
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.scope import header, set_request_id
 
 server_logger = logging.getLogger("ganglion.server")

@@ -13,9 +13,13 @@ from ganglion.core.engine import Engine
 from ganglion.core.errors import GanglionError, ServerError, ShuttingDown
 from ganglion.core.events import Failed, Progress
 from ganglion.server.deadlines import Alarm
-from ganglion.server.responses.quota import QuotaSettlement
-from ganglion.server.responses.responses_service import ResponsesExchange, ResponsesService, within_quota
-from ganglion.server.responses.truncation import answers_to
+from ganglion.server.quota import QuotaSettlement
+from ganglion.server.responses.responses_service import (
+    ResponsesExchange,
+    ResponsesService,
+    answers_to,
+    within_quota,
+)
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
 from ganglion.store.response_store import Store, StoredEvent

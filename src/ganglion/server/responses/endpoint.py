@@ -13,17 +13,23 @@ from ganglion.core.fold import Answer
 from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import json_response, read_json, send_frames, stream, while_connected
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import context_length_of
 from ganglion.server.middleware.scope import header, is_on, principal
+from ganglion.server.quota import QuotaSettlement
 from ganglion.server.responses.background import BackgroundRun, BackgroundRuns
 from ganglion.server.responses.ids import new_id
-from ganglion.server.responses.quota import QuotaSettlement
 from ganglion.server.responses.recorder import ResponseRecorder
-from ganglion.server.responses.responses_service import ResponsesExchange, ResponsesService, within_quota
-from ganglion.server.responses.truncation import TruncatingEngine, answers_to, read_prompt
+from ganglion.server.responses.responses_service import (
+    ResponsesExchange,
+    ResponsesService,
+    answers_to,
+    read_prompt,
+    within_quota,
+)
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
+from ganglion.server.truncation import TruncatingEngine
 from ganglion.wire.responses import ENDING, Item, compact_body, compacted, flat
 from ganglion.wire.responses.compaction import SUMMARY_TOKENS
 from ganglion.wire.responses.items import InputText, MessageItem

@@ -13,15 +13,17 @@ from typing import Final, Literal
 
 import msgspec
 
-from ganglion.core.engine import ModelState
-from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.core.engine import Engine, ModelState, PromptReader, ReadPrompt
+from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidValue
+from ganglion.server.answers import Answers
 from ganglion.server.middleware.model_lookup import default_sampling
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.request_log import ignored_field_log, unknown_field_log
+from ganglion.server.quota import QuotaSettlement
 from ganglion.server.responses.history import History, Recent
 from ganglion.server.responses.ids import ItemIds, new_response_id
-from ganglion.server.responses.quota import QuotaSettlement
 from ganglion.server.state import AppState
+from ganglion.server.truncation import TruncatingEngine, shortened
 from ganglion.store.response_store import NewItem, Status, StoredEvent, StoredResponse
 from ganglion.wire import responses
 from ganglion.wire.frame import Comment, Frame
@@ -192,6 +194,27 @@ def within_quota(exchange: ResponsesExchange, tab: QuotaSettlement) -> Responses
         return exchange
     request = replace(request, max_tokens=tab.answer_tokens)
     return replace(exchange, call=replace(exchange.call, request=request))
+
+
+def answers_to(exchange: ResponsesExchange, engine: Engine, *, is_folded: bool = False) -> Answers:
+    """The answers to an exchange's request, which may be shortened when the call says so."""
+    chosen = TruncatingEngine(engine) if exchange.call.may_truncate else engine
+    return Answers(chosen, (exchange.call.request,), visit=exchange.visit, is_folded=is_folded)
+
+
+async def read_prompt(exchange: ResponsesExchange, reader: PromptReader, context_length: int) -> ReadPrompt:
+    """The prompt that an exchange is answered from: shortened where the call says so and it would not fit."""
+    request = exchange.call.request
+    least = 0 if request.max_tokens == 0 else 1
+    while True:
+        read = await reader.read(request)
+        length = len(read.tokens)
+        if not exchange.call.may_truncate or not context_length or length + least <= context_length:
+            return read
+        shorter = shortened(request, ContextLengthExceeded(length, context_length))
+        if shorter is None:
+            return read
+        request = shorter
 
 
 def full_history(exchange: ResponsesExchange) -> tuple[responses.Item, ...]:

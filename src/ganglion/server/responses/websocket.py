@@ -21,21 +21,21 @@ from ganglion.core.events import Failed, Finished, Usage
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.deadlines import Alarm
 from ganglion.server.endpoints.http import ReaderStalled, abort_connection, write_answers
-from ganglion.server.life.drain import Gate
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import only_model
 from ganglion.server.middleware.scope import current_principal
+from ganglion.server.quota import QuotaMeter, QuotaSettlement
 from ganglion.server.responses.endpoint import is_codex
 from ganglion.server.responses.history import Recent
-from ganglion.server.responses.quota import QuotaMeter, QuotaSettlement
 from ganglion.server.responses.recorder import ResponseRecorder
 from ganglion.server.responses.responses_service import (
     NO_RECENT,
     ResponsesExchange,
     ResponsesService,
+    answers_to,
     full_history,
     within_quota,
 )
-from ganglion.server.responses.truncation import answers_to
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.decode import ModelOmitted, with_model
 from ganglion.wire.frame import Comment, Frame

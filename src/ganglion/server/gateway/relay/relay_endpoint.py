@@ -14,6 +14,7 @@ from google.protobuf.descriptor import MethodDescriptor
 from ganglion.gateway.access.admission import Gatekeeper
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.routing.decision import Chooser, ModelLoader
+from ganglion.server.gate import Gate
 from ganglion.server.gateway.relay.channels import NodeChannels
 from ganglion.server.gateway.relay.relay_caller import RELAY_CALLER, GatekeeperAuthorizer
 from ganglion.server.gateway.relay.relay_calls import RelayCall, RelayNodes
@@ -23,7 +24,6 @@ from ganglion.server.grpc.handlers import MethodBehaviour, generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor, Context
 from ganglion.server.grpc.listener import GrpcListener, ListenAddress
 from ganglion.server.grpc.salience_service import SERVICE, UNGATED_METHODS
-from ganglion.server.life.drain import Gate
 from ganglion.server.prometheus import Metrics
 from ganglion.server.settings import ServerSettings
 

@@ -7,6 +7,11 @@ from contextlib import contextmanager
 from ganglion.core.errors import Overloaded, ShuttingDown
 
 
+def shutting_down() -> ShuttingDown:
+    """Why no more work is let in."""
+    return ShuttingDown("The server is shutting down.", hint="Retry elsewhere or in a moment.")
+
+
 class Gate:
     """Lets work in until `drain`, and says when the last of it is out."""
 
@@ -31,7 +36,7 @@ class Gate:
     def admit(self) -> Iterator[None]:
         """Hold a place inside, or raise why there is none."""
         if self._is_draining:
-            raise ShuttingDown("The server is shutting down.", hint="Retry elsewhere or in a moment.")
+            raise shutting_down()
         if self._in_flight >= self._limit:
             raise Overloaded(
                 f"The server is already answering {self._limit} requests.",

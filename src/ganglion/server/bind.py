@@ -29,6 +29,15 @@ class BindFailed(StartRefused):
     """The address cannot be listened on."""
 
 
+class UnusableCertificate(StartRefused):
+    """The TLS certificate or its key cannot be read or used."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(
+            f"The TLS certificate cannot be used: {error}.", hint="Check --tls-cert and --tls-key."
+        )
+
+
 def is_loopback(host: str) -> bool:
     """Whether a host name or address can only mean this machine."""
     name = host.lower().removesuffix(".")
@@ -86,8 +95,7 @@ def grpc_port_of(settings: ServerSettings, http_port: int) -> int:
 def url_of(listener: socket.socket, settings: ServerSettings) -> str:
     """Where a client on this machine finds the socket."""
     host, port = listener.getsockname()[:2]
-    scheme = "https" if settings.tls_cert else "http"
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    return f"{settings.scheme}://[{host}]:{port}" if ":" in host else f"{settings.scheme}://{host}:{port}"
 
 
 def _failure(settings: ServerSettings, error: Exception, hint: str) -> BindFailed:
