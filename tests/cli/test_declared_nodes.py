@@ -7,7 +7,7 @@ import pytest
 from ganglion.cli.gateway import gateway_settings, static_nodes
 from ganglion.config import NodeConfig, load
 from ganglion.core.errors import InvalidRequest, InvalidValue
-from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES
+from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -24,7 +24,7 @@ def test_a_flag_names_a_node_by_its_url() -> None:
     assert (first.api_key, first.wires) == ("between-us", ALL_WIRES)
     assert (second.name, second.url) == ("b", "http://[::1]:8083")
     assert (third.name, third.url, third.kind) == ("v-8000", "http://v:8000/x", "openai")
-    assert (third.api_key, third.wires) == (None, FOREIGN_WIRES), "a stranger never sees our key"
+    assert (third.api_key, third.wires) == (None, USUAL_WIRES), "a stranger never sees our key"
     assert (cloud.name, cloud.url, cloud.kind) == ("c", "https://api.c", "openai")
 
 

@@ -9,11 +9,12 @@ from ganglion.core.errors import InvalidApiKey, ModelNotFound, RateLimited
 from ganglion.core.events import Usage
 from ganglion.gateway.access.admission import Admission, AdmissionRequest, Identity
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.metrics import GatewayMetrics
 from ganglion.gateway.proxy.listener import ProxyListener, ProxySettings
 from ganglion.gateway.routing.decision import ChosenNode, NoRoute, RoutingDecision, RoutingRequest
 from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.wire.dialects import USUAL_WIRES
 
 
 @dataclass(slots=True)
@@ -339,5 +340,5 @@ async def staged(
 
 def _spec(name: str, node: ScriptedNode, *, is_foreign: bool) -> NodeSpec:
     if is_foreign:
-        return NodeSpec(name, node.url, "openai", api_key="theirs", wires=FOREIGN_WIRES | {"messages"})
+        return NodeSpec(name, node.url, "openai", api_key="theirs", wires=USUAL_WIRES | {"messages"})
     return NodeSpec(name, node.url, api_key="ours", epoch=7)

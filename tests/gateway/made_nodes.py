@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, DeviceMemory, NodeSpec, NodeView, Replica, Wire
+from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Replica
+from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import USUAL_WIRES
 
 
 def held(model_id: str, status: str = "loaded", **fields: object) -> Replica:
@@ -22,7 +24,7 @@ def node(
 ) -> NodeView:
     kind = "openai" if is_foreign else "ganglion"
     spec = NodeSpec(name, f"http://{name}", kind, max_in_flight=max_in_flight)
-    spoken = wires or (FOREIGN_WIRES if is_foreign else spec.wires)
+    spoken = wires or (USUAL_WIRES if is_foreign else spec.wires)
     rooms = (free_mb,) if isinstance(free_mb, int) else free_mb
     return NodeView(
         NodeSpec(name, f"http://{name}", kind, wires=spoken, max_in_flight=max_in_flight),

@@ -17,9 +17,10 @@ from tests.gateway.test_fleet_engine import BEGUN, SSE, WHOLE, Room, ask, room, 
 from ganglion.core.events import Delta, Failed, Finished, Progress, Started
 from ganglion.core.fold import fold
 from ganglion.core.request import Request
-from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES, NodeKind, NodeSpec
+from ganglion.gateway.fleet.node import NodeKind, NodeSpec
 from ganglion.server.deadlines import with_deadlines
 from ganglion.server.settings import AnswerDeadlines
+from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
 
 assert room  # a fixture
 TEXT = "as it was said so it comes back in the end"
@@ -50,7 +51,7 @@ async def staged(kind: NodeKind) -> AsyncIterator[Stage]:
             url = await stack.enter_async_context(listening(echo()))
             proxy = await stack.enter_async_context(fault_proxy(int(url.rsplit(":", 1)[1])))
             proxies.append(proxy)
-            wires = ALL_WIRES if kind == "ganglion" else FOREIGN_WIRES
+            wires = ALL_WIRES if kind == "ganglion" else USUAL_WIRES
             specs.append(NodeSpec(name, f"http://127.0.0.1:{proxy.port}", kind, wires=wires))
         running = await stack.enter_async_context(gateway(specs))
         async with asyncio.timeout(10):

@@ -45,10 +45,11 @@ from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec, Replica
+from ganglion.gateway.fleet.node import NodeSpec, Replica
 from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
+from ganglion.wire.dialects import USUAL_WIRES
 from support.played_engine import PlayedEngine
 
 SSE = b"text/event-stream"
@@ -147,7 +148,7 @@ async def test_an_answer_of_a_node_is_the_one_that_its_engine_gives(room: Room) 
 async def test_our_node_is_told_whose_request_it_is_and_a_foreign_one_is_not(room: Room) -> None:
     async with scripted(WHOLE) as ours, scripted(WHOLE) as theirs:
         room.put("a", ours.url, api_key="sesame", epoch=7)
-        room.put("b", theirs.url, "other", kind="openai", api_key="open", wires=FOREIGN_WIRES)
+        room.put("b", theirs.url, "other", kind="openai", api_key="open", wires=USUAL_WIRES)
         assert await room.text(priority=-3, keep_markers=True) == "from the script"
         assert await room.text(model="other") == "from the script"
     assert ours.header(b"authorization") == b"Bearer sesame"
@@ -282,7 +283,7 @@ async def test_what_the_client_did_wrong_is_not_tried_again(room: Room) -> None:
 
 async def test_a_key_that_a_foreign_server_does_not_take_is_not_the_clients_fault(room: Room) -> None:
     async with scripted(response(401, b'{"error": {"message": "bad key sk-123"}}')) as node:
-        room.put("a", node.url, kind="openai", wires=FOREIGN_WIRES)
+        room.put("a", node.url, kind="openai", wires=USUAL_WIRES)
         error = await room.failure()
     assert (type(error), error.status) == (UpstreamRefused, 502)
     assert "sk-" not in error.message
@@ -290,7 +291,7 @@ async def test_a_key_that_a_foreign_server_does_not_take_is_not_the_clients_faul
 
 async def test_what_a_foreign_server_cannot_honour_is_refused_before_anything_is_sent(room: Room) -> None:
     async with scripted(WHOLE) as node:
-        room.put("a", node.url, kind="openai", wires=FOREIGN_WIRES)
+        room.put("a", node.url, kind="openai", wires=USUAL_WIRES)
         error = await room.failure(steering=(Steer("joy", 1.0),))
         assert (type(error), error.param, node.heads) == (UnsupportedParameter, "steering", [])
     assert not room.fleet.is_cooling("a")
@@ -387,8 +388,8 @@ async def test_a_tool_that_takes_text_gets_its_text_from_a_server_that_knows_onl
         scripted(foreign_call("shell", '{"input": "ls -l \\"a b\\""}')) as a,
         scripted(foreign_call("weather", '{"input": "x"}')) as b,
     ):
-        room.put("a", a.url, "one", kind="openai", wires=FOREIGN_WIRES)
-        room.put("b", b.url, "two", kind="openai", wires=FOREIGN_WIRES)
+        room.put("a", a.url, "one", kind="openai", wires=USUAL_WIRES)
+        room.put("b", b.url, "two", kind="openai", wires=USUAL_WIRES)
         texts = [
             fold(await room.answer(ask(model=name, prompt=prompt))).blocks[0].text for name in ("one", "two")
         ]
@@ -402,7 +403,7 @@ async def test_a_template_that_is_strict_about_turns_is_met_half_way(room: Room)
     )
     prompt = ChatPrompt((Message("user", "hi"), Message("system", "Be brief."), Message("user", "ho")))
     async with scripted(strict, WHOLE) as node:
-        room.put("a", node.url, kind="openai", wires=FOREIGN_WIRES)
+        room.put("a", node.url, kind="openai", wires=USUAL_WIRES)
         assert fold(await room.answer(ask(prompt=prompt))).text("text") == "from the script"
     asked = [[message["role"] for message in json.loads(body)["messages"]] for body in node.bodies]
     assert asked == [["user", "system", "user"], ["user"]]
@@ -458,7 +459,7 @@ async def test_prompts_are_read_by_the_node_that_would_answer_them(room: Room) -
 
 async def test_a_server_that_does_not_count_says_so_instead_of_guessing(room: Room) -> None:
     async with scripted(response(404, b'{"error": "not found"}')) as node:
-        room.put("a", node.url, kind="openai", wires=FOREIGN_WIRES)
+        room.put("a", node.url, kind="openai", wires=USUAL_WIRES)
         for call in (room.engine.read(ask()), room.engine.tokenizer_info("echo")):
             with pytest.raises(WireUnsupported):
                 await call
@@ -470,7 +471,7 @@ async def test_vllm_counts_a_chat_by_its_messages(room: Room) -> None:
         response(200, b'{"count":3,"tokens":[1,2,3]}'),
     )
     async with scripted(missing, counted) as node:
-        room.put("a", node.url, kind="openai", wires=FOREIGN_WIRES)
+        room.put("a", node.url, kind="openai", wires=USUAL_WIRES)
         assert (await room.engine.read(ask())).tokens == (1, 2, 3)
 
 
@@ -492,7 +493,7 @@ async def test_a_foreign_servers_vectors_are_brought_to_length_one_and_it_ranks_
         b'{"data":[{"index":1,"embedding":[0,2]},{"index":0,"embedding":[3,4]}],"usage":{"prompt_tokens":5}}'
     )
     async with scripted(response(200, vectors), response(501, b'{"error":{"code":501}}')) as node:
-        room.put("a", node.url, kind="openai", wires=FOREIGN_WIRES)
+        room.put("a", node.url, kind="openai", wires=USUAL_WIRES)
         embedded = await room.engine.embed(EmbedRequest("e", "echo", (TextPrompt("a"), TextPrompt("b"))))
         with pytest.raises(WireUnsupported):
             await room.engine.rank(RankRequest("r", "echo", "q", ("d",)))

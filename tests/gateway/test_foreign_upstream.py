@@ -26,11 +26,12 @@ from ganglion.core.grammar import Grammar
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, Request, Sampling
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from ganglion.server.life.storage import StoreSettings
+from ganglion.wire.dialects import USUAL_WIRES
 from support.ports import free_port
 
 pytestmark = pytest.mark.model
@@ -75,7 +76,7 @@ def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @asynccontextmanager
 async def fleet_of(url: str) -> AsyncIterator[FleetEngine]:
     fleet, pools = Fleet(), ConnectionPools()
-    fleet.put(held(NodeSpec("llama", url, "openai", wires=FOREIGN_WIRES), "smol", created_s=1_700_000_000))
+    fleet.put(held(NodeSpec("llama", url, "openai", wires=USUAL_WIRES), "smol", created_s=1_700_000_000))
     try:
         yield FleetEngine(fleet, InOrder(fleet), NodeClient(pools), Loads(fleet))
     finally:

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ganglion.core.errors import InvalidJson
-from ganglion.gateway.fleet.node import Wire
 from ganglion.gateway.proxy.peek import peek, peek_query, with_fields
+from ganglion.wire.dialect import Wire
 
 SYSTEM = {"role": "system", "content": "be brief"}
 FIRST = {"role": "user", "content": "one"}

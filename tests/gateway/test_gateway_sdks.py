@@ -21,7 +21,8 @@ from ganglion.core.engine import ManagedEngine
 from ganglion.core.request import Sampling
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.wire.dialects import USUAL_WIRES
 from support.open_responses import check_response
 from support.played_engine import PlayedEngine
 from support.responses_invariants import check, frames_of
@@ -106,7 +107,7 @@ async def test_anthropics_sdk_accepts_every_answer(script: Path) -> None:
 
 @pytest.mark.parametrize(
     ("spec", "expected"),
-    [({}, (0.6, 0.8)), ({"kind": "openai", "wires": FOREIGN_WIRES}, (1.0, 1.0))],
+    [({}, (0.6, 0.8)), ({"kind": "openai", "wires": USUAL_WIRES}, (1.0, 1.0))],
     ids=["ours", "foreign"],
 )
 async def test_a_response_tells_the_defaults_of_the_node_that_answered(
@@ -135,7 +136,7 @@ async def test_no_token_at_all_is_honoured_by_our_nodes_and_refused_for_others()
     async with through(EchoEngine()) as running:
         read = (await running.http.post("/v1/responses", json=NOTHING)).json()
         assert (read["status"], read["usage"]["input_tokens"], read["output"]) == ("incomplete", 2, [])
-    async with through(EchoEngine(), kind="openai", wires=FOREIGN_WIRES) as running:
+    async with through(EchoEngine(), kind="openai", wires=USUAL_WIRES) as running:
         refused = await running.http.post("/v1/responses", json=NOTHING)
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_parameter")
 
@@ -144,7 +145,7 @@ async def test_messages_are_translated_for_a_node_that_only_chats() -> None:
     engine = PlayedEngine(WEATHER)
     asked = {"model": "echo", "max_tokens": 99, "tools": [TOOL]}
     async with (
-        through(engine, kind="openai", wires=FOREIGN_WIRES) as running,
+        through(engine, kind="openai", wires=USUAL_WIRES) as running,
         anthropic.AsyncAnthropic(
             base_url=running.url, api_key="none", _strict_response_validation=True
         ) as sdk,

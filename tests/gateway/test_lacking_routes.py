@@ -10,7 +10,8 @@ import pytest
 from gateways import Running, gateway
 from tests.gateway.byte_server import Line, byte_server
 
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.wire.dialects import USUAL_WIRES
 
 Routes = dict[str, Callable[[dict[str, Any]], object]]
 LISTED = {"object": "list", "data": [{"id": "m"}]}
@@ -64,7 +65,7 @@ async def before(*servers: Routes) -> AsyncIterator[Running]:
         byte_server(lambda line: serve(line, servers[-1])) as second,
     ):
         urls = [first.url, second.url][: len(servers)]
-        nodes = [NodeSpec(f"n{place}", url, "openai", wires=FOREIGN_WIRES) for place, url in enumerate(urls)]
+        nodes = [NodeSpec(f"n{place}", url, "openai", wires=USUAL_WIRES) for place, url in enumerate(urls)]
         async with gateway(nodes) as running, asyncio.timeout(30):
             while (await running.http.get("/health")).json()["nodes"]["healthy"] < len(nodes):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -19,9 +19,10 @@ from tests.gateway.front_stage import SSE_HEAD, chunk
 
 from ganglion.gateway.fleet import fleet as fleet_module
 from ganglion.gateway.fleet.fleet import Fleet as FleetState
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec, NodeView
+from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.gateway.fleet.probe import PollSettings
 from ganglion.server.gateway import gateway_process
+from ganglion.wire.dialects import USUAL_WIRES
 
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 QUICK = "[gateway]\npoll_s = 0.2\nlease_s = 1.0\n"
@@ -184,7 +185,7 @@ async def test_a_stream_that_flows_outlives_polls_that_time_out_and_ends_once_it
     monkeypatch.setattr(fleet_module, "ALIVE_S", 1.0)
     is_deaf, is_mute = asyncio.Event(), asyncio.Event()
     async with byte_server(deaf) as server:
-        node = NodeSpec("a", server.url, "openai", wires=FOREIGN_WIRES)
+        node = NodeSpec("a", server.url, "openai", wires=USUAL_WIRES)
         async with gateway([node], poll_s=0.1) as running:
             body = {**asking("chat", "x"), "model": "m"}
             asked = asyncio.create_task(running.http.post(PATHS["chat"], json=body))
@@ -217,7 +218,7 @@ async def test_a_node_that_answers_nonsense_is_unhealthy_and_what_it_runs_goes_o
 
     is_odd = asyncio.Event()
     async with byte_server(odd) as server:
-        node = NodeSpec("a", server.url, "openai", wires=FOREIGN_WIRES)
+        node = NodeSpec("a", server.url, "openai", wires=USUAL_WIRES)
         async with gateway([node], poll_s=0.05) as running:
             body = {**asking("chat", "x"), "model": "m"}
             asked = asyncio.create_task(running.http.post(PATHS["chat"], json=body))

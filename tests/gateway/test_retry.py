@@ -14,7 +14,7 @@ from tests.gateway.fault_proxy import Fault as Spoil
 from tests.gateway.fault_proxy import FaultProxy, Passage, fault_proxy
 
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES, NodeKind, NodeSpec
+from ganglion.gateway.fleet.node import NodeKind, NodeSpec
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.proxy import listener
 from ganglion.gateway.routing.retry import (
@@ -30,6 +30,7 @@ from ganglion.gateway.routing.retry import (
 )
 from ganglion.server.gateway import gateway_process
 from ganglion.server.gateway.gateway_process import FleetParts, build_fleet_parts
+from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
 
 KINDS: tuple[NodeKind, ...] = ("ganglion", "openai")
 CODES = (None, "engine_failed", "interrupted", "model_not_found", "hub_unreachable", "overloaded", "x")
@@ -200,7 +201,7 @@ async def staged(kind: NodeKind, monkeypatch: pytest.MonkeyPatch, **settings: fl
         return built[-1]
 
     monkeypatch.setattr(gateway_process, "build_fleet_parts", remembered)
-    wires = ALL_WIRES if kind == "ganglion" else FOREIGN_WIRES
+    wires = ALL_WIRES if kind == "ganglion" else USUAL_WIRES
     failing = {"kind": kind, "wires": wires, "cool_down_after": 1, "cool_down_s": 600.0}
     async with AsyncExitStack() as stack:
         proxies, specs = [], []

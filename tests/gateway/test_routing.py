@@ -19,7 +19,7 @@ from ganglion.core.errors import (
     WireUnsupported,
 )
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Wire
+from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.routing.decision import (
     ChosenNode,
@@ -32,6 +32,7 @@ from ganglion.gateway.routing.decision import (
 from ganglion.gateway.routing.policies import route
 from ganglion.gateway.routing.router import Router
 from ganglion.gateway.routing.table import RoutingTable
+from ganglion.wire.dialect import Wire
 
 
 @dataclass

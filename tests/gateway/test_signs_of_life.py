@@ -10,9 +10,10 @@ from tests.gateway.byte_server import Line, answer, byte_server
 from tests.gateway.front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, hear, post, staged
 from tests.gateway.front_stage import answer as node_answer
 
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.proxy import listener
 from ganglion.gateway.proxy.listener import ProxySettings
+from ganglion.wire.dialects import USUAL_WIRES
 
 QUICK = ProxySettings(sign_of_life_s=0.1)
 COMMENT = b": keep-alive\n\n"
@@ -138,7 +139,7 @@ async def test_a_gateway_says_so_after_as_much_silence_as_its_other_wires() -> N
         await line.until_cut()
 
     async with byte_server(silent) as server:
-        node = NodeSpec("a", server.url, "openai", wires=FOREIGN_WIRES)
+        node = NodeSpec("a", server.url, "openai", wires=USUAL_WIRES)
         async with gateway([node], keep_alive_s=0.3) as running:
             body = json.loads(STREAM)
             async with running.http.stream("POST", "/v1/chat/completions", json=body) as stream:

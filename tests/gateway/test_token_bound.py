@@ -16,8 +16,8 @@ from ganglion.gateway.access.token_bound import (
     bound_of,
     bound_of_request,
 )
-from ganglion.gateway.fleet.node import Wire
 from ganglion.gateway.proxy.peek import with_fields
+from ganglion.wire.dialect import Wire
 
 TALK = [{"role": "user", "content": "one"}]
 PICTURE = {"type": "image_url", "image_url": {"url": "http://there/p.png"}}

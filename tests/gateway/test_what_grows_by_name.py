@@ -17,7 +17,7 @@ from test_gateway_access import keyed, secret_of
 
 from ganglion.gateway.failover import RunningCall
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import FOREIGN_WIRES, NodeSpec
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.metrics import GatewayMetrics
 from ganglion.gateway.placing.catalogue import parse_catalogue
 from ganglion.gateway.proxy.listener import ProxyListener
@@ -27,6 +27,7 @@ from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.server.gateway.gateway_process import GatewayProcess, build_gateway
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
+from ganglion.wire.dialects import USUAL_WIRES
 
 BOUNDED = {
     "_last": 16_384,  # where conversations went
@@ -57,7 +58,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[GatewayProcess, ProxyList
     node = ScriptedNode(_node)
     await node.open()
     catalogue = '[[models]]\nid = "all"\nserved_as = "m"\nloadable = false\naliases = ["*"]\n'
-    spec = NodeSpec("n", node.url, "openai", wires=FOREIGN_WIRES)
+    spec = NodeSpec("n", node.url, "openai", wires=USUAL_WIRES)
     settings = GatewaySettings(
         ServerSettings(port=0, has_grpc=False),
         nodes=(spec,),

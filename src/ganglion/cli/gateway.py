@@ -16,8 +16,10 @@ from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, server_settings, s
 from ganglion.cli.terminal.console import say, say_error
 from ganglion.config import Config, NodeConfig, home
 from ganglion.core.errors import InvalidValue
-from ganglion.gateway.fleet.node import ALL_WIRES, FOREIGN_WIRES, NodeSpec, Wire
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.upstream.address import parse_node_url
+from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
 
 if TYPE_CHECKING:
     from ganglion.gateway.placing.catalogue import FleetCatalogue
@@ -75,7 +77,7 @@ def _node_from_config(node: NodeConfig, node_key: str | None, environment: Mappi
             param="models",
             hint='That is for kind = "openai"; the catalogue says what goes where among ours.',
         )
-    wires: frozenset[Wire] = ALL_WIRES if is_ours else FOREIGN_WIRES
+    wires: frozenset[Wire] = ALL_WIRES if is_ours else USUAL_WIRES
     key = _node_key(node, name, environment)
     return NodeSpec(
         name=name,

@@ -23,7 +23,7 @@ from ganglion.core.request import ChatPrompt, Request, TextPrompt
 from ganglion.gateway.access.admission import note_answering_model
 from ganglion.gateway.failover import Failover, ProbeNow, RunningCall, fault_of
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica, Wire
+from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.fleet.quarantine import QUARANTINED_MESSAGE, Quarantine, Suspicion
 from ganglion.gateway.placing.held_models import merge_models
 from ganglion.gateway.remote import (
@@ -39,6 +39,7 @@ from ganglion.gateway.routing.affinity import affinity_of
 from ganglion.gateway.routing.decision import Chooser, ModelLoader, RoutingRequest
 from ganglion.gateway.routing.retry import ErrorAnswer, NodeOutcome
 from ganglion.gateway.upstream.node_client import NodeClient, node_headers
+from ganglion.wire.dialect import Wire
 from ganglion.wire.upstream import auxiliary_calls
 from ganglion.wire.upstream.chat_request import encode_request
 

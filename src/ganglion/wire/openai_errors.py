@@ -3,6 +3,8 @@
 import msgspec
 
 from ganglion.core.errors import GanglionError
+from ganglion.wire.error_format import ErrorFormat
+from ganglion.wire.frame import Frame, sse
 
 _encode = msgspec.json.Encoder().encode
 
@@ -36,8 +38,6 @@ def encode_error(error: GanglionError, *, param: str | None = None) -> bytes:
     return _encode({"error": error.extras | named})
 
 
-def error_headers(error: GanglionError) -> dict[str, str]:
-    """The headers that go with the status."""
-    if error.retry_after_s is None:
-        return {}
-    return {"retry-after": str(error.retry_after_s)}
+ERRORS = ErrorFormat(
+    encode=lambda error, _: encode_error(error), encode_event=lambda error, _: sse(Frame(encode_error(error)))
+)

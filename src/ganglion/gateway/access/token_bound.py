@@ -20,8 +20,8 @@ from msgspec import Raw, Struct
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, Request, TokenPrompt
-from ganglion.gateway.fleet.node import Wire
 from ganglion.wire.completions.parse import DEFAULT_MAX_TOKENS
+from ganglion.wire.dialect import Wire
 
 TEMPLATE_TOKENS: Final = 512
 """What a template says by itself: the largest standing instructions of known models come close to it."""

@@ -1,32 +1,15 @@
 """The nodes of a fleet as values: what was declared of each, and what it last said of itself."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from ganglion.core.engine import Status
 from ganglion.core.request import Sampling
+from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import ALL_WIRES
 
 NodeKind = Literal["ganglion", "openai"]
 """One of ours, or any server that speaks OpenAI's chat completions."""
-
-Wire = Literal[
-    "chat",
-    "completions",
-    "embeddings",
-    "messages",
-    "responses",
-    "rerank",
-    "score",
-    "prompt",
-    "ollama",
-    "sessions",
-]
-"""What a call is written in; `prompt` is tokenizing, templates and counting, `sessions` is gRPC."""
-
-ALL_WIRES: frozenset[Wire] = frozenset(get_args(Wire))
-FOREIGN_WIRES: frozenset[Wire] = frozenset(("chat", "completions", "embeddings"))
-"""What a foreign server is taken to speak unless its declaration says otherwise."""
-
 
 FOREIGN_SAMPLING = Sampling(temperature=1.0, top_p=1.0)
 """What a foreign server is taken to do where a request says nothing: OpenAI's own defaults."""
@@ -43,6 +26,7 @@ class NodeSpec:
     api_key: str | None = None
     """What the gateway shows it, never a client's."""
     wires: frozenset[Wire] = ALL_WIRES
+    """Names of the dialects that it speaks."""
     max_in_flight: int | None = None
     """Requests that the gateway has running on it at once; None for no cap."""
     cool_down_after: int = 3

@@ -3,7 +3,7 @@
 Law: a node's count in the fleet is raised when the try begins and lowered once, however it ends.
 """
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.fleet.fleet import Fleet
@@ -17,9 +17,6 @@ from ganglion.gateway.proxy.streams import (
 )
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
 
-if TYPE_CHECKING:
-    from ganglion.gateway.proxy.routes import ErrorFormat
-
 MAX_HELD_BYTES = 256 * 2**10
 """An answer up to this size is passed on when it is whole: a node that dies in it was never heard."""
 
@@ -27,7 +24,7 @@ MAX_HELD_BYTES = 256 * 2**10
 class AttemptObserver(Protocol):
     """Whoever tries; hears one of `whole`, `streamed` and `lost` last, and `streams` before `streamed`."""
 
-    words: "ErrorFormat"
+    words: str
     takes_usage: bool
     """Whether only we want the usage chunk of a stranger's stream."""
 

@@ -60,7 +60,7 @@ def build_head(
 ) -> RequestHead:
     """A head of these words."""
     named = dict(headers)
-    route = route_of(method, target.path, is_anthropic=b"anthropic-version" in named)
+    route = route_of(method, target.path, named)
     return RequestHead(
         method, target, route, headers, named, presented_key(named), is_kept, is_old, is_socket
     )

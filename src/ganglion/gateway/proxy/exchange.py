@@ -31,7 +31,6 @@ from ganglion.gateway.proxy.authorize import RequestContext, admission_request, 
 from ganglion.gateway.proxy.client_request import ClientRequest
 from ganglion.gateway.proxy.heads import is_sane_id
 from ganglion.gateway.proxy.reply import ClientReply
-from ganglion.gateway.proxy.routes import ErrorFormat
 from ganglion.gateway.proxy.streams import ForeignEventStream
 from ganglion.gateway.proxy.tracing import begin_span
 from ganglion.gateway.proxy.upstream_request import UpstreamHead, encode_upstream_request
@@ -73,7 +72,6 @@ _CONTROL_APP_GRACE_S = 5.0
 _CLIENT_GONE = 499
 _SAFE = (b"GET", b"HEAD")
 _NO_STREAM = "The server answered as a whole where a stream was asked for."
-_FORMATS_WITH_CODES: tuple[ErrorFormat, ...] = ("openai", "responses")
 
 
 class ProxyExchange:
@@ -113,7 +111,7 @@ class ProxyExchange:
         if front.settings.tracing is not None:
             errand.span = begin_span(front.settings.tracing, call)
         self._reply = ClientReply(front, connection, errand)
-        self.words: ErrorFormat = call.head.route.words
+        self.words = call.head.route.words
         self.takes_usage = False
         self._admission: Admission | None = None
         self._attempt: NodeAttempt | None = None
@@ -323,7 +321,7 @@ class ProxyExchange:
             self._went_well(attempt)
             self._deliver(status, attempt.headers, body)
             return
-        has_codes = self.words in _FORMATS_WITH_CODES
+        has_codes = self._errand.route.errors.has_codes
         outcome = ErrorAnswer(status, error_code_of(body) if has_codes else None, has_codes)
         decision = decide_retry(outcome, kind=attempt.spec.kind)
         self._mark(attempt, outcome, decision)
@@ -570,7 +568,7 @@ class ProxyExchange:
         if silent_s < self._front.settings.sign_of_life_s or peeked is None or not peeked.is_stream:
             return
         is_heard = isinstance(attempt.stream, ForeignEventStream)
-        if (is_heard or not attempt.status) and self.words != "ollama":
+        if is_heard or not attempt.status:
             self._comforted_s = now_s
             self._reply.sign_of_life()
 
@@ -595,7 +593,7 @@ class ProxyExchange:
     def _guessed(self, completion_tokens: int) -> Usage:
         """About what was used, within what was reserved."""
         errand = self._errand
-        if errand.route.wire == "prompt":
+        if not errand.route.runs_model:
             return Usage(0, 0)
         prompt_tokens, bound = estimated_prompt(errand.call.body), errand.bound
         if bound is not None:

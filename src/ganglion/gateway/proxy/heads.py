@@ -11,6 +11,7 @@ from http import HTTPStatus
 from ganglion.gateway.internal_headers import PREFIX
 from ganglion.gateway.proxy.client_request import RequestHead
 from ganglion.gateway.upstream.upstream_connection import Headers
+from ganglion.wire.dialects import DIALECTS
 
 _HOP_BY_HOP = frozenset(
     (
@@ -55,8 +56,7 @@ _TO_FOREIGN = frozenset(
         b"traceparent",
         b"tracestate",
         b"idempotency-key",
-        b"anthropic-version",
-        b"anthropic-beta",
+        *(name.encode() for dialect in DIALECTS for name in dialect.passed_headers),
     )
 )
 """All that a stranger is told."""

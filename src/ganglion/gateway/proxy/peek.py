@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ganglion.core.errors import InvalidJson
-from ganglion.gateway.fleet.node import Wire
+from ganglion.wire.dialect import Wire
 from ganglion.wire.ollama.options import is_unloading
 
 _PROMPT_PREFIX_BYTES = 256

@@ -7,10 +7,11 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ganglion.core.errors import GanglionError, ShuttingDown
-from ganglion.gateway.proxy import error_responses, heads
+from ganglion.gateway.proxy import heads
 from ganglion.gateway.proxy.attempt import NodeAttempt
 from ganglion.gateway.proxy.authorize import RequestContext
 from ganglion.gateway.upstream.upstream_connection import Headers
+from ganglion.wire.error_format import error_headers
 
 if TYPE_CHECKING:
     from ganglion.gateway.proxy.client_connection import ClientConnection
@@ -83,10 +84,10 @@ class ClientReply:
 
     def told(self, error: GanglionError) -> tuple[int, Headers, bytes]:
         """An error as a whole answer."""
-        status, body = error_responses.error_response(
-            self._errand.route.words, error, self._errand.request_id
-        )
-        return status, error_responses.error_headers(error), body
+        errors = self._errand.route.errors
+        headers = [(b"content-type", b"application/json")]
+        headers += ((name.encode(), value.encode()) for name, value in error_headers(error).items())
+        return errors.status_of(error), headers, errors.encode(error, self._errand.request_id)
 
     def open(self, attempt: NodeAttempt) -> None:
         """Only the head: what follows is not here yet."""
@@ -111,10 +112,10 @@ class ClientReply:
 
     def sign_of_life(self) -> None:
         """Say that the stream is still to come, in a way that is no part of it."""
-        if self._is_bare:
+        sign = self._errand.route.errors.keep_alive
+        if self._is_bare or sign is None:
             return
         opening = b"" if self.has_begun else self._opening()
-        sign = error_responses.keep_alive_event(self._errand.route.words)
         self._send(opening + self._framed(sign))
 
     def _opening(self) -> bytes:
@@ -129,7 +130,7 @@ class ClientReply:
             self._connection.abort()
             self.is_kept = False
             return
-        event = error_responses.error_event(self._errand.route.words, error, self._errand.request_id)
+        event = self._errand.route.errors.encode_event(error, self._errand.request_id)
         last = heads.LAST_CHUNK if self._is_chunked else b""
         self._send(b"".join((head, self._framed(data + event), last)))
 

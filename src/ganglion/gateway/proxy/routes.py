@@ -1,19 +1,22 @@
 """Which call is which: who may make it, in which words it is refused, and whether a node answers it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Literal
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 from msgspec import Struct
 
 from ganglion.core.errors import InvalidRequest
-from ganglion.gateway.fleet.node import Wire
+from ganglion.wire import openai_errors
+from ganglion.wire.dialect import Dialect, Wire, WireRoute
+from ganglion.wire.dialects import DIALECTS, PUBLIC_PATHS, dialect_of_path
+from ganglion.wire.error_format import ErrorFormat
 from ganglion.wire.responses.compaction import SUMMARY_TOKENS
 from ganglion.wire.route_aliases import canonical_path
 
-ErrorFormat = Literal["openai", "responses", "messages", "ollama"]
-"""How a wire tells errors."""
 Access = Literal["public", "key", "node", "admin"]
 
 _SHORT_BYTES = 128
@@ -26,7 +29,8 @@ class ProxyRoute:
 
     label: str
     """What metrics and the log call it: bounded, unlike paths."""
-    words: ErrorFormat = "openai"
+    errors: ErrorFormat = openai_errors.ERRORS
+    words: str = "openai"
     access: Access = "key"
     wire: Wire | None = None
     """What routing is asked for; None where no model answers."""
@@ -38,6 +42,8 @@ class ProxyRoute:
     """What an answer is at most, where its client has no say in that."""
     may_outlast: bool = False
     """Whether an answer may run on after its request, and is then counted at the desk."""
+    runs_model: bool = True
+    """Whether tokens are spent."""
 
 
 class RequestTarget(Struct, frozen=True, gc=False):
@@ -79,77 +85,59 @@ _parsed = lru_cache(maxsize=512)(_parse)
 """Nearly every request line is one of a few."""
 
 
-def _model(wire: Wire, words: ErrorFormat = "openai", *, generates: bool = False) -> ProxyRoute:
-    return ProxyRoute(wire, words, wire=wire, is_desk=False, generates=generates)
+def _nobody(_: str) -> bool:
+    return False
 
 
-_RESPONSES = ProxyRoute("responses", "responses", wire="responses", generates=True, may_outlast=True)
-_COMPACTED = ProxyRoute(
-    "responses", "responses", wire="responses", generates=True, answer_tokens=SUMMARY_TOKENS
-)
-_COUNTED = ProxyRoute("responses", "responses", wire="responses")
+def _of_wire(dialect: Dialect, route: WireRoute) -> ProxyRoute:
+    words = dialect_of_path(route.path, _nobody)
+    errors, name = (openai_errors.ERRORS, "openai") if words is None else (words.errors, words.name)
+    if route.access == "admin":
+        return ProxyRoute("admin", errors, name, access="admin")
+    return ProxyRoute(
+        dialect.name,
+        errors,
+        name,
+        wire=dialect.name,
+        is_desk=route.is_stored,
+        generates=route.generates,
+        answer_tokens=SUMMARY_TOKENS if route.path == "/v1/responses/compact" else None,
+        may_outlast=route.may_outlast,
+        runs_model=route.runs_model,
+    )
+
+
 _PUBLIC = ProxyRoute("page", access="public")
 _ADMIN = ProxyRoute("admin", access="admin")
 _NODE = ProxyRoute("admin", access="node")
-_OLLAMA_ADMIN = ProxyRoute("admin", "ollama", access="admin")
 
 _TABLE: dict[tuple[bytes, bytes], ProxyRoute] = {
-    (b"POST", b"/v1/chat/completions"): _model("chat", generates=True),
-    (b"POST", b"/v1/completions"): _model("completions", generates=True),
-    (b"POST", b"/v1/embeddings"): _model("embeddings"),
-    (b"POST", b"/v1/rerank"): _model("rerank"),
-    (b"POST", b"/v1/score"): _model("score"),
-    (b"POST", b"/v1/messages"): _model("messages", "messages", generates=True),
-    (b"POST", b"/v1/messages/count_tokens"): _model("prompt", "messages"),
-    (b"POST", b"/v1/chat/completions/input_tokens"): _model("prompt"),
-    (b"POST", b"/tokenize"): _model("prompt"),
-    (b"POST", b"/detokenize"): _model("prompt"),
-    (b"POST", b"/apply_template"): _model("prompt"),
-    (b"GET", b"/tokenizer_info"): _model("prompt"),
-    (b"GET", b"/v1/readout/manifest"): _model("prompt"),
-    (b"POST", b"/api/chat"): _model("ollama", "ollama", generates=True),
-    (b"POST", b"/api/generate"): _model("ollama", "ollama", generates=True),
-    (b"POST", b"/api/embed"): _model("ollama", "ollama"),
-    (b"POST", b"/api/embeddings"): _model("ollama", "ollama"),
-    (b"POST", b"/v1/responses"): _RESPONSES,
-    (b"POST", b"/v1/responses/compact"): _COMPACTED,
-    (b"POST", b"/v1/responses/input_tokens"): _COUNTED,
+    **{
+        (route.method.encode(), route.path.encode()): _of_wire(dialect, route)
+        for dialect in DIALECTS
+        for route in dialect.routes
+    },
     (b"POST", b"/fleet/join"): _NODE,
     (b"POST", b"/fleet/leave"): _NODE,
-    **{
-        (method, path): _PUBLIC
-        for method in (b"GET", b"HEAD")
-        for path in (b"/", b"/docs", b"/health/live", b"/health/ready")
-    },
-    **{
-        (method, path): _OLLAMA_ADMIN
-        for method in (b"POST", b"DELETE")
-        for path in (b"/api/pull", b"/api/push", b"/api/create", b"/api/copy", b"/api/delete")
-    },
+    **{(method, path.encode()): _PUBLIC for method in (b"GET", b"HEAD") for path in PUBLIC_PATHS},
 }
 
 _ADMIN_ROOTS = (b"/fleet", b"/models", b"/metrics", b"/discovery")
-_BY_PREFIX: tuple[tuple[bytes, ProxyRoute], ...] = (
-    (b"/v1/responses", ProxyRoute("responses", "responses")),
-    (b"/v1/messages", ProxyRoute("other", "messages")),
-    (b"/api/", ProxyRoute("other", "ollama")),
-)
 _OTHER = ProxyRoute("other")
-_ANTHROPIC = ProxyRoute("other", "messages")
+_OTHER_OF: dict[str, ProxyRoute] = {
+    each.name: ProxyRoute(each.name if each.keeps_answers else "other", each.errors, each.name)
+    for each in DIALECTS
+    if each.prefix is not None
+}
 
 
-def route_of(method: bytes, path: bytes, *, is_anthropic: bool = False) -> ProxyRoute:
-    """What a call is; whatever the table does not know is the desk's to answer or refuse.
-
-    Where a path belongs to no wire, a client of Anthropic's is told errors in its own words.
-    """
+def route_of(method: bytes, path: bytes, named: Mapping[bytes, bytes] = MappingProxyType({})) -> ProxyRoute:
+    """What a call is; whatever the table does not know is the desk's to answer or refuse."""
     found = _TABLE.get((method, path))
     if found is not None:
         return found
     # By prefix and not by segment: `/fleetwide` is nobody's, and refused either way.
     if path.startswith(_ADMIN_ROOTS):
         return _ADMIN
-    for prefix, route in _BY_PREFIX:
-        if path.startswith(prefix):
-            return route
-    return _ANTHROPIC if is_anthropic else _OTHER
+    dialect = dialect_of_path(path.decode("latin-1"), lambda name: name.encode() in named)
+    return _OTHER if dialect is None else _OTHER_OF[dialect.name]

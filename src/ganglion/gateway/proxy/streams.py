@@ -9,7 +9,6 @@ from typing import Protocol
 from ganglion.core.errors import InvalidRequest, UpstreamUnavailable
 from ganglion.core.events import Usage
 from ganglion.gateway.internal_headers import USAGE
-from ganglion.gateway.proxy.routes import ErrorFormat
 from ganglion.gateway.proxy.usage import read_usage_fields, usage_from, usage_of_body
 from ganglion.wire.fleet import parse_usage
 
@@ -27,7 +26,7 @@ _BURST_BYTES = 4096
 _ENDING = 2
 """Events with which a whole OpenAI stream ends, and which say nothing: the reason, and [DONE]."""
 _TEXT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text|arguments)" ?: ?"[^"]')
-_TEXT_MARKS: dict[ErrorFormat, bytes] = {"messages": b'"content_block_delta"', "responses": b'.delta"'}
+_TEXT_MARKS: dict[str, bytes] = {"messages": b'"content_block_delta"', "responses": b'.delta"'}
 """In each event that says something; a quote inside what is said stands behind a backslash."""
 _OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
 _USUAL_END = b"\ndata: [DONE]\n\n"
@@ -117,7 +116,7 @@ class _EventStream:
     __slots__ = ("_ends", "_first", "_held", "_said", "_saying", "_tail", "events", "usage")
     has_events = True
 
-    def __init__(self, words: ErrorFormat) -> None:
+    def __init__(self, words: str) -> None:
         self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
         self._saying = _TEXT_MARKS.get(words)
         self._said = 0
@@ -191,7 +190,7 @@ class NodeEventStream(_EventStream):
 
     __slots__ = ("_is_desk",)
 
-    def __init__(self, words: ErrorFormat = "openai", *, is_desk: bool = False) -> None:
+    def __init__(self, words: str = "openai", *, is_desk: bool = False) -> None:
         super().__init__(words)
         self._is_desk = is_desk
 
@@ -219,7 +218,7 @@ class ForeignEventStream(_EventStream):
 
     __slots__ = ("_is_finished", "_takes_usage")
 
-    def __init__(self, words: ErrorFormat, *, takes_usage: bool) -> None:
+    def __init__(self, words: str, *, takes_usage: bool) -> None:
         super().__init__(words)
         self._takes_usage = takes_usage
         self._is_finished = False

@@ -5,13 +5,14 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ganglion.gateway.fleet.node import NodeSpec, Wire
+from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.internal_headers import AFFINITY, EPOCH, KEY, PLACE, PRIORITY, REQUEST_ID, TENANT, USAGE
 from ganglion.gateway.proxy import heads
 from ganglion.gateway.proxy.authorize import RequestContext
 from ganglion.gateway.proxy.heads import value_of
 from ganglion.gateway.proxy.peek import with_fields, with_model_query
 from ganglion.gateway.upstream.pool import ConnectionPool, ConnectionPools
+from ganglion.wire.dialect import Wire
 
 MAX_UPSTREAM_HEADS = 2048
 

@@ -22,7 +22,6 @@ from ganglion.core.errors import (
     UpstreamUnavailable,
     WireUnsupported,
 )
-from ganglion.gateway.fleet.node import Wire
 from ganglion.gateway.placing.placement import Infeasible
 from ganglion.gateway.routing.decision import (
     ChosenNode,
@@ -34,11 +33,9 @@ from ganglion.gateway.routing.decision import (
 )
 from ganglion.gateway.routing.table import ModelEntry, RoutableReplica, RoutingTable
 from ganglion.registry.naming.names import shortened
+from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import TRANSLATABLE_WIRES
 
-TRANSLATABLE_WIRES: Final[frozenset[Wire]] = frozenset(
-    ("responses", "messages", "ollama", "prompt", "rerank")
-)
-"""Wires whose calls are put to a server that lacks them in words of its own."""
 LIGHT: Final = 2
 """So many requests are no load: a conversation does not leave its cache for one neighbour."""
 LOYALTY: Final = 2

@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from ganglion.gateway.fleet.node import NodeView, Replica, Wire
+from ganglion.gateway.fleet.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import CATCH_ALL, CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.held_models import NOTHING_LEARNED, LearnedNames, model_of, replica_of
 from ganglion.gateway.placing.placement import Infeasible, Placement, PlacementContext, place
 from ganglion.gateway.routing.decision import ChosenNode, TranslatedNode
 from ganglion.registry.naming.names import fold
+from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import TRANSLATION_WIRE
 
 MAX_REMEMBERED = 4096
 """Names whose meaning is kept: clients may ask for any, and `*` answers them all."""
@@ -77,7 +79,7 @@ class ModelEntry:
         """Loaded, on nodes that take work, speak chat, and lack the wire."""
         places = self._translating.get(wire)
         if places is None:
-            places = self._places(lambda wires: "chat" in wires and wire not in wires)
+            places = self._places(lambda wires: TRANSLATION_WIRE in wires and wire not in wires)
             self._translating[wire] = places
         return places
 

@@ -18,6 +18,7 @@ from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 from ganglion.gateway.proxy.body_budget import SMALL_BYTES, WAIT_S, body_budget
 from ganglion.server.middleware.scope import ABORT
 from ganglion.wire import openai_errors
+from ganglion.wire.error_format import error_headers
 
 MAX_HEAD_BYTES = 64 * 2**10
 HEAD_S = 30.0
@@ -146,7 +147,7 @@ def _raw_response(error: GanglionError) -> bytes:
         "content-length": str(len(body)),
         "connection": "close",
         "x-request-id": uuid.uuid4().hex,
-        **openai_errors.error_headers(error),
+        **error_headers(error),
     }
     lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ganglion.core.errors import GanglionError, InvalidApiKey, NotAllowed
+from ganglion.core.errors import GanglionError, NotAllowed
 from ganglion.gateway import internal_headers
 from ganglion.server.fleet_membership import Leases
 from ganglion.server.middleware.errors import error_response
 from ganglion.server.middleware.keys import KeyRing, bearer_key, invalid_key_error
 from ganglion.server.middleware.principal import ANONYMOUS, Principal, principal_from_gateway, principal_of
 from ganglion.server.middleware.scope import header, principal, route_path, with_principal
+from ganglion.wire.dialects import PUBLIC_PATHS
 
 # Law: a route that is neither read-only nor a question to a model is wrapped in `AdminOnly`;
 # tests/golden/rights.txt names the right of each.
@@ -45,18 +46,7 @@ class AdminOnly:
 Identify = Callable[[Scope], Principal]
 """Says whose a request is; raises why it may not come in."""
 
-PUBLIC_ROUTES = frozenset(
-    {
-        ("GET", "/"),
-        ("HEAD", "/"),
-        ("GET", "/docs"),
-        ("HEAD", "/docs"),
-        ("GET", "/health/live"),
-        ("HEAD", "/health/live"),
-        ("GET", "/health/ready"),
-        ("HEAD", "/health/ready"),
-    }
-)
+PUBLIC_ROUTES = frozenset((method, path) for method in ("GET", "HEAD") for path in PUBLIC_PATHS)
 
 
 class Auth:
@@ -134,7 +124,6 @@ async def _authenticate(
     try:
         visit = judged(scope)
     except GanglionError as error:
-        more = {"www-authenticate": "Bearer"} if isinstance(error, InvalidApiKey) else None
-        await error_response(error, scope, more)(scope, receive, send)
+        await error_response(error, scope)(scope, receive, send)
         return
     await app(with_principal(scope, visit, lambda: judged_again(scope)), receive, send)

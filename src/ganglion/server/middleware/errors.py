@@ -1,18 +1,17 @@
 """The outermost door: every error that leaves a handler becomes a status and an envelope."""
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
-from ganglion.server.middleware.scope import is_anthropic, request_id, route_path
-from ganglion.wire import messages, openai_errors, openapi
-from ganglion.wire.ollama import errors as ollama_errors
-from ganglion.wire.responses import errors as responses_errors
+from ganglion.server.middleware.scope import header, request_id, route_path
+from ganglion.wire import openapi
+from ganglion.wire.dialects import error_format_of
+from ganglion.wire.error_format import error_headers
 from ganglion.wire.route_aliases import canonical_path, suggested_path
 
 # A traceback holds every frame of its request, and frames hold the error: a circle around all that the
@@ -40,56 +39,13 @@ class ClientGone(Exception):
     """The client left; nobody is there to be told anything."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedError:
-    """An error in a wire's own words."""
-
-    status: int
-    body: bytes
-
-
-ErrorEncoder = Callable[[GanglionError, str], EncodedError]
-"""How a wire tells an error; the second argument is the request's id."""
-
-
-def _anthropic(error: GanglionError, request_id: str) -> EncodedError:
-    return EncodedError(messages.status_of(error), messages.encode_error(error, request_id))
-
-
-def _ollama(error: GanglionError, _: str) -> EncodedError:
-    return EncodedError(error.status, ollama_errors.encode_error(error))
-
-
-def _responses(error: GanglionError, _: str) -> EncodedError:
-    return EncodedError(error.status, responses_errors.encode_error(error))
-
-
-ERROR_ENCODERS: tuple[tuple[str, ErrorEncoder], ...] = (
-    ("/v1/messages", _anthropic),
-    ("/v1/responses", _responses),
-    ("/api/", _ollama),
-)
-"""The first prefix that a path begins with decides; all other routes speak OpenAI's words, and Anthropic's to
-its clients, which say what they are."""
-
-
 def error_response(error: GanglionError, scope: Scope, more: Mapping[str, str] | None = None) -> Response:
-    """The whole response that tells an error, in the words of the wire that the path belongs to."""
-    headers = openai_errors.error_headers(error) | dict(more or {})
-    told = _encoder_for(scope)(error, request_id(scope))
-    return Response(told.body, told.status, headers, "application/json")
-
-
-def _encoder_for(scope: Scope) -> ErrorEncoder:
+    """The whole response that tells an error, in the format of the wire that the path belongs to."""
+    headers = error_headers(error) | dict(more or {})
     path = canonical_path(route_path(scope))
-    for prefix, teller in ERROR_ENCODERS:
-        if path.startswith(prefix):
-            return teller
-    return _anthropic if is_anthropic(scope) else _openai
-
-
-def _openai(error: GanglionError, _: str) -> EncodedError:
-    return EncodedError(error.status, openai_errors.encode_error(error))
+    errors = error_format_of(path, lambda name: header(scope, name.encode()) is not None)
+    body = errors.encode(error, request_id(scope))
+    return Response(body, errors.status_of(error), headers, "application/json")
 
 
 class ErrorMiddleware:

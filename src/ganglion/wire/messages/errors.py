@@ -9,6 +9,8 @@ from typing import Literal
 import msgspec
 
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, Overloaded, UnsupportedParameter
+from ganglion.wire.error_format import ErrorFormat
+from ganglion.wire.frame import Frame, sse
 
 _encode = msgspec.json.Encoder().encode
 _PLACE = re.compile(r"\[(\d+)\]")
@@ -100,3 +102,12 @@ def _message(error: GanglionError) -> str:
         return message
     place = _PLACE.sub(r".\1", error.param)
     return message.replace(error.param, place) if error.param in message else f"{place}: {message}"
+
+
+ERRORS = ErrorFormat(
+    encode=encode_error,
+    encode_event=lambda error, request_id: sse(Frame(encode_error(error, request_id), "error")),
+    status_of=status_of,
+    keep_alive=b'event: ping\ndata: {"type":"ping"}\n\n',
+    has_codes=False,
+)

@@ -3,6 +3,7 @@
 import msgspec
 
 from ganglion.core.errors import GanglionError, ModelNotFound
+from ganglion.wire.error_format import ErrorFormat
 
 _encode = msgspec.json.Encoder().encode
 
@@ -22,3 +23,11 @@ def _message(error: GanglionError) -> str:
     if isinstance(error, ModelNotFound):
         return f"model '{error.model}' not found"  # clients look for these words
     return error.full_message
+
+
+ERRORS = ErrorFormat(
+    encode=lambda error, _: encode_error(error),
+    encode_event=lambda error, _: encode_error(error) + b"\n",
+    keep_alive=None,
+    has_codes=False,
+)

@@ -152,7 +152,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "/health/live",
         "Probe whether the process answers.",
         {"200": json_answer("It does.", ProbeBody)},
-        is_public=True,
     ),
     Operation(
         "get",
@@ -165,7 +164,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "/health/ready",
         "Probe whether requests should be sent here.",
         {"200": json_answer("They should.", ProbeBody), "503": json_answer("Not now.", ProbeBody)},
-        is_public=True,
         can_fail=False,
     ),
     Operation(
@@ -187,9 +185,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "/docs",
         "This document as a page.",
         {"200": text_answer("A page.", "text/html")},
-        is_public=True,
     ),
-    Operation(
-        "get", "/", "A page to start from.", {"200": text_answer("A page.", "text/html")}, is_public=True
-    ),
+    Operation("get", "/", "A page to start from.", {"200": text_answer("A page.", "text/html")}),
 )

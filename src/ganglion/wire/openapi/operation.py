@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ganglion.core.request import JsonValue
+from ganglion.wire.dialects import PUBLIC_PATHS
 from ganglion.wire.openai_errors import ErrorEnvelope
 
 Json = dict[str, JsonValue]
@@ -23,10 +24,14 @@ class Operation:
     answers: Json
     body: str | None = None
     parameters: Sequence[Json] = ()
-    is_public: bool = False
     can_fail: bool = True
     failures: tuple[type[msgspec.Struct], ...] = (ErrorEnvelope,)
     """One for each wire that the route speaks."""
+
+    @property
+    def is_public(self) -> bool:
+        """Whether it answers without a key."""
+        return self.path in PUBLIC_PATHS
 
 
 def ref(name: str) -> Json:

@@ -1,7 +1,13 @@
 """Errors as this wire tells them: in OpenAI's envelope, with the names that its own fields have."""
 
+import msgspec
+
 from ganglion.core.errors import GanglionError, UnsupportedParameter
 from ganglion.wire import openai_errors
+from ganglion.wire.error_format import ErrorFormat
+from ganglion.wire.frame import Frame, sse
+
+_encode = msgspec.json.Encoder().encode
 
 
 def encode_error(error: GanglionError) -> bytes:
@@ -15,3 +21,11 @@ def encode_error(error: GanglionError) -> bytes:
 def encode_socket_error(error: GanglionError) -> bytes:
     """An error as a message of a socket."""
     return b'{"type":"error","status":%d,%b' % (error.status, encode_error(error)[1:])
+
+
+def _error_event(error: GanglionError, _: str) -> bytes:
+    fields = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
+    return sse(Frame(_encode(fields), "error"))
+
+
+ERRORS = ErrorFormat(encode=lambda error, _: encode_error(error), encode_event=_error_event)

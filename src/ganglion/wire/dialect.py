@@ -1,0 +1,67 @@
+"""One wire as a value: its routes, its errors, how its calls are answered, and what a proxy must know of it.
+
+Law: whoever handles calls asks the value and names no wire. Reason for the properties: the table of all
+dialects is read by commands too, so that a dialect's own modules are imported when somebody first needs them.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Literal
+
+from ganglion.wire import openai_errors
+from ganglion.wire.error_format import ErrorFormat
+
+Wire = str
+"""The name of a dialect, as routing, configuration and metrics use it."""
+RouteAccess = Literal["key", "admin"]
+
+
+@dataclass(frozen=True, slots=True)
+class WireRoute:
+    """One call of a wire that a model answers, or that changes the server."""
+
+    path: str
+    method: str = "POST"
+    generates: bool = False
+    """Whether an answer is as long as the client lets it be."""
+    runs_model: bool = True
+    """Whether tokens are spent; counting and tokenizing spend none."""
+    is_stored: bool = False
+    """Whether the answer may be kept, so that a gateway handles the call itself."""
+    may_outlast: bool = False
+    """Whether an answer may run on after its request."""
+    access: RouteAccess = "key"
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """All that anybody must know of one wire."""
+
+    name: Wire
+    module: str
+    """Where its own code is: a package, or a module for a wire without streams."""
+    routes: tuple[WireRoute, ...] = ()
+    prefix: str | None = None
+    """Whatever is below fails in the words of this wire; None where those are OpenAI's."""
+    client_header: str | None = None
+    """A header by which clients of this wire are known on routes that belong to no wire."""
+    passed_headers: tuple[str, ...] = ()
+    """What a foreign server is told of a client's headers, beside what is told on every wire."""
+    is_usual: bool = False
+    """Whether a foreign server is taken to speak it unless its declaration says otherwise."""
+    is_translatable: bool = False
+    """Whether its calls are put to a server that lacks it as chat completions."""
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Whether answers can be asked for again, below its prefix."""
+        return any(route.is_stored for route in self.routes)
+
+    @cached_property
+    def errors(self) -> ErrorFormat:
+        """How it says that a request failed."""
+        if self.prefix is None:
+            return openai_errors.ERRORS
+        errors: ErrorFormat = import_module(f"{self.module}.errors").ERRORS
+        return errors

@@ -1,0 +1,32 @@
+"""The format in which a wire says that a request failed, or that it is still worked on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ganglion.core.errors import GanglionError, InvalidApiKey
+from ganglion.wire.frame import Comment, sse
+
+
+def _status_of(error: GanglionError) -> int:
+    return error.status
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFormat:
+    """The errors of one wire; node and gateway write them alike."""
+
+    encode: Callable[[GanglionError, str], bytes]
+    """The body of a response that is nothing but an error; the second argument is the request's id."""
+    encode_event: Callable[[GanglionError, str], bytes]
+    """What ends a stream that broke; nothing else may follow it."""
+    status_of: Callable[[GanglionError], int] = _status_of
+    keep_alive: bytes | None = sse(Comment())
+    """What says that a stream is still to come, before or between its events; None where nothing can."""
+    has_codes: bool = True
+    """Whether a body names the error's code, and not only its status."""
+
+
+def error_headers(error: GanglionError) -> dict[str, str]:
+    """The headers that go with the status of an error, on every wire."""
+    headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+    return headers | {"www-authenticate": "Bearer"} if isinstance(error, InvalidApiKey) else headers
