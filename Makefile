@@ -16,7 +16,7 @@ CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 SOAK ?= 25
 ARGS ?=
 
-.PHONY: help serve setup test clients test-clients check unit soak bench bench-gateway fmt reference proto lock clean
+.PHONY: help serve setup test clients test-clients check unit soak bench bench-gateway fmt reference generate proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -116,6 +116,9 @@ fmt: $(VENV)/dev.stamp ## format and fix what can be fixed
 
 reference: $(VENV)/dev.stamp ## write the tables of docs/configuration.md from the code
 	@$(BIN)/python -m ganglion.cli.reference docs/configuration.md
+
+generate: $(VENV)/dev.stamp ## write the blocking client from the one in an event loop
+	@$(BIN)/python scripts/unasync.py
 
 proto: $(VENV)/dev.stamp ## write the code of the session wire from its .proto
 	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src ganglion/wire/salience/salience.proto

@@ -5,15 +5,16 @@ from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote
 
 import grpc
 
 from ganglion.client import rpcs
 from ganglion.client.fake import FakeNode
-from ganglion.client.rpcs import SERVICE, Rpc
+from ganglion.client.rpcs import Rpc
 from ganglion.core.errors import GanglionError
 from ganglion.wire.salience import salience_pb2 as pb
+from ganglion.wire.salience.error_metadata import encode_details, encode_metadata
+from ganglion.wire.salience.service import SERVICE
 
 
 class FakeDoor:
@@ -56,11 +57,8 @@ class FakeDoor:
                 while self.silence.is_set() and context.is_active():
                     self.cancelled.wait(0.02)
         except GanglionError as error:
-            trailers = [("ganglion-code", error.code), ("ganglion-hint", quote(error.hint or ""))]
-            if "session_length" in error.extras:
-                trailers.append(("ganglion-session-length", str(error.extras["session_length"])))
-            context.set_trailing_metadata(trailers)
-            context.abort(grpc.StatusCode[error.grpc], error.message)
+            context.set_trailing_metadata(encode_metadata(error))
+            context.abort(grpc.StatusCode[error.grpc], encode_details(error))
         finally:
             answer.close()
 
@@ -73,7 +71,7 @@ def serving(
     door = FakeDoor(node)
     table = {rpc.name: door.handler(rpc) for rpc in vars(rpcs).values() if isinstance(rpc, Rpc)}
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
-    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE, table)])
+    server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE.full_name, table)])
     address = f"127.0.0.1:{port}"
     if credentials is None:
         port = server.add_insecure_port(address)

@@ -96,7 +96,7 @@ async def test_leaving_an_iteration_cancels_the_call_on_the_node(kind: Kind) -> 
         await some(generation, 1)
         await done(generation.close())  # type: ignore[func-returns-value]
         await until(door.cancelled.is_set)
-        await until(lambda: not next(iter(node.sessions.held.values())).is_busy)
+        await until(lambda: not next(iter(node.sessions.sessions.values())).is_busy)
         door.silence.clear()
         assert session.length == 2
         await done(session.append(" two"))

@@ -147,7 +147,7 @@ async def test_the_best_of_some_is_appended_and_the_forks_are_gone(kind: Kind) -
     assert best.text == " d e f" and best.is_ended and best.score == 4
     assert best.logprob == sum(map(logprob_of, best.tokens)) and best.mean == best.logprob / 4
     assert session.tokens[2:] == best.tokens and node.tokens(session.id) == session.tokens
-    assert list(node.sessions.held) == [session.id]
+    assert list(node.sessions.sessions) == [session.id]
     seeds = {call.request.seed for call in node.calls if call.rpc == "Generate" and call.request.max_tokens}  # type: ignore[attr-defined]
     assert seeds == {5, 6, 7}
     for count in (0, 65):
@@ -159,7 +159,7 @@ async def test_the_best_of_some_is_appended_and_the_forks_are_gone(kind: Kind) -
         await done(session.best_of(2))
     with pytest.raises(KeyError):
         await done(session.best_of(2, score=lambda branch: {}[branch.text]))
-    assert session.tokens == before and list(node.sessions.held) == [session.id]
+    assert session.tokens == before and list(node.sessions.sessions) == [session.id]
 
 
 async def test_a_tree_keeps_the_best_branches_at_each_depth(kind: Kind) -> None:
@@ -173,7 +173,7 @@ async def test_a_tree_keeps_the_best_branches_at_each_depth(kind: Kind) -> None:
     (branch,) = await done(session.tree(depth=2, breadth=2, max_tokens=1, score=score))
     assert (branch.text, branch.score, branch.is_ended) == (" b d", 14, False)
     assert session.tokens == branch.tokens == node.tokens(session.id)
-    assert list(node.sessions.held) == [session.id]
+    assert list(node.sessions.sessions) == [session.id]
     node.reply(*[" a"] * 6)
     forks = node.count("ForkSession")
     branches = await done(session.tree(depth=2, breadth=2, keep=2, max_tokens=1, score=score))
@@ -196,6 +196,6 @@ async def test_a_beam_follows_the_likeliest_tokens(kind: Kind) -> None:
     replied = [node.sessions.words.tokens(text)[0] for text in (" a", " b", " c")]
     assert branches[0].tokens == tuple(replied)
     assert session.tokens[2:] == branches[0].tokens and node.tokens(session.id) == session.tokens
-    assert list(node.sessions.held) == [session.id]
+    assert list(node.sessions.sessions) == [session.id]
     with pytest.raises(InvalidValue):
         await done(session.beam(17))

@@ -89,10 +89,10 @@ async def test_dropping_an_iteration_or_calling_again_cancels_it(kind: Kind) -> 
     generation = session.generate()
     await some(generation, 2)
     del generation
-    assert not next(iter(node.sessions.held.values())).is_busy
+    assert not next(iter(node.sessions.sessions.values())).is_busy
     generation = session.generate()
     await some(generation, 2)
-    assert next(iter(node.sessions.held.values())).is_busy
+    assert next(iter(node.sessions.sessions.values())).is_busy
     assert await done(session.append("more")) == 3
     assert await every(generation) == []
     assert session.tokens == node.tokens(session.id)
@@ -377,7 +377,7 @@ async def test_a_session_that_nobody_holds_is_closed_on_the_node(kind: Kind) -> 
     await done(kept.suspend())
     await done(attached.suspend())
     await done(attached.truncate(attached.length))
-    assert len(node.sessions.held) == 3
+    assert len(node.sessions.sessions) == 3
 
     async def closed(count: int) -> None:
         for _ in range(500):
@@ -391,7 +391,7 @@ async def test_a_session_that_nobody_holds_is_closed_on_the_node(kind: Kind) -> 
     del fork, cycle, attached, kept
     gc.collect()
     await closed(1)
-    assert len(node.sessions.held) == 2, "what was suspended or attached to stays"
+    assert len(node.sessions.sessions) == 2, "what was suspended or attached to stays"
     generation = session.generate(max_tokens=2)
     await some(generation, 1)
     del session

@@ -15,9 +15,10 @@ from ganglion.server.bind import InsecureBind
 from ganglion.server.gate import Gate
 from ganglion.server.grpc.caller import PUBLIC_SERVICES
 from ganglion.server.grpc.listener import HEALTH, REFLECTION
-from ganglion.server.grpc.salience_service import SERVICE, UNGATED_METHODS, SalienceService, gated_behaviours
+from ganglion.server.grpc.salience_service import UNGATED_METHODS, SalienceService, gated_behaviours
 from ganglion.wire.salience import salience_pb2 as pb
 from ganglion.wire.salience.error_metadata import CODE
+from ganglion.wire.salience.service import SERVICE
 
 SERVICES = (SALIENCE, HEALTH, REFLECTION)
 

@@ -38,10 +38,10 @@ class CommittedTokens:
 
     tokens: tuple[int, ...] = ()
     """A PLACEHOLDER stands at positions of images, and at those below `hidden`."""
-    certain: int = 0
-    is_ragged: bool = False
+    confirmed_length: int = 0
+    is_diverged: bool = False
     """The server may hold something else after `certain`."""
-    hidden: int = 0
+    unknown_prefix: int = 0
     """So many leading tokens were put there by somebody else (a restored session)."""
     sent: tuple[SentChunk, ...] = ()
     """Text and images, whose length nobody could tell otherwise."""
@@ -49,7 +49,7 @@ class CommittedTokens:
     @classmethod
     def of_unknown(cls, length: int) -> "CommittedTokens":
         """A session that somebody else filled."""
-        return cls(tokens=(PLACEHOLDER,) * length, certain=length, hidden=length)
+        return cls(tokens=(PLACEHOLDER,) * length, confirmed_length=length, unknown_prefix=length)
 
     @property
     def length(self) -> int:
@@ -59,7 +59,7 @@ class CommittedTokens:
     @property
     def unsent(self) -> tuple[int, ...]:
         """What the next call must send before anything new."""
-        return self.tokens[self.certain :]
+        return self.tokens[self.confirmed_length :]
 
     def with_tokens(self, tokens: Sequence[int]) -> "CommittedTokens":
         """More tokens, not certain to be on the server."""
@@ -69,17 +69,17 @@ class CommittedTokens:
         """Remember that a chunk stands there; its tokens are added apart."""
         return replace(self, sent=(*self.sent, SentChunk(start, count, chunk_key(chunk))))
 
-    def settled(self) -> "CommittedTokens":
+    def confirmed(self) -> "CommittedTokens":
         """The server holds all of it and nothing else."""
-        return replace(self, certain=self.length, is_ragged=False)
+        return replace(self, confirmed_length=self.length, is_diverged=False)
 
-    def ragged(self, certain: int) -> "CommittedTokens":
+    def diverged_after(self, confirmed_length: int) -> "CommittedTokens":
         """Nobody knows what the server holds after a position."""
-        return replace(self, certain=min(certain, self.certain), is_ragged=True)
+        return replace(self, confirmed_length=min(confirmed_length, self.confirmed_length), is_diverged=True)
 
     def revealed(self, tokens: Sequence[int]) -> "CommittedTokens":
         """The same, with the leading tokens known that somebody else put there."""
-        return replace(self, tokens=(*tokens, *self.tokens[self.hidden :]), hidden=0)
+        return replace(self, tokens=(*tokens, *self.tokens[self.unknown_prefix :]), unknown_prefix=0)
 
     def cut(self, length: int) -> "CommittedTokens":
         """Only the first tokens; raises InvalidValue where there are fewer."""
@@ -88,8 +88,8 @@ class CommittedTokens:
         return replace(
             self,
             tokens=self.tokens[:length],
-            certain=min(self.certain, length),
-            hidden=min(self.hidden, length),
+            confirmed_length=min(self.confirmed_length, length),
+            unknown_prefix=min(self.unknown_prefix, length),
             sent=tuple(each for each in self.sent if each.start < length),
         )
 
@@ -113,7 +113,7 @@ class CommittedTokens:
         return ()
 
     def _holds(self, tokens: Sequence[int], position: int) -> bool:
-        first = max(position, self.hidden)
+        first = max(position, self.unknown_prefix)
         return tuple(tokens[first - position :]) == self.tokens[first : position + len(tokens)]
 
     def _sent_up_to(self, length: int) -> tuple[SentChunk, ...]:

@@ -27,7 +27,7 @@ from ganglion.client.rpcs import Rpc
 from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport, Transport
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError
-from ganglion.wire.salience.error_metadata import encode_metadata
+from ganglion.wire.salience.error_metadata import encode_details, encode_metadata
 
 Messages = Generator[Message, None, None]
 MANIFEST: Final = ReadoutManifest(("calm", "formal"), (1, 2, 3))
@@ -68,7 +68,7 @@ class FakeNode:
     ) -> None:
         self.calls: list[RecordedCall] = []
         """Every call, in order, those that failed included."""
-        self.lines_opened = 0
+        self.transports_opened = 0
         self._failures: deque[_Failure] = deque()
         self._generation = 0
         self._new: Callable[[], FakeSessions] = partial(
@@ -85,12 +85,12 @@ class FakeNode:
     def client(self, *, api_key: str | None = None, timeout_s: float = 60.0) -> Client:
         """A blocking client of this node."""
         shared: SharedTransport[Transport] = SharedTransport(lambda: _FakeTransport(self))
-        return Client.over(shared, CallOptions(timeout_s, timeout_s, api_key), {})
+        return Client.over_transport(shared, CallOptions(timeout_s, timeout_s, api_key), {})
 
     def async_client(self, *, api_key: str | None = None, timeout_s: float = 60.0) -> AsyncClient:
         """A client of this node for an event loop."""
         shared: SharedTransport[AsyncTransport] = SharedTransport(lambda: _AsyncFakeTransport(self))
-        return AsyncClient.over(shared, CallOptions(timeout_s, timeout_s, api_key), {})
+        return AsyncClient.over_transport(shared, CallOptions(timeout_s, timeout_s, api_key), {})
 
     def reply(self, *replies: str) -> None:
         """Answers to give next."""
@@ -109,7 +109,7 @@ class FakeNode:
 
     def tokens(self, session_id: str | None) -> tuple[int, ...] | None:
         """What the node holds; None where it knows no such session."""
-        session = self.sessions.held.get(session_id or "")
+        session = self.sessions.sessions.get(session_id or "")
         return None if session is None else tuple(session.tokens)
 
     def count(self, rpc: str) -> int:
@@ -144,23 +144,23 @@ class FakeNode:
 
 
 class _FakeTransport:
-    """A Line into the same process."""
+    """A transport into the same process."""
 
     def __init__(self, node: FakeNode) -> None:
         self._node = node
         self._is_closed = False
-        node.lines_opened += 1
+        node.transports_opened += 1
 
-    def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
-        return _only(self.stream(rpc, request, terms))
+    def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
+        return _only(self.stream(rpc, request, options))
 
-    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
-        return self.call(rpc, _joined(rpc, requests), terms)
+    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions) -> Message:
+        return self.call(rpc, _joined(rpc, requests), options)
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> "_FakeStream":
+    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_FakeStream":
         if self._is_closed:
-            raise Disconnected("The line is closed.")
-        return _FakeStream(self._node.answer(rpc, request, terms.api_key))
+            raise Disconnected("The transport is closed.")
+        return _FakeStream(self._node.answer(rpc, request, options.api_key))
 
     def close(self) -> None:
         self._is_closed = True
@@ -181,21 +181,23 @@ class _AsyncFakeTransport:
     """The same in an event loop, which gets its turn at every message."""
 
     def __init__(self, node: FakeNode) -> None:
-        self._line = _FakeTransport(node)
+        self._transport = _FakeTransport(node)
 
-    async def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
+    async def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
         await asyncio.sleep(0)
-        return self._line.call(rpc, request, terms)
+        return self._transport.call(rpc, request, options)
 
-    async def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
+    async def upload(
+        self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions
+    ) -> Message:
         await asyncio.sleep(0)
-        return self._line.upload(rpc, requests, terms)
+        return self._transport.upload(rpc, requests, options)
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> "_AsyncFakeStream":
-        return _AsyncFakeStream(self._line.stream(rpc, request, terms))
+    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_AsyncFakeStream":
+        return _AsyncFakeStream(self._transport.stream(rpc, request, options))
 
     async def close(self) -> None:
-        self._line.close()
+        self._transport.close()
 
 
 class _AsyncFakeStream:
@@ -223,4 +225,4 @@ def _joined(rpc: Rpc[Any, Any], requests: tuple[Message, ...]) -> Message:
 def _through_metadata(error: GanglionError) -> GanglionError:
     if isinstance(error, Disconnected):
         return error
-    return error_from_status(error.grpc, error.message, dict(encode_metadata(error)))
+    return error_from_status(error.grpc, encode_details(error), dict(encode_metadata(error)))

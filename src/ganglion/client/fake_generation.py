@@ -130,10 +130,10 @@ def _stopped(answer: list[int], stops: Sequence[str], words: FakeVocabulary) -> 
 def _start(answer: Sequence[int], stop_text: str, prompt_tokens: int, words: FakeVocabulary) -> int:
     """The position of the first token that has a part of a text."""
     at = "".join(words.piece(token).decode() for token in answer).index(stop_text)
-    for place, token in enumerate(answer):
+    for index, token in enumerate(answer):
         at -= len(words.piece(token).decode())
         if at < 0:
-            return prompt_tokens + place
+            return prompt_tokens + index
     raise AssertionError("it stands somewhere")
 
 

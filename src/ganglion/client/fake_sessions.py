@@ -42,7 +42,7 @@ class FakeSessions:
         runs_ahead: int,
     ) -> None:
         self.replies: deque[str] = deque()
-        self.held: dict[str, FakeSession] = {}
+        self.sessions: dict[str, FakeSession] = {}
         self._models = tuple(models)
         self._manifest = manifest
         self._context_length = context_length
@@ -77,7 +77,7 @@ class FakeSessions:
                 yield self._replies[type(request)](request, owner)
 
     def _found(self, session_id: str, owner: str | None) -> FakeSession:
-        session = self.held.get(session_id)
+        session = self.sessions.get(session_id)
         if session is None or session.owner != owner:
             raise SessionNotFound(session_id)
         session.is_suspended = False
@@ -85,7 +85,7 @@ class FakeSessions:
 
     def _hold(self, session: FakeSession) -> str:
         session_id = f"fake-{next(self.numbers)}"
-        self.held[session_id] = session
+        self.sessions[session_id] = session
         return session_id
 
     def _truncate(self, request: pb.TruncateSessionRequest, owner: str | None) -> Message:
@@ -97,7 +97,7 @@ class FakeSessions:
 
     def _close(self, request: pb.CloseSessionRequest, owner: str | None) -> Message:
         self._found(request.session_id, owner)
-        del self.held[request.session_id]
+        del self.sessions[request.session_id]
         return pb.CloseSessionResponse()
 
     def _suspend(self, request: pb.SuspendSessionRequest, owner: str | None) -> Message:
@@ -174,7 +174,7 @@ class FakeSessions:
                 is_suspended=session.is_suspended,
                 steering=session.steering,
             )
-            for session_id, session in self.held.items()
+            for session_id, session in self.sessions.items()
             if session.owner == owner
         ]
         return pb.ListSessionsResponse(sessions=infos)

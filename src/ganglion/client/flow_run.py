@@ -1,4 +1,4 @@
-"""A flow under way, whoever drives it, and what a generation's events add up to."""
+"""A flow under way, whoever drives it, and the result that a generation's events add up to."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -23,9 +23,9 @@ class FlowRun(Generic[T]):
 
     @property
     def answer(self) -> T:
-        """What the flow came to, once it is over; raises where it was left."""
+        """The flow's return value, once it is over; raises Disconnected where it was abandoned."""
         if not self._answers:
-            raise Disconnected("The call was left before its end.")
+            raise Disconnected("The call was cancelled before its end.")
         return self._answers[0]
 
     def reply(self, message: EffectReply) -> None:
@@ -36,8 +36,8 @@ class FlowRun(Generic[T]):
         """The effect failed; raises what the flow makes of it."""
         self._step(lambda: self._flow.throw(error))
 
-    def leave(self) -> None:
-        """Go no further."""
+    def abandon(self) -> None:
+        """Close the flow where it stands."""
         self._end()
         self._flow.close()
 
@@ -76,12 +76,12 @@ class ResultBuilder:
             self._done = event
 
     def result(self) -> Result:
-        """All of it; raises Disconnected where it was left before its end."""
+        """The whole result; raises Disconnected where it was cancelled before its end."""
         if self._done is None:
-            raise Disconnected("The generation was left before its end.")
+            raise Disconnected("The generation was cancelled before its end.")
         shown = [token for token in self._tokens if not token.is_prefill]
         if shown and self._done.stop_token is not None:
-            # Told and committed, but no part of what was said.
+            # Emitted and committed, but no part of the text.
             del shown[-1]
         text = b"".join(token.piece for token in shown).decode("utf-8", "replace")
         if self._done.stop_text is not None:

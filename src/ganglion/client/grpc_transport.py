@@ -43,25 +43,27 @@ class GrpcTransport:
             self._channel = grpc.insecure_channel(address.target, options=OPTIONS)
         self._watch = _IdleWatch()
 
-    def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
+    def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
         """One message there, one back."""
         method = self._channel.unary_unary(rpc.path, encode, rpc.reply.FromString)
         return _translated(
-            lambda: _message(method(request, timeout=terms.timeout_s, metadata=terms.metadata))
+            lambda: _message(method(request, timeout=options.timeout_s, metadata=options.metadata))
         )
 
-    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
+    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions) -> Message:
         """Several messages there, one back."""
         method = self._channel.stream_unary(rpc.path, encode, rpc.reply.FromString)
         return _translated(
-            lambda: _message(method(iter(requests), timeout=terms.idle_timeout_s, metadata=terms.metadata))
+            lambda: _message(
+                method(iter(requests), timeout=options.idle_timeout_s, metadata=options.metadata)
+            )
         )
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> "_Stream":
+    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_Stream":
         """One message there, several back."""
         method = self._channel.unary_stream(rpc.path, encode, rpc.reply.FromString)
-        call = _translated(lambda: method(request, metadata=terms.metadata))
-        return _Stream(call, self._watch, terms.idle_timeout_s)
+        call = _translated(lambda: method(request, metadata=options.metadata))
+        return _Stream(call, self._watch, options.idle_timeout_s)
 
     def close(self) -> None:
         """Hang up; streams end."""
@@ -188,24 +190,26 @@ class AsyncGrpcTransport:
         else:
             self._channel = grpc.aio.insecure_channel(address.target, options=OPTIONS)
 
-    async def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
+    async def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
         """One message there, one back."""
         method = self._channel.unary_unary(rpc.path, encode, rpc.reply.FromString)
-        call: Awaitable[Message] = method(request, timeout=terms.timeout_s, metadata=terms.metadata)
+        call: Awaitable[Message] = method(request, timeout=options.timeout_s, metadata=options.metadata)
         return await _awaited(call)
 
-    async def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
+    async def upload(
+        self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions
+    ) -> Message:
         """Several messages there, one back."""
         method = self._channel.stream_unary(rpc.path, encode, rpc.reply.FromString)
         call: Awaitable[Message] = method(
-            iter(requests), timeout=terms.idle_timeout_s, metadata=terms.metadata
+            iter(requests), timeout=options.idle_timeout_s, metadata=options.metadata
         )
         return await _awaited(call)
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> "_AsyncStream":
+    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_AsyncStream":
         """One message there, several back."""
         method = self._channel.unary_stream(rpc.path, encode, rpc.reply.FromString)
-        return _AsyncStream(method(request, metadata=terms.metadata), terms.idle_timeout_s)
+        return _AsyncStream(method(request, metadata=options.metadata), options.idle_timeout_s)
 
     async def close(self) -> None:
         """Hang up; streams end."""

@@ -147,7 +147,7 @@ class HealedSuffix:
     text: str
 
 
-def healed_suffix(station: NodeApi, model: str, tokens: tuple[int, ...]) -> Flow[HealedSuffix | None]:
+def healed_suffix(node: NodeApi, model: str, tokens: tuple[int, ...]) -> Flow[HealedSuffix | None]:
     """The last tokens of a prompt as text; None where there is no ordinary one, or none before it.
 
     A control token is not written again: its text, tokenized as text, is something else.
@@ -156,11 +156,11 @@ def healed_suffix(station: NodeApi, model: str, tokens: tuple[int, ...]) -> Flow
         last = tokens[-count:]
         if PLACEHOLDER in last:
             return None
-        written = b"".join((yield from station.detokenize(model, last)).pieces)
+        written = b"".join((yield from node.detokenize(model, last)).pieces)
         try:
             text = written.decode()
         except UnicodeDecodeError:
             continue
-        again = yield from station.tokenize(model, text, add_special=False, parse_special=False)
+        again = yield from node.tokenize(model, text, add_special=False, parse_special=False)
         return HealedSuffix(len(tokens) - count, text) if text and again == last else None
     return None

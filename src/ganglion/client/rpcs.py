@@ -1,4 +1,4 @@
-"""The rpcs of `salience.v1` as the client calls them, typed, and which of them may be called again."""
+"""The rpcs of `salience.v1`, typed, and whether each may be called again."""
 
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
@@ -6,16 +6,15 @@ from typing import Final, Generic, TypeVar
 from google.protobuf.message import Message
 
 from ganglion.wire.salience import salience_pb2 as pb
+from ganglion.wire.salience.service import method_path
 
 Q = TypeVar("Q", bound=Message)
 R = TypeVar("R", bound=Message)
 
-SERVICE: Final = "salience.v1.Salience"
-
 
 @dataclass(frozen=True, slots=True)
 class Rpc(Generic[Q, R]):
-    """One rpc: what it takes and gives; a safe one changes nothing that calling it twice could spoil."""
+    """One rpc and its messages; a safe one may be called twice without harm."""
 
     name: str
     request: type[Q]
@@ -24,11 +23,11 @@ class Rpc(Generic[Q, R]):
 
     @property
     def path(self) -> str:
-        """As gRPC names it."""
-        return f"/{SERVICE}/{self.name}"
+        """Its path."""
+        return method_path(self.name)
 
 
-# A session that is opened twice is forgotten by itself; one that is forked or restored twice costs its owner.
+# A session that is opened twice is dropped by itself; one that is forked or restored twice costs its owner.
 OPEN: Final = Rpc("OpenSession", pb.OpenSessionRequest, pb.OpenSessionResponse, is_safe=True)
 GENERATE: Final = Rpc("Generate", pb.GenerateRequest, pb.GenerateEvent)
 APPEND_IMAGE: Final = Rpc("AppendImage", pb.AppendImageRequest, pb.AppendImageResponse)

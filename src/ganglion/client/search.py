@@ -35,7 +35,7 @@ class _Candidate:
     """A branch, and the session that holds it; None of one that has ended."""
 
     branch: Branch
-    conversation: SessionFlows | None
+    flows: SessionFlows | None
     unsent: tuple[int, ...] = ()
     """Tokens of it that the session does not hold yet."""
 
@@ -46,9 +46,9 @@ class _Forks:
     def __init__(self) -> None:
         self._open: list[SessionFlows] = []
 
-    def of(self, conversation: SessionFlows, at: int | None = None) -> Flow[SessionFlows]:
+    def of(self, flows: SessionFlows, at: int | None = None) -> Flow[SessionFlows]:
         """Another one; made one after another, since a call on a session is one caller's at a time."""
-        fork = yield from conversation.fork(at, FORK_TTL_S)
+        fork = yield from flows.fork(at, FORK_TTL_S)
         self._open.append(fork)
         return fork
 
@@ -83,9 +83,9 @@ def tree(
         for level in range(depth):
             fresh: list[_Candidate] = []
             for each in kept:
-                for _ in range(breadth if each.conversation is not None else 0):
-                    assert each.conversation is not None
-                    fresh.append(_Candidate(each.branch, (yield from forks.of(each.conversation))))
+                for _ in range(breadth if each.flows is not None else 0):
+                    assert each.flows is not None
+                    fresh.append(_Candidate(each.branch, (yield from forks.of(each.flows))))
             if not fresh:
                 break
             first = level * MAX_BRANCHES
@@ -93,7 +93,7 @@ def tree(
                 _sampled(each, _seeded(options, first + number)) for number, each in enumerate(fresh)
             )
             judged = [replace(each, branch=_judged(each.branch, judge)) for each in sampled]
-            ended = [each for each in kept if each.conversation is None]
+            ended = [each for each in kept if each.flows is None]
             kept = sorted([*ended, *judged], key=lambda each: -each.branch.score)[:keep]
         return (yield from _append_best(root, [each.branch for each in kept], forks))
     except Exception:  # also what the caller's own judge raises
@@ -116,10 +116,10 @@ def beam(
         ended: list[Branch] = []
         for _ in range(max_tokens):
             tops = yield from gather(_likeliest(each, width) for each in alive)
-            ends = root.station.end_ids.get(root.model, frozenset[int]())
+            ends = root.node.end_ids.get(root.model, frozenset[int]())
             found = [
-                (place, _longer(alive[place].branch, one, length_penalty, one.id in ends))
-                for place, top in enumerate(tops)
+                (index, _longer(alive[index].branch, one, length_penalty, one.id in ends))
+                for index, top in enumerate(tops)
                 for one in top
             ]
             best = sorted(found, key=lambda each: -each[1].logprob)[:width]
@@ -140,9 +140,9 @@ def _judged(branch: Branch, judge: Judge) -> Branch:
 
 def _sampled(growing: _Candidate, options: GenerateOptions) -> Flow[_Candidate]:
     """A branch with one continuation more."""
-    conversation, before = growing.conversation, growing.branch
-    assert conversation is not None
-    result = yield from conversation.collected({**options, "logprobs": "generated"})
+    flows, before = growing.flows, growing.branch
+    assert flows is not None
+    result = yield from flows.generate_result({**options, "logprobs": "generated"})
     logprobs = (token.logprob for token in result.events if not token.is_prefill)
     branch = Branch(
         (*before.tokens, *result.tokens),
@@ -150,12 +150,12 @@ def _sampled(growing: _Candidate, options: GenerateOptions) -> Flow[_Candidate]:
         before.logprob + sum(each for each in logprobs if each is not None),
         is_ended=result.done.finish_reason == "stop",
     )
-    return _Candidate(branch, None if branch.is_ended else conversation)
+    return _Candidate(branch, None if branch.is_ended else flows)
 
 
 def _likeliest(growing: _Candidate, count: int) -> Flow[tuple[Alternative, ...]]:
-    assert growing.conversation is not None
-    return (yield from growing.conversation.likeliest(growing.unsent, count))
+    assert growing.flows is not None
+    return (yield from growing.flows.likeliest(growing.unsent, count))
 
 
 def _longer(branch: Branch, one: Alternative, length_penalty: float, is_end: bool) -> Branch:
@@ -171,13 +171,13 @@ def _followed(
     """The best branches, each in a session of its own: the first takes over where it came from."""
     followed: list[_Candidate] = []
     taken: set[int] = set()
-    for place, branch in best:
-        conversation = alive[place].conversation
-        assert conversation is not None
-        if place in taken:
-            conversation = yield from forks.of(conversation, conversation.ledger.length)
-        taken.add(place)
-        followed.append(_Candidate(branch, conversation, branch.tokens[-1:]))
+    for index, branch in best:
+        flows = alive[index].flows
+        assert flows is not None
+        if index in taken:
+            flows = yield from forks.of(flows, flows.committed.length)
+        taken.add(index)
+        followed.append(_Candidate(branch, flows, branch.tokens[-1:]))
     return followed
 
 

@@ -67,7 +67,7 @@ class ClientSettings:
     """Where, on which terms, trusting whom."""
 
     address: GrpcTarget
-    terms: CallOptions
+    call_options: CallOptions
     ca_file: str | Path | None = None
 
 

@@ -1,6 +1,6 @@
-"""How messages get to a node and back, blocking or not: what the shells need of a transport.
+"""The transports that the client needs, blocking and in an event loop, and their sharing among clones.
 
-Every line raises GanglionErrors and nothing else of its own.
+Law: a transport raises GanglionErrors and nothing else of its own.
 """
 
 import threading
@@ -16,7 +16,7 @@ from ganglion.core.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What goes with every call: the deadline, how long a stream may be silent, who asks."""
+    """What every call has: its deadline, how long a stream may be silent, the caller's key."""
 
     timeout_s: float
     idle_timeout_s: float
@@ -31,7 +31,7 @@ class CallOptions:
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """As gRPC takes it."""
+        """The metadata of a gRPC call."""
         return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
 
 
@@ -43,27 +43,27 @@ class ReplyStream(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Leave it; also after its end."""
+        """Cancel it; may be called after its end."""
         ...
 
 
 class Transport(Protocol):
-    """A blocking way to a node; usable from several threads."""
+    """A blocking transport to a node; threads may share it."""
 
-    def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
+    def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
         """One message there, one back."""
         ...
 
-    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
+    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions) -> Message:
         """Several messages there, one back."""
         ...
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> ReplyStream:
+    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> ReplyStream:
         """One message there, several back."""
         ...
 
     def close(self) -> None:
-        """Hang up; streams end."""
+        """Close the channel; streams end."""
         ...
 
 
@@ -75,64 +75,71 @@ class AsyncReplyStream(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Leave it; also after its end."""
+        """Cancel it; may be called after its end."""
         ...
 
 
 class AsyncTransport(Protocol):
-    """A way to a node in an event loop."""
+    """A transport to a node in an event loop."""
 
-    async def call(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> Message:
+    async def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
         """One message there, one back."""
         ...
 
-    async def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], terms: CallOptions) -> Message:
+    async def upload(
+        self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions
+    ) -> Message:
         """Several messages there, one back."""
         ...
 
-    def stream(self, rpc: Rpc[Any, Any], request: Message, terms: CallOptions) -> AsyncReplyStream:
+    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> AsyncReplyStream:
         """One message there, several back."""
         ...
 
     async def close(self) -> None:
-        """Hang up; streams end."""
+        """Close the channel; streams end."""
         ...
+
+
+def client_closed() -> InvalidValue:
+    """The error of a call on a closed client."""
+    return InvalidValue("The client is closed.", hint="Make another one.")
 
 
 L = TypeVar("L")
 
 
 class SharedTransport(Generic[L]):
-    """One line for a client and all its clones: opened when first needed, closed by the last of them."""
+    """One transport for a client and all its clones: opened when first needed, closed by the last of them."""
 
     def __init__(self, connect: Callable[[], L]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._line: L | None = None
+        self._transport: L | None = None
         self._users = 1
 
-    def line(self) -> L:
-        """The line, opened now if it was not."""
+    def transport(self) -> L:
+        """The transport, opened now if it was not."""
         with self._lock:
             if self._users == 0:
-                raise InvalidValue("The client is closed.", hint="Make another one.")
-            if self._line is None:
-                self._line = self._connect()
-            return self._line
+                raise client_closed()
+            if self._transport is None:
+                self._transport = self._connect()
+            return self._transport
 
     def join(self) -> "SharedTransport[L]":
-        """For one more user."""
+        """Add a user."""
         with self._lock:
             if self._users == 0:
-                raise InvalidValue("The client is closed.", hint="Make another one.")
+                raise client_closed()
             self._users += 1
         return self
 
     def leave(self) -> L | None:
-        """For one user less; the line, where it is now the caller's to close."""
+        """Remove a user; the transport, where the caller must close it now."""
         with self._lock:
             self._users -= 1
             if self._users:
                 return None
-            line, self._line = self._line, None
-            return line
+            transport, self._transport = self._transport, None
+            return transport

@@ -1,1 +1,1 @@
-"""The client's shells for an event loop; `_sync` is generated from these files."""
+"""The client in an event loop: a thin layer over the flows, from which `make generate` writes `_sync`."""

@@ -1,6 +1,5 @@
-"""A node in an event loop: what people import as `ganglion.AsyncClient`."""
+"""`ganglion.AsyncClient`: a node's sessions in an event loop."""
 
-import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -9,34 +8,42 @@ from typing import TypeVar
 from ganglion.client._async.generation import finish
 from ganglion.client._async.session import AsyncSession
 from ganglion.client.committed import CommittedTokens, checked_tokens
+from ganglion.client.committer import NodeSession
+from ganglion.client.concurrency import async_read_file
 from ganglion.client.flow import Flow
 from ganglion.client.grpc_transport import AsyncGrpcTransport
 from ganglion.client.node_api import Manifests, NodeApi
 from ganglion.client.reaper import AsyncSessionReaper
-from ganglion.client.session_flows import NodeSession, SessionFlows
+from ganglion.client.session_flows import SessionFlows
 from ganglion.client.settings import IDLE_TIMEOUT_S, TIMEOUT_S, client_settings
-from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport
+from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport, client_closed
 from ganglion.client.values import ReadoutManifest, Score, SessionInfo
-from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Steer
 
 T = TypeVar("T")
 
 
 class AsyncClient:
-    """Sessions on a node, in an event loop: `Client` with every call awaited.
+    """Sessions on a node, in an event loop.
+
+    The gRPC port is the one after that of `base_url` unless `grpc_address` (host:port) says otherwise. Left
+    out, they and the key come from GANGLION_URL, GANGLION_GRPC_ADDRESS and GANGLION_API_KEY. Every call must
+    end within `timeout_s`; a stream may be silent for `idle_timeout_s`. Calls that change nothing are made
+    again, up to three times, while the node is away or busy loading; no others ever are.
 
         async with AsyncClient() as client, client.session("llama") as session:
             await session.append("Once upon a time")
             print(await session.generate(max_tokens=40).text())
 
-    The channel belongs to the loop of the first call.
+    The channel is opened by the first call and shared by all clones. Threads may share a blocking client,
+    each with sessions of its own; one that is awaited belongs to the loop of its first call. gRPC does not
+    survive `os.fork()`: make the client in the child, or start processes with `multiprocessing`'s "spawn".
     """
 
     _shared: SharedTransport[AsyncTransport]
-    _terms: CallOptions
-    _station: NodeApi
-    _dropped: AsyncSessionReaper
+    _call_options: CallOptions
+    _node: NodeApi
+    _reaper: AsyncSessionReaper
     _is_closed: bool
 
     def __init__(
@@ -59,17 +66,17 @@ class AsyncClient:
         )
         self._begin(
             SharedTransport(lambda: AsyncGrpcTransport(settings.address, settings.ca_file)),
-            settings.terms,
+            settings.call_options,
             {},
         )
 
     @classmethod
-    def over(
-        cls, shared: SharedTransport[AsyncTransport], terms: CallOptions, manifests: Manifests
+    def over_transport(
+        cls, shared: SharedTransport[AsyncTransport], call_options: CallOptions, manifests: Manifests
     ) -> "AsyncClient":
-        """A client over a line of one's own, as the fake and clones are."""
+        """A client over a transport that is already there, as the fake's and clones are."""
         client = cls.__new__(cls)
-        client._begin(shared, terms, manifests)
+        client._begin(shared, call_options, manifests)
         return client
 
     def clone(
@@ -79,45 +86,48 @@ class AsyncClient:
         timeout_s: float | None = None,
         idle_timeout_s: float | None = None,
     ) -> "AsyncClient":
-        """Another client over the same channel, with other terms; the last one to close closes it."""
-        terms = CallOptions(
-            self._terms.timeout_s if timeout_s is None else timeout_s,
-            self._terms.idle_timeout_s if idle_timeout_s is None else idle_timeout_s,
-            self._terms.api_key if api_key is None else api_key,
+        """Another client over the same channel, with other options; the last one to close closes it."""
+        call_options = CallOptions(
+            self._call_options.timeout_s if timeout_s is None else timeout_s,
+            self._call_options.idle_timeout_s if idle_timeout_s is None else idle_timeout_s,
+            self._call_options.api_key if api_key is None else api_key,
         )
-        return AsyncClient.over(self._shared.join(), terms, self._station.manifests)
+        return AsyncClient.over_transport(self._shared.join(), call_options, self._node.manifests)
 
     def session(
         self, model: str, *, ttl_s: float | None = None, steering: Sequence[Steer] = ()
     ) -> AsyncSession:
         """A fresh session, opened with its first call.
 
-        The node forgets it when nobody names it for `ttl_s`. `steering` adds concepts to all that is computed
+        The node drops it when no call names it for `ttl_s`. `steering` adds concepts to all that is computed
         in it.
         """
-        return self._session(SessionFlows(self._station, model, ttl_s=ttl_s, steering=tuple(steering)))
+        return self._session(SessionFlows(self._node, model, ttl_s=ttl_s, steering=tuple(steering)))
 
     async def restore(self, saved: bytes | str | Path) -> AsyncSession:
-        """A session from what `Session.save()` gave: its bytes, or a file of them."""
-        data = saved if isinstance(saved, bytes) else await asyncio.to_thread(Path(saved).read_bytes)
-        restored = await self._finish(self._station.restore(data))
-        place = NodeSession(restored.session_id)
-        ledger = CommittedTokens.of_unknown(restored.total_tokens)
-        conversation = SessionFlows(self._station, restored.model, place=place, ledger=ledger)
-        conversation.is_restored = True
-        return self._session(conversation)
+        """A session from what `save()` returned: its bytes, or a file of them."""
+        data = saved if isinstance(saved, bytes) else await async_read_file(saved)
+        restored = await self._finish(self._node.restore(data))
+        flows = SessionFlows(
+            self._node,
+            restored.model,
+            node_session=NodeSession(restored.session_id),
+            committed=CommittedTokens.of_unknown(restored.total_tokens),
+        )
+        flows.is_restored = True
+        return self._session(flows)
 
     async def attach(self, session_id: str) -> AsyncSession:
         """A session that is open or suspended on the node; raises SessionNotFound."""
-        info = await self._finish(self._station.session(session_id))
+        info = await self._finish(self._node.session(session_id))
         return self._session(
             SessionFlows(
-                self._station,
+                self._node,
                 info.model,
                 ttl_s=info.ttl_s,
                 steering=info.steering,
-                place=NodeSession(session_id, is_ours=False),
-                ledger=CommittedTokens.of_unknown(info.total_tokens),
+                node_session=NodeSession(session_id, is_ours=False),
+                committed=CommittedTokens.of_unknown(info.total_tokens),
             )
         )
 
@@ -131,44 +141,46 @@ class AsyncClient:
         parse_special: bool = True,
     ) -> Score:
         """How likely a continuation is after a prompt, with `top` alternatives at each token."""
-        conversation = SessionFlows(self._station, model)
+        flows = SessionFlows(self._node, model)
         try:
-            return await self._finish(conversation.score([prompt, continuation], top, parse_special))
+            return await self._finish(flows.score([prompt, continuation], top, parse_special))
         finally:
-            await self._finish(conversation.close())
+            await self._finish(flows.close())
 
     async def sessions(self) -> tuple[SessionInfo, ...]:
-        """One's own sessions on the node."""
-        return await self._finish(self._station.sessions())
+        """The caller's own sessions on the node."""
+        return await self._finish(self._node.sessions())
 
     async def tokenize(
         self, model: str, text: str, *, add_special: bool = False, parse_special: bool = True
     ) -> tuple[int, ...]:
         """Text to token ids."""
         return await self._finish(
-            self._station.tokenize(model, text, add_special=add_special, parse_special=parse_special)
+            self._node.tokenize(model, text, add_special=add_special, parse_special=parse_special)
         )
 
     async def detokenize(self, model: str, tokens: Sequence[int]) -> str:
         """Token ids to text, special tokens written out."""
-        return (await self._finish(self._station.detokenize(model, checked_tokens(tokens)))).text
+        detokenized = await self._finish(self._node.detokenize(model, checked_tokens(tokens)))
+        return detokenized.text
 
     async def pieces(self, model: str, tokens: Sequence[int]) -> tuple[bytes, ...]:
         """The bytes of each token."""
-        return tuple((await self._finish(self._station.detokenize(model, checked_tokens(tokens)))).pieces)
+        detokenized = await self._finish(self._node.detokenize(model, checked_tokens(tokens)))
+        return tuple(detokenized.pieces)
 
     async def readout_manifest(self, model: str) -> ReadoutManifest:
-        """What is read out of a model; asked for once."""
-        return await self._finish(self._station.manifest(model))
+        """The readouts that a model has; fetched once."""
+        return await self._finish(self._node.manifest(model))
 
     async def close(self) -> None:
-        """Let go of the channel; also twice."""
+        """Release the channel; may be called twice."""
         if not self._is_closed:
             self._is_closed = True
-            await self._dropped.settle()
-            line = self._shared.leave()
-            if line is not None:
-                await line.close()
+            await self._reaper.settle()
+            transport = self._shared.leave()
+            if transport is not None:
+                await transport.close()
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -179,18 +191,18 @@ class AsyncClient:
         await self.close()
 
     def _begin(
-        self, shared: SharedTransport[AsyncTransport], terms: CallOptions, manifests: Manifests
+        self, shared: SharedTransport[AsyncTransport], call_options: CallOptions, manifests: Manifests
     ) -> None:
         self._shared = shared
-        self._terms = terms
-        self._station = NodeApi(terms.timeout_s, manifests)
-        self._dropped = AsyncSessionReaper(shared)
+        self._call_options = call_options
+        self._node = NodeApi(call_options.timeout_s, manifests)
+        self._reaper = AsyncSessionReaper(shared)
         self._is_closed = False
 
-    def _session(self, conversation: SessionFlows) -> AsyncSession:
-        return AsyncSession(conversation, self._shared, self._terms, self._dropped)
+    def _session(self, flows: SessionFlows) -> AsyncSession:
+        return AsyncSession(flows, self._shared, self._call_options, self._reaper)
 
     async def _finish(self, flow: Flow[T]) -> T:
         if self._is_closed:
-            raise InvalidValue("The client is closed.", hint="Make another one.")
-        return await finish(flow, self._shared.line(), self._terms)
+            raise client_closed()
+        return await finish(flow, self._shared.transport(), self._call_options)

@@ -1,10 +1,12 @@
-"""Flows driven in an event loop, and the iterator over a generation that is."""
+"""The driver of flows in an event loop, and the iterator over a generation's events."""
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
+from functools import partial
 from types import TracebackType
-from typing import Any, TypeVar, assert_never
+from typing import TypeVar, assert_never
 
+from ganglion.client.concurrency import async_run_together
 from ganglion.client.flow import (
     Effect,
     EffectReply,
@@ -26,41 +28,41 @@ T = TypeVar("T")
 
 
 class AsyncFlowDriver:
-    """One flow's calls over a line; at most one stream at a time."""
+    """Makes one flow's calls over a transport; at most one stream at a time."""
 
-    def __init__(self, line: AsyncTransport, terms: CallOptions) -> None:
-        self._line = line
-        self._terms = terms
+    def __init__(self, transport: AsyncTransport, call_options: CallOptions) -> None:
+        self._transport = transport
+        self._call_options = call_options
         self._incoming: AsyncReplyStream | None = None
-        self.is_left = False
+        self.is_cancelled = False
 
-    async def next_event(self, course: FlowRun[T]) -> Event | None:
-        """Go on until there is an event, or None at the end."""
+    async def next_event(self, flow_run: FlowRun[T]) -> Event | None:
+        """Continue until there is an event, or None at the end."""
         try:
-            while course.effect is not None:
-                if isinstance(course.effect, Emit):
-                    event = course.effect.event
-                    course.reply(None)
+            while flow_run.effect is not None:
+                if isinstance(flow_run.effect, Emit):
+                    event = flow_run.effect.event
+                    flow_run.reply(None)
                     return event
                 try:
-                    message = await self._perform(course.effect)
+                    message = await self._perform(flow_run.effect)
                 except GanglionError as error:
-                    if self.is_left:
-                        course.leave()
+                    if self.is_cancelled:
+                        flow_run.abandon()
                         return None
-                    course.fail(error)
+                    flow_run.fail(error)
                 else:
-                    course.reply(message)
+                    flow_run.reply(message)
             return None
         except BaseException:
-            course.leave()
+            flow_run.abandon()
             raise
         finally:
-            if course.is_over:
-                self.hang_up()
+            if flow_run.is_over:
+                self.cancel_stream()
 
-    def hang_up(self) -> None:
-        """Cancel the stream, if one is open; whoever reads from it stops."""
+    def cancel_stream(self) -> None:
+        """Cancel the stream, if one is open; a read that waits for it ends."""
         incoming = self._incoming
         if incoming is not None:
             incoming.cancel()
@@ -68,19 +70,21 @@ class AsyncFlowDriver:
     async def _perform(self, effect: Effect) -> EffectReply:
         match effect:
             case UnaryCall(rpc=rpc, request=request):
-                return await self._line.call(rpc, request, self._terms)
+                return await self._transport.call(rpc, request, self._call_options)
             case UploadCall(rpc=rpc, requests=requests):
-                return await self._line.upload(rpc, requests, self._terms)
+                return await self._transport.upload(rpc, requests, self._call_options)
             case StreamCall(rpc=rpc, request=request):
-                self.hang_up()
-                self._incoming = self._line.stream(rpc, request, self._terms)
+                self.cancel_stream()
+                self._incoming = self._transport.stream(rpc, request, self._call_options)
             case ReadMessage():
                 assert self._incoming is not None
                 return await self._incoming.read()
             case Sleep(seconds=seconds):
                 await asyncio.sleep(seconds)
             case Gather(flows=flows):
-                return await _gathered([finish(flow, self._line, self._terms) for flow in flows])
+                return await async_run_together(
+                    [partial(finish, flow, self._transport, self._call_options) for flow in flows]
+                )
             case Emit():
                 pass
             case _:
@@ -88,77 +92,72 @@ class AsyncFlowDriver:
         return None
 
 
-async def _gathered(calls: "list[Coroutine[Any, Any, T]]") -> tuple[T, ...]:
-    """What each comes to; where one raises or nobody waits any more, none goes on."""
-    tasks = [asyncio.ensure_future(call) for call in calls]
-    try:
-        return tuple(await asyncio.gather(*tasks))
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
-async def finish(flow: Flow[T], line: AsyncTransport, terms: CallOptions) -> T:
-    """Drive a flow to its answer; nobody listens to its events."""
-    course, errand = FlowRun(flow), AsyncFlowDriver(line, terms)
-    while await errand.next_event(course) is not None:
+async def finish(flow: Flow[T], transport: AsyncTransport, call_options: CallOptions) -> T:
+    """Drive a flow to its answer; its events are dropped."""
+    flow_run, driver = FlowRun(flow), AsyncFlowDriver(transport, call_options)
+    while await driver.next_event(flow_run) is not None:
         pass
-    return course.answer
+    return flow_run.answer
 
 
 class AsyncGeneration(AsyncIterator[Event]):
     """The events of one `generate()` or `run()`, as they come.
 
-    Closing it, dropping it, or cancelling whoever reads it cancels the work on the node; what was told until
-    then is in the session.
+    Closing it, dropping it, or cancelling its reader cancels the work on the node; what was read until then
+    is in the session.
+
+        async with session.generate(max_tokens=64) as events:
+            async for event in events:
+                if isinstance(event, TokenEvent):
+                    print(event.text, end="")
     """
 
-    def __init__(self, flow: Flow[None], line: AsyncTransport, terms: CallOptions) -> None:
-        self._errand = AsyncFlowDriver(line, terms)
-        self._gathered = ResultBuilder()
+    def __init__(self, flow: Flow[None], transport: AsyncTransport, call_options: CallOptions) -> None:
+        self._driver = AsyncFlowDriver(transport, call_options)
+        self._builder = ResultBuilder()
         self._is_reading = False
-        self._course = FlowRun(flow)
+        self._run = FlowRun(flow)
 
     async def __anext__(self) -> Event:
         if self._is_reading:
-            raise SessionBusy("Another task reads this generation just now.")
+            raise SessionBusy("Another task is reading this generation.")
         self._is_reading = True
         try:
-            event = await self._errand.next_event(self._course)
+            event = await self._driver.next_event(self._run)
         finally:
             self._is_reading = False
         if event is None:
             raise StopAsyncIteration
-        self._gathered.take(event)
+        self._builder.take(event)
         return event
 
     @property
     def is_reading(self) -> bool:
-        """Whether somebody waits for its next event."""
+        """Whether a caller waits for its next event."""
         return self._is_reading
 
     @property
     def tokens(self) -> tuple[int, ...]:
         """The token ids that were generated so far."""
-        return self._gathered.tokens
+        return self._builder.tokens
 
     async def result(self) -> Result:
-        """Read to the end; the whole of it."""
+        """Read to the end; the whole result."""
         async for _ in self:
             pass
-        return self._gathered.result()
+        return self._builder.result()
 
     async def text(self) -> str:
         """Read to the end; the text, without the token that ended it."""
-        return (await self.result()).text
+        result = await self.result()
+        return result.text
 
     def close(self) -> None:
-        """Cancel; also from another task, and after the end."""
-        self._errand.is_left = True
-        self._errand.hang_up()
+        """Cancel; may be called from another task, and after the end."""
+        self._driver.is_cancelled = True
+        self._driver.cancel_stream()
         if not self._is_reading:
-            self._course.leave()
+            self._run.abandon()
 
     async def __aenter__(self) -> "AsyncGeneration":
         return self

@@ -16,7 +16,7 @@ from ganglion.server.grpc.caller import KeyAuthenticator
 from ganglion.server.grpc.handlers import generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor
 from ganglion.server.grpc.listener import GrpcListener, ListenAddress
-from ganglion.server.grpc.salience_service import SERVICE, SalienceService, gated_behaviours
+from ganglion.server.grpc.salience_service import SalienceService, gated_behaviours
 from ganglion.server.middleware.keys import KeyRing
 from ganglion.server.observed import ObservedSessions
 from ganglion.server.prometheus import Metrics, SessionCounts
@@ -24,6 +24,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.sessions.service import EngineSessionService
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.health import node_status
+from ganglion.wire.salience.service import SERVICE
 
 logger = logging.getLogger("ganglion.server")
 

@@ -30,18 +30,7 @@ from ganglion.server.grpc.message_limits import IncomingMessages, check_size
 from ganglion.server.middleware.errors import drop_tracebacks
 from ganglion.server.prometheus import Metrics
 from ganglion.server.settings import ServerSettings
-from ganglion.wire.salience.error_metadata import MAX_CHARACTERS, encode_metadata
-
-
-def code_of(error: GanglionError) -> grpc.StatusCode:
-    """The status of an error."""
-    return grpc.StatusCode[error.grpc]
-
-
-def details_of(error: GanglionError) -> str:
-    """The message for people."""
-    return error.message[:MAX_CHARACTERS].encode(errors="replace").decode()
-
+from ganglion.wire.salience.error_metadata import encode_details, encode_metadata
 
 logger = logging.getLogger("ganglion.server")
 request_logger = logging.getLogger("ganglion.request")
@@ -219,7 +208,11 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
 
 def _abort_arguments(error: GanglionError, request_id: str) -> AbortArguments:
-    return code_of(error), details_of(error), ((REQUEST_ID, request_id), *encode_metadata(error))
+    return (
+        grpc.StatusCode[error.grpc],
+        encode_details(error),
+        ((REQUEST_ID, request_id), *encode_metadata(error)),
+    )
 
 
 def _log(method: str, outcome: str, took_s: float, request_id: str) -> None:

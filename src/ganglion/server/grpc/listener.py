@@ -20,8 +20,8 @@ from ganglion.server.bind import BindFailed, UnusableCertificate, bind
 from ganglion.server.grpc.handlers import MethodBehaviour, generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor
 from ganglion.server.grpc.message_limits import LARGEST_BYTES
-from ganglion.server.grpc.salience_service import SERVICE
 from ganglion.server.settings import ServerSettings
+from ganglion.wire.salience.service import SERVICE
 
 HEALTH: Final[ServiceDescriptor] = health_pb2.DESCRIPTOR.services_by_name["Health"]
 WATCH_S: Final = 0.5

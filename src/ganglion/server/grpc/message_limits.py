@@ -13,6 +13,7 @@ from ganglion.core.errors import DeadlineExceeded, InvalidValue, MissingParamete
 from ganglion.core.fair_queue import FairQueue
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 from ganglion.wire.salience import salience_pb2 as pb
+from ganglion.wire.salience.service import SERVICE
 
 MAX_SAVED_BYTES: Final = 2 * 2**30
 MAX_UPLOADING_BYTES: Final = 4 * 2**30
@@ -153,7 +154,7 @@ MAX_FIELDS: Final = 8192
 
 NESTED: Final = {
     method.name: frozenset(field.number for field in method.input_type.fields if field.message_type)
-    for method in pb.DESCRIPTOR.services_by_name["Salience"].methods
+    for method in SERVICE.methods
 }
 """The numbers of the fields that are messages themselves, by the method's name."""
 

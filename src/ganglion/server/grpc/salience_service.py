@@ -5,7 +5,7 @@ from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from typing import Any, Final
 
-from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor
 
 from ganglion.core.engine import ModelState, PromptReader
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue, ReadoutNotFound
@@ -31,8 +31,7 @@ from ganglion.server.grpc.parse import (
 from ganglion.server.middleware.model_lookup import known_model, only_model
 from ganglion.sessions.values import SessionService
 from ganglion.wire.salience import salience_pb2 as pb
-
-SERVICE: Final[ServiceDescriptor] = pb.DESCRIPTOR.services_by_name["Salience"]
+from ganglion.wire.salience.service import SERVICE
 
 UNGATED_METHODS: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManifest"})
 """Methods that are no work: they answer also while the server drains."""

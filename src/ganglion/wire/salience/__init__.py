@@ -1,1 +1,1 @@
-"""Token sessions over gRPC: the messages of package `salience.v1`; `make proto` writes their code."""
+"""Token sessions over gRPC: the messages of `salience.v1` (from `make proto`) and the metadata of errors."""

@@ -1,6 +1,6 @@
-"""An error in the trailing metadata of a gRPC call: the names, and what both ends make of them.
+"""An error's trailing metadata in a gRPC call, written by the server and read by the client.
 
-`ganglion-code` is always there; the others where there is something to say. What is not printable ASCII is
+`ganglion-code` is always there; the others where the error has one. What is not printable ASCII is
 percent-encoded, and so is the percent sign.
 """
 
@@ -17,7 +17,7 @@ PARAM: Final = "ganglion-param"
 RETRY_AFTER: Final = "retry-after"
 
 # Clients refuse headers beyond 8 KiB by default, and one character may become twelve.
-MAX_CHARACTERS: Final = 400
+_SHOWN: Final = 400
 _PLAIN: Final = "".join(chr(code) for code in range(0x20, 0x7F) if chr(code) != "%")
 
 
@@ -34,10 +34,15 @@ def encode_metadata(error: GanglionError) -> tuple[tuple[str, str], ...]:
     return tuple((name, value) for name, value in values.items() if value is not None)
 
 
+def encode_details(error: GanglionError) -> str:
+    """The message that goes with an error's status."""
+    return error.message[:_SHOWN].encode(errors="replace").decode()
+
+
 def decode_metadata(
     metadata: Mapping[str, str], details: str, otherwise: type[GanglionError]
 ) -> GanglionError:
-    """The error whose code the metadata names; a code of a later version is told by the class `otherwise`."""
+    """The error whose code the metadata names; one of a later version becomes an `otherwise`."""
     code = metadata[CODE]
     length, retry_after = metadata.get(SESSION_LENGTH, ""), metadata.get(RETRY_AFTER, "")
     error = rebuild(
@@ -53,7 +58,7 @@ def decode_metadata(
 
 
 def _quoted(text: str) -> str:
-    return quote(text[:MAX_CHARACTERS], safe=_PLAIN, errors="replace")
+    return quote(text[:_SHOWN], safe=_PLAIN, errors="replace")
 
 
 def _unquoted(value: str | None) -> str | None:

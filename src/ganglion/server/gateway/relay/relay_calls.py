@@ -29,8 +29,8 @@ from ganglion.gateway.routing.decision import (
 )
 from ganglion.server.gateway.relay.channels import ChannelUnreached, NodeChannels
 from ganglion.server.gateway.relay.relay_caller import RelayCaller
-from ganglion.server.grpc.salience_service import SERVICE
 from ganglion.wire.salience.error_metadata import CODE
+from ganglion.wire.salience.service import method_path
 
 MAX_TRIES: Final = 3
 """Nodes that one call is put to, at most."""
@@ -49,8 +49,8 @@ class RelayCall:
 
     @property
     def path(self) -> str:
-        """As gRPC names the method."""
-        return f"/{SERVICE.full_name}/{self.method}"
+        """The method's path."""
+        return method_path(self.method)
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from ganglion.server.gateway.relay.session_handles import SessionHandles
 from ganglion.server.grpc.handlers import MethodBehaviour, generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor, Context
 from ganglion.server.grpc.listener import GrpcListener, ListenAddress
-from ganglion.server.grpc.salience_service import SERVICE, UNGATED_METHODS
+from ganglion.server.grpc.salience_service import UNGATED_METHODS
 from ganglion.server.prometheus import Metrics
 from ganglion.server.settings import ServerSettings
+from ganglion.wire.salience.service import SERVICE
 
 _LAST_ANSWERS_S: Final = 2.0
 """For calls that outlast the grace to be told why they end."""
