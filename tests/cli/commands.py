@@ -6,7 +6,6 @@ import pty
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -99,13 +98,3 @@ def in_terminal(
         watcher.join(5)
     os.close(ours)
     return status, stdout, shown.decode(errors="replace")
-
-
-def eventually(check: Callable[[], bool], timeout_s: float = 10.0) -> None:
-    """Wait for something that has no event."""
-    waiting = threading.Event()
-    for _ in range(int(timeout_s / 0.02)):
-        if check():
-            return
-        waiting.wait(0.02)
-    raise AssertionError("did not happen in time")

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import GANGLION, data, eventually, fresh_environment, in_terminal, refusal, run
+from commands import GANGLION, data, fresh_environment, in_terminal, refusal, run
 from played_gateway import KEY, PlayedGateway, playing
 
 from ganglion.wire.fleet_overview import Drain, Move
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -68,7 +69,7 @@ def test_who_stops_waiting_is_told_that_the_move_goes_on(
     with subprocess.Popen(
         command, env=environment_of(tmp_path, url), stderr=subprocess.PIPE, text=True
     ) as process:
-        eventually(lambda: bool(played.asked))
+        wait_until(lambda: bool(played.asked))
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=10)
     assert process.returncode == 130

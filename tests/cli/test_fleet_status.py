@@ -11,13 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from commands import GANGLION, data, eventually, fresh_environment, refusal, run
+from commands import GANGLION, data, fresh_environment, refusal, run
 from played_gateway import KEY, PlayedGateway, fleet, node, playing
 
 from ganglion.cli.fleet.status import MODELS_SHOWN, fleet_tables
 from ganglion.wire.fleet import ReplicaState
 from ganglion.wire.fleet_overview import FleetOverview, NodeDevice, Unservable
 from support.ports import free_port
+from support.waiting import wait_until
 
 SMOL = ReplicaState(id="smollm2", status="loaded", in_flight=3, queued=2, slots_total=8)
 COLD = ReplicaState(id="qwen3-4b", status="unloaded")
@@ -143,9 +144,9 @@ def test_a_watch_redraws_in_a_terminal_until_it_is_interrupted(
         os.close(theirs)
         reader = threading.Thread(target=read)
         reader.start()
-        eventually(lambda: b"smollm2" in seen)
+        wait_until(lambda: b"smollm2" in seen)
         played.overview = fleet(node("a", SMOL, draining=True))
-        eventually(lambda: b"draining" in seen)
+        wait_until(lambda: b"draining" in seen)
         process.send_signal(signal.SIGINT)
         assert process.wait(10) == 0
         reader.join(5)
@@ -165,7 +166,7 @@ def test_a_watch_without_a_terminal_prints_on(gateway: tuple[PlayedGateway, str]
         subprocess.Popen(command, env=environment, stdout=one) as plain,
         subprocess.Popen([*command, "--json"], env=environment, stdout=other) as programs,
     ):
-        eventually(lambda: lines.read_text().count("\n") >= 2 and tables.read_text().count("smollm2") >= 2)
+        wait_until(lambda: lines.read_text().count("\n") >= 2 and tables.read_text().count("smollm2") >= 2)
         for process in (plain, programs):
             process.send_signal(signal.SIGINT)
             assert process.wait(10) == 0

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import GANGLION, data, eventually, fresh_environment, run
+from commands import GANGLION, data, fresh_environment, run
+
+from support.waiting import wait_until
 
 Environment = dict[str, str]
 CATALOGUE = '[[models]]\nid = "parrot"\nmemory_mb = 1\naliases = ["bird"]\n'
@@ -76,7 +78,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Environmen
         environment |= {"GANGLION_GATEWAY": url, "CATALOGUE": str(folder / "models.toml")}
         for name in "ab":
             stack.enter_context(started(node, *echo, "--join", url, "--node-name", name))
-        eventually(lambda: len(_healthy(environment)) == 2)
+        wait_until(lambda: len(_healthy(environment)) == 2)
         yield environment, url
 
 
@@ -112,20 +114,20 @@ def test_keys_made_beside_a_running_gateway_count_there_and_end_there(fleet: tup
     made = run(environment, "keys", "create", "shop", "--model", "bird", "--requests-per-minute", "9")
     key = made.stdout.strip()
     assert (made.returncode, key.count("\n")) == (0, 0), made.stderr
-    eventually(lambda: ask(url, "/v1/models")[0] == 401, 2.0)
+    wait_until(lambda: ask(url, "/v1/models")[0] == 401, 2.0)
     assert [model["id"] for model in ask(url, "/v1/models", key=key)[1]["data"]] == ["bird"]
     assert ask(url, "/v1/chat/completions", CHAT, key)[0] == 403
     assert ask(url, "/v1/chat/completions", CHAT | {"model": "bird"}, key)[0] == 200
     refused = run(environment | {"GANGLION_API_KEY": key}, "fleet", "status")
     assert (refused.returncode, "a key of role admin" in refused.stderr) == (1, True)
     assert [each["name"] for each in data(environment, "keys", "list")] == ["shop"]
-    eventually(
+    wait_until(
         lambda: bool(data(environment, "usage")) and data(environment, "usage")[-1]["key"] == "shop", 5
     )
     (line,) = [each for each in data(environment, "usage") if each["key"] == "shop"]
     assert (line["requests"], line["prompt_tokens"], line["completion_tokens"]) == (1, 2, 2)
     assert run(environment, "keys", "revoke", "shop").returncode == 0
-    eventually(lambda: ask(url, "/v1/models", key=key)[0] == 401, 1.5)
+    wait_until(lambda: ask(url, "/v1/models", key=key)[0] == 401, 1.5)
 
 
 def test_what_a_gateway_cannot_be_started_with_is_said(tmp_path: Path) -> None:

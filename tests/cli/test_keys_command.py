@@ -17,6 +17,7 @@ from ganglion.core.errors import InvalidApiKey
 from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.access.gatekeeper import KeyGatekeeper
 from ganglion.store.opening import open_access
+from support.waiting import until
 
 Environment = dict[str, str]
 
@@ -96,9 +97,7 @@ def test_a_running_gateway_sees_what_the_commands_do(environment: Environment, t
         assert (done.returncode, done.stdout) == (0, "")
         assert f"{identity.key_id} shop is revoked" in done.stderr
         with pytest.raises(InvalidApiKey):
-            async with asyncio.timeout(10):
-                while gatekeeper.identify(secret.encode()):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await until(lambda: not gatekeeper.identify(secret.encode()), 10)
         await gatekeeper.close()
         await access.close()
 

@@ -11,11 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from commands import GANGLION, data, eventually, fresh_environment, in_terminal, refusal, run
+from commands import GANGLION, data, fresh_environment, in_terminal, refusal, run
 from small_models import tiny_gguf
 
 from ganglion.registry.hub.embedded import SMOLLM2
 from support.hub_server import Fault, HubServer
+from support.waiting import wait_until
 
 REPO = "org/tiny-GGUF"
 Q4 = tiny_gguf(filling=random.Random(4).randbytes(400_000))
@@ -248,7 +249,7 @@ def test_ctrl_c_stops_a_pull_and_the_next_one_goes_on(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         partials = tmp_path / "hf/hub/models--org--tiny-GGUF/blobs"
-        eventually(lambda: any(file.stat().st_size >= 262_144 for file in partials.glob("*.incomplete")))
+        wait_until(lambda: any(file.stat().st_size >= 262_144 for file in partials.glob("*.incomplete")))
         process.send_signal(signal.SIGINT)
         stdout, stderr = process.communicate(timeout=10)
     assert (process.returncode, stdout) == (130, "")

@@ -2,12 +2,13 @@
 
 import signal
 import subprocess
-import time
 from pathlib import Path
 
 import httpx
 import pytest
 from commands import GANGLION, fresh_environment
+
+from support.waiting import wait_until
 
 
 @pytest.mark.parametrize("command", [("serve", "--engine", "echo", "--no-grpc"), ("gateway", "--no-grpc")])
@@ -19,7 +20,7 @@ def test_a_file_that_lost_its_keys_or_is_gone_opens_nothing(tmp_path: Path, comm
     with log.open("w") as errors:
         process = subprocess.Popen([*GANGLION, *command, "--port", "0"], env=environment, stderr=errors)
     try:
-        _until(lambda: " listens on " in log.read_text())
+        wait_until(lambda: " listens on " in log.read_text())
         url = log.read_text().partition(" listens on ")[2].split()[0]
         with httpx.Client(base_url=url) as http:
 
@@ -31,17 +32,10 @@ def test_a_file_that_lost_its_keys_or_is_gone_opens_nothing(tmp_path: Path, comm
             for times, change in enumerate((lambda: config.write_text("[server]\n"), config.unlink), start=1):
                 change()
                 process.send_signal(signal.SIGHUP)
-                _until(lambda times=times: log.read_text().count("was not reloaded") == times)
+                wait_until(lambda times=times: log.read_text().count("was not reloaded") == times)
                 assert statuses() == [401, 200]
         assert "no key any more" in log.read_text()
         assert "could not be read" in log.read_text()
     finally:
         process.terminate()
         process.wait(20)
-
-
-def _until(holds, within_s: float = 30.0) -> None:
-    ends_s = time.monotonic() + within_s
-    while not holds():
-        assert time.monotonic() < ends_s
-        time.sleep(0.02)

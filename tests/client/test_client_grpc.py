@@ -2,8 +2,6 @@
 
 import asyncio
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -24,6 +22,7 @@ from ganglion.client import (
 )
 from ganglion.client.fake import FakeNode
 from ganglion.core.errors import DeadlineExceeded, InvalidValue
+from support.waiting import until
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
@@ -31,13 +30,6 @@ pytestmark = pytest.mark.parametrize("kind", KINDS)
 def real_client(kind: Kind, port: int, **options: float | str | Path | None) -> AnyClient:
     kinds: dict[Kind, type[AnyClient]] = {"blocking": Client, "awaiting": AsyncClient}
     return kinds[kind](f"http://127.0.0.1:{port - 1}", **options)  # type: ignore[arg-type]
-
-
-async def until(claim: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 5
-    while not claim():
-        assert time.monotonic() < end_s
-        await asyncio.sleep(0.01)
 
 
 async def test_a_conversation_over_a_socket(kind: Kind) -> None:

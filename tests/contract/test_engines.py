@@ -46,6 +46,7 @@ from ganglion.core.request import (
     TextPrompt,
     TokenRequest,
 )
+from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -193,9 +194,9 @@ def finish_of(events: list[Event]) -> Finished:
 
 
 async def is_idle(subject: Subject, within_s: float = 2.0) -> bool:
-    async with asyncio.timeout(within_s):
-        while any(state.in_flight or state.queued for state in subject.engine.models()):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: not any(state.in_flight or state.queued for state in subject.engine.models()), within_s
+    )
     return True
 
 

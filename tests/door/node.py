@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from ganglion.registry.hub.embedded import SMOLLM2
+from support.waiting import until
 
 MODEL = SMOLLM2.id
 END_OF_BODY = b"0\r\n\r\n"
@@ -90,12 +91,9 @@ def wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout_s: flo
     raise AssertionError(log.read_text())
 
 
-async def eventually(check: Callable[[], bool], timeout_s: float = 10.0) -> None:
+async def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
     """Wait for something that has no event; checks run beside the event loop."""
-    deadline_s = time.monotonic() + timeout_s
-    while not await asyncio.to_thread(check):
-        assert time.monotonic() < deadline_s, "did not happen in time"
-        await asyncio.sleep(0.05)
+    await until(lambda: asyncio.to_thread(check), within_s, pause_s=0.05)
 
 
 def ask(text: str = "Tell me a long story.", **fields: object) -> bytes:

@@ -1,6 +1,5 @@
 """A server whose disk is full, or cannot be written: it starts, and answers what nobody keeps."""
 
-import asyncio
 import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from ganglion.sessions.archive import SessionFolder
 from ganglion.store.response_store import StoredResponse
 from ganglion.wire.seal import HmacSeal
 from support.disks import mounted, why_no_mounts
+from support.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(why_no_mounts()), reason=f"no tmpfs can be mounted: {why_no_mounts()}")
 
@@ -82,9 +82,7 @@ async def test_a_store_that_could_not_be_opened_is_opened_later_and_its_seal_tak
                 await state.store.put(RESPONSE)
             ballast.unlink()
             kept = HmacSeal(await state.store.secret(storage.SEAL)).of("ann")
-            async with asyncio.timeout(10.0):
-                while kept.open(state.seal.of("ann").seal(b"sealed after")) is None:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: kept.open(state.seal.of("ann").seal(b"sealed after")) is not None, 10.0)
             assert state.seal.of("ann").open(before) == b"sealed before"
             await state.store.put(RESPONSE)
 

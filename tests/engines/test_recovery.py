@@ -5,7 +5,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.supervision.isolation import ALONE_S
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from support.handles import no_more_files
+from support.waiting import until
 
 FACTS = ModelFacts(
     path="none",
@@ -136,12 +137,6 @@ def restarts_of(engine: LlamaEngine) -> int:
     return engine.models()[0].restarts
 
 
-async def eventually(holds: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not holds():  # noqa: ASYNC110 - it is what an operator sees
-            await asyncio.sleep(0.005)
-
-
 @pytest.mark.parametrize(
     ("number", "limits", "told_s"),
     [
@@ -185,9 +180,9 @@ async def test_a_poisonous_request_kills_two_workers_and_never_a_third() -> None
         assert restarts_of(engine) == 1
         assert (await answered(engine, POISON)).error is EngineFailed
         assert (await answered(engine, "one who came later")).error is None
-        await eventually(lambda: restarts_of(engine) == 2)
+        await until(lambda: restarts_of(engine) == 2)
         assert worker_of(engine) == stranger, "it died in a worker of its own"
-        await eventually(lambda: len(second.answers[0].events) > before + 10)
+        await until(lambda: len(second.answers[0].events) > before + 10)
         assert not any(isinstance(event, Failed) for event in second.answers[0].events)
 
         refused = await answered(engine, POISON)
@@ -293,7 +288,7 @@ async def test_a_second_worker_is_ended_when_nobody_needs_it() -> None:
         assert (await answered(engine, "a suspect")).error is None
         assert engine._second.process_id is not None
         promised = engine.models()[0].memory_mb
-        await eventually(lambda: engine._second.process_id is None)
+        await until(lambda: engine._second.process_id is None)
         assert engine.models()[0].memory_mb < promised
 
 
@@ -302,10 +297,10 @@ async def test_without_file_handles_a_model_recovers_later_and_says_so_meanwhile
         await answered(engine, "warm up")
         os.kill(worker_of(engine), signal.SIGKILL)
         with no_more_files():
-            await eventually(lambda: engine.models()[0].status == "recovering")
+            await until(lambda: engine.models()[0].status == "recovering")
             for _ in range(10):
                 assert (await answered(engine, "meanwhile")).error is ModelRecovering
-        await eventually(lambda: engine.models()[0].status == "loaded")
+        await until(lambda: engine.models()[0].status == "loaded")
         assert (await answered(engine, "later")).error is None
         assert restarts_of(engine) == 1
 
@@ -318,7 +313,7 @@ async def test_a_request_that_hangs_is_caught_though_its_client_left_long_before
             await crowd.started()
             await asyncio.sleep(0.05)
             await crowd.leave()
-            await eventually(lambda least=deaths: restarts_of(engine) >= least, 20.0)
+            await until(lambda least=deaths: restarts_of(engine) >= least, 20.0)
         assert (await answered(engine, STONE)).error is RequestQuarantined
         assert (await answered(engine, "anything else")).error is None
         assert restarts_of(engine) == 2
@@ -354,7 +349,7 @@ async def test_who_waited_outside_the_worker_is_not_suspected() -> None:
         await again.started()
         outside = asyncio.create_task(answered(engine, "came later", 4000))
         assert [answer.error for answer in await again.ended()] == [EngineFailed]
-        await eventually(lambda: engine._ward.inside > 0)
+        await until(lambda: engine._ward.inside > 0)
         assert (await answered(engine, "beside it")).error is None, "it runs beside others"
         assert not outside.done()
         outside.cancel()
@@ -364,13 +359,13 @@ async def test_who_waited_outside_the_worker_is_not_suspected() -> None:
 async def test_after_too_many_deaths_everybody_is_told_at_once_and_why() -> None:
     async with opened(replace(LIMITS, healthy_s=1000.0, backoff_s=(0.3,))) as engine:
         os.kill(worker_of(engine), signal.SIGSEGV)
-        await eventually(lambda: engine.models()[0].status == "recovering")
+        await until(lambda: engine.models()[0].status == "recovering")
         waiting = Crowd(engine, "waits for the restart")
         await waiting.started()
         os.kill(worker_of(engine), signal.SIGSEGV)
         [answer] = await waiting.ended()
         assert answer.error is EngineFailed
-        await eventually(lambda: engine.models()[0].status == "failed")
+        await until(lambda: engine.models()[0].status == "failed")
         assert engine.models()[0].error == "The worker was killed by SIGSEGV 2 times in a row."
         began_s = time.monotonic()
         assert (await answered(engine, "too late")).error is EngineFailed

@@ -18,6 +18,7 @@ from ganglion.core.request import ChatPrompt, JsonValue, Message
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.text_engine import GENERIC_TEMPLATE
 from support.handles import no_more_files
+from support.waiting import until
 
 HELLO = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
 ENDLESS = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
@@ -372,9 +373,7 @@ async def test_ten_hostile_callers_keep_no_other_tenant_from_its_turn() -> None:
                 ended += 1
 
         callers = [asyncio.create_task(hostile()) for _ in range(10)]
-        async with asyncio.timeout(60):
-            while renderer._turns.room < 3:  # noqa: ASYNC110 - nobody tells
-                await asyncio.sleep(0.02)
+        await until(lambda: renderer._turns.room >= 3, 60)
         for _ in range(3):
             before = ended
             assert await rendered(renderer, GENERIC_TEMPLATE, tenant="neighbour") == HELLO

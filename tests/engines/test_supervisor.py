@@ -18,6 +18,7 @@ from ganglion.core.errors import EngineFailed, LoadFailed, ModelRecovering, Shut
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from support.handles import no_more_files
+from support.waiting import until
 
 LIMITS = WorkerLimits(stop_s=0.3, backoff_s=(0.01, 0.01))
 WATCHFUL = replace(LIMITS, ping_s=0.05, silence_s=0.5, hang_s=0.2)
@@ -55,16 +56,14 @@ def kill(subject: Supervisor, number: signal.Signals = signal.SIGKILL) -> int:
     return subject.process_id
 
 
-async def until(subject: Supervisor, status: str, timeout_s: float = 10.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while subject.status != status:  # noqa: ASYNC110 - it is what an operator sees
-            await asyncio.sleep(0.005)
+async def until_status(subject: Supervisor, status: str, timeout_s: float = 10.0) -> None:
+    await until(lambda: subject.status == status, timeout_s)
 
 
 async def test_a_worker_that_is_killed_is_replaced_and_the_next_request_waits_for_it() -> None:
     async with supervised("live") as subject:
         first = kill(subject)
-        await until(subject, "recovering")
+        await until_status(subject, "recovering")
         assert (await subject.connection()).ready.done()
         assert (subject.status, subject.restarts, subject.error) == ("loaded", 1, None)
         assert subject.process_id != first
@@ -73,9 +72,7 @@ async def test_a_worker_that_is_killed_is_replaced_and_the_next_request_waits_fo
 async def test_what_happened_is_told_while_the_worker_is_restarted() -> None:
     async with supervised("live", replace(LIMITS, backoff_s=(30.0,))) as subject:
         kill(subject, signal.SIGSEGV)
-        async with asyncio.timeout(5.0):
-            while subject.error is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: subject.error is not None, 5.0)
         assert subject.status == "recovering"
         assert subject.error.message == "The worker was killed by SIGSEGV."
 
@@ -85,7 +82,7 @@ async def test_a_worker_that_keeps_dying_the_same_way_is_given_up_and_says_so() 
         for end in ("recovering", "recovering", "failed"):
             await subject.connection()
             kill(subject, signal.SIGSEGV)
-            await until(subject, end)
+            await until_status(subject, end)
         assert subject.restarts == 2
         assert subject.error is not None
         assert subject.error.message == "The worker was killed by SIGSEGV 3 times in a row."
@@ -97,7 +94,7 @@ async def test_a_worker_that_cannot_load_again_is_given_up_with_the_last_reason(
     async with supervised("live") as subject:
         subject._plan = b"die"
         kill(subject)
-        await until(subject, "failed")
+        await until_status(subject, "failed")
         assert subject.error is not None
         assert "3 times in a row" in subject.error.message
         assert "ended with exit code 3 while it loaded the model" in subject.error.message
@@ -109,7 +106,7 @@ def test_workers_that_die_as_soon_as_they_are_ready_leave_no_request_waiting(new
         async with supervised("live") as subject:
             subject._plan = b"blink"
             kill(subject)
-            await until(subject, "recovering")
+            await until_status(subject, "recovering")
             async with asyncio.timeout(10.0):
                 while subject.status != "failed":
                     with suppress(EngineFailed):
@@ -124,7 +121,7 @@ def test_workers_that_die_as_soon_as_they_are_ready_leave_no_request_waiting(new
 async def test_those_who_wait_too_long_for_a_restart_are_told_to_come_back() -> None:
     async with supervised("live", replace(LIMITS, backoff_s=(30.0,), recovery_wait_s=0.05)) as subject:
         kill(subject)
-        await until(subject, "recovering")
+        await until_status(subject, "recovering")
         with pytest.raises(ModelRecovering):
             await subject.connection()
 
@@ -134,7 +131,7 @@ async def test_a_long_life_starts_the_count_of_deaths_anew() -> None:
         for _ in range(len(LIMITS.backoff_s) + 2):
             await subject.connection()
             kill(subject)
-            await until(subject, "recovering")
+            await until_status(subject, "recovering")
         await subject.connection()
         assert subject.status == "loaded"
 
@@ -142,7 +139,7 @@ async def test_a_long_life_starts_the_count_of_deaths_anew() -> None:
 async def test_a_stopped_worker_is_noticed_though_it_has_nothing_to_do() -> None:
     async with supervised("live", WATCHFUL) as subject:
         first = kill(subject, signal.SIGSTOP)
-        await until(subject, "recovering", 3.0)
+        await until_status(subject, "recovering", 3.0)
         await subject.connection()
         assert subject.restarts == 1
         assert not psutil.pid_exists(first)
@@ -202,7 +199,7 @@ async def test_closing_while_a_dead_worker_is_waited_for_leaves_no_process() -> 
         assert subject.current is not None
         process = psutil.Process(subject.process_id)
         subject.current.abort()
-        await until(subject, "recovering")
+        await until_status(subject, "recovering")
     assert not process.is_running()
 
 
@@ -211,7 +208,7 @@ async def test_a_supervisor_that_was_closed_can_be_opened_again() -> None:
         await subject.close()
         await subject.open()
         kill(subject)
-        await until(subject, "recovering")
+        await until_status(subject, "recovering")
         assert (await subject.connection()).ready.done()
 
 
@@ -222,14 +219,14 @@ def test_a_restart_without_file_handles_is_tried_until_there_are_some(new_loop) 
         async with supervised("live", limits) as subject:
             kill(subject)
             with no_more_files():
-                await until(subject, "recovering")
+                await until_status(subject, "recovering")
                 # More often than a worker may die.
                 for _ in range(3 * len(LIMITS.backoff_s)):
                     with pytest.raises(ModelRecovering):
                         await subject.connection()
                 assert "Too many open files" in (subject.error.message if subject.error else "")
                 assert subject.status == "recovering"
-            await until(subject, "loaded")
+            await until_status(subject, "loaded")
             assert (await subject.connection()).ready.done()
             assert subject.restarts == 1
 

@@ -10,15 +10,11 @@ from hypothesis import strategies as st
 from ganglion.core.errors import Overloaded
 from ganglion.core.fair_queue import FairQueue
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
+from support.waiting import settled
 
 
 def turns_of(room: int, each: int, *, most: int = 1000, most_each: int = 1000) -> FairSemaphore:
     return FairSemaphore(room, each, FairQueue(most=most, most_each=most_each, of="things"))
-
-
-async def settled() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_a_free_turn_is_had_at_once_and_given_back_once() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import Overloaded, RequestQuarantined
 from ganglion.engines.supervision.isolation import IsolationQueue, PromptKey, Suspects, WorkerAdmission
+from support.waiting import settled
 
 KEYS = [PromptKey("", bytes([number])) for number in range(6)]
 
@@ -25,11 +26,6 @@ def suspecting(*keys: PromptKey) -> Suspects:
     for key in keys:
         suspects.blame(key, 0.0, was_alone=False)
     return suspects
-
-
-async def settled() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_a_suspect_runs_apart_and_nobody_waits_for_it_but_the_next_suspect() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,6 +20,7 @@ import psutil
 from tests.gateway.asking_fleets import Said, ask
 
 from support.ports import free_port
+from support.waiting import until
 
 SOAK = max(1, int(os.environ.get("GANGLION_SOAK", "1")))
 """How many times as much as in the suite; 25 makes 500 kills of 20."""
@@ -28,16 +29,6 @@ NODE_KEY = "between-us"
 QUICK = "[gateway]\npoll_s = 0.1\n"
 """So that a node that is back is known to be."""
 ROOT = Path(__file__).parents[2]
-
-
-async def eventually(
-    check: Callable[[], Awaitable[bool]], timeout_s: float = 10.0, pause_s: float = 0.01
-) -> None:
-    """Wait for something that has no event."""
-    deadline_s = time.monotonic() + timeout_s
-    while not await check():
-        assert time.monotonic() < deadline_s, "did not happen in time"
-        await asyncio.sleep(pause_s)
 
 
 @cache
@@ -236,7 +227,7 @@ class Fleet:
             seen = await self.overview()
             return all(name in seen and seen[name]["healthy"] for name in names or self.nodes)
 
-        await eventually(are, timeout_s)
+        await until(are, timeout_s)
 
     async def until_idle(self, timeout_s: float = 5.0) -> None:
         """Wait until nothing runs, at the gateway and at every node."""
@@ -248,7 +239,7 @@ class Fleet:
                     busy += await node.gauge("ganglion_requests_in_flight")
             return not busy
 
-        await eventually(is_idle, timeout_s, pause_s=0.05)
+        await until(is_idle, timeout_s, pause_s=0.05)
 
     def holdings(self) -> tuple[int, int]:
         """Descriptors and threads of the gateway."""
@@ -275,7 +266,7 @@ class Fleet:
                 and (await ask(self.gateway.port, "/v1/models", key=key)).status == 200
             )
 
-        await eventually(is_known, pause_s=0.02)
+        await until(is_known, pause_s=0.02)
         return key
 
     async def orphans(self) -> list[int]:

@@ -225,11 +225,6 @@ class Stage:
             and all(len(place.settled) == 1 for place in self.keeper.places)
         )
 
-    async def until(self, is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
-        async with asyncio.timeout(timeout_s):
-            while not is_true():  # noqa: ASYNC110 - a count has no event to wait for
-                await asyncio.sleep(0.005)
-
 
 @dataclass(slots=True)
 class Heard:

@@ -51,6 +51,7 @@ from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.wire.dialects import USUAL_WIRES
 from support.played_engine import PlayedEngine
+from support.waiting import until
 
 SSE = b"text/event-stream"
 NOWHERE = "http://127.0.0.1:9"
@@ -323,9 +324,7 @@ async def test_leaving_an_answer_cancels_it_on_the_node(room: Room) -> None:
             assert room.fleet.in_flight["a"] == 1
             assert busy(engine)
         assert room.fleet.in_flight["a"] == 0
-        async with asyncio.timeout(2):
-            while busy(engine):  # noqa: ASYNC110 - a leak has no event to wait for
-                await asyncio.sleep(0.005)
+        await until(lambda: not busy(engine), 2)
 
 
 def busy(engine: EchoEngine) -> bool:

@@ -17,7 +17,9 @@ from tests.gateway.asking_fleets import (
     request_bytes,
     text_of,
 )
-from tests.gateway.fleets import SOAK, Fleet, eventually, fleet_of
+from tests.gateway.fleets import SOAK, Fleet, fleet_of
+
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(120 * SOAK)
 
@@ -56,7 +58,7 @@ async def test_a_gateway_that_is_killed_loses_no_response_that_it_acknowledged(t
             async def is_more(before: int = before) -> bool:
                 return len(acknowledged) >= before + 8
 
-            await eventually(is_more)
+            await until(is_more)
             slow = {"model": "echo", "input": "!echo delay=0.2\na b c d e f g h i j", "background": True}
             background = await fleet.ask(PATHS["responses"], slow)
             pending.append(str(background.document["id"]))
@@ -84,7 +86,7 @@ async def test_a_gateway_that_is_killed_loses_no_response_that_it_acknowledged(t
             kept = [await fleet.ask(f"/v1/responses/{name}") for name in pending]
             return all(said.document["status"] in ("completed", "failed") for said in kept)
 
-        await eventually(are_settled, pause_s=0.1)
+        await until(are_settled, pause_s=0.1)
 
 
 async def test_a_gateway_that_drains_finishes_what_it_let_in_and_refuses_the_rest(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ async def test_clients_that_leave_in_any_phase_leave_nothing_behind(tmp_path: Pa
             pooled = await kept_connections(fleet)
             return open_now - pooled <= fds + 4 and tasks_now <= tasks + 2
 
-        await eventually(is_flat, pause_s=0.1)
+        await until(is_flat, pause_s=0.1)
         said = await fleet.ask(PATHS["chat"], asking("chat", "still here"))
         assert text_of("chat", said) == "still here"
 

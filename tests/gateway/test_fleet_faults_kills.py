@@ -16,7 +16,9 @@ from tests.gateway.asking_fleets import (
     text_of,
     usage_of,
 )
-from tests.gateway.fleets import KILLS, SOAK, Fleet, eventually, fleet_of
+from tests.gateway.fleets import KILLS, SOAK, Fleet, fleet_of
+
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(120 * SOAK)
 
@@ -36,7 +38,7 @@ async def busiest(fleet: Fleet, count: int) -> str:
         seen.update(await fleet.in_flight())
         return sum(seen.values()) >= count
 
-    await eventually(are_all)
+    await until(are_all)
     return max(seen, key=lambda name: seen[name])
 
 

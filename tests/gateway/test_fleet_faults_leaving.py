@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 from tests.gateway.asking_fleets import PATHS, Said, ask, asking, is_whole, text_of
 from tests.gateway.fault_proxy import FaultProxy, Passage, fault_proxy
-from tests.gateway.fleets import NODE_KEY, SOAK, Fleet, eventually, fleet_of
+from tests.gateway.fleets import NODE_KEY, SOAK, Fleet, fleet_of
+
+from support.waiting import until
 
 pytestmark = pytest.mark.timeout(120 * SOAK)
 
@@ -56,7 +58,7 @@ async def test_a_node_that_drains_under_load_fails_nobody(tmp_path: Path, joins:
                 async def are_served(before: int = before) -> bool:
                     return len(heard) > before + 12
 
-                await eventually(are_served)
+                await until(are_served)
                 await node.start()
                 await fleet.until_healthy()
         await fleet.until_idle()
@@ -95,7 +97,7 @@ async def test_work_that_comes_after_the_lease_is_refused_and_done_elsewhere(tmp
             async def is_over() -> bool:
                 return (await state_of(fleet, "a"))["epoch"] is None
 
-            await eventually(is_over)
+            await until(is_over)
             await passage.say(await passage.answer())
 
         before = await fleet.nodes["a"].gauge("ganglion_requests_total")
@@ -121,7 +123,7 @@ async def test_a_partitioned_node_works_for_nobody_and_is_back_within_a_lease(tm
             async def is_over() -> bool:
                 return (await state_of(fleet, "a"))["epoch"] is None and "a" not in await fleet.overview()
 
-            await eventually(is_over, LEASE_S + 2)
+            await until(is_over, LEASE_S + 2)
             stale = await ask(
                 fleet.nodes["a"].port,
                 PATHS["chat"],

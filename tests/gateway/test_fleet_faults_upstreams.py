@@ -8,7 +8,9 @@ from pathlib import Path
 
 from tests.gateway.asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, is_whole, text_of
 from tests.gateway.fault_proxy import Fault, FaultProxy, Passage, fault_proxy
-from tests.gateway.fleets import Fleet, declaration, eventually, fleet_of
+from tests.gateway.fleets import Fleet, declaration, fleet_of
+
+from support.waiting import until
 
 SETTINGS = "[gateway]\npoll_s = 0.2\nfirst_byte_s = 1.0\nidle_s = 1.0\n"
 numbers = count()
@@ -271,7 +273,7 @@ async def settled(fleet: Fleet) -> None:
         seen.append(await counts(fleet))
         return seen[-1] == seen[-2]
 
-    await eventually(is_still, pause_s=0.3)
+    await until(is_still, pause_s=0.3)
 
 
 async def back_to(fleet: Fleet, baseline: tuple[float, float]) -> None:
@@ -284,6 +286,6 @@ async def back_to(fleet: Fleet, baseline: tuple[float, float]) -> None:
         return tasks <= baseline[0] + 1 and fds <= baseline[1] + 4  # a kept connection more or less
 
     try:
-        await eventually(is_back, 5.0, 0.1)
+        await until(is_back, 5.0, 0.1)
     except AssertionError:
         raise AssertionError(f"{baseline} before, {seen[-1]} after") from None

@@ -10,6 +10,7 @@ from front_stage import CHAT, Keeper, always, answer, post, staged
 from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.proxy import client_connection
 from ganglion.gateway.proxy.body_budget import ROOM_BYTES
+from support.waiting import until
 
 LARGE = 8 * 2**20
 KEYS = {b"hostile": Identity("hostile"), b"neighbour": Identity("neighbour")}
@@ -54,7 +55,7 @@ async def test_bodies_that_never_end_are_read_only_as_far_as_there_is_room() -> 
         finally:
             for client in clients:
                 client.close()
-        await stage.until(lambda: not stage.front.bodies.used and not stage.front.bodies.waiting)
+        await until(lambda: not stage.front.bodies.used and not stage.front.bodies.waiting)
 
 
 async def test_who_waits_too_long_for_room_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,12 +63,12 @@ async def test_who_waits_too_long_for_room_is_told_when_to_come_back(monkeypatch
     async with staged(always(answer(GOOD)), keeper=Keeper(dict(KEYS))) as stage:
         clients = stalled(stage.port, 4)
         try:
-            await stage.until(lambda: stage.front.bodies.used == 4 * LARGE)
+            await until(lambda: stage.front.bodies.used == 4 * LARGE)
             refused = await stage.ask(post("/v1/chat/completions", CHAT + b" " * 2**20, HOSTILE))
             assert refused.status == 503
             assert refused.header(b"retry-after")
         finally:
             for client in clients:
                 client.close()
-        await stage.until(lambda: not stage.front.bodies.used)
+        await until(lambda: not stage.front.bodies.used)
         assert (await stage.ask(post("/v1/chat/completions", CHAT + b" " * 2**20, HOSTILE))).body == GOOD

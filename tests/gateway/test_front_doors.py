@@ -23,6 +23,7 @@ from ganglion.core.errors import NotAllowed
 from ganglion.gateway.access.admission import AdmissionRequest, Identity
 from ganglion.gateway.access.token_bound import TEMPLATE_TOKENS
 from ganglion.gateway.proxy.listener import ProxySettings
+from support.waiting import until
 
 GOOD = b'{"ok":true}'
 KEYS = {
@@ -143,7 +144,7 @@ async def test_what_is_no_request_is_told_so_and_its_connection_closed() -> None
         assert (await stage.ask(b"CONNECT a:1 HTTP/1.1\r\nhost: a\r\n\r\n")).status == 405
         assert code(await stage.ask(post("/v1/chat/completions", b"{"))) == "invalid_json"
         assert code(await stage.ask(post("/v1/chat/completions", b"{}"))) == "missing_required_parameter"
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
         assert not stage.desk.asked and not stage.nodes["n0"].asked
 
 
@@ -176,7 +177,7 @@ async def test_slow_heads_slow_bodies_and_idle_connections_end() -> None:
         assert await asyncio.wait_for(head.read(), 3) == b""
         for writer in stage.writers:
             writer.close()
-        await stage.until(lambda: not stage.front.connections)
+        await until(lambda: not stage.front.connections)
 
 
 async def test_a_guard_judges_host_and_origin_once_a_request() -> None:
@@ -203,7 +204,7 @@ async def test_a_draining_front_finishes_what_it_has_and_takes_nothing_new() -> 
     async with staged(waits) as stage:
         running, writer = await stage.send(post("/v1/chat/completions", CHAT))
         idle, other = await stage.send(b"")
-        await stage.until(lambda: stage.front.in_flight == 1)
+        await until(lambda: stage.front.in_flight == 1)
         stage.front.drain()
         assert await asyncio.wait_for(idle.read(), 2) == b""
         refused = await stage.ask(post("/v1/messages", CHAT))
@@ -250,7 +251,7 @@ async def test_a_websocket_is_bytes_in_both_directions() -> None:
         await writing
         assert stage.front.in_flight == 1
         writer.close()
-        await stage.until(lambda: stage.front.in_flight == 0)
+        await until(lambda: stage.front.in_flight == 0)
 
 
 async def test_metrics_tell_what_went_through() -> None:

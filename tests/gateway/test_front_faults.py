@@ -25,6 +25,7 @@ from ganglion.gateway.proxy.attempt import NodeAttempt
 from ganglion.gateway.proxy.exchange import ProxyExchange
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.gateway.routing.decision import ChosenNode, ColdModel, NoRoute
+from support.waiting import until
 
 GOOD = b'{"ok":true,"usage":{"prompt_tokens":1,"completion_tokens":1}}'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -169,7 +170,7 @@ async def test_a_large_body_that_is_cut_cuts_the_client_too() -> None:
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await hear(reader)
         writer.close()
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
 
 
 async def test_a_stranger_that_ends_without_its_last_event_is_not_believed() -> None:
@@ -227,7 +228,7 @@ async def test_a_client_that_leaves_takes_its_work_with_it() -> None:
         await reader.readuntil(b"\n\n")
         writer.transport.abort()
         await asyncio.wait_for(gone.wait(), 2)
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
         usage = stage.keeper.places[0].settled[0]
         assert usage is not None and usage.completion_tokens == 3
 
@@ -247,7 +248,7 @@ async def test_a_reader_that_stalls_holds_its_node_back_and_is_cut() -> None:
         reader, writer = await stage.send(post("/v1/chat/completions", STREAM))
         await reader.readuntil(b"\n\n")
         writer.transport.pause_reading()  # type: ignore[attr-defined]
-        await stage.until(lambda: not stage.front.connections)
+        await until(lambda: not stage.front.connections)
         assert sent < 64 * 2**20
         assert stage.is_settled
         writer.transport.abort()
@@ -305,7 +306,7 @@ async def test_a_thousand_mixed_requests_with_cancels_leave_every_count_at_nothi
         for start in range(0, 1000, 100):
             stage.keeper.waits = bool(start % 200)
             await asyncio.gather(*(one(start + number) for number in range(100)))
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
         assert stage.front.metrics.connections == len(stage.front.connections)
 
 
@@ -314,9 +315,9 @@ async def test_a_chosen_node_counts_while_it_is_connected_to() -> None:
         spec = stage.fleet.nodes["n0"].spec
         stage.chooser.decisions = [ChosenNode(spec, "m")]
         _, writer = await stage.send(post("/v1/chat/completions", CHAT))
-        await stage.until(lambda: stage.fleet.in_flight["n0"] == 1)
+        await until(lambda: stage.fleet.in_flight["n0"] == 1)
         writer.close()
-        await stage.until(lambda: stage.fleet.in_flight["n0"] == 0)
+        await until(lambda: stage.fleet.in_flight["n0"] == 0)
 
 
 async def test_a_front_that_nobody_called_for_an_hour_does_not_take_that_for_silence() -> None:
@@ -395,4 +396,4 @@ async def test_a_large_body_whose_head_has_left_is_passed_on_and_not_begun_again
             await hear(reader)
         writer.close()
         assert len(stage.nodes["n1"].asked) == 0
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)

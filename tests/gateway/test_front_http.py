@@ -20,6 +20,7 @@ from front_stage import (
 
 from ganglion.core.events import Usage
 from ganglion.gateway.proxy.usage import estimated_answer
+from support.waiting import until
 
 GOOD = b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 PATH = "/v1/chat/completions"
@@ -73,7 +74,7 @@ async def test_whoever_waits_for_100_behind_another_request_hears_it_in_its_turn
     async with staged(slow) as stage:
         head = raw("host: here", "expect: 100-continue", f"content-length: {len(CHAT)}")
         reader, writer = await stage.send(post(PATH, CHAT) + head)
-        await stage.until(lambda: len(stage.nodes["n0"].asked) == 1)
+        await until(lambda: len(stage.nodes["n0"].asked) == 1)
         is_time.set()
         assert (await hear(reader)).status == 200
         assert (await hear(reader)).status == 100
@@ -167,7 +168,7 @@ async def test_who_leaves_pays_for_what_was_said_and_not_for_envelopes(path: str
         while heard.count(b"\n\n") < len(ENVELOPES[path]) + said:
             heard += await reader.read(2**16)
         writer.transport.abort()
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
         assert stage.keeper.places[0].settled == [Usage(len(body) // 4, said)]
         stage.front.log.flush()
         assert "status=499" in stage.log[-1]

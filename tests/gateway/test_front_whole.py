@@ -12,6 +12,7 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import ServerSettings
+from support.waiting import until
 
 
 async def test_people_s_own_clients_talk_through_the_front_to_a_real_node() -> None:
@@ -39,7 +40,7 @@ async def test_people_s_own_clients_talk_through_the_front_to_a_real_node() -> N
             )
             assert (here.status_code, here.content) == (there.status_code, there.content)
             assert (await http.post("/tokenize", json=body)).status_code == 200
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
         usages = [place.settled[0] for place in stage.keeper.places]
         assert all(usage is not None for usage in usages[:4])
     shutdown.ask()

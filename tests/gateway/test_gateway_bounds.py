@@ -18,16 +18,17 @@ from ganglion.core.errors import GanglionError
 from ganglion.gateway.proxy.descriptors import DescriptorWatch
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.store.opening import open_access, open_store
+from support.waiting import until
 
 
 async def test_the_number_of_clients_is_a_setting() -> None:
     async with staged(always(answer(b"{}")), settings=ProxySettings(max_connections=3)) as stage:
         kept = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(3)]
-        await stage.until(lambda: len(stage.front.connections) == 3)
+        await until(lambda: len(stage.front.connections) == 3)
         refused = await stage.ask(get("/health/live"))
         assert refused.status == 503 and b"as many connections as it may" in refused.body
         kept.pop()[1].close()
-        await stage.until(lambda: len(stage.front.connections) < 3)
+        await until(lambda: len(stage.front.connections) < 3)
         assert (await stage.ask(post("/v1/chat/completions", CHAT))).status == 200
         for _, writer in kept:
             writer.close()

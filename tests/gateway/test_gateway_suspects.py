@@ -8,7 +8,7 @@ from pathlib import Path
 
 from remote_nodes import held
 from tests.gateway.asking_fleets import PATHS, Said, asking, text_of
-from tests.gateway.fleets import eventually, fleet_of
+from tests.gateway.fleets import fleet_of
 from tests.gateway.front_stage import (
     SSE_HEAD,
     STREAM,
@@ -28,6 +28,7 @@ from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.quarantine import Suspicion
 from ganglion.gateway.routing.decision import ChosenNode, NoRoute, RoutingRequest
 from ganglion.gateway.routing.router import Router
+from support.waiting import until
 
 GOOD = b'{"ok":true,"usage":{"prompt_tokens":1,"completion_tokens":1}}'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -53,7 +54,7 @@ async def test_nine_equal_streams_and_two_of_three_nodes_killed_cost_no_later_re
         async def is_spread() -> bool:
             return all(count > 0 for count in (await fleet.in_flight()).values())
 
-        await eventually(is_spread)
+        await until(is_spread)
         await asyncio.gather(fleet.nodes["a"].kill(), fleet.nodes["b"].kill())
         await asyncio.gather(*working)
         again = await asyncio.gather(
@@ -101,7 +102,7 @@ async def test_a_suspects_second_run_is_alone_and_clears_it() -> None:
         others = [asyncio.create_task(stage.ask(post(*OTHER))) for _ in range(6)]
         (other,) = {"n1", "n2"} - {alone}
         stage.fleet.remove("n0")
-        await stage.until(lambda: len(stage.nodes[other].asked) >= 4)
+        await until(lambda: len(stage.nodes[other].asked) >= 4)
         assert len(stage.nodes[alone].asked) == 1
         slow.go.set()
         assert {(await each).status for each in (suspect, *others)} == {200}

@@ -14,7 +14,7 @@ from remote_nodes import echo, listening
 from tests.gateway.asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, text_of
 from tests.gateway.byte_server import Line, answer, byte_server
 from tests.gateway.fault_proxy import FaultProxy, fault_proxy
-from tests.gateway.fleets import NODE_KEY, Fleet, eventually, fleet_of
+from tests.gateway.fleets import NODE_KEY, Fleet, fleet_of
 from tests.gateway.front_stage import SSE_HEAD, chunk
 
 from ganglion.gateway.fleet import fleet as fleet_module
@@ -23,6 +23,7 @@ from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.gateway.fleet.probe import PollSettings
 from ganglion.server.gateway import gateway_process
 from ganglion.wire.dialects import USUAL_WIRES
+from support.waiting import until
 
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
 QUICK = "[gateway]\npoll_s = 0.2\nlease_s = 1.0\n"
@@ -50,7 +51,7 @@ async def test_whole_requests_on_a_node_whose_lease_ends_are_answered_by_the_oth
         async def is_working() -> bool:
             return (await in_flight(fleet))["b"] > 1
 
-        await eventually(is_working)
+        await until(is_working)
         fleet.nodes["b"].running.signal(signal.SIGSTOP)
         try:
             for wire, said in zip(wires, await asyncio.gather(*working), strict=True):
@@ -143,7 +144,7 @@ async def until_node(running: Running, name: str, fact: str) -> None:
     async def is_so() -> bool:
         return bool((await nodes_of(running))[name][fact])
 
-    await eventually(is_so)
+    await until(is_so)
 
 
 @pytest.mark.parametrize("link", ["hanging", "one way"])
@@ -196,7 +197,7 @@ async def test_a_stream_that_flows_outlives_polls_that_time_out_and_ends_once_it
             async def is_ill() -> bool:
                 return not (await nodes_of(running))["a"]["healthy"]
 
-            await eventually(is_ill)
+            await until(is_ill)
             await asyncio.sleep(1.0)  # some polls more
             assert not asked.done()
             is_mute.set()

@@ -15,6 +15,7 @@ from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.membership import NodeLeases, first_epoch
 from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.wire.fleet import Join, Lease, Leave
+from support.waiting import until
 
 LEASE_S = 10.0
 DELAYS_S = (0.0, 0.1, 4.0, 9.0)
@@ -182,9 +183,7 @@ async def test_leases_end_on_time_by_themselves() -> None:
             await asyncio.sleep(0.07)
             membership.join(joining(name))
             joined_s[name] = time.monotonic()
-        async with asyncio.timeout(2):
-            while fleet.nodes:  # noqa: ASYNC110 - bounded, and what is waited for is told to nobody else
-                await asyncio.sleep(0.005)
+        await until(lambda: not fleet.nodes, 2)
     finally:
         expiring.cancel()
         await asyncio.gather(expiring, return_exceptions=True)

@@ -20,6 +20,7 @@ from ganglion.gateway.failover import RunningCall
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.fleet.node_queue import NodeQueue
+from support.waiting import settled, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
 A = frozenset(("a",))
@@ -28,11 +29,6 @@ A = frozenset(("a",))
 async def waiting(queue: NodeQueue, tenant: str, served: list[str], nodes: frozenset[str] = A) -> None:
     await queue.room(queue.waiter(tenant), nodes)
     served.append(tenant)
-
-
-async def settled() -> None:
-    for _ in range(5):
-        await asyncio.sleep(0)
 
 
 async def test_tenants_take_turns_however_much_one_of_them_asks() -> None:
@@ -200,9 +196,7 @@ async def test_forty_requests_for_a_server_that_takes_four_are_all_answered(tmp_
     async with capped(tmp_path, greedy) as running:
         paths = ["/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/chat/completions"] * 10
         asked = [asyncio.create_task(ask(running, path=path)) for path in paths]
-        async with asyncio.timeout(10):
-            while greedy.running < 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: greedy.running >= 4, 10)
         assert greedy.hold is not None
         greedy.hold.set()
         answers = await asyncio.gather(*asked)
@@ -217,9 +211,7 @@ async def test_a_full_server_is_503_after_the_deadline_and_its_model_is_not_call
     greedy = Greedy(hold=asyncio.Event())
     async with capped(tmp_path, greedy, queue_s=0.3, queue_requests=3) as running:
         asked = [asyncio.create_task(ask(running)) for _ in range(4)]
-        async with asyncio.timeout(10):
-            while greedy.running < 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: greedy.running >= 4, 10)
         answers = await asyncio.gather(*(ask(running) for _ in range(6)))
         assert {each.status_code for each in answers} == {503}
         assert {each.json()["error"]["code"] for each in answers} == {"overloaded"}
@@ -236,9 +228,7 @@ async def test_a_client_that_leaves_the_queue_is_asked_for_nowhere(tmp_path: Pat
     greedy = Greedy(hold=asyncio.Event())
     async with capped(tmp_path, greedy) as running:
         asked = [asyncio.create_task(ask(running)) for _ in range(4)]
-        async with asyncio.timeout(10):
-            while greedy.running < 4:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: greedy.running >= 4, 10)
         leaving = [asyncio.create_task(ask(running)) for _ in range(5)]
         await asyncio.sleep(0.2)
         for task in leaving:

@@ -31,6 +31,7 @@ from ganglion.gateway.routing.retry import (
 from ganglion.server.gateway import gateway_process
 from ganglion.server.gateway.gateway_process import FleetParts, build_fleet_parts
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
+from support.waiting import until
 
 KINDS: tuple[NodeKind, ...] = ("ganglion", "openai")
 CODES = (None, "engine_failed", "interrupted", "model_not_found", "hub_unreachable", "overloaded", "x")
@@ -217,9 +218,7 @@ async def staged(kind: NodeKind, monkeypatch: pytest.MonkeyPatch, **settings: fl
             gateway(specs, catalogue=catalogue, **settings)  # type: ignore[arg-type]
         )
         stage = Stage(running, built[0].fleet, proxies)
-        async with asyncio.timeout(10):
-            while not all(view.is_healthy for view in stage.fleet.nodes.values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(lambda: all(view.is_healthy for view in stage.fleet.nodes.values()), 10)
         yield stage
 
 

@@ -14,6 +14,7 @@ from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.proxy import listener
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.wire.dialects import USUAL_WIRES
+from support.waiting import until
 
 QUICK = ProxySettings(sign_of_life_s=0.1)
 COMMENT = b": keep-alive\n\n"
@@ -84,7 +85,7 @@ async def test_a_silent_stream_tells_that_it_is_waited_for(
         kind, heard = await heard_signs(stage, post(path, body), quiet, sign)
         assert kind.startswith(b"text/event-stream")
         assert heard.replace(sign, b"") == event + last
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
         usage = stage.keeper.places[0].settled[0]
         assert usage is not None and usage.completion_tokens <= 2  # signs are no tokens
 
@@ -116,7 +117,7 @@ async def test_what_fails_after_a_sign_of_life_is_an_event(last: bytes, code: st
         _, heard = await heard_signs(stage, post("/v1/chat/completions", STREAM), quiet, COMMENT)
         event = heard.replace(COMMENT, b"")
         assert json.loads(event.removeprefix(b"data: "))["error"]["code"] == code
-        await stage.until(lambda: stage.is_settled)
+        await until(lambda: stage.is_settled)
         assert stage.keeper.places[0].settled == [None]
 
 

@@ -28,6 +28,7 @@ from ganglion.server.gateway.gateway_process import GatewayProcess, build_gatewa
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.dialects import USUAL_WIRES
+from support.waiting import until
 
 BOUNDED = {
     "_last": 16_384,  # where conversations went
@@ -74,9 +75,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[GatewayProcess, ProxyList
         stack.push_async_callback(_end, tasks)
         server = await asyncio.get_running_loop().create_server(front.connection, "127.0.0.1", 0)
         stack.callback(server.close)
-        async with asyncio.timeout(10):
-            while not any(view.takes_work for view in house.parts.fleet.nodes.values()):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: any(view.takes_work for view in house.parts.fleet.nodes.values()), 10)
         yield house, front, server.sockets[0].getsockname()[1]
 
 

@@ -22,6 +22,7 @@ from ganglion.registry.hub.flights import FlightCancelled
 from ganglion.registry.hub.listing import HubFiles
 from ganglion.registry.hub.requests import HubRetryLimits
 from support.hub_server import Fault, HubServer, digest
+from support.waiting import wait_until
 
 REPO = "org/tiny-GGUF"
 FILE = "tiny-Q4_K_M.gguf"
@@ -521,13 +522,6 @@ def test_a_download_that_is_killed_anywhere_is_resumed_and_never_leaves_a_bad_fi
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(kill_and_resume, range(20)))
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    until = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < until
-        time.sleep(0.002)
 
 
 def size_of(path: Path) -> int:

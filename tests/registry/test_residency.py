@@ -2,7 +2,7 @@
 
 import asyncio
 import traceback
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -30,6 +30,7 @@ from ganglion.registry.loading import residency
 from ganglion.registry.loading.activation import ActivationQueue
 from ganglion.registry.loading.candidate import Candidate
 from ganglion.registry.loading.residency import Residency, ResidencySettings
+from support.waiting import until
 
 MIB = 2**20
 
@@ -128,12 +129,6 @@ async def loads(engine: Residency, model: str, options: LoadOptions | None = Non
 
 def statuses(engine: Residency) -> dict[str, str]:
     return {state.id: state.status for state in engine.models()}
-
-
-async def until(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not condition():  # noqa: ASYNC110 - a status has no event to wait for
-            await asyncio.sleep(0.001)
 
 
 async def test_it_dispatches_by_id_then_alias_then_catch_all() -> None:

@@ -19,6 +19,7 @@ from ganglion.server.life.serve import Reload, Shutdown, serve
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings
+from support.waiting import until
 
 
 @dataclass
@@ -44,12 +45,7 @@ class Served:
         return sum(model.in_flight + model.queued for model in self.engine.models())
 
     async def until_idle(self, within_s: float = 2.0) -> None:
-        await self.eventually(lambda: self.slots_used() == 0, within_s)
-
-    async def eventually(self, holds: Callable[[], bool], within_s: float = 2.0) -> None:
-        async with asyncio.timeout(within_s):
-            while not holds():  # noqa: ASYNC110 - a leak has no event to wait for
-                await asyncio.sleep(0.002)
+        await until(lambda: self.slots_used() == 0, within_s)
 
 
 Serving = Callable[..., AbstractAsyncContextManager[Served]]

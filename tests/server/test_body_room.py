@@ -11,6 +11,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from ganglion.server.middleware import body_limits
+from support.waiting import until
 
 HOSTILE, NEIGHBOUR = "sk-hostile-0123456789", "sk-neighbour-0123456789"
 MEBIBYTE = 2**20
@@ -114,9 +115,9 @@ async def test_a_body_gives_its_room_back_however_it_ends(serving, monkeypatch: 
         assert await posted_large(served) == 200
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(head("", size_bytes=LARGE) + b" " * MEBIBYTE)
-        await served.eventually(lambda: room.turns.used == LARGE)
+        await until(lambda: room.turns.used == LARGE)
         writer.close()
-        await served.eventually(lambda: room.turns.used == 0)
+        await until(lambda: room.turns.used == 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(head("", size_bytes=LARGE) + b" " * MEBIBYTE)
         assert b" 504 " in await reader.readline(), "a body that does not end in time"

@@ -4,6 +4,7 @@ import asyncio
 import json
 
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from support.waiting import until
 
 
 async def complete(served, **fields: object) -> dict:
@@ -101,7 +102,7 @@ async def test_a_client_that_leaves_cancels_all_its_prompts(serving) -> None:
     async with serving() as served:
         asked = {"model": "echo", "prompt": ["!echo delay=5\na b c"] * 40}
         call = asyncio.create_task(served.http.post("/v1/completions", json=asked))
-        await served.eventually(lambda: served.slots_used() > 0)
+        await until(lambda: served.slots_used() > 0)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
         await served.until_idle()

@@ -6,6 +6,8 @@ import socket
 
 import pytest
 
+from support.waiting import until
+
 
 def request_bytes(body: dict[str, object]) -> bytes:
     encoded = json.dumps(body).encode()
@@ -25,11 +27,11 @@ async def test_a_client_that_leaves_cancels_its_generation(serving, is_streamed,
             body = served.chat("!echo unbounded=1 delay=0.01\na b", stream=is_streamed, n=choices)
             writer.write(request_bytes(body))
             await writer.drain()
-            await served.eventually(lambda: served.slots_used() == choices)
+            await until(lambda: served.slots_used() == choices)
             await asyncio.sleep(moment_s)
             writer.transport.abort()
             await served.until_idle(0.5)
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
         assert (await served.post()).status_code == 200
 
 
@@ -39,7 +41,7 @@ async def test_pipelined_requests_die_with_their_client_too(serving, is_streamed
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
         body = served.chat("!echo unbounded=1 delay=0.01\na b", stream=is_streamed)
         writer.write(request_bytes(body) * 3)
-        await served.eventually(lambda: served.slots_used() == 1)
+        await until(lambda: served.slots_used() == 1)
         await asyncio.sleep(0.05)
         writer.transport.abort()
         await served.until_idle(0.5)
@@ -59,7 +61,7 @@ async def test_many_clients_leave_at_random_and_nothing_leaks(serving) -> None:
 
         await asyncio.gather(*(come_and_go(number) for number in range(100)))
         await served.until_idle()
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
         page = (await served.http.get("/metrics")).text
         assert 'ganglion_requests_in_flight{model="echo"} 0.0' in page
         assert 'ganglion_slots_used{model="echo"} 0.0' in page
@@ -73,7 +75,7 @@ async def test_a_reader_that_stalls_is_cut_and_its_neighbour_is_not(serving) -> 
         body = served.chat("!echo unbounded=1\n" + "x" * 20_000, stream=True, max_tokens=10**6)
         stalled.sendall(request_bytes(body))
         neighbour = asyncio.create_task(served.post("!echo delay=0.02\n" + "a " * 20, stream=True))
-        await served.eventually(lambda: served.slots_used() == 2)
+        await until(lambda: served.slots_used() == 2)
         assert (await neighbour).text.endswith("data: [DONE]\n\n")
         await served.until_idle(3)
         stalled.close()

@@ -12,6 +12,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.waiting import until
 
 pytestmark = pytest.mark.model
 
@@ -29,7 +30,7 @@ def callers(serving) -> Callable[[], object]:
         settings = LlamaSettings("m", context=1024, kv_tokens=4096, parallel=4)
         engine = LlamaEngine(read_facts(found.path), settings)
         async with serving(engine, api_keys=(HOSTILE, NEIGHBOUR)) as served:
-            await served.eventually(lambda: engine.models()[0].status == "loaded", 60)
+            await until(lambda: engine.models()[0].status == "loaded", 60)
             clients = [
                 httpx.AsyncClient(base_url=served.url, timeout=60, headers={"authorization": f"Bearer {key}"})
                 for key in (HOSTILE, NEIGHBOUR)

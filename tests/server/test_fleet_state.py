@@ -10,6 +10,7 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.endpoints.health import LOAD_S
 from ganglion.server.fleet_membership import MAX_AFFINITIES, WarmConversations
 from ganglion.wire.fleet import NodeState, parse_state
+from support.waiting import until
 
 STATE = "/fleet/state"
 GATEWAY = {"authorization": "Bearer gate"}
@@ -136,7 +137,7 @@ async def test_a_node_that_leaves_says_so_and_nobody_who_waits_holds_it_up(servi
     async with serving(drain_timeout_s=5) as served:
         told = await settled(served)
         running = asyncio.create_task(served.post("!echo delay=0.05\n" + "a " * 20))
-        await served.eventually(lambda: served.slots_used() == 1)
+        await until(lambda: served.slots_used() == 1)
         waiting = asyncio.create_task(state(served, told.version, wait_s=25))
         served.shutdown.ask()
         heard = await waiting

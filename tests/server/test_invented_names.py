@@ -24,6 +24,7 @@ from ganglion.server.life.storage import StoreSettings
 from ganglion.wire.salience import salience_pb2 as pb
 from support.composed_node import composed
 from support.hub_server import HubServer
+from support.waiting import until
 
 MARK = "zzq"
 """Stands in every name that is made up here."""
@@ -187,7 +188,7 @@ async def test_one_tenants_lookups_leave_room_for_anothers(serving, tmp_path, mo
                 ).status_code
 
             many = [asyncio.create_task(ask("one", f"org/{number}")) for number in range(20)]
-            await served.eventually(lambda: sum(each.done() for each in many) == 16, 10)
+            await until(lambda: sum(each.done() for each in many) == 16, 10)
             assert {each.result() for each in many if each.done()} == {503}
             other = asyncio.create_task(ask("two", "org/other"))
             await asyncio.sleep(0.05)

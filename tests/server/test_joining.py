@@ -19,6 +19,7 @@ from ganglion.server.life.joining import JoinSettings, check_join, default_node_
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.fleet import Join, Leave, parse_join, parse_leave
 from ganglion.wire.salience import salience_pb2 as pb
+from support.waiting import until
 
 
 @dataclass
@@ -73,12 +74,6 @@ async def gateway(**fields: object) -> AsyncIterator[Gateway]:
         yield standing
     finally:
         server.close()
-
-
-async def until(holds: Callable[[], bool], within_s: float = 5.0) -> None:
-    async with asyncio.timeout(within_s):
-        while not holds():  # noqa: ASYNC110 - seen from outside
-            await asyncio.sleep(0.005)
 
 
 async def epoch_of(served) -> int | None:

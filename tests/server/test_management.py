@@ -11,6 +11,7 @@ from ganglion.registry.hub.download import Report
 from ganglion.registry.loading import failures, residency
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency, ResidencySettings
+from support.waiting import until
 
 
 def echo(name: str, *aliases: str, delay_s: float = 0.0, **known: object) -> Candidate:
@@ -118,7 +119,7 @@ async def test_without_waiting_the_answer_comes_at_once_and_the_list_shows_the_r
         answer = await served.http.post("/models/load?wait=false", json={"model_id": "slow"})
         assert answer.status_code == 202
         assert (await served.http.get("/models")).json()[0]["status"] == "loading"
-        await served.eventually(lambda: served.engine.models()[0].status == "loaded")
+        await until(lambda: served.engine.models()[0].status == "loaded")
 
 
 async def test_a_load_streams_its_bytes_and_its_end(serving) -> None:
@@ -152,10 +153,10 @@ async def streamed(http, model: str) -> list[tuple[str, dict]]:
 async def test_a_load_goes_on_when_whoever_asked_for_it_leaves(serving) -> None:
     async with serving(holding(echo("slow", delay_s=0.2))) as served:
         asking = asyncio.create_task(served.http.post("/models/load", json={"model_id": "slow"}))
-        await served.eventually(lambda: bool(served.engine.models()))
+        await until(lambda: bool(served.engine.models()))
         await asyncio.sleep(0.05)
         asking.cancel()
-        await served.eventually(lambda: served.engine.models()[0].status == "loaded")
+        await until(lambda: served.engine.models()[0].status == "loaded")
 
 
 async def test_the_server_listens_while_it_warms_and_health_sorts_every_model_into_one_list(serving) -> None:
@@ -165,7 +166,7 @@ async def test_the_server_listens_while_it_warms_and_health_sorts_every_model_in
         assert activation["state"] == "pre_warming"
         assert activation["in_progress"] == "first"
         assert activation["pending"] == ["bad", "last"]
-        await served.eventually(lambda: served.engine.activation().is_over)
+        await until(lambda: served.engine.activation().is_over)
         activation = (await served.http.get("/health")).json()["activation"]
         assert activation == {
             "state": "ready",
@@ -195,12 +196,12 @@ async def test_a_node_is_ready_while_its_only_model_sleeps_and_not_while_it_firs
     asleep = echo("brief", delay_s=0.3, keep_alive_s=0.05)
     async with serving(Residency([asleep], [echo("other")], free_bytes=lambda: 0)) as served:
         assert await readiness(served) == (503, "loading"), "what is to be warm is waited for"
-        await served.eventually(lambda: served.engine.activation().is_over)
+        await until(lambda: served.engine.activation().is_over)
         assert await readiness(served) == (200, "ok")
-        await served.eventually(lambda: served.engine.models()[0].status == "unloaded")
+        await until(lambda: served.engine.models()[0].status == "unloaded")
         assert await readiness(served) == (200, "ok")
         answer = asyncio.create_task(served.post(model="brief"))
-        await served.eventually(lambda: served.engine.models()[0].status == "loading")
+        await until(lambda: served.engine.models()[0].status == "loading")
         assert await readiness(served) == (200, "ok"), "it will answer"
         assert (await answer).status_code == 200
 

@@ -14,6 +14,7 @@ from ganglion.core.request import Message
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from support.played_engine import PlayedEngine
+from support.waiting import until
 
 SCRIPT = Path(__file__).with_name("anthropic_script.py")
 RUNNER = Path(__file__).with_name("tool_runner_script.py")
@@ -137,7 +138,7 @@ async def test_a_prompt_that_waits_is_filled_with_pings_and_its_usage_is_still_r
     engine = EchoEngine(EchoSettings(parallel=1, allow_directives=True))
     async with serving(engine, first_byte_s=0.02, keep_alive_s=0.02) as served:
         holding = asyncio.create_task(served.http.post("/v1/messages", json=ask("!echo delay=0.1\na b c")))
-        await served.eventually(lambda: served.slots_used() == 1)
+        await until(lambda: served.slots_used() == 1)
         waited = await served.http.post("/v1/messages", json=ask(stream=True))
         await holding
     names = [name for name, _ in events(waited.text)]
@@ -247,8 +248,8 @@ async def test_a_client_that_leaves_cancels_its_answer(serving, is_streamed) -> 
                 b"content-length: %d\r\n\r\n%b" % (len(body), body)
             )
             await writer.drain()
-            await served.eventually(lambda: served.slots_used() == 1)
+            await until(lambda: served.slots_used() == 1)
             await asyncio.sleep(moment_s)
             writer.transport.abort()
             await served.until_idle(0.5)
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)

@@ -11,6 +11,7 @@ from websockets.asyncio.client import connect
 
 from ganglion.server.life.storage import StoreSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.waiting import until
 
 SAID = [{"role": "user", "content": "hello there"}]
 CALLS: dict[str, dict[str, Any]] = {
@@ -53,7 +54,7 @@ async def test_the_only_loaded_model_is_meant_on_every_wire(serving) -> None:
 async def test_where_several_or_none_are_loaded_the_answer_names_them(serving) -> None:
     engine = held("one", "two")
     async with serving(engine, storage=StoreSettings(":memory:")) as served:
-        await served.eventually(lambda: all(model.status == "loaded" for model in engine.models()))
+        await until(lambda: all(model.status == "loaded" for model in engine.models()))
         for path, body in CALLS.items():
             answer = await served.http.post(path, json=body)
             assert answer.status_code == 400, (path, answer.text)

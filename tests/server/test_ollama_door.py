@@ -21,6 +21,7 @@ from ganglion.registry.hub.download import Report
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
 from ganglion.wire.ollama.ollama_models import API_LEVEL
+from support.waiting import until
 
 HI = [{"role": "user", "content": "hello there you"}]
 WEATHER = {
@@ -447,7 +448,7 @@ async def test_a_client_that_leaves_cancels_its_answer(serving, is_streamed: boo
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
         messages = [{"role": "user", "content": "!echo unbounded=1 delay=0.01\na b"}]
         writer.write(request_bytes({"model": "echo", "messages": messages, "stream": is_streamed}))
-        await served.eventually(lambda: served.slots_used() == 1)
+        await until(lambda: served.slots_used() == 1)
         writer.transport.abort()
         await served.until_idle(0.5)
 
@@ -460,6 +461,6 @@ async def test_a_reader_that_stalls_is_cut(serving) -> None:
         messages = [{"role": "user", "content": "!echo unbounded=1\n" + "x" * 20_000}]
         options = {"num_predict": -1}
         stalled.sendall(request_bytes({"model": "echo", "messages": messages, "options": options}))
-        await served.eventually(lambda: served.slots_used() == 1)
+        await until(lambda: served.slots_used() == 1)
         await served.until_idle(3)
         stalled.close()

@@ -19,6 +19,7 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.access.admission import Identity
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.waiting import until
 
 Code = grpc.StatusCode
 OPEN_END = 2**32 - 1
@@ -216,7 +217,7 @@ async def test_a_client_that_leaves_or_is_late_ends_the_nodes_work_and_pays_for_
         assert relayed.fleet.in_flight == {"a": 1}
         call.cancel()
         await served.until_idle()
-        await served.eventually(lambda: relayed.fleet.in_flight == {"a": 0})
+        await until(lambda: relayed.fleet.in_flight == {"a": 0})
         (place,) = relayed.keys.of_generate()
         assert place.wanted.tokens == 5002
         assert place.usage[0].prompt_tokens == 2

@@ -13,6 +13,7 @@ from ganglion.server.life.storage import StoreSettings
 from ganglion.server.responses import background
 from ganglion.store.database import DatabaseStore
 from support.responses_invariants import check
+from support.waiting import until
 
 WORDS = " ".join(f"word{number}" for number in range(20))
 
@@ -287,7 +288,7 @@ async def test_many_runs_and_readers_that_come_and_go_leave_nothing_behind(servi
             path = f"/v1/responses/{response_id}"
             await (asking.ok("DELETE", path) if hash(path) % 2 else asking.ok("POST", f"{path}/cancel"))
         await served.until_idle()
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
 
 
 async def test_a_run_of_another_server_is_followed_and_cancelled_through_the_store(serving, tmp_path) -> None:

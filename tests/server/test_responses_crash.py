@@ -21,6 +21,7 @@ from ganglion.server.life.storage import StoreSettings
 from support.disks import mounted, why_no_mounts
 from support.ports import free_port
 from support.responses_invariants import check
+from support.waiting import until
 
 KILLS = 20
 CLIENTS = 6
@@ -202,7 +203,7 @@ async def test_a_full_disk_is_told_and_everything_else_goes_on(serving, tmp_path
             body = ask("!echo delay=0.05\n" + "slow " * 12, stream=True)
             running = asyncio.create_task(asking.call("POST", "/v1/responses", body))
             background = await asking.create("!echo delay=0.05\n" + "slow " * 12, background=True)
-            await served.eventually(lambda: served.slots_used() == 2)
+            await until(lambda: served.slots_used() == 2)
             await asyncio.sleep(0.2)
             filler = await asyncio.to_thread(fill, disk)
             for fields in ({"stream": True}, {}, {"background": True}):

@@ -13,6 +13,7 @@ from responding import ENDLESS, MEMORY, Asking, ask, deaf_socket, request_bytes,
 from ganglion.core.errors import StorageFull, StoreUnavailable
 from ganglion.store.database import DatabaseStore
 from support.responses_invariants import check, frames_of
+from support.waiting import until
 
 
 class Faults:
@@ -163,8 +164,8 @@ async def test_many_clients_leave_at_random_and_nothing_leaks(serving, is_stored
 
         await asyncio.gather(*(come_and_go(number) for number in range(150)))
         await served.until_idle()
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
-        await served.eventually(lambda: descriptors() <= descriptors_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: descriptors() <= descriptors_before)
 
 
 async def test_readers_that_stall_are_cut_and_hold_little_memory(serving) -> None:
@@ -189,8 +190,8 @@ async def test_readers_that_stall_are_cut_and_hold_little_memory(serving) -> Non
         assert resident_bytes() - before_bytes < 64 * 2**20
         for each in (*deaf, follower):
             each.close()
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
-        await served.eventually(lambda: descriptors() <= descriptors_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: descriptors() <= descriptors_before)
 
 
 def resident_bytes() -> int:
@@ -200,7 +201,7 @@ def resident_bytes() -> int:
 async def test_streams_end_with_their_reason_when_the_server_leaves(serving, tmp_path) -> None:
     async with serving(storage=MEMORY, drain_timeout_s=0.2) as served:
         running = asyncio.create_task(Asking(served.http).stream(ENDLESS))
-        await served.eventually(lambda: served.slots_used() == 1)
+        await until(lambda: served.slots_used() == 1)
         served.shutdown.ask()
         failed = await running
         assert failed["error"]["reason"] == "shutting_down"

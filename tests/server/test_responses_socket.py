@@ -14,6 +14,7 @@ from ganglion.core.errors import StorageFull
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.store.database import DatabaseStore
 from support.responses_invariants import Invariants
+from support.waiting import until
 
 WEATHER = {"type": "function", "name": "weather", "parameters": {"type": "object"}}
 
@@ -181,7 +182,7 @@ async def test_a_client_that_leaves_cancels_its_answer(serving, is_polite: bool)
                     talk.socket.transport.abort()
             await served.until_idle(0.5)
             await asking.until(created["response"]["id"], "cancelled")
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
 
 
 async def test_many_sockets_come_and_go_and_nothing_leaks(serving) -> None:
@@ -199,7 +200,7 @@ async def test_many_sockets_come_and_go_and_nothing_leaks(serving) -> None:
 
         await asyncio.gather(*(come_and_go(number) for number in range(40)))
         await served.until_idle()
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
 
 
 async def test_a_key_and_an_origin_are_asked_for(serving) -> None:
@@ -228,12 +229,12 @@ async def test_a_reader_that_stalls_is_cut(serving) -> None:
         async with connect(address, max_queue=1, ping_interval=None) as socket:
             words = "!echo unbounded=1\n" + "x" * 2_000
             await Talking(socket).say(words, max_output_tokens=10**6, store=False)
-            await served.eventually(lambda: served.slots_used() == 1)
+            await until(lambda: served.slots_used() == 1)
             await served.until_idle(5)
             with pytest.raises(ConnectionClosed):
                 while True:
                     await socket.recv()
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= tasks_before)
+        await until(lambda: len(asyncio.all_tasks()) <= tasks_before)
 
 
 async def test_a_store_that_is_full_is_told_and_the_next_turn_works(serving, monkeypatch) -> None:
@@ -258,7 +259,7 @@ async def test_a_drain_ends_what_runs_refuses_what_comes_and_closes(serving) -> 
     async with serving(storage=MEMORY, drain_timeout_s=0.4) as served:
         async with talking(served) as busy, talking(served) as idle:
             await busy.say(ENDLESS)
-            await served.eventually(lambda: served.slots_used() == 1)
+            await until(lambda: served.slots_used() == 1)
             served.shutdown.ask()
             await asyncio.sleep(0.05)
             refused = await idle.create("late")

@@ -25,6 +25,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.wire.salience import salience_pb2 as pb
 from support.hangups import hang_up
 from support.rights_table import rows
+from support.waiting import until
 
 KEYS = {"api_keys": ("use",), "admin_keys": ("root",)}
 MEMORY = StoreSettings(":memory:")
@@ -105,7 +106,7 @@ async def test_a_user_changes_no_model_and_an_admin_does(serving) -> None:
         def loaded() -> list[str]:
             return [model.id for model in engine.models() if model.status == "loaded"]
 
-        await served.eventually(lambda: loaded() == ["echo", "other"])
+        await until(lambda: loaded() == ["echo", "other"])
         changes = [
             ("/models/load", {"model_id": "echo"}),
             ("/models/unload", {"model_id": "echo"}),

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from ganglion.server.grpc.message_limits import LARGEST_BYTES
 from ganglion.sessions.settings import SessionSettings
+from support.waiting import until
 
 AT_ONCE = 64
 EXISTS = "a session that exists"
@@ -150,7 +151,7 @@ async def test_ten_thousand_strange_calls_end_with_typed_statuses_and_leave_noth
         async with connected(served.rpc) as rpc:
             assert await rpc.opened(), "and it still answers"
         await served.until_idle()
-        await served.eventually(lambda: gc.collect() >= 0 and len(asyncio.all_tasks()) <= before + 3, 10)
+        await until(lambda: gc.collect() >= 0 and len(asyncio.all_tasks()) <= before + 3, 10)
         await asyncio.sleep(4.5)
         page = (await served.http.get("/metrics")).text
         assert "ganglion_sessions_open 0.0" in page

@@ -14,6 +14,7 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.settings import AnswerDeadlines
 from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.salience import salience_pb2 as pb
+from support.waiting import until
 
 Code = grpc.StatusCode
 
@@ -446,4 +447,4 @@ async def test_nothing_is_left_after_many_clients_that_vanish(serving) -> None:
                 request = pb.GenerateRequest(session_id=session_id, append_tokens=[1], max_tokens=5000)
                 await rpc.begin("Generate", request).read()
         await served.until_idle()
-        await served.eventually(lambda: len(asyncio.all_tasks()) <= before + 2)
+        await until(lambda: len(asyncio.all_tasks()) <= before + 2)

@@ -14,6 +14,7 @@ from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 from support.composed_node import composed
 from support.hub_server import HubServer
+from support.waiting import until
 
 FOREIGN = {
     "another site": {"origin": "https://evil.example", "sec-fetch-site": "cross-site"},
@@ -58,7 +59,7 @@ async def test_no_get_and_no_head_loads_evicts_or_asks_the_hub(serving, tmp_path
             def statuses() -> list[tuple[str, str]]:
                 return [(model.id, model.status) for model in engine.models()]
 
-            await served.eventually(lambda: statuses() == [("echo", "loaded"), ("other", "loaded")])
+            await until(lambda: statuses() == [("echo", "loaded"), ("other", "loaded")])
             await served.http.post("/models/unload", json={"model_id": "other"})
             before = statuses()
             routes, origin = safe_routes(), {"host": f"127.0.0.1:{served.port}"}
@@ -96,7 +97,7 @@ async def test_looking_at_a_model_says_why_it_cannot_be_seen(serving, tmp_path, 
                 answer = await served.http.get(f"/tokenizer_info{query}")
                 return answer.status_code, answer.json().get("error", {}).get("message", "")
 
-            await served.eventually(lambda: all(each.status == "loaded" for each in engine.models()))
+            await until(lambda: all(each.status == "loaded" for each in engine.models()))
             assert (await told(""))[0] == 400, "two are loaded"
             await served.http.post("/models/unload", json={"model_id": "other"})
             assert (await told(""))[0] == 200

@@ -12,6 +12,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.waiting import until
 
 pytestmark = pytest.mark.model
 
@@ -47,7 +48,7 @@ def item(number: int) -> dict[str, object]:
 async def test_nine_thousand_stored_items_are_refused_untokenized_and_forgotten_in_one_pass(serving) -> None:
     served_engine = engine()
     async with serving(served_engine, storage=MEMORY) as served:
-        await served.eventually(lambda: served_engine.models()[0].status == "loaded", 60)
+        await until(lambda: served_engine.models()[0].status == "loaded", 60)
         conversation = (await served.http.post("/v1/conversations", json={})).json()["id"]
         for start in range(0, ITEMS, 3_000):
             items = [item(start + number) for number in range(3_000)]

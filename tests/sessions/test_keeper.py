@@ -1,6 +1,5 @@
 """Sessions over an engine without a model: rules, limits, lives, and what a call leaves behind."""
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
@@ -27,6 +26,7 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.sessions.service import EngineSessionService
 from ganglion.sessions.settings import SessionSettings
 from ganglion.sessions.values import GenerationDone, GenerationRequest, SessionEvent, SessionToken
+from support.waiting import until
 
 PNG = b"\x89PNG" + bytes(396)
 
@@ -204,9 +204,7 @@ async def test_the_sweep_gives_memory_back(engine: EchoEngine) -> None:
     await keeper.start()
     session = (await keeper.open("a", "echo", ttl_s=0.1)).session_id
     await all_of(keeper, session, GenerationRequest((1, 2)))
-    async with asyncio.timeout(5):
-        while keeper.open_sessions:  # noqa: ASYNC110 - nobody announces it
-            await asyncio.sleep(0.05)
+    await until(lambda: not keeper.open_sessions, 5)
     assert keeper.held_tokens == 0
     await keeper.stop()
 
