@@ -11,7 +11,7 @@ from ganglion.core.request import Message
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.routing.decision import NoRoute, RoutingDecision, RoutingRequest, TranslatedNode
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools

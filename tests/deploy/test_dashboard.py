@@ -8,8 +8,8 @@ from typing import Any
 from ganglion.core.engine import ModelState
 from ganglion.core.events import Usage
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.metrics import FleetMetrics, GatewayMetrics
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.server.prometheus import Metrics, SessionCounts
 
 ROOT = Path(__file__).parents[2]

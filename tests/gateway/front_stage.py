@@ -9,8 +9,8 @@ from ganglion.core.errors import InvalidApiKey, ModelNotFound, RateLimited
 from ganglion.core.events import Usage
 from ganglion.gateway.access.admission import Admission, AdmissionRequest, Identity
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.metrics import GatewayMetrics
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy.listener import ProxyListener, ProxySettings
 from ganglion.gateway.routing.decision import ChosenNode, NoRoute, RoutingDecision, RoutingRequest
 from ganglion.gateway.upstream.pool import ConnectionPools

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import httpx
 from remote_nodes import echo, listening
 
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import FleetCatalogue
 from ganglion.server.gateway.lifecycle import serve_gateway
 from ganglion.server.gateway.settings import GatewaySettings, Reload

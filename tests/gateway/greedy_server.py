@@ -8,7 +8,7 @@ from typing import Any
 
 from front_stage import Asking, ScriptedNode, answer
 
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 
 ENDLESS = 1_000_000
 """Tokens of an answer that nobody bounded."""

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Replica
+from ganglion.gateway.node import DeviceMemory, NodeSpec, NodeView, Replica
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Replica
+from ganglion.gateway.node import DeviceMemory, NodeSpec, NodeView, Replica
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import USUAL_WIRES
 

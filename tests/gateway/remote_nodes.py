@@ -11,7 +11,7 @@ from ganglion.core.errors import GanglionError, ModelNotFound
 from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.routing.decision import (
     ChosenNode,
     ColdModel,

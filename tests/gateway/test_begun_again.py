@@ -17,7 +17,7 @@ from tests.gateway.test_fleet_engine import BEGUN, SSE, WHOLE, Room, ask, room, 
 from ganglion.core.events import Delta, Failed, Finished, Progress, Started
 from ganglion.core.fold import fold
 from ganglion.core.request import Request
-from ganglion.gateway.fleet.node import NodeKind, NodeSpec
+from ganglion.gateway.node import NodeKind, NodeSpec
 from ganglion.server.deadlines import with_deadlines
 from ganglion.server.settings import AnswerDeadlines
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES

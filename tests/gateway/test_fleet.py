@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 
 A = NodeSpec("a", "http://a", max_in_flight=2, cool_down_after=2, cool_down_s=5.0)
 B = NodeSpec("b", "http://b")

@@ -45,7 +45,7 @@ from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, Replica
+from ganglion.gateway.node import NodeSpec, Replica
 from ganglion.gateway.remote import RemoteDeadlines
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools

@@ -26,7 +26,7 @@ from ganglion.core.grammar import Grammar
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, Request, Sampling
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.registry.hub.embedded import SMOLLM2, find

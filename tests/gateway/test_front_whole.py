@@ -9,7 +9,7 @@ import openai
 from tests.gateway.front_stage import staged
 
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 from support.waiting import until

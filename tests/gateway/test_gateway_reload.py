@@ -9,7 +9,7 @@ import httpx
 from gateways import Running, echoes, gateway
 
 from ganglion.core.errors import InvalidValue
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import FleetCatalogue, parse_catalogue
 from ganglion.server.gateway.settings import GatewaySettings
 from ganglion.server.settings import ServerSettings

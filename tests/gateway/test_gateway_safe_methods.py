@@ -7,7 +7,7 @@ from remote_nodes import listening
 from test_gateway_access import paths
 
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
 from ganglion.server.middleware.auth import PUBLIC_ROUTES

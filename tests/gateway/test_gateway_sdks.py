@@ -21,7 +21,7 @@ from ganglion.core.engine import ManagedEngine
 from ganglion.core.request import Sampling
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.wire.dialects import USUAL_WIRES
 from support.open_responses import check_response
 from support.played_engine import PlayedEngine

@@ -24,8 +24,8 @@ from tests.gateway.front_stage import (
 
 from ganglion.gateway.failover import choose_node
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.quarantine import Suspicion
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.routing.decision import ChosenNode, NoRoute, RoutingRequest
 from ganglion.gateway.routing.router import Router
 from support.waiting import until

@@ -10,7 +10,7 @@ import pytest
 from gateways import Running, gateway
 from tests.gateway.byte_server import Line, byte_server
 
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.wire.dialects import USUAL_WIRES
 
 Routes = dict[str, Callable[[dict[str, Any]], object]]

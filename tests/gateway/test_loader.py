@@ -20,7 +20,7 @@ from ganglion.core.errors import (
 )
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView, Replica
+from ganglion.gateway.node import DeviceMemory, NodeSpec, NodeView, Replica
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.loader import FleetLoader
 from ganglion.gateway.placing.reservations import GRACE_S

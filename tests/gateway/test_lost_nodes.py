@@ -19,8 +19,8 @@ from tests.gateway.front_stage import SSE_HEAD, chunk
 
 from ganglion.gateway.fleet import fleet as fleet_module
 from ganglion.gateway.fleet.fleet import Fleet as FleetState
-from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.gateway.fleet.probe import PollSettings
+from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.server.gateway import gateway_process
 from ganglion.wire.dialects import USUAL_WIRES
 from support.waiting import until

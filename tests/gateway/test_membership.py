@@ -13,7 +13,7 @@ from ganglion.core.errors import InvalidRequest, NotAllowed, Overloaded
 from ganglion.gateway.fleet import membership as memberships
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.membership import NodeLeases, first_epoch
-from ganglion.gateway.fleet.node import NodeSpec, NodeView
+from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.wire.fleet import Join, Lease, Leave
 from support.waiting import until
 

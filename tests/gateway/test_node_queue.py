@@ -18,8 +18,8 @@ from test_gateway_access import keyed, shown
 from ganglion.core.errors import Overloaded
 from ganglion.gateway.failover import RunningCall
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.fleet.node_queue import NodeQueue
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from support.waiting import settled, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}

@@ -10,7 +10,7 @@ import pytest
 from gateways import Running, gateway
 from remote_nodes import echo, listening
 
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import parse_catalogue
 
 CATALOGUE = """

@@ -8,7 +8,7 @@ import pytest
 from tests.gateway.byte_server import Handle, Line, answer, byte_server
 
 from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_nodes import held, node, nodes
 
-from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.placement import Infeasible, Placement, PlacementContext, place
 from ganglion.gateway.placing.planning import AlreadyHeld, plan_placements

@@ -18,8 +18,8 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.fleet import probe
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.health import FleetHealthCheck, jittered
-from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.gateway.fleet.probe import PollSettings
+from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.server.life.serve import Shutdown, serve

@@ -10,7 +10,7 @@ from tests.gateway.byte_server import Line, answer, byte_server
 from tests.gateway.test_upstream import ask
 
 from ganglion.core.errors import InvalidValue, UpstreamUnavailable
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream import pool as pools
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.gateway.upstream.pool import IDLE_S, ConnectionPool, ConnectionPools

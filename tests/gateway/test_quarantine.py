@@ -1,7 +1,6 @@
 """Which requests are refused for what happened to nodes under them."""
 
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.quarantine import (
     MAX_REMEMBERED,
     REMEMBERED_S,
@@ -10,6 +9,7 @@ from ganglion.gateway.fleet.quarantine import (
     Quarantine,
     Suspicion,
 )
+from ganglion.gateway.node import NodeSpec
 
 PATH, BODY = b"/v1/chat/completions", b'{"model": "m"}'
 

@@ -14,7 +14,7 @@ from tests.gateway.fault_proxy import Fault as Spoil
 from tests.gateway.fault_proxy import FaultProxy, Passage, fault_proxy
 
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeKind, NodeSpec
+from ganglion.gateway.node import NodeKind, NodeSpec
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.proxy import listener
 from ganglion.gateway.routing.retry import (

@@ -19,7 +19,7 @@ from ganglion.core.errors import (
     WireUnsupported,
 )
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, NodeView
+from ganglion.gateway.node import DeviceMemory, NodeSpec, NodeView
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.routing.decision import (
     ChosenNode,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_nodes import StillLoads, held, node, nodes
 
-from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.node import NodeView
 from ganglion.gateway.placing.catalogue import EMPTY_CATALOGUE
 from ganglion.gateway.routing.decision import ChosenNode, RoutingRequest, TranslatedNode
 from ganglion.gateway.routing.policies import LIGHT, LOYALTY, route, share

@@ -9,7 +9,7 @@ from made_nodes import held, node, nodes
 
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.node import NodeView
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.scaler import (
     PRESSED_S,

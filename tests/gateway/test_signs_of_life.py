@@ -10,7 +10,7 @@ from tests.gateway.byte_server import Line, answer, byte_server
 from tests.gateway.front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, hear, post, staged
 from tests.gateway.front_stage import answer as node_answer
 
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy import listener
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.wire.dialects import USUAL_WIRES

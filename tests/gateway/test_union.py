@@ -4,7 +4,7 @@ from functools import partial
 
 from made_nodes import held, node
 
-from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import parse_catalogue
 from ganglion.gateway.placing.catalogue_view import listing_of
 from ganglion.gateway.placing.held_models import NOTHING_LEARNED, LearnedNames, merge_models

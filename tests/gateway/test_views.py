@@ -6,7 +6,6 @@ import pytest
 from tests.gateway.telling_node import model, state
 
 from ganglion.core.errors import GanglionError, InvalidRequest
-from ganglion.gateway.fleet.node import DeviceMemory, NodeSpec, Replica
 from ganglion.gateway.fleet.node_views import (
     MAX_DIGEST,
     MAX_MODELS,
@@ -17,6 +16,7 @@ from ganglion.gateway.fleet.node_views import (
     polled_view,
     state_view,
 )
+from ganglion.gateway.node import DeviceMemory, NodeSpec, Replica
 from ganglion.wire.fleet import ReplicaState, parse_state
 from ganglion.wire.fleet_overview import NodeDevice, NodeOverview
 from ganglion.wire.health import DeviceHealth

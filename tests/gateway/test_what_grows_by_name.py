@@ -17,8 +17,8 @@ from test_gateway_access import keyed, secret_of
 
 from ganglion.gateway.failover import RunningCall
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.metrics import GatewayMetrics
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import parse_catalogue
 from ganglion.gateway.proxy.listener import ProxyListener
 from ganglion.gateway.proxy.upstream_request import UpstreamHeads

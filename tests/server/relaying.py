@@ -8,7 +8,7 @@ from ganglion.core.errors import GanglionError, InvalidApiKey, ModelNotFound, No
 from ganglion.core.events import Usage
 from ganglion.gateway.access.admission import EVERYBODY, AdmissionRequest, Identity
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.routing.decision import ChosenNode, ColdModel, NoRoute, RoutingDecision, RoutingRequest
 from ganglion.server.gateway.relay.relay_endpoint import RelayEndpoint
 from ganglion.server.settings import ServerSettings

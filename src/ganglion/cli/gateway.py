@@ -16,7 +16,7 @@ from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, server_settings, s
 from ganglion.cli.terminal.console import say, say_error
 from ganglion.config import Config, NodeConfig, home
 from ganglion.core.errors import InvalidValue
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES

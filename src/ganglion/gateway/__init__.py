@@ -1,1 +1,1 @@
-"""Many nodes as one server: who is there, who answers what, and the bytes between."""
+"""Many nodes behind one address: which there are, which one answers a request, and the bytes between."""

@@ -23,8 +23,8 @@ from ganglion.core.request import ChatPrompt, Request, TextPrompt
 from ganglion.gateway.access.admission import note_answering_model
 from ganglion.gateway.failover import Failover, ProbeNow, RunningCall, fault_of
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.fleet.quarantine import QUARANTINED_MESSAGE, Quarantine, Suspicion
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.placing.held_models import merge_models
 from ganglion.gateway.remote import (
     CALL_S,

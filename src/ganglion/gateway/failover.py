@@ -20,9 +20,9 @@ from ganglion.core.errors import (
     UpstreamUnavailable,
 )
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.node_queue import QueuedRequest
 from ganglion.gateway.fleet.quarantine import MUST_WAIT_MESSAGE, QUARANTINED_MESSAGE, LostRequest, Suspicion
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.routing.decision import (
     Chooser,
     ChosenNode,

@@ -24,12 +24,13 @@ from ganglion.core.errors import (
 from ganglion.core.events import Closed, Delta, Event, Failed, Opened
 from ganglion.core.request import ChatPrompt, Request, Sampling, TokenPrompt, resolve
 from ganglion.gateway.failover import RunningCall, fault_of
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.routing.retry import ErrorAnswer, NodeFault, NodeOutcome, error_code_of
 from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse, NodeResponseStream, node_headers
 from ganglion.gateway.upstream.upstream_connection import Headers
 from ganglion.text.message_order import stricter_orders
 from ganglion.text.tools.custom import CustomText
+from ganglion.wire.headers import INCLUDE_THINKING
 from ganglion.wire.upstream import auxiliary_calls
 from ganglion.wire.upstream.chat_request import encode_request
 from ganglion.wire.upstream.stream_decoder import ChatStreamDecoder
@@ -213,7 +214,7 @@ def _headers(spec: NodeSpec, request: Request, affinity: str) -> Headers:
     )
     headers.append((b"accept", b"text/event-stream"))
     if request.keep_markers and spec.kind == "ganglion":
-        headers.append((b"x-include-thinking", b"1"))
+        headers.append((INCLUDE_THINKING, b"1"))
     return headers
 
 

@@ -17,10 +17,10 @@ from ganglion.core.errors import EngineFailed
 from ganglion.core.events import Delta, Event, Failed, Finished, Started, Usage
 from ganglion.core.fold import Answer, fold
 from ganglion.core.request import Request
-from ganglion.gateway.internal_headers import USAGE
 from ganglion.server.middleware.principal import ANONYMOUS, Principal
 from ganglion.wire.fleet import encode_usage
 from ganglion.wire.frame import Comment
+from ganglion.wire.headers import USAGE
 
 
 @dataclass(slots=True)

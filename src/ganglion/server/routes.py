@@ -44,6 +44,7 @@ from ganglion.server.responses.websocket import ResponsesWebSocket
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
 from ganglion.wire import health, models, openapi
+from ganglion.wire.headers import RETRY_AFTER
 from ganglion.wire.messages import anthropic_models
 from ganglion.wire.route_aliases import aliases_of
 
@@ -234,7 +235,7 @@ class InfoRoutes:
         status = health.node_status(self._engine.models(), is_draining=self._gate.is_draining)
         if status in ("ok", "degraded"):
             return json_response(health.probe(status))
-        return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
+        return Response(health.probe(status), 503, {RETRY_AFTER: "2"}, "application/json")
 
     async def version(self, _: Request) -> Response:
         return json_response(self._version)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from ganglion.core.errors import GanglionError, InvalidApiKey
 from ganglion.wire.frame import Comment, sse
+from ganglion.wire.headers import RETRY_AFTER
 
 
 def _status_of(error: GanglionError) -> int:
@@ -28,5 +29,5 @@ class ErrorFormat:
 
 def error_headers(error: GanglionError) -> dict[str, str]:
     """The headers that go with the status of an error, on every wire."""
-    headers = {} if error.retry_after_s is None else {"retry-after": str(error.retry_after_s)}
+    headers = {} if error.retry_after_s is None else {RETRY_AFTER: str(error.retry_after_s)}
     return headers | {"www-authenticate": "Bearer"} if isinstance(error, InvalidApiKey) else headers

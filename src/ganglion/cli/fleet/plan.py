@@ -12,7 +12,7 @@ from ganglion.cli.remote.gateway_client import DEFAULT_URL, GATEWAY_VARIABLE
 from ganglion.core.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from ganglion.gateway.fleet.node import NodeView
+    from ganglion.gateway.node import NodeView
     from ganglion.gateway.placing.planning import PlannedModel, PlanStep
 
 HEADINGS: Final = ("model", "memory", "node", "what", "why")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from ganglion.core.errors import GanglionError, InvalidApiKey, InvalidRequest, NotAllowed, UpstreamUnavailable
-from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.gateway.fleet.node_views import overview_view, polled_view
+from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
 from ganglion.gateway.upstream.pool import ConnectionPools

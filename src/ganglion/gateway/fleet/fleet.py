@@ -14,9 +14,9 @@ from typing import Final, Protocol
 
 from ganglion.core.engine import Status
 from ganglion.core.request import Sampling
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.fleet.node_queue import NodeQueue
 from ganglion.gateway.fleet.quarantine import LostRequest
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 
 ALIVE_S: Final = 2.0
 """What was heard of within so many seconds is alive, whatever polls say: some servers list models slowly."""

@@ -17,8 +17,8 @@ from typing import Final
 
 from ganglion.core.errors import DeadlineExceeded, GanglionError, UpstreamRefused, UpstreamUnavailable
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.gateway.fleet.probe import NodeProbe, PollSettings
+from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.gateway.upstream.node_client import NodeClient
 
 logger = logging.getLogger("ganglion.gateway")

@@ -25,8 +25,8 @@ from typing import Final
 
 from ganglion.core.errors import InvalidValue, NotAllowed, Overloaded
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.node_views import grpc_of, parse_grpc
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.wire.fleet import Join, Lease, Leave
 

@@ -11,7 +11,7 @@ from typing import Final
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Sampling
-from ganglion.gateway.fleet.node import FOREIGN_SAMPLING, DeviceMemory, NodeSpec, NodeView, Replica
+from ganglion.gateway.node import FOREIGN_SAMPLING, DeviceMemory, NodeSpec, NodeView, Replica
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.wire.fleet import NodeState, ReplicaState
 from ganglion.wire.fleet_overview import NodeOverview

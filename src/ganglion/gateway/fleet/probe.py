@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from ganglion.core.errors import GanglionError, UpstreamRefused
-from ganglion.gateway.fleet.node import NodeSpec, NodeView
 from ganglion.gateway.fleet.node_views import grpc_of, listed_view, polled_view, state_view, version_of
+from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
 from ganglion.wire.fleet import parse_state
 from ganglion.wire.upstream.polling import (

@@ -1,1 +1,4 @@
-"""TODO."""
+"""Which models there are and where they are loaded: catalogue, placement, loading and scaling.
+
+Imports `fleet`, `upstream` and `access`; knows nothing of requests.
+"""

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ganglion.core.engine import ModelState, Status
-from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.registry.naming.names import fold
 

@@ -23,13 +23,12 @@ from ganglion.core.errors import (
     ShuttingDown,
 )
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec, NodeView, Replica
+from ganglion.gateway.node import NodeSpec, NodeView, Replica
 from ganglion.gateway.placing import node_calls
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.held_models import model_of, replica_of
-from ganglion.gateway.placing.placement import Infeasible, Placement
+from ganglion.gateway.placing.placement import Infeasible, Placement, placement_error
 from ganglion.gateway.placing.reservations import LOOK_AGAIN_S, PATIENCE_S, FleetChanges, Reservations
-from ganglion.gateway.routing.policies import placement_error
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.registry.naming.names import fold
 

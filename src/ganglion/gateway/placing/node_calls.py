@@ -16,10 +16,10 @@ from ganglion.core.errors import (
     class_of,
     rebuild,
 )
-from ganglion.gateway.fleet.node import NodeSpec
-from ganglion.gateway.internal_headers import EPOCH
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import CatalogueModel
 from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
+from ganglion.wire.headers import EPOCH
 from ganglion.wire.health import ModelHealth
 from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
 

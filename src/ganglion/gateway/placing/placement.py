@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 
-from ganglion.gateway.fleet.node import DeviceMemory, NodeView, Replica
+from ganglion.core.errors import GanglionError, InsufficientMemory, InsufficientVideoMemory, ModelUnavailable
+from ganglion.gateway.node import DeviceMemory, NodeView, Replica
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.held_models import LearnedNames, model_of, replica_of
 
@@ -298,3 +299,16 @@ def _too_little(
         if more_mb:
             words += f", {more_mb:,} more {which} {', '.join(replica.id for replica in replicas)}"
     return words
+
+
+def placement_error(name: str, outcome: Infeasible) -> GanglionError:
+    """The error of a model that no node can take."""
+    if not outcome.lacks_memory:
+        return ModelUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
+    kind = InsufficientVideoMemory if outcome.is_video else InsufficientMemory
+    return kind(
+        f"The model {name!r} fits on no node: {outcome.words}.",
+        free_mb=outcome.free_mb,
+        required_mb=outcome.required_mb,
+        hint="ganglion fleet plan shows what goes where.",
+    )

@@ -6,7 +6,7 @@ The most urgent models choose first, and what they take is not there for the oth
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from ganglion.gateway.fleet.node import DeviceMemory, NodeView, Replica
+from ganglion.gateway.node import DeviceMemory, NodeView, Replica
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.held_models import NOTHING_LEARNED, LearnedNames, replica_of
 from ganglion.gateway.placing.placement import HOLDS, Infeasible, Placement, PlacementContext, place, required

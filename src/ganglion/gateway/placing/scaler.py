@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from ganglion.core.errors import GanglionError
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.held_models import LearnedNames, replica_of
 from ganglion.gateway.placing.placement import HOLDS, Placement, PlacementContext, place

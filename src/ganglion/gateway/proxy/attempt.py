@@ -7,7 +7,7 @@ from typing import Protocol
 
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy.streams import (
     ForeignEventStream,
     JsonLineStream,

@@ -23,9 +23,8 @@ from ganglion.core.errors import (
 from ganglion.core.events import Usage
 from ganglion.gateway.access.admission import Admission, AdmissionRequest
 from ganglion.gateway.failover import RUNS_ALONE, choose_node, may_run_alone
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.node_queue import QueuedRequest
-from ganglion.gateway.internal_headers import REQUEST_ID
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy.attempt import NodeAttempt
 from ganglion.gateway.proxy.authorize import RequestContext, admission_request, authenticate, inspect_request
 from ganglion.gateway.proxy.client_request import ClientRequest
@@ -56,6 +55,7 @@ from ganglion.gateway.routing.retry import (
     needs_probe,
 )
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
+from ganglion.wire.headers import REQUEST_ID
 from ganglion.wire.upstream.upstream_errors import decode_error_response
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ compressed cannot be counted.
 from collections.abc import Callable, Iterable
 from http import HTTPStatus
 
-from ganglion.gateway.internal_headers import PREFIX
 from ganglion.gateway.proxy.client_request import RequestHead
 from ganglion.gateway.upstream.upstream_connection import Headers
 from ganglion.wire.dialects import DIALECTS
+from ganglion.wire.headers import INTERNAL_PREFIX
 
 _HOP_BY_HOP = frozenset(
     (
@@ -72,7 +72,7 @@ _DROPPED_BACK = _HOP_BY_HOP | frozenset(
         b"refresh",
     )
 )
-_OURS_BACK = (PREFIX, b"access-control-")
+_OURS_BACK = (INTERNAL_PREFIX, b"access-control-")
 _MAX_NAMES = 1024
 _TOKENS = (b"keep-alive", b"close", b"upgrade", b"")
 
@@ -128,7 +128,7 @@ class _Names:
         return lines
 
 
-_ours = _Names(lambda name: name not in _DROPPED and not name.startswith(PREFIX))
+_ours = _Names(lambda name: name not in _DROPPED and not name.startswith(INTERNAL_PREFIX))
 _foreign = _Names(_TO_FOREIGN.__contains__)
 _back = _Names(lambda name: name not in _DROPPED_BACK and not name.startswith(_OURS_BACK))
 

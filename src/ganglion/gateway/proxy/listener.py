@@ -12,9 +12,9 @@ from itertools import count
 from ganglion.core.errors import GanglionError
 from ganglion.gateway.access.admission import Gatekeeper, OpenAdmissions
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.quarantine import Quarantine
 from ganglion.gateway.metrics import GatewayMetrics
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy.access_log import AccessLog
 from ganglion.gateway.proxy.body_budget import body_budget
 from ganglion.gateway.proxy.client_connection import ClientConnection

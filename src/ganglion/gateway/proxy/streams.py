@@ -8,9 +8,9 @@ from typing import Protocol
 
 from ganglion.core.errors import InvalidRequest, UpstreamUnavailable
 from ganglion.core.events import Usage
-from ganglion.gateway.internal_headers import USAGE
 from ganglion.gateway.proxy.usage import read_usage_fields, usage_from, usage_of_body
 from ganglion.wire.fleet import parse_usage
+from ganglion.wire.headers import USAGE
 
 MAX_EVENT_BYTES = 8 * 2**20
 _COMMENT = b": " + USAGE + b" "

@@ -5,14 +5,14 @@ from functools import lru_cache
 
 from msgspec import Struct
 
-from ganglion.gateway.fleet.node import NodeSpec
-from ganglion.gateway.internal_headers import AFFINITY, EPOCH, KEY, PLACE, PRIORITY, REQUEST_ID, TENANT, USAGE
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy import heads
 from ganglion.gateway.proxy.authorize import RequestContext
 from ganglion.gateway.proxy.heads import value_of
 from ganglion.gateway.proxy.peek import with_fields, with_model_query
 from ganglion.gateway.upstream.pool import ConnectionPool, ConnectionPools
 from ganglion.wire.dialect import Wire
+from ganglion.wire.headers import ADMISSION, AFFINITY, EPOCH, KEY, PRIORITY, REQUEST_ID, TENANT, USAGE
 
 MAX_UPSTREAM_HEADS = 2048
 
@@ -147,7 +147,7 @@ def _internal_lines(errand: RequestContext) -> bytes:
         errand.request_id.encode(),
     )
     if errand.place:
-        lines += b"%b: %b\r\n" % (PLACE, errand.place)
+        lines += b"%b: %b\r\n" % (ADMISSION, errand.place)
     if errand.affinity:
         lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())
     return lines + heads.SOCKET if head.is_socket else lines

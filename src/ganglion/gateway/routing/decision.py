@@ -7,7 +7,7 @@ from typing import Final, Protocol
 from msgspec import Struct
 
 from ganglion.core.errors import GanglionError, MissingParameter
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.wire.dialect import Wire
 
 

@@ -11,8 +11,6 @@ from typing import Final, Protocol
 
 from ganglion.core.errors import (
     GanglionError,
-    InsufficientMemory,
-    InsufficientVideoMemory,
     ModelLoading,
     ModelNotFound,
     ModelRecovering,
@@ -22,7 +20,7 @@ from ganglion.core.errors import (
     UpstreamUnavailable,
     WireUnsupported,
 )
-from ganglion.gateway.placing.placement import Infeasible
+from ganglion.gateway.placing.placement import Infeasible, placement_error
 from ganglion.gateway.routing.decision import (
     ChosenNode,
     ColdModel,
@@ -261,19 +259,6 @@ def _why_not_live(entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads) ->
         return _recovering(entry)
     name = places[0].name
     return UpstreamUnavailable(_unreached(entry, name), param="model", extras={"node": name})
-
-
-def placement_error(name: str, outcome: Infeasible) -> GanglionError:
-    """The error of a model that no node can take."""
-    if not outcome.lacks_memory:
-        return ModelUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
-    kind = InsufficientVideoMemory if outcome.is_video else InsufficientMemory
-    return kind(
-        f"The model {name!r} fits on no node: {outcome.words}.",
-        free_mb=outcome.free_mb,
-        required_mb=outcome.required_mb,
-        hint="ganglion fleet plan shows what goes where.",
-    )
 
 
 def _recovering(entry: ModelEntry) -> ModelRecovering:

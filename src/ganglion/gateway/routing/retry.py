@@ -15,7 +15,7 @@ from typing import Final
 
 import msgspec
 
-from ganglion.gateway.fleet.node import NodeKind
+from ganglion.gateway.node import NodeKind
 
 RETRY_BUDGET: Final = 2
 """Nodes that one request may have been running on when they failed."""

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import EMPTY_CATALOGUE, FleetCatalogue
 from ganglion.gateway.routing.decision import ChosenNode, RoutingDecision, RoutingRequest, TranslatedNode
 from ganglion.gateway.routing.policies import route

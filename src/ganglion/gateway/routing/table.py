@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import CATCH_ALL, CatalogueModel, FleetCatalogue
 from ganglion.gateway.placing.held_models import NOTHING_LEARNED, LearnedNames, model_of, replica_of
 from ganglion.gateway.placing.placement import Infeasible, Placement, PlacementContext, place

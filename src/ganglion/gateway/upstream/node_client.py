@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from ganglion.core.errors import DeadlineExceeded, InvalidValue, UpstreamUnavailable
-from ganglion.gateway import internal_headers
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached, StaleConnection
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
+from ganglion.wire.headers import AFFINITY, EPOCH, PRIORITY, REQUEST_ID, TENANT
 
 
 def node_headers(
@@ -23,15 +23,15 @@ def node_headers(
     if spec.kind != "ganglion":
         return headers
     headers += [
-        (internal_headers.TENANT, _value(tenant)),
-        (internal_headers.PRIORITY, b"%d" % priority),
+        (TENANT, _value(tenant)),
+        (PRIORITY, b"%d" % priority),
     ]
     if request_id:
-        headers.append((internal_headers.REQUEST_ID, _value(request_id)))
+        headers.append((REQUEST_ID, _value(request_id)))
     if affinity:
-        headers.append((internal_headers.AFFINITY, _value(affinity)))
+        headers.append((AFFINITY, _value(affinity)))
     if spec.epoch is not None:
-        headers.append((internal_headers.EPOCH, b"%d" % spec.epoch))
+        headers.append((EPOCH, b"%d" % spec.epoch))
     return headers
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ganglion.core.errors import UpstreamUnavailable
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.address import NodeAddress, parse_node_url
 from ganglion.gateway.upstream.upstream_connection import UpstreamConnection, WriteCoalescer
 

@@ -15,6 +15,7 @@ from ganglion.server.middleware.request_log import ignored_field_log, unknown_fi
 from ganglion.server.middleware.scope import is_on, principal, request_id, tenant
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import chat, completions, messages
+from ganglion.wire.headers import INCLUDE_THINKING
 from ganglion.wire.seal import HmacSeal
 
 logger = logging.getLogger("ganglion.server")
@@ -185,7 +186,7 @@ class ChatEndpoint:
             created_s=int(time.time()),
             fingerprint=f"ganglion-{self._settings.build.version}",
             tenant=tenant(scope),
-            keep_markers=is_on(scope, b"x-include-thinking"),
+            keep_markers=is_on(scope, INCLUDE_THINKING),
             is_thought_shown=is_on(scope, b"x-thought"),
             is_strict=self._settings.is_strict,
         )

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute, Route
 from ganglion.core.errors import GanglionError, InvalidRequest, InvalidValue
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.membership import NodeLeases
-from ganglion.gateway.fleet.node import NodeView, Replica
+from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue_view import CatalogueView
 from ganglion.gateway.placing.loader import FleetLoader
 from ganglion.gateway.routing.decision import (
@@ -38,6 +38,7 @@ from ganglion.wire.fleet_overview import (
     Unservable,
     status_of,
 )
+from ganglion.wire.headers import RETRY_AFTER
 
 
 def overview_of(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> FleetOverview:
@@ -215,7 +216,7 @@ class GatewayHealthEndpoints:
         if not self.gate.is_draining and any(view.takes_work for view in self.fleet.nodes.values()):
             return json_response(health.probe("ok"))
         status: health.NodeStatus = "draining" if self.gate.is_draining else "loading"
-        return Response(health.probe(status), 503, {"retry-after": "2"}, "application/json")
+        return Response(health.probe(status), 503, {RETRY_AFTER: "2"}, "application/json")
 
 
 @dataclass(frozen=True, slots=True)

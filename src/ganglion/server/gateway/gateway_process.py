@@ -19,11 +19,11 @@ from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.health import FleetHealthCheck
 from ganglion.gateway.fleet.membership import NodeLeases, first_epoch
-from ganglion.gateway.fleet.node import NodeSpec
 from ganglion.gateway.fleet.node_queue import NodeQueue
 from ganglion.gateway.fleet.probe import PollSettings
 from ganglion.gateway.fleet.quarantine import Quarantine
 from ganglion.gateway.metrics import FleetMetrics, GatewayMetrics
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue_view import CatalogueView
 from ganglion.gateway.placing.loader import FleetLoader
 from ganglion.gateway.placing.scaler import Scaler

@@ -13,11 +13,11 @@ from ganglion.gateway.access.admission import (
 )
 from ganglion.gateway.access.gatekeeper import KeyGatekeeper
 from ganglion.gateway.access.token_bound import TokenBound, bound_of_request
-from ganglion.gateway.internal_headers import PLACE
 from ganglion.gateway.metrics import GatewayMetrics
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import header
 from ganglion.server.quota import QuotaReservation
+from ganglion.wire.headers import ADMISSION
 
 
 class AdmissionMiddleware:
@@ -28,7 +28,7 @@ class AdmissionMiddleware:
         self._places = places
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = None if scope["type"] == "lifespan" else self._places.find(header(scope, PLACE))
+        place = None if scope["type"] == "lifespan" else self._places.find(header(scope, ADMISSION))
         with admission_scope(place):
             await self._app(scope, receive, send)
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import FleetCatalogue
 from ganglion.server.life.storage import StoreSettings
 from ganglion.server.settings import ServerSettings

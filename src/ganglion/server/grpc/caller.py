@@ -5,13 +5,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from ganglion.gateway import internal_headers
 from ganglion.server.fleet_membership import Leases
 from ganglion.server.middleware.keys import KeyRing, bearer_key, invalid_key_error
 from ganglion.server.middleware.principal import ANONYMOUS, Principal, principal_of
 from ganglion.server.middleware.request_log import request_id_of
+from ganglion.wire import headers
 
-REQUEST_ID: Final = internal_headers.REQUEST_ID.decode()
+REQUEST_ID: Final = headers.REQUEST_ID.decode()
 PUBLIC_SERVICES: Final = frozenset({"grpc.health.v1.Health"})
 """Services that answer without a key."""
 
@@ -77,7 +77,7 @@ class KeyAuthenticator:
             return ANONYMOUS if holder is None else Principal(holder.tenant)
         if holder is None:
             raise invalid_key_error(key)
-        self._leases.check(metadata_value(metadata, internal_headers.EPOCH.decode()))
+        self._leases.check(metadata_value(metadata, headers.EPOCH.decode()))
         return principal_of(holder, lambda name: metadata_value(metadata, name.decode()))
 
 

@@ -19,6 +19,7 @@ from ganglion.gateway.proxy.body_budget import SMALL_BYTES, WAIT_S, body_budget
 from ganglion.server.middleware.scope import ABORT
 from ganglion.wire import openai_errors
 from ganglion.wire.error_format import error_headers
+from ganglion.wire.headers import API_KEY
 
 MAX_HEAD_BYTES = 64 * 2**10
 HEAD_S = 30.0
@@ -190,7 +191,7 @@ class BoundedWebSocket(AbortableWebSocket):
 
     def _make_room(self) -> None:
         headers = dict(self.scope["headers"])
-        key = headers.get(b"authorization") or headers.get(b"x-api-key")
+        key = headers.get(b"authorization") or headers.get(API_KEY)
         asker = str(self.client) if key is None else key.decode("latin-1")
         self._turn = self.turns.take(asker, self.max_bytes)
         if self._turn is None:

@@ -19,7 +19,7 @@ from typing import Final
 import msgspec
 
 from ganglion.core.errors import GanglionError, InvalidValue
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
 from ganglion.gateway.upstream.pool import ConnectionPools

@@ -11,12 +11,12 @@ from dataclasses import replace
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ganglion.core.errors import GanglionError, NotAllowed
-from ganglion.gateway import internal_headers
 from ganglion.server.fleet_membership import Leases
 from ganglion.server.middleware.errors import error_response
 from ganglion.server.middleware.keys import KeyRing, bearer_key, invalid_key_error
 from ganglion.server.middleware.principal import ANONYMOUS, Principal, principal_from_gateway, principal_of
 from ganglion.server.middleware.scope import header, principal, route_path, with_principal
+from ganglion.wire import headers
 from ganglion.wire.dialects import PUBLIC_PATHS
 
 # Law: a route that is neither read-only nor a question to a model is wrapped in `AdminOnly`;
@@ -69,7 +69,7 @@ class Auth:
             raise invalid_key_error(key)
         if scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD"):
             # Believed of anybody: all that it can do is to have its own request refused.
-            self._leases.check(header(scope, internal_headers.EPOCH))
+            self._leases.check(header(scope, headers.EPOCH))
         return principal_of(holder, lambda name: header(scope, name))
 
 
@@ -107,7 +107,7 @@ class TrustedIdentity:
 def presented_key(scope: Scope) -> bytes | None:
     """The key that a request brings."""
     key = bearer_key(header(scope, b"authorization"))
-    return header(scope, b"x-api-key") if key is None else key
+    return header(scope, headers.API_KEY) if key is None else key
 
 
 async def _authenticate(

@@ -11,9 +11,9 @@ from typing import Final, assert_never
 from ganglion.core.engine import ModelState
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Request
-from ganglion.gateway import internal_headers
 from ganglion.gateway.access.admission import MOST_URGENT
 from ganglion.server.middleware.keys import KeyHolder
+from ganglion.wire import headers
 
 # No space: the tenant is part of a salt, in which one stands before the steering.
 _NAME: Final = re.compile(rb"[!-~]{0,128}")
@@ -92,14 +92,14 @@ def principal_from_gateway(values: HeaderLookup, tenant: str) -> Principal:
 
     Raises InvalidValue for what no gateway of ours sends.
     """
-    named = _read(values, internal_headers.TENANT, _NAME, "at most 128 visible characters")
-    priority = _read(values, internal_headers.PRIORITY, _PRIORITY, "a whole number")
+    named = _read(values, headers.TENANT, _NAME, "at most 128 visible characters")
+    priority = _read(values, headers.PRIORITY, _PRIORITY, "a whole number")
     return Principal(
         tenant=tenant if named is None else named,
-        key_id=_read(values, internal_headers.KEY, _NAME, "at most 128 visible characters") or "",
+        key_id=_read(values, headers.KEY, _NAME, "at most 128 visible characters") or "",
         priority=None if priority is None else max(MOST_URGENT, min(LEAST_URGENT, int(priority))),
-        affinity=_read(values, internal_headers.AFFINITY, _AFFINITY, "at most 64 hexadecimal digits") or "",
-        wants_usage=values(internal_headers.USAGE) == b"1",
+        affinity=_read(values, headers.AFFINITY, _AFFINITY, "at most 64 hexadecimal digits") or "",
+        wants_usage=values(headers.USAGE) == b"1",
         is_admin=True,  # the gateway judged what its client may do before it passed the request on
     )
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ganglion.gateway.internal_headers import REQUEST_ID
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.scope import header, set_request_id
+from ganglion.wire.headers import REQUEST_ID
 
 server_logger = logging.getLogger("ganglion.server")
 
@@ -91,7 +91,7 @@ class RequestLog:
                 status = message["status"]
                 encoded = request_id.encode()
                 # Anthropic's SDKs look for the id under the second name.
-                extra = [(b"x-request-id", encoded), (b"request-id", encoded)]
+                extra = [(REQUEST_ID, encoded), (b"request-id", encoded)]
                 if self._gate.is_draining:
                     extra.append((b"connection", b"close"))
                 message = {**message, "headers": [*message.get("headers", ()), *extra]}

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from starlette.types import Scope
 
 from ganglion.core.engine import ModelState
-from ganglion.gateway.internal_headers import PREFIX
 from ganglion.server.middleware.principal import ANONYMOUS, Principal
+from ganglion.wire.headers import INTERNAL_PREFIX
 
 _REQUEST_ID = "ganglion.request_id"
 _PRINCIPAL = "ganglion.visit"
@@ -86,6 +86,6 @@ def with_principal(scope: Scope, value: Principal, judge: Callable[[], Principal
     `judge` says it anew.
     """
     headers = scope["headers"]
-    if any(name.startswith(PREFIX) for name, _ in headers):
-        headers = [(name, text) for name, text in headers if not name.startswith(PREFIX)]
+    if any(name.startswith(INTERNAL_PREFIX) for name, _ in headers):
+        headers = [(name, text) for name, text in headers if not name.startswith(INTERNAL_PREFIX)]
     return {**scope, "headers": headers, _PRINCIPAL: value, _IDENTIFY: judge}

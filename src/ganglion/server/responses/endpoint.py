@@ -30,6 +30,7 @@ from ganglion.server.responses.responses_service import (
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
 from ganglion.server.truncation import TruncatingEngine
+from ganglion.wire.headers import INCLUDE_THINKING
 from ganglion.wire.responses import ENDING, Item, compact_body, compacted, flat
 from ganglion.wire.responses.compaction import SUMMARY_TOKENS
 from ganglion.wire.responses.items import InputText, MessageItem
@@ -135,7 +136,7 @@ class ResponsesEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
-        markers = is_on(scope, b"x-include-thinking")
+        markers = is_on(scope, INCLUDE_THINKING)
         with ExitStack() as place:
             place.enter_context(self._gate.admit())
             exchange = await self._desk.open(body, principal(scope), keep_markers=markers)

@@ -14,7 +14,7 @@ import grpc
 
 from ganglion.core.errors import InvalidValue, UpstreamUnavailable
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.node import NodeView
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.server.grpc.listener import ListenAddress
 from ganglion.server.grpc.message_limits import LARGEST_BYTES

@@ -6,13 +6,13 @@ from typing import Final
 from urllib.parse import quote
 
 from ganglion.core.errors import InvalidApiKey
-from ganglion.gateway import internal_headers
 from ganglion.gateway.access.admission import Admission, AdmissionRequest, Gatekeeper, Identity, require_role
-from ganglion.gateway.fleet.node import NodeSpec
+from ganglion.gateway.node import NodeSpec
 from ganglion.server.grpc.caller import REQUEST_ID, Metadata, RpcCaller, is_public, metadata_value
 from ganglion.server.middleware.keys import bearer_key
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.request_log import request_id_of
+from ganglion.wire import headers
 
 _TRACES: Final = ("traceparent", "tracestate")
 _MAX_TRACE: Final = 512
@@ -35,17 +35,15 @@ class RelayCaller:
 
     def metadata_for(self, spec: NodeSpec) -> tuple[tuple[str, str], ...]:
         """What goes with a call to a node: its own key, and nothing else that the client sent."""
-        told = [(internal_headers.REQUEST_ID.decode(), self.request_id), *self.traces]
+        told = [(headers.REQUEST_ID.decode(), self.request_id), *self.traces]
         if spec.api_key is not None:
             told.append(("authorization", f"Bearer {spec.api_key}"))
         if self.tenant:
-            told.append((internal_headers.TENANT.decode(), quote(self.tenant, safe=_PLAIN, errors="replace")))
+            told.append((headers.TENANT.decode(), quote(self.tenant, safe=_PLAIN, errors="replace")))
         if self.identity.key_id:
-            told.append(
-                (internal_headers.KEY.decode(), quote(self.identity.key_id, safe=_PLAIN, errors="replace"))
-            )
+            told.append((headers.KEY.decode(), quote(self.identity.key_id, safe=_PLAIN, errors="replace")))
         if spec.epoch is not None:
-            told.append((internal_headers.EPOCH.decode(), str(spec.epoch)))
+            told.append((headers.EPOCH.decode(), str(spec.epoch)))
         return tuple(told)
 
 

@@ -16,7 +16,7 @@ from ganglion.client.grpc_transport import error_from_rpc
 from ganglion.core.errors import GanglionError, ModelNotFound, UpstreamUnavailable
 from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.node import NodeView
 from ganglion.gateway.routing.decision import (
     Chooser,
     ChosenNode,

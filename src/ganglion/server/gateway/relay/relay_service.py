@@ -15,7 +15,7 @@ from ganglion.core.errors import MissingParameter, SessionNotFound
 from ganglion.core.events import Usage
 from ganglion.gateway.access.admission import AdmissionRequest, Gatekeeper
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.node import NodeView
 from ganglion.server.gateway.relay.channels import ChannelUnreached
 from ganglion.server.gateway.relay.relay_caller import admit
 from ganglion.server.gateway.relay.relay_calls import HoldingNode, RelayCall, RelayNodes

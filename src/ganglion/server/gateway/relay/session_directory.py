@@ -13,7 +13,7 @@ from typing import Final
 from ganglion.core.errors import GanglionError
 from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.fleet.fleet import Fleet
-from ganglion.gateway.fleet.node import NodeView
+from ganglion.gateway.node import NodeView
 from ganglion.server.gateway.relay.relay_calls import RelayCall, RelayNodes
 from ganglion.server.gateway.relay.session_handles import SessionLocation
 from ganglion.wire.salience import salience_pb2 as pb
