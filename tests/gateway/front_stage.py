@@ -126,7 +126,7 @@ class Place:
     def answered_by(self, model: str) -> None:
         self.answered = model
 
-    async def cover(self, wanted: AdmissionRequest) -> None:
+    async def reserve_more(self, wanted: AdmissionRequest) -> None:
         self.wanted = wanted
 
     def settle(self, usage: Usage | None) -> None:
@@ -316,7 +316,7 @@ async def staged(
         pools=pools,
         desk=NodeSpec("desk", behind.url),
         metrics=GatewayMetrics(),
-        poke=poked.append,
+        probe_now=poked.append,
     )
     server = await asyncio.get_running_loop().create_server(front.connection, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -267,7 +267,7 @@ async def _play(operations: list[tuple[Any, ...]], cap: int, budget: int | None)
             place, window, most = entry
             if kind == "cover" and window == int(clock.now_s) // 60:
                 try:
-                    await place.cover(AdmissionRequest("m", second))
+                    await place.reserve_more(AdmissionRequest("m", second))
                     entry[2] = max(most, second)
                 except GanglionError:
                     pass

@@ -32,10 +32,10 @@ def test_listeners_hear_each_change_once_and_no_word_that_was_said_before() -> N
     fleet = Fleet((A,))
     heard = []
     leave = fleet.listen(lambda: heard.append(tuple(fleet.nodes.values())))
-    view = NodeView(A, is_healthy=True, heard_s=1.0)
+    view = NodeView(A, is_healthy=True, last_heard_s=1.0)
     fleet.put(view)
     fleet.put(view)
-    fleet.put(replace(view, heard_s=2.0))
+    fleet.put(replace(view, last_heard_s=2.0))
     assert fleet.nodes["a"].heard_s == 2.0
     assert len(heard) == 1
     fleet.remove("a")

@@ -87,7 +87,7 @@ class Room:
             self.chooser,
             NodeClient(self.pools),
             self.loads,
-            poke=self.poked.append,
+            probe_now=self.poked.append,
             deadlines=RemoteDeadlines(head_s=5.0, idle_s=0.3),
         )
 

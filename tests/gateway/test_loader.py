@@ -50,7 +50,7 @@ class Stage:
             fleet,
             self.catalogue,
             NodeClient(self.pools),
-            poke=self.poked.append,
+            probe_now=self.poked.append,
             **settings,  # type: ignore[arg-type]
         )
 

@@ -244,12 +244,12 @@ def test_what_runs_on_a_node_whose_lease_ended_or_that_is_silent_is_given_up() -
     fleet = FleetState(tuple(specs))
     works = {spec.name: Work() for spec in specs}
     for name, work in works.items():
-        fleet.begin(name, work)
+        fleet.count_in(name, work)
     fleet.remove("left")
-    fleet.lapse("lapsed")
+    fleet.expire("lapsed")
     fleet.put(NodeView(specs[2], is_silent=True))
     gone = {name for name, work in works.items() if work.is_withdrawn}
     assert gone == {"lapsed", "silent"}
     for name, work in works.items():
-        fleet.end(name, work)
+        fleet.count_out(name, work)
     assert not any(fleet.in_flight.values())

@@ -136,7 +136,7 @@ async def _play(steps: list[str], cap: int) -> None:
         finally:
             fleet.queue.leave(waiter)
         calls.append(RunningCall(view.spec, fleet.losses))
-        fleet.begin("a", calls[-1])
+        fleet.count_in("a", calls[-1])
         running += 1
 
     for step in steps:
@@ -144,7 +144,7 @@ async def _play(steps: list[str], cap: int) -> None:
             tasks.append(asyncio.create_task(request()))
         elif step == "end" and running:
             running -= 1
-            fleet.end("a", calls.pop())
+            fleet.count_out("a", calls.pop())
         elif step == "leave" and tasks:
             tasks.pop().cancel()
         if len(tasks) % 2:
@@ -164,7 +164,7 @@ async def test_who_waits_looks_again_when_another_node_comes() -> None:
     fleet.in_flight["a"] += 1
     task = asyncio.create_task(waiting(fleet.queue, "t", []))
     await settled()
-    fleet.put(replace(node("a", 1), heard_s=5.0))  # nothing that matters
+    fleet.put(replace(node("a", 1), last_heard_s=5.0))  # nothing that matters
     await settled()
     assert not task.done()
     fleet.put(node("b", 1))

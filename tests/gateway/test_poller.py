@@ -25,7 +25,7 @@ from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import BuildInfo, ServerSettings
 
-QUICK = PollSettings(every_s=0.05, wait_s=0.5, timeout_s=0.3, gap_s=0.01, confirm_s=0.01, poke_s=0.02)
+QUICK = PollSettings(every_s=0.05, wait_s=0.5, timeout_s=0.3, gap_s=0.01, confirm_s=0.01, probe_gap_s=0.02)
 REFUSING = answer(b"{}", status="500 Internal Server Error")
 
 
@@ -42,14 +42,14 @@ class Polled:
     ) -> NodeView:
         """The first view that the fleet holds from now on of which this is true."""
         news = asyncio.Event()
-        deafen = self.fleet.listen(news.set)
+        stop_listening = self.fleet.listen(news.set)
         try:
             async with asyncio.timeout(within_s):
                 while not (name in self.fleet.nodes and holds(self.fleet.nodes[name])):
                     news.clear()
                     await news.wait()
         finally:
-            deafen()
+            stop_listening()
         return self.fleet.nodes[name]
 
 
@@ -274,8 +274,8 @@ async def test_a_poke_shows_a_closed_port_within_moments_however_slow_the_polls(
             polled.fleet.add(foreign(server.url))
             await polled.until(lambda view: view.is_healthy)
         began_s = time.monotonic()
-        polled.poller.poke("a")
-        polled.poller.poke("nobody")
+        polled.poller.probe_now("a")
+        polled.poller.probe_now("nobody")
         view = await polled.until(lambda view: not view.is_healthy)
         assert time.monotonic() - began_s < 1.0
         assert view.failures == 3 and view.error is not None and "cannot be reached" in view.error
@@ -289,19 +289,19 @@ async def test_a_poke_does_not_wait_for_news_that_may_never_come() -> None:
         await asyncio.sleep(0.2)
         assert node.asked[-1].endswith("wait=60")
         node.state = state(1, model("m"))  # and tells nobody
-        polled.poller.poke("a")
+        polled.poller.probe_now("a")
         await polled.until(lambda view: bool(view.replicas), within_s=1.0)
         assert {view.failures for view in polled.told} == {0}
 
 
 async def test_pokes_are_counted_as_one_when_they_come_close_together() -> None:
-    calm = PollSettings(every_s=60.0, poke_s=0.1)
+    calm = PollSettings(every_s=60.0, probe_gap_s=0.1)
     async with byte_server(in_turn(answer(listing("m")))) as server:
         async with polling(foreign(server.url), settings=calm) as polled:
             await polled.until(lambda view: view.is_healthy)
             until_s = time.monotonic() + 0.35
             while time.monotonic() < until_s:
-                polled.poller.poke("a")
+                polled.poller.probe_now("a")
                 await asyncio.sleep(0.005)
         assert 2 <= sum(len(line.heads) for line in server.lines) <= 5
 

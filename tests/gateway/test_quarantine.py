@@ -38,11 +38,11 @@ def test_two_different_nodes_are_enough_and_one_is_not_however_often() -> None:
     quarantine, losses = Quarantine(), Losses()
     quarantine.blame(losses.alone("a"), "ann", PATH, BODY)
     quarantine.blame(losses.alone("a"), "ann", PATH, BODY)
-    assert not quarantine.holds("ann", PATH, BODY)
+    assert not quarantine.is_quarantined("ann", PATH, BODY)
     quarantine.blame(losses.alone("b"), "ann", PATH, BODY)
-    assert quarantine.holds("ann", PATH, BODY)
-    assert not quarantine.holds("bob", PATH, BODY)
-    assert not quarantine.holds("ann", PATH, BODY + b" ")
+    assert quarantine.is_quarantined("ann", PATH, BODY)
+    assert not quarantine.is_quarantined("bob", PATH, BODY)
+    assert not quarantine.is_quarantined("ann", PATH, BODY + b" ")
 
 
 def test_nodes_that_are_lost_with_other_work_on_them_refuse_nobody_before_a_run_alone() -> None:
@@ -77,15 +77,15 @@ def test_a_loss_is_a_lone_one_where_nothing_else_ran_on_the_node() -> None:
     fleet = Fleet((NodeSpec("a", "http://a"), NodeSpec("b", "http://b")))
     one, two, other = Work(), Work(), Work()
     for name, work in (("a", one), ("a", two), ("b", other)):
-        fleet.begin(name, work)
-    first = fleet.lose("a", 0)
-    fleet.end("a", one)
-    second = fleet.lose("a", 0)  # it is the last one there by now, and was not when the node was lost
-    fleet.end("a", two)
+        fleet.count_in(name, work)
+    first = fleet.record_loss("a", 0)
+    fleet.count_out("a", one)
+    second = fleet.record_loss("a", 0)  # it is the last one there by now, and was not when the node was lost
+    fleet.count_out("a", two)
     assert (first.is_alone, second.is_alone) == (False, False)
-    assert fleet.lose("b", 0).is_alone
-    fleet.begin("a", one)
-    again = fleet.lose("a", fleet.losses)
+    assert fleet.record_loss("b", 0).is_alone
+    fleet.count_in("a", one)
+    again = fleet.record_loss("a", fleet.losses)
     assert again.is_alone
     assert again.began_after == 3 and again.number == 4
 
@@ -97,7 +97,7 @@ def test_an_answer_in_between_clears_a_request() -> None:
     quarantine.acquit("ann", PATH, BODY)
     assert quarantine.is_empty
     quarantine.blame(losses.alone("b"), "ann", PATH, BODY)
-    assert not quarantine.holds("ann", PATH, BODY)
+    assert not quarantine.is_quarantined("ann", PATH, BODY)
 
 
 def test_it_is_over_after_a_while() -> None:
@@ -106,15 +106,15 @@ def test_it_is_over_after_a_while() -> None:
     quarantine.blame(losses.alone("a"), "ann", PATH, BODY)
     now_s[0] = SUSPECTED_S + 1
     quarantine.blame(losses.alone("b"), "ann", PATH, BODY)
-    assert not quarantine.holds("ann", PATH, BODY)  # the first one is long ago
+    assert not quarantine.is_quarantined("ann", PATH, BODY)  # the first one is long ago
     now_s[0] += SUSPECTED_S - 1
     quarantine.blame(losses.alone("a"), "ann", PATH, BODY)
     now_s[0] += REMEMBERED_S - 1
-    assert quarantine.holds("ann", PATH, BODY)
+    assert quarantine.is_quarantined("ann", PATH, BODY)
     now_s[0] += 2
-    assert not quarantine.holds("ann", PATH, BODY)
+    assert not quarantine.is_quarantined("ann", PATH, BODY)
     quarantine.blame(losses.alone("c"), "ann", PATH, BODY)
-    assert not quarantine.holds("ann", PATH, BODY)
+    assert not quarantine.is_quarantined("ann", PATH, BODY)
 
 
 def test_no_more_than_so_many_are_remembered() -> None:
@@ -122,5 +122,5 @@ def test_no_more_than_so_many_are_remembered() -> None:
     for number in range(MAX_REMEMBERED + 1):
         for node in ("a", "b"):
             quarantine.blame(losses.alone(node), "ann", PATH, b"%d" % number)
-    assert not quarantine.holds("ann", PATH, b"0")
-    assert quarantine.holds("ann", PATH, b"1")
+    assert not quarantine.is_quarantined("ann", PATH, b"0")
+    assert quarantine.is_quarantined("ann", PATH, b"1")

@@ -59,7 +59,7 @@ def test_a_state_becomes_a_view() -> None:
     )
     assert [replica.is_servable for replica in view.replicas] == [True, False]
     assert view.devices == (DeviceMemory(0, "A GPU", 4000, 3000),)
-    assert (view.digest, view.boot, view.heard_s) == ({"x", "y"}, "one", 5.0)
+    assert (view.digest, view.boot, view.last_heard_s) == ({"x", "y"}, "one", 5.0)
 
 
 def test_a_draining_node_is_there_and_takes_no_work() -> None:

@@ -71,7 +71,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[GatewayProcess, ProxyList
         house = await build_gateway(settings, replace(settings.server, port=8000), None, stack)
         front = house.front(await house.open_desk(stack))
         stack.push_async_callback(front.close)
-        tasks = [asyncio.create_task(work) for work in house.parts.works()]
+        tasks = [asyncio.create_task(work) for work in house.parts.background_tasks()]
         stack.push_async_callback(_end, tasks)
         server = await asyncio.get_running_loop().create_server(front.connection, "127.0.0.1", 0)
         stack.callback(server.close)
@@ -229,14 +229,14 @@ def test_nodes_that_name_themselves_leave_no_more_series_than_are_bounded() -> N
         spec = NodeSpec(name, f"http://127.0.0.1:{number + 1}")
         fleet.add(spec)
         call = RunningCall(spec, fleet.losses)
-        fleet.begin(name, call)
+        fleet.count_in(name, call)
         lines.to(spec)
         metrics.ended("chat", 200, name, 0.1)
         metrics.retried(name)
         metrics.failed(name)
         fleet.failed(name)
         fleet.remove(name)
-        fleet.end(name, call)
+        fleet.count_out(name, call)
     sizes = held(metrics, fleet, pools, lines)
     assert max(sizes.values()) <= 16_384 + 1, sizes
     assert not fleet.in_flight and not fleet.nodes

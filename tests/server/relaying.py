@@ -114,7 +114,7 @@ def view_of(name: str, rpc: str, *models: str, **fields: object) -> NodeView:
     port = int(rpc.rsplit(":", 1)[1])
     spec = NodeSpec(name, f"http://127.0.0.1:{port - 1}", grpc=rpc, **fields)
     return NodeView(
-        spec, is_healthy=True, heard_s=0.0, replicas=tuple(Replica(model, "loaded") for model in models)
+        spec, is_healthy=True, last_heard_s=0.0, replicas=tuple(Replica(model, "loaded") for model in models)
     )
 
 

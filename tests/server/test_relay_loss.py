@@ -177,7 +177,7 @@ async def test_a_node_that_is_given_up_ends_what_runs_on_it(serving, end: str) -
         )
         await call.read()
         if end == "lapsed":
-            relayed.fleet.lapse("a")
+            relayed.fleet.expire("a")
         else:
             relayed.fleet.put(replace(relayed.fleet.nodes["a"], is_healthy=False, is_silent=True))
         async with asyncio.timeout(5):

@@ -118,7 +118,7 @@ async def test_sessions_are_spread_and_each_stays_where_it_is_also_through_anoth
         views = [view_of(f"n{place}", node.rpc, "echo") for place, node in enumerate(nodes)]
         first = await stack.enter_async_context(relaying(views))
         second = await stack.enter_async_context(
-            relaying([replace(view, heard_s=None, is_healthy=False) for view in views])
+            relaying([replace(view, last_heard_s=None, is_healthy=False) for view in views])
         )
         other = await stack.enter_async_context(relaying(views, secret=b"another fleet's"))
         one, two, three = [

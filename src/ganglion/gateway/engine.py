@@ -54,31 +54,31 @@ class FleetEngine:
     """An Engine, PromptReader and Embedder over every node; it holds nothing between requests.
 
     `catalogue` tells what could be loaded, as one tuple until it changes, `listed_as` what clients call a
-    node's replica, and `poke` hears of nodes that failed.
+    node's replica, and `probe_now` hears of nodes that failed.
     """
 
     def __init__(
         self,
         fleet: Fleet,
         chooser: Chooser,
-        outbound: NodeClient,
+        node_client: NodeClient,
         loader: ModelLoader,
         *,
         catalogue: Callable[[], tuple[ModelState, ...]] = tuple,
         listed_as: Callable[[NodeView, Replica], str] = lambda view, replica: replica.id,
-        poke: ProbeNow | None = None,
+        probe_now: ProbeNow | None = None,
         deadlines: RemoteDeadlines | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:
         self._fleet = fleet
         self._chooser = chooser
-        self._outbound = outbound
+        self._node_client = node_client
         self._loader = loader
         self._catalogue = catalogue
         self._listed_as = listed_as
-        self._poke = poke
-        self._remote = RemoteChat(outbound, deadlines)
-        self._prompts = RemotePrompts(outbound)
+        self._probe_now = probe_now
+        self._remote = RemoteChat(node_client, deadlines)
+        self._prompts = RemotePrompts(node_client)
         self._quarantine = Quarantine() if quarantine is None else quarantine
         self._seen: tuple[object, object, object] = (None, None, None)
         self._models: tuple[ModelState, ...] = ()
@@ -212,7 +212,9 @@ class FleetEngine:
         self, spec: NodeSpec, path: str, body: bytes, request: EmbedRequest | RankRequest
     ) -> bytes:
         headers = node_headers(spec, tenant=request.tenant, request_id=request.id)
-        answer = await self._outbound.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
+        answer = await self._node_client.call(
+            spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S
+        )
         if answer.status != 200:
             raise node_refusal(answer, request.model)
         return answer.body
@@ -251,7 +253,9 @@ class FleetEngine:
         tenant: str = "",
     ) -> Failover:
         asked = RoutingRequest(model, wire, affinity, tenant=tenant)
-        return Failover(self._fleet, self._chooser, self._loader, asked, poke=self._poke, suspicion=suspicion)
+        return Failover(
+            self._fleet, self._chooser, self._loader, asked, probe_now=self._probe_now, suspicion=suspicion
+        )
 
 
 class _HeldEvents:

@@ -122,14 +122,14 @@ class Failover:
         loader: ModelLoader,
         asked: RoutingRequest,
         *,
-        poke: ProbeNow | None = None,
+        probe_now: ProbeNow | None = None,
         suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
     ) -> None:
         self._fleet = fleet
         self._chooser = chooser
         self._loader = loader
         self._asked = asked
-        self._poke = poke
+        self._probe_now = probe_now
         self._suspicion = suspicion
         self._tried: set[str] = set()
         self._stale: set[str] = set()
@@ -193,11 +193,11 @@ class Failover:
         )
         if is_reserved:
             fleet.reserve(spec.name)
-        fleet.begin(spec.name, call)
+        fleet.count_in(spec.name, call)
         try:
             yield call
         finally:
-            fleet.end(spec.name, call)
+            fleet.count_out(spec.name, call)
             if is_reserved:
                 fleet.free(spec.name)
 
@@ -215,9 +215,9 @@ class Failover:
             fleet.succeeded(spec.name)
         elif decision.mark is HealthMark.FAILURE:
             fleet.failed(spec.name)
-        if self._poke is not None and needs_probe(outcome, decision):
-            self._poke(spec.name)
-        return decision, fleet.lose(spec.name, call.began_after) if decision.is_crash else None
+        if self._probe_now is not None and needs_probe(outcome, decision):
+            self._probe_now(spec.name)
+        return decision, fleet.record_loss(spec.name, call.began_after) if decision.is_crash else None
 
     def goes_on(self, spec: NodeSpec, decision: RetryDecision, error: GanglionError) -> GanglionError | None:
         """None where somebody else is to be asked; else what the client is told."""

@@ -94,7 +94,7 @@ class NodeView:
     """Another one each time the node starts."""
     grpc: str | None = None
     version: str = ""
-    heard_s: float | None = None
+    last_heard_s: float | None = None
     """On the monotonic clock; None before the first word."""
     failures: int = 0
     """In a row; three make it unhealthy."""

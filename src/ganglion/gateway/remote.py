@@ -122,8 +122,8 @@ class RemoteDeadlines:
 class RemoteChat:
     """Speaks chat completions to nodes, ours and foreign ones."""
 
-    def __init__(self, outbound: NodeClient, deadlines: RemoteDeadlines | None = None) -> None:
-        self._outbound = outbound
+    def __init__(self, node_client: NodeClient, deadlines: RemoteDeadlines | None = None) -> None:
+        self._node_client = node_client
         self._deadlines = deadlines or RemoteDeadlines()
 
     async def generate(
@@ -170,7 +170,7 @@ class RemoteChat:
         """A response whose head is there."""
         async with AsyncExitStack() as stack:
             async with call.within(self._deadlines.head_s, "first_token"):
-                stream = self._outbound.stream(call.spec, "POST", _PATH, headers=headers, body=body)
+                stream = self._node_client.stream(call.spec, "POST", _PATH, headers=headers, body=body)
                 incoming = await stack.enter_async_context(stream)
             yield incoming
 
@@ -272,8 +272,8 @@ CALL_S: Final = 60.0
 class RemotePrompts:
     """Asks nodes about prompts; raises GanglionErrors."""
 
-    def __init__(self, outbound: NodeClient) -> None:
-        self._outbound = outbound
+    def __init__(self, node_client: NodeClient) -> None:
+        self._node_client = node_client
 
     async def read(self, spec: NodeSpec, model: str, request: Request) -> ReadPrompt:
         """The prompt rendered and tokenized by the server that would answer it."""
@@ -302,7 +302,7 @@ class RemotePrompts:
             raise unsupported_call(model)
         path = f"/tokenizer_info?model={quote(model, safe='')}"
         headers = node_headers(spec, tenant="")
-        answer = await self._outbound.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
+        answer = await self._node_client.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
         return auxiliary_calls.decode_tokenizer_info(_body_of(answer, model))
 
     async def _our_chat(self, spec: NodeSpec, model: str, request: Request, chat: bytes) -> ReadPrompt:
@@ -323,7 +323,7 @@ class RemotePrompts:
 
     async def _post(self, spec: NodeSpec, path: str, body: bytes, tenant: str = "") -> NodeResponse:
         headers = node_headers(spec, tenant=tenant)
-        return await self._outbound.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
+        return await self._node_client.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
 
 
 def _body_of(answer: NodeResponse, model: str) -> bytes:

@@ -48,10 +48,10 @@ async def read_nodes(specs: Sequence[NodeSpec]) -> dict[str, NodeView]:
     return {view.name: view for view in views}
 
 
-async def _read_node(outbound: NodeClient, spec: NodeSpec) -> NodeView:
+async def _read_node(node_client: NodeClient, spec: NodeSpec) -> NodeView:
     try:
-        models = await _get(outbound, spec, "/models", parse_models)
-        health = await _get(outbound, spec, "/health", parse_health)
+        models = await _get(node_client, spec, "/models", parse_models)
+        health = await _get(node_client, spec, "/health", parse_health)
         return polled_view(spec, models, health, asyncio.get_running_loop().time())
     except InvalidApiKey:
         raise
@@ -59,8 +59,8 @@ async def _read_node(outbound: NodeClient, spec: NodeSpec) -> NodeView:
         return NodeView(spec, error=error.message)
 
 
-async def _get(outbound: NodeClient, spec: NodeSpec, path: str, parse: Callable[[bytes], T]) -> T:
-    answer: NodeResponse = await outbound.call(spec, "GET", path, timeout_s=TIMEOUT_S)
+async def _get(node_client: NodeClient, spec: NodeSpec, path: str, parse: Callable[[bytes], T]) -> T:
+    answer: NodeResponse = await node_client.call(spec, "GET", path, timeout_s=TIMEOUT_S)
     if answer.status == InvalidApiKey.status:
         raise InvalidApiKey(
             f"{spec.url} refuses the key.", hint="Give a key with --api-key, or in GANGLION_API_KEY."

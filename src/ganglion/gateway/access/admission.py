@@ -75,7 +75,7 @@ class Admission(Protocol):
         """What its answer is booked as: one of a bounded set of names."""
         ...
 
-    async def cover(self, wanted: AdmissionRequest) -> None:
+    async def reserve_more(self, wanted: AdmissionRequest) -> None:
         """Reserve what is missing where it turns out that so much can be taken; raises as `admit` does."""
         ...
 

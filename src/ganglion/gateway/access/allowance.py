@@ -1,8 +1,8 @@
-"""What one key may still take of one cap in this process, out of blocks that the database granted.
+"""One cap of one key in this process, spent out of blocks that the database granted.
 
-Law: `here` was granted and not given to anybody else, so whatever is taken of it is within the cap. It is
-below zero where answers came to more than was reserved for them: that is owed, also in the next window, and
-the next block pays for it first.
+Law: `granted_here` was granted to nobody else, so whatever is taken of it is within the cap. It is below zero
+where answers came to more than was reserved for them: that is owed, also in the next window, and the next
+block pays for it first.
 """
 
 import asyncio
@@ -65,7 +65,7 @@ class Allowance:
     cap: int
     window_of: Callable[[float], Window]
     window: Window = Window(-1, -1)
-    here: int = 0
+    granted_here: int = 0
     """Granted to this process and not reserved."""
     left: int = 0
     """What the database had left when it was last asked."""
@@ -82,26 +82,27 @@ class Allowance:
             return
         window = self.window_of(now_s)
         if window != self.window:
-            self.window, self.here, self.left, self.asked_s = window, min(0, self.here), self.cap, None
+            self.window, self.left, self.asked_s = window, self.cap, None
+            self.granted_here = min(0, self.granted_here)
 
     def is_out_of_reach(self, need: int, now_s: float) -> bool:
         """Whether so much cannot be had, as far as is known."""
         if need > self.cap:
             return True
         is_known = self.asked_s is not None and 0 <= now_s - self.asked_s < FRESH_S
-        return is_known and need - self.here > self.left
+        return is_known and need - self.granted_here > self.left
 
     def block(self) -> tuple[int, int]:
         """What to ask for, and the least that helps anybody who waits."""
         smallest = min(self.waiting)
-        least = max(1, smallest - self.here)
-        wanted = max(least, sum(self.waiting) - self.here, min(BLOCK * smallest, self.left // SHARE))
+        least = max(1, smallest - self.granted_here)
+        wanted = max(least, sum(self.waiting) - self.granted_here, min(BLOCK * smallest, self.left // SHARE))
         return min(wanted, self.cap), least
 
     def granted(self, grant: Grant, window: Window, now_s: float) -> None:
         """Take in what the database gave; a window that ended meanwhile took its grant along."""
         if window == self.window:
-            self.here += grant.amount
+            self.granted_here += grant.amount
             self.left, self.asked_s = grant.left, now_s
 
     def put_back(self, amount: int, window: Window, now_s: float) -> None:
@@ -110,7 +111,7 @@ class Allowance:
         # What was used beyond the reservation is charged to the window in which that becomes known; what was
         # not used is worth something in its own window only.
         if amount < 0 or window == self.window:
-            self.here += amount
+            self.granted_here += amount
 
     def refusal(self, need: int, now_s: float) -> GanglionError:
         """Why so much cannot be had now, and when it can; or that it never can."""
@@ -118,7 +119,7 @@ class Allowance:
             return _never(self.kind, need, self.cap)
         end_s = self.window.end_s
         reset_s = NEVER_S if end_s is None else max(1, math.ceil(end_s - now_s))
-        remaining = max(0, self.here + self.left)
+        remaining = max(0, self.granted_here + self.left)
         error = _refusal(self.kind, need, self.cap, remaining)
         error.extras = {"limit": self.cap, "remaining": remaining, "reset": reset_s, "kind": self.kind}
         error.retry_after_s = reset_s

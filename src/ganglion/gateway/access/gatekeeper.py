@@ -132,7 +132,7 @@ class KeyGatekeeper:
             raise
         return KeyAdmission(self, identity, wanted.model, reservation, need=need, answer_tokens=answer_tokens)
 
-    async def cover(self, place: "KeyAdmission", wanted: AdmissionRequest) -> None:
+    async def reserve_more(self, place: "KeyAdmission", wanted: AdmissionRequest) -> None:
         """Reserve what a place lacks of this; for `KeyAdmission`."""
         held = place.need
         if held is None or place.reservation is None:
@@ -145,7 +145,7 @@ class KeyGatekeeper:
                 if place.is_settled:  # whoever asked has left meanwhile
                     self._limits.settle(reserved, None)
                     return
-                place.reservation = place.reservation.and_also(reserved)
+                place.reservation = place.reservation.combined_with(reserved)
                 place.need = LimitNeed(held.tokens + more.tokens, held.cost + more.cost)
         except GanglionError as error:
             self._tally.refused(place.identity.key_id, place.identity.tenant, error.code)
@@ -276,10 +276,10 @@ class KeyAdmission:
         """Another model than the one that was asked for answers, and is what is booked."""
         self._model = model
 
-    async def cover(self, wanted: AdmissionRequest) -> None:
+    async def reserve_more(self, wanted: AdmissionRequest) -> None:
         """Reserve what is missing where it turns out that so much can be taken."""
         if not self.is_settled:
-            await self._gatekeeper.cover(self, wanted)
+            await self._gatekeeper.reserve_more(self, wanted)
 
     def settle(self, usage: Usage | None) -> None:
         """Say once what it came to; again says nothing."""

@@ -44,7 +44,7 @@ class LimitReservation:
 
     parts: tuple[tuple[Allowance, Window, int], ...]
 
-    def and_also(self, other: "LimitReservation") -> "LimitReservation":
+    def combined_with(self, other: "LimitReservation") -> "LimitReservation":
         """Both together, to be settled as one; each part stays in its own window."""
         return LimitReservation((*self.parts, *other.parts))
 
@@ -81,7 +81,7 @@ class KeyLimits:
         by_kind: dict[GrantKind, int] = {}
         for allowance in self._allowances.get(key_id, ()):
             allowance.turn(now_s)
-            by_kind[allowance.kind] = allowance.here + allowance.left
+            by_kind[allowance.kind] = allowance.granted_here + allowance.left
         return KeyCaps(by_kind.get("tokens"), by_kind.get("budget"))
 
     def reserve_now(self, key_id: str, need: LimitNeed) -> LimitReservation | None:
@@ -93,7 +93,7 @@ class KeyLimits:
         for allowance in allowances:
             allowance.turn(now_s)
             amount = _amount(allowance.kind, need)
-            if amount > allowance.here and amount > 0:
+            if amount > allowance.granted_here and amount > 0:
                 if allowance.is_out_of_reach(amount, now_s):
                     raise allowance.refusal(amount, now_s)
                 is_short = True
@@ -102,7 +102,7 @@ class KeyLimits:
         parts = []
         for allowance in allowances:
             amount = _amount(allowance.kind, need)
-            allowance.here -= amount
+            allowance.granted_here -= amount
             allowance.used_s = now_s
             parts.append((allowance, allowance.window, amount))
         return LimitReservation(tuple(parts))
@@ -112,7 +112,7 @@ class KeyLimits:
         while (reservation := self.reserve_now(key_id, need)) is None:
             for allowance in self._allowances.get(key_id, ()):
                 amount = _amount(allowance.kind, need)
-                if amount > allowance.here and amount > 0:
+                if amount > allowance.granted_here and amount > 0:
                     await self._fill(allowance, amount)
                     break
         return reservation
@@ -136,7 +136,7 @@ class KeyLimits:
         for allowances in tuple(self._allowances.values()):
             for allowance in allowances:
                 is_idle = now_s - allowance.used_s >= idle_s
-                if is_idle and allowance.here and allowance.asking is None:
+                if is_idle and allowance.granted_here and allowance.asking is None:
                     await self._even(allowance, now_s)
 
     async def close(self) -> None:
@@ -148,15 +148,15 @@ class KeyLimits:
     async def _even(self, allowance: Allowance, now_s: float) -> None:
         allowance.turn(now_s)
         # Gone from here before the database has it: a failure then loses an amount, and never doubles it.
-        amount, allowance.here = allowance.here, 0
+        amount, allowance.granted_here = allowance.granted_here, 0
         allowance.asked_s = None
         where = (allowance.key_id, allowance.kind, allowance.window)
         if amount > 0:
             await self._store.give_back(*where, amount)
         elif amount < 0:
-            allowance.here += amount  # owed until it is paid, and what cannot be paid stays owed
+            allowance.granted_here += amount  # owed until it is paid, and what cannot be paid stays owed
             paid = await self._store.grant(*where, wanted=-amount, cap=allowance.cap)
-            allowance.here += paid.amount
+            allowance.granted_here += paid.amount
 
     async def _fill(self, allowance: Allowance, amount: int) -> None:
         """Wait for a block, together with everybody who does."""

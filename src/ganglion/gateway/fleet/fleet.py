@@ -77,8 +77,8 @@ class Fleet:
         """How often a request was lost with its node: tells what ran before a loss from what came after."""
         self._last_loss: dict[str, int] = {}
         """The number of each node's last one: what ran there then was lost with others."""
-        self._resting: frozenset[str] = frozenset()
-        self._leaving: frozenset[tuple[str, str]] = frozenset()
+        self._drained: frozenset[str] = frozenset()
+        self._draining_replicas: frozenset[tuple[str, str]] = frozenset()
         self.learned: dict[tuple[str, str], str] = {}
         """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
         self.loading: set[str] = set()
@@ -96,15 +96,15 @@ class Fleet:
 
     def put(self, view: NodeView) -> None:
         """A node's last word, in place of the one before; the same word said later is no change."""
-        if view.name in self._resting and not view.is_draining:
+        if view.name in self._drained and not view.is_draining:
             view = replace(view, is_draining=True)
-        if self._leaving:
+        if self._draining_replicas:
             view = replace(view, replicas=tuple(self._seen(view.name, replica) for replica in view.replicas))
         known = self.nodes.get(view.name)
         if known == view:
             return
         self.nodes = {**self.nodes, view.name: view}
-        if known is None or replace(known, heard_s=view.heard_s) != view:
+        if known is None or replace(known, last_heard_s=view.last_heard_s) != view:
             self._tell()
         if view.is_silent:
             self._withdraw(view.name, self._clock() - ALIVE_S)
@@ -133,24 +133,24 @@ class Fleet:
             self.learned = {key: model for key, model in self.learned.items() if key[0] != name}
             self._tell()
 
-    def lapse(self, name: str) -> None:
+    def expire(self, name: str) -> None:
         """A node whose lease was not renewed: what still runs on it is not waited for."""
         self.remove(name)
         self._withdraw(name)
 
-    def begin(self, name: str, running: RunningOnNode) -> None:
-        """Count a request on its node, until `end`."""
+    def count_in(self, name: str, running: RunningOnNode) -> None:
+        """Count a request on its node, until `count_out`."""
         self.in_flight[name] += 1
         self._running[name].add(running)
 
-    def end(self, name: str, running: RunningOnNode) -> None:
+    def count_out(self, name: str, running: RunningOnNode) -> None:
         """It runs there no longer."""
         self._running[name].discard(running)
         if self.queue.count and self._may_take_one(name) and self.queue.hand_over(name):
             return  # its place goes to whoever waits for it, and stays counted until it is taken
         self._discount(name)
 
-    def lose(self, name: str, began_after: int) -> LostRequest:
+    def record_loss(self, name: str, began_after: int) -> LostRequest:
         """A request, begun after so many losses, is lost with its node; called while it still counts."""
         is_first = began_after >= self._last_loss.get(name, 0)
         is_alone = is_first and self.in_flight.get(name, 0) <= 1
@@ -214,29 +214,29 @@ class Fleet:
         """The own defaults of a model on a node, by the id that the node gives it."""
         return (self.nodes.get(spec.name) or NodeView(spec)).sampling_of(model)
 
-    def rest(self, name: str, *, is_resting: bool) -> None:
+    def set_draining(self, name: str, *, is_draining: bool) -> None:
         """Let a node take no new work, whatever it says itself, or let it again."""
-        names = self._resting | {name} if is_resting else self._resting - {name}
-        self._resting = frozenset(names)
+        names = self._drained | {name} if is_draining else self._drained - {name}
+        self._drained = frozenset(names)
         view = self.nodes.get(name)
         if view is not None:
-            self.put(replace(view, is_draining=is_resting))
+            self.put(replace(view, is_draining=is_draining))
 
     @contextmanager
-    def leaving(self, name: str, replicas: tuple[str, ...]) -> Iterator[None]:
+    def draining_replicas(self, name: str, replicas: tuple[str, ...]) -> Iterator[None]:
         """While inside, no request is sent to these models of a node: they may be let go."""
         marked = frozenset((name, replica) for replica in replicas)
-        self._leaving |= marked
+        self._draining_replicas |= marked
         self._tell_again(name)
         try:
             yield
         finally:
-            self._leaving -= marked
+            self._draining_replicas -= marked
             view = self.nodes.get(name)
             if view is not None:
                 self.put(_with_status(view, replicas, "draining", "loaded"))  # whoever stayed after all
 
-    def let_go(self, name: str, replica: str) -> None:
+    def mark_unloaded(self, name: str, replica: str) -> None:
         """A node has let a model go; it says so itself a moment later."""
         view = self.nodes.get(name)
         if view is not None:
@@ -248,7 +248,7 @@ class Fleet:
             self.put(view)
 
     def _seen(self, name: str, replica: Replica) -> Replica:
-        is_leaving = replica.is_servable and (name, replica.id) in self._leaving
+        is_leaving = replica.is_servable and (name, replica.id) in self._draining_replicas
         return replace(replica, status="draining") if is_leaving else replica
 
     def failed(self, name: str) -> None:

@@ -41,7 +41,7 @@ class NodeHealthCheck:
         self,
         name: str,
         fleet: Fleet,
-        outbound: NodeClient,
+        node_client: NodeClient,
         settings: PollSettings,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -52,26 +52,26 @@ class NodeHealthCheck:
         self._settings = settings
         self._clock = clock
         self._chance = chance
-        self._inquiry = NodeProbe(outbound, settings, clock=clock)
-        self._poked = asyncio.Event()
-        self._poked_s: float | None = None
+        self._inquiry = NodeProbe(node_client, settings, clock=clock)
+        self._probe_asked = asyncio.Event()
+        self._probed_s: float | None = None
 
-    def poke(self) -> None:
+    def probe_now(self) -> None:
         """Ask at once, also where news are awaited that may never come; too often it does nothing."""
         now_s = self._clock()
-        if self._poked_s is None or now_s - self._poked_s >= self._settings.poke_s:
-            self._poked_s = now_s
-            self._poked.set()
-            self._inquiry.hurry()
+        if self._probed_s is None or now_s - self._probed_s >= self._settings.probe_gap_s:
+            self._probed_s = now_s
+            self._probe_asked.set()
+            self._inquiry.interrupt_wait()
 
     async def run(self) -> None:
         """Ask, tell, pause."""
         while (known := self._fleet.nodes.get(self._name)) is not None:
-            self._poked.clear()
+            self._probe_asked.clear()
             pause_s = await self._ask(known)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
-                    await self._poked.wait()
+                    await self._probe_asked.wait()
 
     async def _ask(self, known: NodeView) -> float:
         """How long to leave the node alone now."""
@@ -159,26 +159,26 @@ class _Watched:
 class FleetHealthCheck:
     """Watches each node in a task of its own, so that none waits for another."""
 
-    def __init__(self, fleet: Fleet, outbound: NodeClient, settings: PollSettings | None = None) -> None:
+    def __init__(self, fleet: Fleet, node_client: NodeClient, settings: PollSettings | None = None) -> None:
         self._fleet = fleet
-        self._outbound = outbound
+        self._node_client = node_client
         self._settings = settings or PollSettings()
         self._watched: dict[str, _Watched] = {}
 
     async def run(self) -> None:
         """Watch until cancelled; every task that was begun has ended when this returns."""
         changed = asyncio.Event()
-        deafen = self._fleet.listen(changed.set)
+        stop_listening = self._fleet.listen(changed.set)
         try:
             while True:
                 changed.clear()
                 await self._follow()
                 await changed.wait()
         finally:
-            deafen()
+            stop_listening()
             await self._end(tuple(self._watched))
 
-    def poke(self, name: str) -> None:
+    def probe_now(self, name: str) -> None:
         """Ask a node at once: somebody failed to reach it.
 
         Where its port is closed, three attempts 50 ms apart make it unhealthy. A node is not asked more often
@@ -186,7 +186,7 @@ class FleetHealthCheck:
         """
         watched = self._watched.get(name)
         if watched is not None:
-            watched.watch.poke()
+            watched.watch.probe_now()
 
     async def _follow(self) -> None:
         """Begin to watch who came, and leave alone who went."""
@@ -201,13 +201,13 @@ class FleetHealthCheck:
         for name, view in nodes.items():
             watched = self._watched.get(name)
             if watched is None:
-                watch = NodeHealthCheck(name, self._fleet, self._outbound, self._settings)
+                watch = NodeHealthCheck(name, self._fleet, self._node_client, self._settings)
                 task = asyncio.create_task(watch.run(), name=f"watch {name}")
             elif watched.spec == view.spec:
                 continue
             else:  # it joined anew, and is worth a look
                 watch, task = watched.watch, watched.task
-                watch.poke()
+                watch.probe_now()
             self._watched[name] = _Watched(view.spec, watch, task)
 
     async def _end(self, names: tuple[str, ...]) -> None:

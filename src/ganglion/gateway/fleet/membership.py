@@ -113,7 +113,7 @@ class NodeLeases:
         now_s = self._clock()
         for name in [name for name, held in self._held.items() if held.ends_s <= now_s]:
             del self._held[name]
-            self._fleet.lapse(name)
+            self._fleet.expire(name)
 
     async def keep_expiring(self) -> None:
         """End leases as their time comes, until cancelled; whoever composes the gateway runs it as a task."""

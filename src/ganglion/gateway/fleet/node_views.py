@@ -30,7 +30,7 @@ _MAX_COUNT: Final = 2**53
 _LAST_PORT: Final = 65535
 
 
-def state_view(spec: NodeSpec, state: NodeState, heard_s: float) -> NodeView:
+def state_view(spec: NodeSpec, state: NodeState, last_heard_s: float) -> NodeView:
     """A node of ours that answered `/fleet/state`; raises InvalidValue."""
     return NodeView(
         spec,
@@ -40,12 +40,12 @@ def state_view(spec: NodeSpec, state: NodeState, heard_s: float) -> NodeView:
         devices=_devices(state.devices),
         digest=frozenset(_names(state.digest[-MAX_DIGEST:], MAX_DIGEST)),
         boot=_name(state.boot),
-        heard_s=heard_s,
+        last_heard_s=last_heard_s,
     )
 
 
 def polled_view(
-    spec: NodeSpec, models: tuple[ReplicaState, ...], health: PolledHealth | None, heard_s: float
+    spec: NodeSpec, models: tuple[ReplicaState, ...], health: PolledHealth | None, last_heard_s: float
 ) -> NodeView:
     """A node of ours that is too old for that; without its health it is taken to be well and idle."""
     loads = {} if health is None else {load.id: (load.in_flight, load.queued) for load in health.models}
@@ -55,11 +55,11 @@ def polled_view(
         is_draining=health is not None and health.status == "draining",
         replicas=_replicas(models, loads),
         devices=() if health is None else _devices(health.devices),
-        heard_s=heard_s,
+        last_heard_s=last_heard_s,
     )
 
 
-def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], heard_s: float) -> NodeView:
+def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], last_heard_s: float) -> NodeView:
     """A server that is not ours: whatever it lists can be asked for, or what its declaration says of it."""
     _check(models)
     replicas = {
@@ -74,7 +74,7 @@ def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], heard_s: float)
         for model in models
         if spec.models is None or model.id in spec.models
     }
-    return NodeView(spec, is_healthy=True, replicas=tuple(replicas.values()), heard_s=heard_s)
+    return NodeView(spec, is_healthy=True, replicas=tuple(replicas.values()), last_heard_s=last_heard_s)
 
 
 def overview_view(node: NodeOverview) -> NodeView:

@@ -43,7 +43,7 @@ class PollSettings:
     """Between an answer of `/fleet/state` and the next question: a busy node has news all the time."""
     confirm_s: float = 0.05
     """Before the next attempt after a connection that failed."""
-    poke_s: float = 0.1
+    probe_gap_s: float = 0.1
     """At most so often is a node asked at once because somebody wants to know."""
 
 
@@ -51,9 +51,9 @@ class NodeProbe:
     """What was learnt of one node's ways of answering; one question at a time."""
 
     def __init__(
-        self, outbound: NodeClient, settings: PollSettings, *, clock: Callable[[], float] = time.monotonic
+        self, node_client: NodeClient, settings: PollSettings, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._outbound = outbound
+        self._node_client = node_client
         self._settings = settings
         self._clock = clock
         self._has_state = True
@@ -89,7 +89,7 @@ class NodeProbe:
             self._has_state = False
         return await self._polled(known)
 
-    def hurry(self) -> None:
+    def interrupt_wait(self) -> None:
         """Wait no longer for news: ask how the node is now."""
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
@@ -147,7 +147,9 @@ class NodeProbe:
         return _good(await self._call(spec, path, self._settings.timeout_s))
 
     async def _call(self, spec: NodeSpec, path: str, timeout_s: float) -> NodeResponse:
-        return await self._outbound.call(spec, "GET", path, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES)
+        return await self._node_client.call(
+            spec, "GET", path, timeout_s=timeout_s, max_bytes=MAX_ANSWER_BYTES
+        )
 
 
 def _good(answer: NodeResponse) -> bytes:

@@ -97,7 +97,7 @@ class Quarantine:
         known = self._current(_digest(tenant, path, body))
         return Suspicion.NONE if known is None else known.suspicion
 
-    def holds(self, tenant: str, path: bytes, body: bytes) -> bool:
+    def is_quarantined(self, tenant: str, path: bytes, body: bytes) -> bool:
         """Whether this request is to be refused."""
         return bool(self._known) and self.suspicion(tenant, path, body) is Suspicion.REFUSED
 

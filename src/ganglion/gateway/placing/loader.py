@@ -51,15 +51,15 @@ class _Failure:
 
 
 class FleetLoader:
-    """A Loader over the nodes of a fleet; `poke` is told the name of a node that should be asked anew."""
+    """Loads models on the nodes of a fleet; `probe_now` asks a node at once how it is."""
 
     def __init__(
         self,
         fleet: Fleet,
         catalogue: FleetCatalogue,
-        outbound: NodeClient,
+        node_client: NodeClient,
         *,
-        poke: Callable[[str], None] = lambda _: None,
+        probe_now: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
         hold_off_s: float = HOLD_OFF_S,
@@ -67,15 +67,15 @@ class FleetLoader:
         self.catalogue = catalogue
         """May be replaced by another one at any time."""
         self._fleet = fleet
-        self._outbound = outbound
-        self._poke = poke
+        self._node_client = node_client
+        self._probe_now = probe_now
         self._clock = clock
         self._hold_off_s = hold_off_s
         self._news = FleetChanges(fleet)
         self._places = Reservations(
             fleet,
-            outbound,
-            poke=poke,
+            node_client,
+            probe_now=probe_now,
             news=self._news,
             clock=clock,
             patience_s=patience_s,
@@ -111,8 +111,8 @@ class FleetLoader:
         held = replica_of(view, self._wanted(model), self._fleet.learned)
         if held is None:
             raise ModelNotFound(model, hint=f"The node {node} does not list it.")
-        await node_calls.unload(self._outbound, view.spec, held.id)
-        self._poke(node)
+        await node_calls.unload(self._node_client, view.spec, held.id)
+        self._probe_now(node)
 
     async def move(self, model: str, source: str, target: str) -> None:
         """Have one node hold what another lets go of afterwards."""
@@ -237,12 +237,12 @@ class FleetLoader:
     async def _bring(self, model: CatalogueModel, placement: Placement) -> None:
         node = placement.node
         logger.info("node %s loads %s: %s", node, model.id, placement.why)
-        self._poke(node)
+        self._probe_now(node)
         is_pinned = node in model.pinned_on
-        name = await node_calls.load(self._outbound, self._spec(node), model, is_pinned=is_pinned)
+        name = await node_calls.load(self._node_client, self._spec(node), model, is_pinned=is_pinned)
         if model.id in self.catalogue.by_id:
             self._fleet.learn(node, name, model.id)
-        self._poke(node)
+        self._probe_now(node)
         until_s = self._clock() + SEEN_S
         while not self._is_seen(node, name):
             if self._clock() >= until_s:

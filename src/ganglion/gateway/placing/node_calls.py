@@ -53,7 +53,7 @@ _loaded = msgspec.json.Decoder(LoadResult)
 _busy = msgspec.json.Decoder(_Busy)
 
 
-async def load(outbound: NodeClient, spec: NodeSpec, model: CatalogueModel, *, is_pinned: bool) -> str:
+async def load(node_client: NodeClient, spec: NodeSpec, model: CatalogueModel, *, is_pinned: bool) -> str:
     """Have a node load a model; the node's own name for it. Raises why it did not."""
     body = LoadBody(
         model_id=model.origin,
@@ -62,7 +62,7 @@ async def load(outbound: NodeClient, spec: NodeSpec, model: CatalogueModel, *, i
         context_length=model.context_length,
         pinned=True if is_pinned else None,
     )
-    answer = await outbound.call(
+    answer = await node_client.call(
         spec,
         "POST",
         "/models/load",
@@ -77,19 +77,19 @@ async def load(outbound: NodeClient, spec: NodeSpec, model: CatalogueModel, *, i
         raise UpstreamUnavailable(f"What {spec.name} answered to a load is not a node's answer.") from None
 
 
-async def unload(outbound: NodeClient, spec: NodeSpec, replica: str) -> None:
+async def unload(node_client: NodeClient, spec: NodeSpec, replica: str) -> None:
     """Have a node let a model go once its requests are finished; one that is not there is gone."""
     body = msgspec.json.encode(UnloadBody(model_id=replica))
-    answer = await outbound.call(
+    answer = await node_client.call(
         spec, "POST", "/models/unload", headers=_headers(spec), body=body, timeout_s=UNLOAD_S
     )
     if answer.status != 404:
         _check(answer, spec, replica)
 
 
-async def busy(outbound: NodeClient, spec: NodeSpec) -> frozenset[str]:
+async def busy(node_client: NodeClient, spec: NodeSpec) -> frozenset[str]:
     """The models that have something to do on a node at this moment."""
-    answer = await outbound.call(spec, "GET", "/health", timeout_s=ASK_S)
+    answer = await node_client.call(spec, "GET", "/health", timeout_s=ASK_S)
     _check(answer, spec, "")
     try:
         models = _busy.decode(answer.body).models

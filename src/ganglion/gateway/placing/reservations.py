@@ -66,16 +66,16 @@ class Reservations:
     def __init__(
         self,
         fleet: Fleet,
-        outbound: NodeClient,
+        node_client: NodeClient,
         *,
-        poke: Callable[[str], None],
+        probe_now: Callable[[str], None],
         news: FleetChanges,
         clock: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._fleet = fleet
-        self._outbound = outbound
-        self._poke = poke
+        self._node_client = node_client
+        self._probe_now = probe_now
         self._news = news
         self._clock = clock
         self._patience_s = patience_s
@@ -114,7 +114,7 @@ class Reservations:
             placement = place(model, self._fleet.nodes, at, only=only, excluded=tried)
             if isinstance(placement, Placement):
                 try:
-                    with self._fleet.leaving(placement.node, placement.evictions):
+                    with self._fleet.draining_replicas(placement.node, placement.evictions):
                         met = await self._busy_among(placement)
                         if not met:
                             await self._evict(placement)
@@ -163,7 +163,7 @@ class Reservations:
         if not placement.evictions:
             return frozenset()
         spec = self._fleet.nodes[placement.node].spec
-        busy = await node_calls.busy(self._outbound, spec)
+        busy = await node_calls.busy(self._node_client, spec)
         return frozenset((placement.node, replica) for replica in placement.evictions if replica in busy)
 
     async def _evict(self, placement: Placement) -> None:
@@ -172,7 +172,7 @@ class Reservations:
             if view is None:
                 raise UpstreamUnavailable(f"The node {placement.node} left the fleet.")
             logger.info("node %s lets %s go to make room", placement.node, replica)
-            await node_calls.unload(self._outbound, view.spec, replica)
-            self._fleet.let_go(placement.node, replica)
+            await node_calls.unload(self._node_client, view.spec, replica)
+            self._fleet.mark_unloaded(placement.node, replica)
         if placement.evictions:
-            self._poke(placement.node)
+            self._probe_now(placement.node)

@@ -101,7 +101,7 @@ class NodeAttempt:
         self.began_after = fleet.losses
         """How many requests had been lost with their nodes when it was put to this one."""
         if self._is_counted:
-            fleet.begin(spec.name, self)
+            fleet.count_in(spec.name, self)
         if is_alone:
             fleet.reserve(spec.name)
 
@@ -116,7 +116,7 @@ class NodeAttempt:
         """It is over; nothing more is heard."""
         if self._is_counted:
             self._is_counted = False
-            self._fleet.end(self.spec.name, self)
+            self._fleet.count_out(self.spec.name, self)
         if self._is_alone:
             self._is_alone = False
             self._fleet.free(self.spec.name)

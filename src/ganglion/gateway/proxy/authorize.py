@@ -91,6 +91,6 @@ def inspect_request(errand: RequestContext, quarantine: Quarantine, fleet: Fleet
         raise NotAllowed(f"This key may not ask for the model {peeked.model[:200]!r}.", param="model")
     if peeked.parts:
         errand.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
-    if quarantine.holds(identity.tenant, head.target.path, call.body):
+    if quarantine.is_quarantined(identity.tenant, head.target.path, call.body):
         raise RequestQuarantined(QUARANTINED_MESSAGE)
     return peeked

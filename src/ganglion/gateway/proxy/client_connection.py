@@ -327,7 +327,7 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send to the client."""
         if self._transport is not None:
-            self.front.outbox.send(self._transport, data)
+            self.front.writes.send(self._transport, data)
 
     def finished(self, *, is_kept: bool) -> None:
         """The exchange is over, and all it had to say is written."""
@@ -358,7 +358,7 @@ class ClientConnection(asyncio.Protocol):
         if self._transport is None or self._closing_since_s is not None:
             return
         self._closing_since_s = self.front.now_s
-        self.front.outbox.flush()
+        self.front.writes.flush()
         if self._is_deaf and self._tunnel is None and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -373,7 +373,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut it."""
         if self._transport is not None:
-            self.front.outbox.flush()
+            self.front.writes.flush()
             self._transport.abort()
 
     def _advance(self) -> None:

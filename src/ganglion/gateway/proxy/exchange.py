@@ -440,9 +440,9 @@ class ProxyExchange:
             front.metrics.failed(name)
             front.fleet.failed(name)
         if needs_probe(outcome, decision):
-            front.poke(name)
+            front.probe_now(name)
         if decision.is_crash:
-            loss = front.fleet.lose(name, attempt.began_after)
+            loss = front.fleet.record_loss(name, attempt.began_after)
             front.quarantine.blame(loss, self._errand.identity.tenant, call.head.target.path, call.body)
 
     def _went_well(self, attempt: NodeAttempt) -> None:

@@ -75,7 +75,7 @@ class ProxyListener:
         pools: ConnectionPools,
         desk: NodeSpec,
         metrics: GatewayMetrics,
-        poke: Callable[[str], None] = lambda name: None,
+        probe_now: Callable[[str], None] = lambda name: None,
         quarantine: Quarantine | None = None,
         open_places: OpenAdmissions | None = None,
     ) -> None:
@@ -85,10 +85,10 @@ class ProxyListener:
         self.gatekeeper = gatekeeper
         self.loader = loader
         self.pools = pools
-        self.outbox = pools.outbox
+        self.writes = pools.writes
         self.desk = desk
         self.metrics = metrics
-        self.poke = poke
+        self.probe_now = probe_now
         """Told the name of a node that could not be reached, so that somebody looks."""
         self.log = AccessLog(settings.log, is_json=settings.is_json_log)
         self.lines = UpstreamHeads(pools)

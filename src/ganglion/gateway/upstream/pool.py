@@ -37,12 +37,12 @@ class ConnectionPool:
         self,
         address: NodeAddress,
         *,
-        outbox: WriteCoalescer | None = None,
+        writes: WriteCoalescer | None = None,
         connect_s: float = CONNECT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = address
-        self._outbox = outbox or WriteCoalescer()
+        self._writes = writes or WriteCoalescer()
         self._connect_s = connect_s
         self._clock = clock
         self._idle: list[UpstreamConnection] = []
@@ -99,7 +99,7 @@ class ConnectionPool:
         self._idle.clear()
 
     def _made(self) -> UpstreamConnection:
-        return UpstreamConnection(self._freed, self._outbox)
+        return UpstreamConnection(self._freed, self._writes)
 
     def _freed(self, connection: UpstreamConnection) -> None:
         if not connection.is_usable:
@@ -124,7 +124,7 @@ class ConnectionPools:
     def __init__(self, connect_s: float = CONNECT_S) -> None:
         self._connect_s = connect_s
         self._pools: dict[str, ConnectionPool] = {}
-        self.outbox = WriteCoalescer()
+        self.writes = WriteCoalescer()
         """Of all that is sent by whoever uses these connections."""
 
     def of(self, spec: NodeSpec) -> ConnectionPool:
@@ -134,7 +134,7 @@ class ConnectionPools:
             if len(self._pools) >= MAX_POOLS:
                 self._pools = {url: each for url, each in self._pools.items() if not each.is_empty}
             pool = self._pools[spec.url] = ConnectionPool(
-                parse_node_url(spec.url), outbox=self.outbox, connect_s=self._connect_s
+                parse_node_url(spec.url), writes=self.writes, connect_s=self._connect_s
             )
         return pool
 

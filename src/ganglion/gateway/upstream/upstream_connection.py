@@ -67,9 +67,9 @@ class ResponseSink(Protocol):
 class UpstreamConnection(asyncio.Protocol):
     """A connection that is kept open between requests; `on_idle` hears when it is free, or gone."""
 
-    def __init__(self, on_idle: Callable[["UpstreamConnection"], None], outbox: WriteCoalescer) -> None:
+    def __init__(self, on_idle: Callable[["UpstreamConnection"], None], writes: WriteCoalescer) -> None:
         self._on_idle = on_idle
-        self._outbox = outbox
+        self._writes = writes
         self._transport: asyncio.Transport | None = None
         self._parts: list[bytes] = []
         # What the parser calls for each chunk: the list itself, since a burst has a hundred of them.
@@ -117,12 +117,12 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink = sink
         self._is_bodiless = data.startswith(b"HEAD ")
         self.requests += 1
-        self._outbox.send(self._transport, data)
+        self._writes.send(self._transport, data)
 
     def write(self, data: bytes) -> None:
         """More bytes of what was upgraded to another protocol."""
         if self._transport is not None:
-            self._outbox.send(self._transport, data)
+            self._writes.send(self._transport, data)
 
     def pause(self) -> None:
         """Read no more until `resume`: whoever the response is for does not keep up."""

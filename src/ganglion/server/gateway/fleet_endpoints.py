@@ -67,7 +67,7 @@ def _unservable(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> tuple[
 
 
 def _node_overview(view: NodeView, fleet: Fleet) -> NodeOverview:
-    spec = view.spec
+    spec, heard_s = view.spec, view.last_heard_s
     return NodeOverview(
         name=view.name,
         url=spec.url,
@@ -76,7 +76,7 @@ def _node_overview(view: NodeView, fleet: Fleet) -> NodeOverview:
         draining=view.is_draining,
         cooling=fleet.is_cooling(view.name),
         in_flight=fleet.in_flight.get(view.name, 0),
-        heard_s_ago=None if view.heard_s is None else round(max(0.0, time.monotonic() - view.heard_s), 3),
+        heard_s_ago=None if heard_s is None else round(max(0.0, time.monotonic() - heard_s), 3),
         error=view.error,
         version=view.version,
         grpc=view.grpc or spec.grpc,
@@ -131,7 +131,7 @@ async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked:
     """
     view = _known_node(fleet, asked.node)
     if asked.undo:
-        fleet.rest(view.name, is_resting=False)
+        fleet.set_draining(view.name, is_draining=False)
         return [f"{view.name} takes work again"]
     steps, missing = [], {}
     for replica in view.replicas if view.takes_work else ():
@@ -147,7 +147,7 @@ async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked:
                 missing[replica.id] = error.message
     if missing and not asked.force:
         raise OnlyHolder(view.name, missing)
-    fleet.rest(view.name, is_resting=True)
+    fleet.set_draining(view.name, is_draining=True)
     alone = [f"{model} is served by nobody now: {why}" for model, why in missing.items()]
     return [f"{view.name} takes no new work", *steps, *alone]
 
@@ -227,7 +227,7 @@ class FleetEndpoints:
     chooser: Chooser
     membership: NodeLeases
     loader: FleetLoader
-    poke: Callable[[str], None]
+    probe_now: Callable[[str], None]
     settings: ServerSettings
     offer: CatalogueView
 
@@ -253,7 +253,7 @@ class FleetEndpoints:
             lease = self.membership.join(asked)
         except InvalidValue:
             # Perhaps the one that holds the name is gone, and its heir stands here.
-            self.poke(asked.name)
+            self.probe_now(asked.name)
             raise
         return json_response(fleet_wire.encode(lease))
 

@@ -58,7 +58,7 @@ class FleetParts:
 
     fleet: Fleet
     pools: ConnectionPools
-    outbound: NodeClient
+    node_client: NodeClient
     router: Router
     engine: FleetEngine
     loader: FleetLoader
@@ -68,7 +68,7 @@ class FleetParts:
     membership: NodeLeases
     scaler: Scaler
 
-    def works(self) -> tuple[Coroutine[None, None, None], ...]:
+    def background_tasks(self) -> tuple[Coroutine[None, None, None], ...]:
         """What goes on for as long as it runs."""
         return self.health.run(), self.membership.keep_expiring(), self.scaler.run()
 
@@ -85,11 +85,11 @@ def build_fleet_parts(settings: GatewaySettings, offer: CatalogueView) -> FleetP
     queue = NodeQueue(max_requests=settings.queue_requests, max_wait_s=settings.queue_s)
     fleet = Fleet(settings.nodes, queue=queue)
     pools, quarantine = ConnectionPools(settings.connect_s), Quarantine()
-    outbound = NodeClient(pools)
+    node_client = NodeClient(pools)
     router = Router(fleet, settings.catalogue)
     polls = PollSettings(every_s=settings.poll_s, wait_s=min(settings.poll_s, PollSettings().wait_s))
-    health = FleetHealthCheck(fleet, outbound, polls)
-    loader = FleetLoader(fleet, settings.catalogue, outbound, poke=health.poke)
+    health = FleetHealthCheck(fleet, node_client, polls)
+    loader = FleetLoader(fleet, settings.catalogue, node_client, probe_now=health.probe_now)
     membership = NodeLeases(
         fleet,
         first_epoch=first_epoch(time.time()),
@@ -99,18 +99,18 @@ def build_fleet_parts(settings: GatewaySettings, offer: CatalogueView) -> FleetP
     engine = FleetEngine(
         fleet,
         router,
-        outbound,
+        node_client,
         loader,
         catalogue=lambda: offer.listed,
         listed_as=router.listed_as,
-        poke=health.poke,
+        probe_now=health.probe_now,
         deadlines=RemoteDeadlines(head_s=settings.first_byte_s, idle_s=settings.idle_s),
         quarantine=quarantine,
     )
     return FleetParts(
         fleet,
         pools,
-        outbound,
+        node_client,
         router,
         engine,
         loader,
@@ -202,7 +202,7 @@ class GatewayProcess:
             pools=parts.pools,
             desk=NodeSpec("desk", f"unix://{desk}"),
             metrics=self.front_metrics,
-            poke=parts.health.poke,
+            probe_now=parts.health.probe_now,
             quarantine=parts.quarantine,
             open_places=self.open_places,
         )
@@ -270,7 +270,7 @@ def _fleet_routes(parts: FleetParts, server: ServerSettings, gate: Gate) -> list
         chooser=parts.router,
         membership=parts.membership,
         loader=parts.loader,
-        poke=parts.health.poke,
+        probe_now=parts.health.probe_now,
         settings=server,
         offer=parts.offer,
     )

@@ -47,7 +47,7 @@ class KeyMeter:
         wanted = AdmissionRequest(request.model, bound.tokens, bound.open_answers)
         place = proxy_admission()
         if place is not None:
-            await place.cover(wanted)
+            await place.reserve_more(wanted)
             return QuotaReservation(answer_tokens=place.answer_tokens)
         admission = await self._gatekeeper.admit(identity, wanted)
         use_own_admission(admission)

@@ -78,7 +78,7 @@ async def serve_gateway(
         renew = stack.enter_context(config_reloader(partial(house.read_again, reload or (lambda: settings))))
         stack.enter_context(on_termination(shutdown))
         stack.enter_context(on_hangup(renew))
-        await stack.enter_async_context(_running(*house.parts.works()))
+        await stack.enter_async_context(_running(*house.parts.background_tasks()))
         await _first_probes(house.parts.fleet)
         if relay is not None:
             await relay.open()
@@ -95,15 +95,15 @@ async def serve_gateway(
 async def _first_probes(fleet: Fleet) -> None:
     """Wait a moment until each declared node was asked once, so that no model is unknown for want of it."""
     news = asyncio.Event()
-    deafen = fleet.listen(news.set)
+    stop_listening = fleet.listen(news.set)
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_PROBES_S):
-                while any(view.heard_s is None and not view.failures for view in fleet.nodes.values()):
+                while any(view.last_heard_s is None and not view.failures for view in fleet.nodes.values()):
                     news.clear()
                     await news.wait()
     finally:
-        deafen()
+        stop_listening()
 
 
 def _tls(server: ServerSettings) -> ssl.SSLContext | None:

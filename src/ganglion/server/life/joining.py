@@ -179,7 +179,7 @@ class LeaseRenewer:
         key: str | None,
         said: fleet.Join,
         standing: FleetMembership,
-        outbound: NodeClient,
+        node_client: NodeClient,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -187,7 +187,7 @@ class LeaseRenewer:
         self._spec = NodeSpec("gateway", gateway, api_key=key)
         self._said = said
         self._leases = standing.leases
-        self._outbound = outbound
+        self._node_client = node_client
         self._clock = clock
         self._is_member = False
         self._complaint: str | None = None
@@ -219,7 +219,7 @@ class LeaseRenewer:
             return
         left = fleet.encode(fleet.Leave(name=self._said.name, epoch=epoch))
         with suppress(GanglionError):
-            await self._outbound.call(
+            await self._node_client.call(
                 self._spec, "POST", "/fleet/leave", headers=_JSON, body=left, timeout_s=LEAVE_S
             )
         self._leases.drop(self._gateway)
@@ -227,7 +227,7 @@ class LeaseRenewer:
 
     async def _ask(self) -> fleet.Lease:
         said = msgspec.structs.replace(self._said, epoch=self._leases.epoch_of(self._gateway))
-        answer = await self._outbound.call(
+        answer = await self._node_client.call(
             self._spec, "POST", "/fleet/join", headers=_JSON, body=fleet.encode(said), timeout_s=self._call_s
         )
         if answer.status != HTTPStatus.OK:

@@ -102,7 +102,7 @@ class NodeChannels:
         line = self._of(view)
         line.calls += 1
         call = _ChannelCall(self, line)
-        self._fleet.begin(view.name, call)
+        self._fleet.count_in(view.name, call)
         try:
             try:
                 await _connect(line.channel)
@@ -111,7 +111,7 @@ class NodeChannels:
                 raise ChannelUnreached(f"The node {view.name!r} cannot be reached.") from None
             yield line.channel
         finally:
-            self._fleet.end(view.name, call)
+            self._fleet.count_out(view.name, call)
             line.calls -= 1
             if line.has_left and not line.calls and not line.is_closing:
                 self._close(line)

@@ -241,7 +241,7 @@ class RelayService:
         place = self._handles.read(call.asker.tenant, session_of(handle))
         view = self._fleet.nodes.get(place.node)
         # One that nobody heard of yet may well be there: a gateway that starts knows none.
-        if view is None or not (view.is_healthy or view.heard_s is None):
+        if view is None or not (view.is_healthy or view.last_heard_s is None):
             raise SessionNotFound(handle)
         return view, place
 

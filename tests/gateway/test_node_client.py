@@ -14,7 +14,7 @@ from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached
 
 
 @asynccontextmanager
-async def outbound(handle: Handle, *, prefix: str = "", key: str | None = None):  # type: ignore[no-untyped-def]
+async def node_client(handle: Handle, *, prefix: str = "", key: str | None = None):  # type: ignore[no-untyped-def]
     pools = ConnectionPools()
     async with byte_server(handle) as server:
         try:
@@ -39,7 +39,7 @@ def saying(*pieces: bytes, stays: bool = False) -> Handle:
 
 
 async def test_a_call_carries_the_nodes_own_key_path_and_body_and_reuses_its_connection() -> None:
-    async with outbound(answering, prefix="/api/v1", key="secret") as (out, spec, server):
+    async with node_client(answering, prefix="/api/v1", key="secret") as (out, spec, server):
         told = await out.call(spec, "POST", "/v1/x?a=1", headers=[(b"x-a", b"b")], body=b"{}", timeout_s=5)
         assert (told.status, told.body, told.header(b"x-name")) == (200, b"ok", b"value")
         assert told.header(b"x-other") is None
@@ -54,7 +54,7 @@ async def test_a_call_carries_the_nodes_own_key_path_and_body_and_reuses_its_con
 
 
 async def test_an_answer_that_is_an_error_is_an_answer() -> None:
-    async with outbound(saying(answer(b"no", status="503 Service Unavailable"))) as (out, spec, _):
+    async with node_client(saying(answer(b"no", status="503 Service Unavailable"))) as (out, spec, _):
         told = await out.call(spec, "POST", "/", timeout_s=5)
         assert (told.status, told.body) == (503, b"no")
 
@@ -63,14 +63,14 @@ async def test_an_answer_that_is_an_error_is_an_answer() -> None:
     "said", [b"", b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf", b"nonsense\r\n\r\n"]
 )
 async def test_an_answer_that_breaks_off_is_unavailable(said: bytes) -> None:
-    async with outbound(saying(said)) as (out, spec, _):
+    async with node_client(saying(said)) as (out, spec, _):
         with pytest.raises(UpstreamUnavailable, match="broke its answer off"):
             await out.call(spec, "GET", "/", timeout_s=5)
 
 
 async def test_what_came_before_a_break_is_read_before_the_break_is_told() -> None:
     breaking = saying(b"HTTP/1.1 200 OK\r\ncontent-length: 9\r\n\r\nhalf")
-    async with outbound(breaking) as (out, spec, server), out.stream(spec, "GET", "/") as incoming:
+    async with node_client(breaking) as (out, spec, server), out.stream(spec, "GET", "/") as incoming:
         await server.lines[0].gone()
         await asyncio.sleep(0.02)
         assert await incoming.read() == b"half"
@@ -82,7 +82,7 @@ async def test_what_came_before_a_break_is_read_before_the_break_is_told() -> No
 async def test_an_answer_that_does_not_come_in_time_is_a_deadline_and_its_connection_is_cut(
     said: bytes,
 ) -> None:
-    async with outbound(saying(said, stays=True)) as (out, spec, server):
+    async with node_client(saying(said, stays=True)) as (out, spec, server):
         with pytest.raises(DeadlineExceeded):
             await out.call(spec, "GET", "/", timeout_s=0.05)
         await server.lines[0].gone()
@@ -95,7 +95,7 @@ async def test_an_answer_larger_than_the_bound_is_not_read_to_its_end() -> None:
         while True:
             await line.say(bytes(65536))
 
-    async with outbound(endless) as (out, spec, server):
+    async with node_client(endless) as (out, spec, server):
         with pytest.raises(UpstreamUnavailable, match="more than 100000 bytes"):
             await out.call(spec, "GET", "/", timeout_s=5, max_bytes=100_000)
         await server.lines[0].gone()
@@ -110,7 +110,7 @@ async def test_leaving_a_stream_early_cuts_its_connection() -> None:
         await line.until_cut()
         left.set()
 
-    async with outbound(handle) as (out, spec, _):
+    async with node_client(handle) as (out, spec, _):
         async with out.stream(spec, "GET", "/") as incoming:
             assert await incoming.read() == b"hi"
             assert not incoming.is_over
@@ -118,7 +118,7 @@ async def test_leaving_a_stream_early_cuts_its_connection() -> None:
 
 
 async def test_a_stream_that_was_read_to_its_end_gives_its_connection_back() -> None:
-    async with outbound(answering) as (out, spec, server):
+    async with node_client(answering) as (out, spec, server):
         for _ in range(3):
             async with out.stream(spec, "GET", "/") as incoming:
                 assert [piece async for piece in _pieces(incoming)] == [b"ok"]
@@ -142,7 +142,7 @@ async def test_a_reader_who_does_not_keep_up_makes_the_node_wait() -> None:
             await line.say(bytes(2**18))
             sent_bytes += 2**18
 
-    async with outbound(handle) as (out, spec, _), out.stream(spec, "GET", "/") as incoming:
+    async with node_client(handle) as (out, spec, _), out.stream(spec, "GET", "/") as incoming:
         stalled_at = -1
         while stalled_at != sent_bytes:
             stalled_at = sent_bytes
@@ -156,7 +156,7 @@ async def test_a_reader_who_does_not_keep_up_makes_the_node_wait() -> None:
 
 
 async def test_nobody_listening_is_unavailable_and_a_key_is_in_no_message() -> None:
-    async with outbound(answering, key="very-secret") as (out, spec, _):
+    async with node_client(answering, key="very-secret") as (out, spec, _):
         pass
     with pytest.raises(UpstreamUnavailable) as refused:
         await out.call(spec, "GET", "/", timeout_s=5)

@@ -25,34 +25,34 @@ async def connected() -> AsyncIterator[tuple[asyncio.Transport, asyncio.StreamRe
 
 
 async def test_what_was_said_in_one_round_leaves_together_and_in_order() -> None:
-    outbox = WriteCoalescer()
+    writes = WriteCoalescer()
     async with connected() as (one, heard_one), connected() as (two, heard_two):
         for number in range(5):
-            outbox.send(one, b"a%d" % number)
-            outbox.send(two, b"b%d" % number)
+            writes.send(one, b"a%d" % number)
+            writes.send(two, b"b%d" % number)
         assert await heard_one.readexactly(10) == b"a0a1a2a3a4"
         assert await heard_two.readexactly(10) == b"b0b1b2b3b4"
-        outbox.send(one, b"later")
+        writes.send(one, b"later")
         assert await heard_one.readexactly(5) == b"later"
 
 
 async def test_flushed_first_nothing_is_lost_by_closing() -> None:
-    outbox = WriteCoalescer()
+    writes = WriteCoalescer()
     async with connected() as (transport, heard):
-        outbox.send(transport, b"the end")
-        outbox.flush()
+        writes.send(transport, b"the end")
+        writes.flush()
         transport.close()
         assert await heard.read() == b"the end"
 
 
 async def test_a_connection_that_is_gone_or_fails_harms_no_other(caplog) -> None:
-    outbox = WriteCoalescer()
+    writes = WriteCoalescer()
     async with connected() as (gone, _), connected() as (broken, _), connected() as (good, heard):
-        outbox.send(gone, b"never")
+        writes.send(gone, b"never")
         gone.abort()
         broken.write_eof()
-        outbox.send(broken, b"too late")
-        outbox.send(good, b"here")
+        writes.send(broken, b"too late")
+        writes.send(good, b"here")
         assert await heard.readexactly(4) == b"here"
         assert broken.is_closing()
     assert len(caplog.records) == 1
