@@ -3,7 +3,7 @@
 import pytest
 
 from ganglion.core.errors import InvalidValue
-from ganglion.sessions.saved import encode, header_of, peek_model_name
+from ganglion.sessions.saved import encode_session, header_of, peek_model_name
 from ganglion.sessions.token_session import TokenSession
 
 
@@ -11,7 +11,7 @@ from ganglion.sessions.token_session import TokenSession
 def test_the_model_is_named_as_soon_as_its_name_is_there(length: int) -> None:
     model = "é" + "m" * (length - 1)
     header = header_of(TokenSession(), model=model, fingerprint=[model], steering=(), kv=b"kv")
-    saved = encode(header, b"kv")
+    saved = encode_session(header, b"kv")
     named = [peek_model_name(saved[:size]) for size in range(len(saved) + 1)]
     first = named.index(model)
     assert set(named[:first]) == {None}

@@ -78,7 +78,7 @@ class Sessions(RuleBasedStateMachine):
         after = [*model.places[:offset], *((token, 0) for token in append)]
         assert session.after(change) == tuple(token for token, _ in after)
         assert session.tokens() == before
-        session.make(change)
+        session.apply(change)
         model.places = after
 
     @rule(pair=pairs, token=st.integers(0, 9))
@@ -91,7 +91,7 @@ class Sessions(RuleBasedStateMachine):
     def place(self, pair: tuple[TokenSession, Model], count: int) -> None:
         session, model = pair
         self.images += 1
-        session.place(ImageBlock(session.length, count, str(self.images)))
+        session.append_image(ImageBlock(session.length, count, str(self.images)))
         model.places = [*model.places, *[(PLACEHOLDER, self.images)] * count]
 
     @rule(target=pairs, pair=pairs, at=st.integers(0, 60))

@@ -1,1 +1,1 @@
-"""Token sessions: token lists that the server keeps, so that a client sends only what is new."""
+"""Token sessions, kept by the server so that a client sends only new tokens; over `core` and `text`."""

@@ -1,4 +1,4 @@
-"""Sessions that leave memory and come back: their bytes, their KV, and which model may continue them."""
+"""Sessions outside memory: the folder of suspended ones, their KV, and the model that may continue them."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from ganglion.sessions.saved import (
     PREFIX,
     SavedSession,
     decode_header,
-    encode,
+    encode_session,
     fingerprint,
     header_of,
 )
@@ -38,7 +38,7 @@ class SessionFolder:
         self._max_bytes = max_bytes
 
     def open(self) -> list[SavedSession]:
-        """What was suspended; what cannot be read is left where it is."""
+        """The headers of the suspended sessions; a file that cannot be read is left where it is."""
         found = []
         for file in self._files():
             with suppress(InvalidValue, OSError):
@@ -49,7 +49,7 @@ class SessionFolder:
         return found
 
     def write(self, session_id: str, data: bytes) -> None:
-        """Keep a session; it is on the disk when this returns."""
+        """Write a session; it is on the disk when this returns."""
         self._check_room(len(data))
         path = self._file(session_id)
         fresh = path.with_suffix(UNFINISHED)
@@ -74,14 +74,14 @@ class SessionFolder:
             raise StoreUnusable(f"The session could not be read: {error.strerror}.") from error
 
     def remove(self, session_id: str) -> None:
-        """Forget a session that lies here."""
+        """Remove a session's file."""
         self._file(session_id).unlink(missing_ok=True)
 
     def _files(self) -> Iterator[Path]:
         try:
             files = sorted(self._path.iterdir())
         except FileNotFoundError:
-            return  # the first session that is suspended makes it
+            return  # the first session that is suspended creates it
         except OSError as error:
             raise StoreUnusable(f"Sessions cannot be kept in {self._path}: {error.strerror}.") from error
         for file in files:
@@ -93,10 +93,10 @@ class SessionFolder:
         return self._path / f"{session_id}{SUFFIX}"
 
     def _check_room(self, size_bytes: int) -> None:
-        held = sum(file.stat().st_size for file in self._files())
-        if held + size_bytes > self._max_bytes:
+        used = sum(file.stat().st_size for file in self._files())
+        if used + size_bytes > self._max_bytes:
             raise StorageFull(
-                f"Suspended sessions take {held >> 20} MiB of the {self._max_bytes >> 20} MiB they may.",
+                f"Suspended sessions take {used >> 20} MiB, and may take {self._max_bytes >> 20} MiB.",
                 hint="Close some of them.",
             )
 
@@ -120,44 +120,44 @@ Models = Callable[[], tuple[ModelState, ...]]
 
 
 class SessionArchive:
-    """Turns sessions into bytes, and finds the model for those that come back."""
+    """Turns sessions into bytes, and finds the model that may continue restored ones."""
 
     def __init__(self, engine: SessionEngine, models: Models) -> None:
         self._engine = engine
         self._models = models
 
-    async def kv_of(self, held: SessionRecord, session: TokenSession) -> bytes:
-        """The KV that is at hand; images have none that could be moved."""
+    async def kv_of(self, record: SessionRecord, session: TokenSession) -> bytes:
+        """The KV that the engine still has; that of images cannot be moved."""
         if session.images or not session.length:
             return b""
-        return await self._engine.save_kv(held.model, held.salt, session.tokens())
+        return await self._engine.save_kv(record.model, record.salt, session.tokens())
 
-    async def give_kv(self, held: SessionRecord, session: TokenSession, kv: bytes) -> int:
-        """Put KV back; returns of how many tokens. Where it cannot be, it is computed again."""
+    async def load_kv(self, record: SessionRecord, session: TokenSession, kv: bytes) -> int:
+        """Load KV; returns of how many tokens. Where it cannot be loaded, it is computed again."""
         if not kv:
             return 0
         try:
-            return await self._engine.load_kv(held.model, held.salt, session.tokens(), kv)
+            return await self._engine.load_kv(record.model, record.salt, session.tokens(), kv)
         except GanglionError:
             return 0
 
-    def encoded(self, held: SessionRecord, session: TokenSession, kv: bytes, *, is_ours: bool) -> bytes:
-        """A session as bytes; only on our own disk do they say whose it is."""
-        state = find_model(self._models(), held.model)
+    def encode(self, record: SessionRecord, session: TokenSession, kv: bytes, *, is_ours: bool) -> bytes:
+        """A session as bytes; only those on our own disk name its owner."""
+        state = find_model(self._models(), record.model)
         header = header_of(
             session,
-            model=held.model,
-            fingerprint=fingerprint(held.model, None if state is None else state.facts),
-            steering=held.steering,
+            model=record.model,
+            fingerprint=fingerprint(record.model, None if state is None else state.facts),
+            steering=record.steering,
             kv=kv,
-            owner=held.tenant if is_ours else "",
-            session_id=held.id if is_ours else "",
-            ttl_s=held.ttl_s if is_ours else 0.0,
+            owner=record.tenant if is_ours else "",
+            session_id=record.id if is_ours else "",
+            ttl_s=record.ttl_s if is_ours else 0.0,
         )
-        return encode(header, kv)
+        return encode_session(header, kv)
 
-    def same_model(self, saved: SavedSession) -> ModelState:
-        """The model here that a session was saved from, by its name if it has that; raises ModelMismatch."""
+    def matching_model(self, saved: SavedSession) -> ModelState:
+        """The model that a session was saved from, preferably under the same name; raises ModelMismatch."""
         for state in sorted(self._models(), key=lambda state: state.id != saved.model):
             if fingerprint(state.id, state.facts) == saved.fingerprint:
                 return state
@@ -169,7 +169,7 @@ class SessionArchive:
 
 
 def check_steering(steering: Steering, state: ModelState | None) -> None:
-    """Whether a model can be steered so; raises InvalidValue."""
+    """Check that a model has the concepts of a steering; raises InvalidValue."""
     known = () if state is None or state.readout is None else state.readout.concepts
     for steer in steering:
         if steer.concept not in known:
@@ -181,6 +181,6 @@ def check_steering(steering: Steering, state: ModelState | None) -> None:
 
 
 def check_vocabulary(session: TokenSession, size: int) -> None:
-    """Whether a session that came from outside has only tokens that exist; raises InvalidValue."""
+    """Check that all tokens of a session from outside exist; raises InvalidValue."""
     if any(token >= size for token in session.tokens()):
         raise InvalidValue(f"The session has tokens outside the vocabulary of {size}.", param="data")

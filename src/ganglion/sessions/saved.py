@@ -1,6 +1,6 @@
-"""A session as bytes: its tokens and images, whose model's they are, and the KV that was at hand.
+"""The format of a saved session: its tokens and images, its model, and the KV that the engine still had.
 
-`prefix, header, KV`. Law: nothing is believed before its checksum, and the header's length is bounded before
+`prefix, header, KV`. Law: nothing is trusted before its checksum, and the header's length is bounded before
 it is read.
 """
 
@@ -95,14 +95,14 @@ def header_of(
     )
 
 
-def encode(saved: SavedSession, kv: bytes) -> bytes:
+def encode_session(saved: SavedSession, kv: bytes) -> bytes:
     """A session as bytes."""
     header = msgspec.msgpack.encode(saved)
     return b"".join((PREFIX.pack(FORMAT, len(header), sha256(header).digest()), header, kv))
 
 
 def decode_header(data: bytes | memoryview) -> tuple[SavedSession, int]:
-    """What bytes say of their session, and where the KV begins; raises InvalidValue for anything else."""
+    """The header of a saved session, and where the KV begins; raises InvalidValue for anything else."""
     if len(data) < PREFIX.size:
         raise not_a_saved_session("it is too short")
     form, length, checksum = PREFIX.unpack_from(data)
@@ -152,18 +152,19 @@ def decode(data: bytes) -> tuple[SavedSession, bytes]:
 def not_a_saved_session(reason: str) -> InvalidValue:
     """The error for bytes that are no session."""
     return InvalidValue(
-        f"This is not a saved session: {reason}.", param="data", hint="Give what SaveSession gave, unchanged."
+        f"This is not a saved session: {reason}.",
+        param="data",
+        hint="Send what SaveSession returned, unchanged.",
     )
 
 
 def _check_images(tokens: "array[int]", images: Sequence[ImageBlock]) -> None:
-    """Images lie in order, apart, and exactly where placeholders do."""
-    held = 0
-    end = 0
+    """Check that images are in order, apart, and exactly where the placeholders are."""
+    end = inside = 0
     for image in images:
         if image.start < end or image.start + image.count > len(tokens):
             raise not_a_saved_session("its images lie outside of it")
         end = image.start + image.count
-        held += sum(token < 0 for token in tokens[image.start : end])
-    if held != sum(token < 0 for token in tokens) or held != sum(image.count for image in images):
+        inside += sum(token < 0 for token in tokens[image.start : end])
+    if inside != sum(token < 0 for token in tokens) or inside != sum(image.count for image in images):
         raise not_a_saved_session("its images are not where it says")

@@ -1,4 +1,4 @@
-"""Which sessions there are: whose each is, how long nobody named it, and how much all of them hold. Pure.
+"""The table of sessions: their owners, how long each is idle, and how much all of them hold. Pure.
 
 Law: a session is known to its tenant alone, and one call at a time changes it. Time is handed in.
 """
@@ -16,7 +16,7 @@ from ganglion.sessions.token_session import TokenSession
 
 @dataclass(slots=True, eq=False)
 class SessionRecord:
-    """A session with what surrounds it; while it is suspended its tokens lie on disk."""
+    """A session with its owner, model and limits; while it is suspended its tokens are on disk."""
 
     id: str
     tenant: str
@@ -37,17 +37,17 @@ class SessionRecord:
 
     @property
     def length(self) -> int:
-        """How many tokens it has, wherever they lie."""
+        """How many tokens it has, in memory or on disk."""
         return self.suspended_tokens if self.session is None else self.session.length
 
     @property
     def image_count(self) -> int:
-        """How many images it has, wherever they lie."""
+        """How many images it has, in memory or on disk."""
         return self.suspended_images if self.session is None else len(self.session.images)
 
     @property
     def salt(self) -> str:
-        """What its KV is cached under."""
+        """The salt under which its KV is cached."""
         return salt_of(self.tenant, self.steering)
 
 
@@ -57,88 +57,88 @@ class SessionTable:
     def __init__(self, settings: SessionSettings, clock: Callable[[], float]) -> None:
         self._settings = settings
         self._clock = clock
-        self._held: dict[str, SessionRecord] = {}
+        self._records: dict[str, SessionRecord] = {}
         self._counts: Counter[str] = Counter()
         self.tokens = 0
         """Of all sessions in memory."""
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._records)
 
     def __iter__(self) -> Iterator[SessionRecord]:
-        return iter(tuple(self._held.values()))
+        return iter(tuple(self._records.values()))
 
-    def add(self, held: SessionRecord) -> SessionRecord:
-        """Hold a session."""
-        self._held[held.id] = held
-        self._counts[held.tenant] += 1
-        self.count(held)
-        return held
+    def add(self, record: SessionRecord) -> SessionRecord:
+        """Add a session."""
+        self._records[record.id] = record
+        self._counts[record.tenant] += 1
+        self.count(record)
+        return record
 
     def find(self, tenant: str, session_id: str) -> SessionRecord:
         """A tenant's session; raises SessionNotFound for any other."""
-        held = self._held.get(session_id)
-        if held is None or held.tenant != tenant or self.is_expired(held):
+        record = self._records.get(session_id)
+        if record is None or record.tenant != tenant or self.is_expired(record):
             raise SessionNotFound(session_id)
-        return held
+        return record
 
     def of(self, tenant: str) -> tuple[SessionRecord, ...]:
         """A tenant's own sessions."""
-        return tuple(held for held in self if held.tenant == tenant and not self.is_expired(held))
+        return tuple(record for record in self if record.tenant == tenant and not self.is_expired(record))
 
-    def forget(self, held: SessionRecord) -> None:
-        """Let go of a session; a call that runs in it notices."""
-        held.is_closed = True
-        if self._held.pop(held.id, None) is not None:
-            self._counts[held.tenant] -= 1
-            if not self._counts[held.tenant]:
-                del self._counts[held.tenant]
-            self.tokens -= held.counted_tokens
-            held.counted_tokens = 0
+    def remove(self, record: SessionRecord) -> None:
+        """Remove a session; a call that runs in it notices."""
+        record.is_closed = True
+        if self._records.pop(record.id, None) is not None:
+            self._counts[record.tenant] -= 1
+            if not self._counts[record.tenant]:
+                del self._counts[record.tenant]
+            self.tokens -= record.counted_tokens
+            record.counted_tokens = 0
 
     def sweep(self) -> None:
-        """Forget the sessions that nobody named in their time."""
-        for held in self:
-            if self.is_expired(held):
-                self.forget(held)
+        """Remove the sessions that no call named within their time to live."""
+        for record in self:
+            if self.is_expired(record):
+                self.remove(record)
 
-    def is_expired(self, held: SessionRecord) -> bool:
-        """Whether nobody named it in its time; what lies on disk waits for ever."""
-        is_awake = held.session is not None
-        return is_awake and not held.is_busy and self._clock() - held.used_s > held.ttl_s
+    def is_expired(self, record: SessionRecord) -> bool:
+        """Whether no call named it within its time to live; a suspended one never expires."""
+        is_in_memory = record.session is not None
+        return is_in_memory and not record.is_busy and self._clock() - record.used_s > record.ttl_s
 
-    def idle_s(self, held: SessionRecord) -> float:
-        """For how long nobody has named a session."""
-        return 0.0 if held.is_busy else max(self._clock() - held.used_s, 0.0)
+    def idle_s(self, record: SessionRecord) -> float:
+        """For how long no call has named a session."""
+        return 0.0 if record.is_busy else max(self._clock() - record.used_s, 0.0)
 
-    def ttl_s(self, asked_s: float | None) -> float:
-        """How long a session may be idle."""
+    def ttl_s(self, requested_s: float | None) -> float:
+        """How long a session may be idle, within the operator's limits."""
         settings = self._settings
-        return min(settings.default_ttl_s if asked_s is None else asked_s, settings.max_ttl_s)
+        return min(settings.default_ttl_s if requested_s is None else requested_s, settings.max_ttl_s)
 
-    def touch(self, held: SessionRecord) -> None:
-        """Somebody named it just now."""
-        held.used_s = self._clock()
+    def touch(self, record: SessionRecord) -> None:
+        """Note that a call named it now."""
+        record.used_s = self._clock()
 
     @contextmanager
-    def changing(self, held: SessionRecord) -> Iterator[None]:
-        """One call at a time; its errors say how long the session is."""
-        with adding_session_length(held):
-            if held.is_busy:
+    def exclusive(self, record: SessionRecord) -> Iterator[None]:
+        """One call at a time; its errors carry the session's length."""
+        with adding_session_length(record):
+            if record.is_busy:
                 raise SessionBusy(
                     "Another call is changing this session.", hint="Wait for it, or cancel it, or fork."
                 )
-            held.is_busy = True
+            record.is_busy = True
             try:
                 yield
             finally:
-                held.is_busy = False
-                self.touch(held)
-                if not held.is_closed:
-                    self.count(held)
+                record.is_busy = False
+                self.touch(record)
+                if not record.is_closed:
+                    self.count(record)
 
     def check_count(self, tenant: str) -> None:
-        """Whether a tenant may have one more session; raises TooManySessions."""
+        """Check that a tenant may have one more session; raises TooManySessions."""
         most = self._settings.max_per_key
         if self._counts[tenant] >= most:
             self.sweep()
@@ -150,7 +150,7 @@ class SessionTable:
             )
 
     def check_tokens(self, more: int) -> None:
-        """Whether so many more tokens may be held; raises TooManySessions."""
+        """Check that the sessions may hold so many more tokens; raises TooManySessions."""
         most = self._settings.max_tokens
         if more > 0 and self.tokens + more > most:
             raise TooManySessions(
@@ -159,19 +159,19 @@ class SessionTable:
                 extras={"limit": most},
             )
 
-    def count(self, held: SessionRecord) -> None:
-        """Take note of how much a session holds now."""
-        now = 0 if held.session is None else held.session.length
-        self.tokens += now - held.counted_tokens
-        held.counted_tokens = now
+    def count(self, record: SessionRecord) -> None:
+        """Update the sum by how much a session holds now."""
+        now = 0 if record.session is None else record.session.length
+        self.tokens += now - record.counted_tokens
+        record.counted_tokens = now
 
 
 @contextmanager
-def adding_session_length(held: SessionRecord) -> Iterator[None]:
-    """Errors about a session say how long it is."""
+def adding_session_length(record: SessionRecord) -> Iterator[None]:
+    """Add the session's length to errors about it."""
     try:
         yield
     except GanglionError as error:
         if not isinstance(error, SessionNotFound):
-            error.extras.setdefault("session_length", held.length)
+            error.extras.setdefault("session_length", record.length)
         raise

@@ -1,6 +1,6 @@
 """One session: tokens and images, and the rules by which they change. Pure.
 
-Law: every token in it was appended by its client or told to it. An image is in it whole or not at all. A
+Law: every token in it was appended by its client or sent to it. An image is in it whole or not at all. A
 call that is refused changes nothing.
 """
 
@@ -45,7 +45,7 @@ class TokenList:
         self._length = len(self._trunk)
 
     def truncate(self, length: int) -> None:
-        """Forget all but the first `length` tokens."""
+        """Drop all but the first `length` tokens."""
         assert 0 <= length <= self._length
         self._length = length
 
@@ -65,19 +65,19 @@ class TokenList:
 
 @dataclass(frozen=True, slots=True)
 class ProposedChange:
-    """A change that was judged and not made yet: keep the first `keep` tokens, then append."""
+    """A change that was checked and not applied yet: keep the first `keep` tokens, then append."""
 
     keep: int
     append: tuple[int, ...]
 
     @property
     def length(self) -> int:
-        """The session's length once it is made."""
+        """The session's length once it is applied."""
         return self.keep + len(self.append)
 
 
 class TokenSession:
-    """What the server keeps of one conversation in tokens."""
+    """The tokens and images of one session."""
 
     __slots__ = ("_images", "_tokens")
 
@@ -98,7 +98,7 @@ class TokenSession:
     def propose(
         self, append: tuple[int, ...], *, offset: int, is_truncating: bool, context_length: int, room: int
     ) -> ProposedChange:
-        """Judge a change that must leave room for `room` more tokens; raises what is wrong with it."""
+        """Check a change that must leave room for `room` more tokens; raises what is wrong with it."""
         if offset > self.length or (offset < self.length and not is_truncating):
             raise SessionDrift(offset, self.length)
         self._check_cut(offset)
@@ -121,8 +121,8 @@ class TokenSession:
         """The images among the first `length` positions."""
         return tuple(image for image in self._images if image.start + image.count <= length)
 
-    def make(self, change: ProposedChange) -> None:
-        """Make a change that was judged on the session as it is."""
+    def apply(self, change: ProposedChange) -> None:
+        """Apply a change that was proposed to the session as it is."""
         self.truncate(change.keep)
         self._tokens.extend(change.append)
 
@@ -130,14 +130,14 @@ class TokenSession:
         """Add a token that was generated."""
         self._tokens.extend((token,))
 
-    def place(self, image: ImageBlock) -> None:
-        """Append an image at the end."""
+    def append_image(self, image: ImageBlock) -> None:
+        """Append an image."""
         assert image.start == self.length
         self._tokens.extend((PLACEHOLDER,) * image.count)
         self._images = (*self._images, image)
 
     def truncate(self, length: int) -> None:
-        """Forget everything from a position on; raises where there is no such cut."""
+        """Drop everything from a position on; raises where there is no such cut."""
         if length > self.length:
             raise SessionDrift(length, self.length, param="length")
         self._check_cut(length, param="length")

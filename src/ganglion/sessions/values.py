@@ -1,4 +1,4 @@
-"""What is asked of a session and what it answers, in no wire's words."""
+"""The requests to sessions and their results, independent of any wire."""
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
@@ -120,16 +120,16 @@ class RestoredSession:
 
 @dataclass(frozen=True, slots=True)
 class SuspendedSession:
-    """A session that lies on disk."""
+    """A session that is on disk."""
 
     total_tokens: int
     size_bytes: int
 
 
 class SessionService(Protocol):
-    """Keeps every tenant's sessions; all of it raises GanglionErrors.
+    """Every tenant's sessions; all methods raise GanglionErrors.
 
-    Errors about a session that exists say its length in `extras["session_length"]`.
+    Errors about a session that exists carry its length in `extras["session_length"]`.
     """
 
     async def open(
@@ -139,7 +139,7 @@ class SessionService(Protocol):
         ...
 
     def generate(
-        self, tenant: str, session_id: str, asked: GenerationRequest
+        self, tenant: str, session_id: str, request: GenerationRequest
     ) -> AsyncGenerator[SessionEvent, None]:
         """Append and generate; closing it stops the work, and what was committed stays."""
         ...
@@ -157,7 +157,7 @@ class SessionService(Protocol):
         ...
 
     async def truncate(self, tenant: str, session_id: str, length: int) -> int:
-        """Forget everything from a position on; returns the length."""
+        """Drop everything from a position on; returns the length."""
         ...
 
     async def tokens(self, tenant: str, session_id: str, *, offset: int, limit: int) -> TokenPage:
@@ -169,7 +169,7 @@ class SessionService(Protocol):
         ...
 
     async def close_session(self, tenant: str, session_id: str) -> None:
-        """Forget a session; what runs in it ends."""
+        """Close a session; a call that runs in it ends."""
         ...
 
     async def save(self, tenant: str, session_id: str, *, with_kv: bool) -> bytes:

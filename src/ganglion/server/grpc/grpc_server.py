@@ -1,6 +1,6 @@
-"""Token sessions as a node serves them: a keeper behind the gRPC listener.
+"""Token sessions as a node serves them: a session service behind the gRPC listener.
 
-Law: calls end before the keeper lets go of its sessions, and the keeper does so before the engine closes, so
+Law: calls end before the service closes its sessions, and it does so before the engine closes, so
 that what is kept on disk is what the clients were told.
 """
 
@@ -49,22 +49,24 @@ class GrpcServer:
         self._listener = GrpcListener(
             settings, CallInterceptor(KeyAuthenticator(keys, leases or Leases()), settings, metrics)
         )
-        self._keeper: EngineSessionService | None = None
+        self._sessions: EngineSessionService | None = None
 
     @property
     def address(self) -> ListenAddress:
         """Where it listens."""
         return self._listener.address
 
-    async def open(self, engine: Engine, sessions: SessionSettings | None = None) -> None:
+    async def open(self, engine: Engine, session_settings: SessionSettings | None = None) -> None:
         """Bring back what was kept, and answer calls."""
         ports = capabilities_of(engine)
         measured = ObservedSessions(ports.sessions, self._settings.deadlines, self._metrics, engine.models)
-        keeper = self._keeper = EngineSessionService(measured, ports.reader, engine.models, sessions)
-        await keeper.start()
-        self._metrics.sessions = lambda: SessionCounts(keeper.open_sessions, keeper.held_tokens)
+        sessions = self._sessions = EngineSessionService(
+            measured, ports.reader, engine.models, session_settings
+        )
+        await sessions.start()
+        self._metrics.sessions = lambda: SessionCounts(sessions.open_sessions, sessions.tokens_in_memory)
         service = SalienceService(
-            keeper,
+            sessions,
             ports.reader,
             engine.models,
             max_text_bytes=self._settings.max_body_bytes,
@@ -76,11 +78,11 @@ class GrpcServer:
     async def close(self, within_s: float) -> None:
         """End every call, give them so long to hear of it, and keep the sessions where that is wanted."""
         await self._listener.end(within_s)
-        keeper, self._keeper = self._keeper, None
-        if keeper is not None:
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
             try:
                 async with asyncio.timeout(SAVE_SESSIONS_S):
-                    await keeper.stop()
+                    await sessions.stop()
             except TimeoutError:
                 logger.error("the sessions were not all kept within %g s", SAVE_SESSIONS_S)
         await self._listener.stop()

@@ -1,4 +1,4 @@
-"""The service `salience.v1.Salience`: a method reads its message, asks the keeper, and tells what it says."""
+"""The service `salience.v1.Salience` over the session service: each method reads and answers one message."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, nullcontext
@@ -48,14 +48,14 @@ class SalienceService:
 
     def __init__(
         self,
-        keeper: SessionService,
+        sessions: SessionService,
         reader: PromptReader,
         models: Callable[[], tuple[ModelState, ...]],
         *,
         max_text_bytes: int,
         is_strict: bool = False,
     ) -> None:
-        self._keeper = keeper
+        self._sessions = sessions
         self._reader = reader
         self._models = models
         self._max_text_bytes = max_text_bytes
@@ -80,7 +80,7 @@ class SalienceService:
         }
 
     async def _open(self, message: pb.OpenSessionRequest, caller: RpcCaller) -> pb.OpenSessionResponse:
-        opened = await self._keeper.open(
+        opened = await self._sessions.open(
             caller.tenant,
             self._named(message.model),
             ttl_s=ttl_of(message),
@@ -94,7 +94,7 @@ class SalienceService:
         self._check_length(len(message.append_tokens))
         session_id, asked = session_of(message.session_id), generate_of(message)
         asked = replace(asked, priority=caller.visit.urgency(asked.priority))
-        async with aclosing(self._keeper.generate(caller.tenant, session_id, asked)) as events:
+        async with aclosing(self._sessions.generate(caller.tenant, session_id, asked)) as events:
             async for event in events:
                 yield encode.event(event)
 
@@ -110,7 +110,7 @@ class SalienceService:
     async def _append_image(
         self, message: pb.AppendImageRequest, caller: RpcCaller
     ) -> pb.AppendImageResponse:
-        placed = await self._keeper.append_image(
+        placed = await self._sessions.append_image(
             caller.tenant,
             session_of(message.session_id),
             message.data,
@@ -121,7 +121,7 @@ class SalienceService:
         return pb.AppendImageResponse(placeholder_count=placed.count, total_length=placed.total_tokens)
 
     async def _fork(self, message: pb.ForkSessionRequest, caller: RpcCaller) -> pb.ForkSessionResponse:
-        forked = await self._keeper.fork(
+        forked = await self._sessions.fork(
             caller.tenant,
             session_of(message.session_id),
             at=message.at if message.HasField("at") else None,
@@ -132,14 +132,14 @@ class SalienceService:
     async def _truncate(
         self, message: pb.TruncateSessionRequest, caller: RpcCaller
     ) -> pb.TruncateSessionResponse:
-        length = await self._keeper.truncate(caller.tenant, session_of(message.session_id), message.length)
+        length = await self._sessions.truncate(caller.tenant, session_of(message.session_id), message.length)
         return pb.TruncateSessionResponse(total_tokens=length)
 
     async def _list(self, _: pb.ListSessionsRequest, caller: RpcCaller) -> pb.ListSessionsResponse:
-        return encode.sessions(self._keeper.sessions(caller.tenant))
+        return encode.sessions(self._sessions.sessions(caller.tenant))
 
     async def _close(self, message: pb.CloseSessionRequest, caller: RpcCaller) -> pb.CloseSessionResponse:
-        await self._keeper.close_session(caller.tenant, session_of(message.session_id))
+        await self._sessions.close_session(caller.tenant, session_of(message.session_id))
         return pb.CloseSessionResponse()
 
     async def _save(
@@ -147,7 +147,7 @@ class SalienceService:
     ) -> AsyncGenerator[pb.SessionBytes, None]:
         session_id = session_of(message.session_id)
         for chunk in encode.chunks(
-            await self._keeper.save(caller.tenant, session_id, with_kv=not message.without_kv)
+            await self._sessions.save(caller.tenant, session_id, with_kv=not message.without_kv)
         ):
             yield chunk
 
@@ -155,7 +155,7 @@ class SalienceService:
         self, messages: AsyncIterator[pb.SessionBytes], caller: RpcCaller
     ) -> pb.RestoreSessionResponse:
         async with self._uploads.taking(messages) as saved:
-            restored = await self._keeper.restore(caller.tenant, saved)
+            restored = await self._sessions.restore(caller.tenant, saved)
         return pb.RestoreSessionResponse(
             session_id=restored.session_id,
             model=restored.model,
@@ -166,7 +166,7 @@ class SalienceService:
     async def _suspend(
         self, message: pb.SuspendSessionRequest, caller: RpcCaller
     ) -> pb.SuspendSessionResponse:
-        suspended = await self._keeper.suspend(caller.tenant, session_of(message.session_id))
+        suspended = await self._sessions.suspend(caller.tenant, session_of(message.session_id))
         return pb.SuspendSessionResponse(total_tokens=suspended.total_tokens, size_bytes=suspended.size_bytes)
 
     async def _manifest(self, message: pb.GetReadoutManifestRequest, _: RpcCaller) -> pb.ReadoutManifest:
@@ -184,7 +184,7 @@ class SalienceService:
         return encode.manifest(state.id, state.readout)
 
     async def _tokens(self, message: pb.GetTokensRequest, caller: RpcCaller) -> pb.GetTokensResponse:
-        held = await self._keeper.tokens(
+        held = await self._sessions.tokens(
             caller.tenant, session_of(message.session_id), offset=message.offset, limit=limit_of(message)
         )
         return pb.GetTokensResponse(tokens=held.tokens, total_tokens=held.total_tokens)

@@ -80,7 +80,7 @@ async def test_what_is_generated_is_told_and_kept(engine: EchoEngine) -> None:
     assert not any(event.is_prefill for event in told)
     assert events[-1] == GenerationDone(3, 3, 0, 6, "stop")
     assert [info.total_tokens for info in keeper.sessions("a")] == [6]
-    assert keeper.held_tokens == 6
+    assert keeper.tokens_in_memory == 6
 
 
 async def test_a_call_with_another_offset_is_refused_and_changes_nothing(engine: EchoEngine) -> None:
@@ -159,7 +159,7 @@ async def test_a_session_that_is_closed_ends_what_runs_in_it() -> None:
     with pytest.raises(SessionNotFound):
         async for _ in running:
             pass
-    assert (keeper.open_sessions, keeper.held_tokens) == (0, 0)
+    assert (keeper.open_sessions, keeper.tokens_in_memory) == (0, 0)
     await engine.close()
 
 
@@ -205,7 +205,7 @@ async def test_the_sweep_gives_memory_back(engine: EchoEngine) -> None:
     session = (await keeper.open("a", "echo", ttl_s=0.1)).session_id
     await all_of(keeper, session, GenerationRequest((1, 2)))
     await until(lambda: not keeper.open_sessions, 5)
-    assert keeper.held_tokens == 0
+    assert keeper.tokens_in_memory == 0
     await keeper.stop()
 
 
@@ -371,7 +371,7 @@ async def test_a_suspended_session_outlives_the_server(engine: EchoEngine, tmp_p
     await all_of(keeper, session, GenerationRequest((1, 2, 3)))
     suspended = await keeper.suspend("a", session)
     assert suspended.total_tokens == 3
-    assert keeper.held_tokens == 0
+    assert keeper.tokens_in_memory == 0
     file = next((tmp_path / "sessions").iterdir())
     assert (file.stat().st_size, file.stat().st_mode & 0o777) == (suspended.size_bytes, 0o600)
     clock.now_s += 1000
