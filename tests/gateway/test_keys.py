@@ -16,7 +16,7 @@ from ganglion.gateway.access.admission import EVERYBODY, MOST_URGENT, AdmissionR
 from ganglion.gateway.access.gatekeeper import KeyGatekeeper
 from ganglion.gateway.access.keys import ApiKeys
 from ganglion.gateway.access.ledger import KeyCount
-from ganglion.server.middleware.keys import KeyRing
+from ganglion.server.middleware.principal import KeyRing
 from ganglion.store.access_store import AccessStore
 from ganglion.store.opening import open_access
 

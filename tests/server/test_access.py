@@ -11,8 +11,8 @@ from ganglion.engines.echo.engine import EchoEngine
 from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind, is_loopback
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.auth import PUBLIC_ROUTES, Auth
-from ganglion.server.middleware.keys import KeyRing
+from ganglion.server.middleware.auth import PUBLIC_ROUTES, Auth, identity_by_key
+from ganglion.server.middleware.principal import KeyRing
 from ganglion.server.middleware.scope import tenant
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
@@ -103,7 +103,7 @@ async def test_no_made_up_credential_is_accepted(value: bytes, name: bytes, is_b
         "path": "/v1/models",
         "headers": [(name, b"Bearer " + value if is_bearer else value)],
     }
-    await Auth(app, KeyRing(["a-real-key"]))(scope, None, send)
+    await Auth(app, identity_by_key(KeyRing(["a-real-key"])))(scope, None, send)
     assert not reached
     assert sent[0]["status"] == 401
 
@@ -114,7 +114,7 @@ async def test_tenants_of_different_keys_differ() -> None:
     async def app(scope, receive, send) -> None:
         tenants.add(tenant(scope))
 
-    guard = Auth(app, KeyRing(["one", "two"]))
+    guard = Auth(app, identity_by_key(KeyRing(["one", "two"])))
     for key in (b"one", b"two", b"one"):
         await guard(
             {"type": "http", "method": "GET", "path": "/", "headers": [(b"x-api-key", key)]}, None, None

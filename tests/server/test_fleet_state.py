@@ -121,16 +121,16 @@ async def test_the_digest_knows_the_conversations_that_were_started_the_latest_l
 def test_a_digest_forgets_what_was_not_used_for_longest_and_keeps_no_other_names() -> None:
     digest = WarmConversations()
     for number in range(MAX_AFFINITIES):
-        digest.note(f"{number:x}")
-    digest.note("0")
-    digest.note("ffff")
-    told = digest.told()
+        digest.record(f"{number:x}")
+    digest.record("0")
+    digest.record("ffff")
+    told = digest.affinities()
     assert len(told) == MAX_AFFINITIES
     assert told[-2:] == ("0", "ffff")
     assert "1" not in told
     for name in ("", "a word", "f" * 65, "FF"):
-        digest.note(name)
-    assert digest.told() == told
+        digest.record(name)
+    assert digest.affinities() == told
 
 
 async def test_a_node_that_leaves_says_so_and_nobody_who_waits_holds_it_up(serving) -> None:

@@ -19,9 +19,8 @@ from ganglion.server.bind import check_bind
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
 from ganglion.server.life.serve import Reloaded
-from ganglion.server.middleware.auth import Auth, TrustedIdentity
-from ganglion.server.middleware.keys import KeyRing
-from ganglion.server.middleware.principal import Principal
+from ganglion.server.middleware.auth import Auth, identity_by_key, trusted_auth
+from ganglion.server.middleware.principal import KeyRing, Principal
 from ganglion.server.middleware.scope import principal
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
@@ -125,7 +124,7 @@ async def test_no_door_sees_a_header_of_ours(key: bytes | None) -> None:
     plain = [(b"accept", b"*/*"), *([] if key is None else [(b"x-api-key", key)])]
     headers = [(b"x-ganglion-tenant", b"acme"), *plain, (b"x-ganglion-anything", b"1")]
     scope = {"type": "http", "method": "GET", "path": "/", "headers": list(headers)}
-    await Auth(app, KeyRing(["user"], ["gate"]))(scope, None, None)
+    await Auth(app, identity_by_key(KeyRing(["user"], ["gate"])))(scope, None, None)
     [(left, who)] = seen
     assert left == plain
     assert (who.tenant == "acme") is (key == b"gate")
@@ -304,7 +303,7 @@ async def test_where_only_a_gateway_gets_in_everything_is_believed() -> None:
     await engine.open()
     gate = Gate(4)
     routes = build_routes(capabilities_of(engine), ServerSettings(), gate, Metrics())
-    app = with_middleware(routes, gate, identity=TrustedIdentity, max_body_bytes=2**20)
+    app = with_middleware(routes, gate, identity=trusted_auth, max_body_bytes=2**20)
     said = {"x-ganglion-tenant": "acme", "x-ganglion-priority": "4", "x-ganglion-usage": "1"}
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://desk") as http:
         answer = await http.post(

@@ -12,12 +12,12 @@ from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
 from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembership
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.auth import Auth, presented_key
+from ganglion.server.middleware.auth import Auth, identity_by_key, presented_key
 from ganglion.server.middleware.body_limits import BodyMemoryLimit
 from ganglion.server.middleware.errors import ErrorMiddleware
-from ganglion.server.middleware.keys import KeyRing, key_ring
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.middleware.origin import OriginGuard
+from ganglion.server.middleware.principal import KeyRing, key_ring
 from ganglion.server.middleware.request_log import RequestLog
 from ganglion.server.observed import ObservedEngine
 from ganglion.server.prometheus import Metrics
@@ -32,14 +32,16 @@ def with_middleware(
     *,
     identity: Callable[[ASGIApp], ASGIApp],
     max_body_bytes: int,
-    may_name: Callable[[Scope], bool] = lambda scope: True,
+    may_set_request_id: Callable[[Scope], bool] = lambda scope: True,
     is_logged: bool = True,
 ) -> ASGIApp:
-    """From the outside: each request is named and logged, refused in its wire's words, `identity` says
-    whose it is, and its body is read once there is room; `may_name` says whose own name for a request is
-    taken over. Not logged is what somebody before the app logs already."""
+    """The routes as an app. From the outside: each request gets an id and is logged, errors become responses
+    in its wire's format, `identity` says whose it is, and its body is read once there is room.
+
+    `may_set_request_id` says whose own request id is used. What somebody before the app logs is not logged.
+    """
     router = BodyMemoryLimit(Router(list(routes), redirect_slashes=False), max_body_bytes)
-    return RequestLog(ErrorMiddleware(identity(router)), gate, may_name, is_logged=is_logged)
+    return RequestLog(ErrorMiddleware(identity(router)), gate, may_set_request_id, is_logged=is_logged)
 
 
 def build_node(
@@ -51,15 +53,15 @@ def build_node(
     machine: MachineSource | None = None,
     state: AppState | None = None,
     metrics: Metrics | None = None,
-    standing: FleetMembership | None = None,
+    membership: FleetMembership | None = None,
 ) -> ASGIApp:
     """The ASGI app in front of an engine, which it gives deadlines and measures."""
     gate = gate or Gate(settings.max_in_flight)
     metrics = metrics or Metrics()
     ring = keys or key_ring(settings)
-    standing = standing or FleetMembership()
+    membership = membership or FleetMembership()
     measured = AffinityRecordingEngine(
-        ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics), standing.digest
+        ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics), membership.conversations
     )
     holder = engine if isinstance(engine, ModelHolder) else None
     routes = build_routes(
@@ -70,12 +72,12 @@ def build_node(
         holder,
         machine=machine,
         state=state,
-        standing=standing,
+        membership=membership,
     )
 
     def identity(router: ASGIApp) -> ASGIApp:
         return OriginGuard(
-            Auth(DefaultModel(router, measured.models), ring, standing.leases),
+            Auth(DefaultModel(router, measured.models), identity_by_key(ring, membership.leases)),
             is_loopback_bind=is_loopback(settings.host),
             allowed_hosts=settings.allowed_hosts,
             cors_origins=settings.cors_origins,
@@ -86,5 +88,5 @@ def build_node(
         gate,
         identity=identity,
         max_body_bytes=settings.max_body_bytes,
-        may_name=lambda scope: ring.may_name(presented_key(scope)),
+        may_set_request_id=lambda scope: ring.may_set_request_id(presented_key(scope)),
     )

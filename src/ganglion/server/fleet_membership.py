@@ -1,4 +1,4 @@
-"""What a node and its gateways know of each other."""
+"""A node's membership in fleets: the leases that gateways granted, and the conversations it has warm."""
 
 import re
 import secrets
@@ -14,19 +14,20 @@ from ganglion.core.events import Event, Started
 from ganglion.core.request import Request
 
 MAX_AFFINITIES: Final = 512
-"""More conversations than these are rarely warm at once, and all of them are told at each change."""
+"""More conversations than these are rarely warm at once, and all of them are sent at each change."""
 
-_AFFINITY: Final = re.compile(r"[0-9a-f]{1,64}")
+AFFINITY_PATTERN: Final = "[0-9a-f]{1,64}"
+_AFFINITY: Final = re.compile(AFFINITY_PATTERN)
 
 
 class WarmConversations:
-    """The affinities that were last seen, the latest last."""
+    """The affinities of the latest conversations, the newest last."""
 
     def __init__(self) -> None:
         self._affinities: dict[str, None] = {}
 
-    def note(self, affinity: str) -> None:
-        """One that is warm now; a name that no gateway gives is not kept."""
+    def record(self, affinity: str) -> None:
+        """Add a conversation that is warm now; an affinity that no gateway gives is not kept."""
         if not _AFFINITY.fullmatch(affinity):
             return
         self._affinities.pop(affinity, None)
@@ -34,17 +35,17 @@ class WarmConversations:
         if len(self._affinities) > MAX_AFFINITIES:
             del self._affinities[next(iter(self._affinities))]
 
-    def told(self) -> tuple[str, ...]:
-        """All of them."""
+    def affinities(self) -> tuple[str, ...]:
+        """All of them, the newest last."""
         return tuple(self._affinities)
 
 
 class AffinityRecordingEngine:
-    """An engine that notes the affinity of each request that another one starts."""
+    """An engine that records the affinity of each request that the inner one starts."""
 
-    def __init__(self, inner: Engine, digest: WarmConversations) -> None:
+    def __init__(self, inner: Engine, conversations: WarmConversations) -> None:
         self._inner = inner
-        self._digest = digest
+        self._conversations = conversations
 
     def models(self) -> tuple[ModelState, ...]:
         """The inner engine's."""
@@ -53,13 +54,15 @@ class AffinityRecordingEngine:
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The inner engine's stream, unchanged."""
         events = self._inner.generate(request)
-        return self._noted(events, request.affinity) if request.affinity else events
+        return self._recorded(events, request.affinity) if request.affinity else events
 
-    async def _noted(self, events: AsyncGenerator[Event, None], affinity: str) -> AsyncGenerator[Event, None]:
+    async def _recorded(
+        self, events: AsyncGenerator[Event, None], affinity: str
+    ) -> AsyncGenerator[Event, None]:
         async with aclosing(events):
             async for event in events:
                 if isinstance(event, Started):
-                    self._digest.note(affinity)
+                    self._conversations.record(affinity)
                 yield event
 
 
@@ -71,14 +74,14 @@ _EPOCH: Final = re.compile(rb"[0-9]{1,18}")
 
 @dataclass(frozen=True, slots=True)
 class HeldLease:
-    """A lease and when it is over."""
+    """A lease, and when it ends on the monotonic clock."""
 
     epoch: int
     until_s: float
 
 
 class Leases:
-    """What each gateway granted; `is_joining` says whether this node asks any for a lease."""
+    """The leases that gateways granted; `is_joining` says whether this node asks any for one."""
 
     def __init__(self, *, is_joining: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_joining = is_joining
@@ -86,26 +89,26 @@ class Leases:
         self._held: dict[str, HeldLease] = {}
 
     def hold(self, gateway: str, epoch: int, until_s: float) -> None:
-        """Granted, in place of the one before."""
+        """Keep a lease that was granted, in place of the one before."""
         self._held[gateway] = HeldLease(epoch, until_s)
 
     def drop(self, gateway: str) -> None:
-        """Given back."""
+        """Forget a lease that was given back."""
         self._held.pop(gateway, None)
 
     def epoch_of(self, gateway: str) -> int | None:
-        """Of the lease that this gateway granted; None where there is none, or it is over."""
+        """The epoch of the lease that this gateway granted; None where there is none, or it is over."""
         held = self._held.get(gateway)
         return held.epoch if held is not None and self._clock() < held.until_s else None
 
     @property
     def epoch(self) -> int | None:
-        """Of the first lease that is held."""
+        """The epoch of the first lease that is held."""
         return next(iter(self._epochs()), None)
 
-    def check(self, epoch: bytes | None) -> None:
-        """Raise LeaseLost for work under a lease that is not held; None is work under none."""
-        if epoch is None or not self._is_joining:
+    def check(self, epoch: bytes) -> None:
+        """Raise LeaseLost for work under a lease that this node does not hold."""
+        if not self._is_joining:
             return
         if not _EPOCH.fullmatch(epoch) or int(epoch) not in self._epochs():
             raise LeaseLost(
@@ -125,8 +128,8 @@ def _new_boot_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class FleetMembership:
-    """Which start of the node this is, the leases it holds, and the conversations it knows."""
+    """The id of this start of the node, the leases it holds, and the conversations it has warm."""
 
     boot: str = field(default_factory=_new_boot_id)
     leases: Leases = field(default_factory=Leases)
-    digest: WarmConversations = field(default_factory=WarmConversations)
+    conversations: WarmConversations = field(default_factory=WarmConversations)

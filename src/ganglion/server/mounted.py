@@ -20,9 +20,9 @@ from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.auth import Auth, presented_key
-from ganglion.server.middleware.keys import key_ring
+from ganglion.server.middleware.auth import Auth, identity_by_key, presented_key
 from ganglion.server.middleware.model_lookup import DefaultModel
+from ganglion.server.middleware.principal import key_ring
 from ganglion.server.observed import ObservedEngine
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
@@ -66,9 +66,9 @@ def build_app(
     return with_middleware(
         [route for route in routes if _is_served(route, paths or DEFAULT_PATHS)],
         gate,
-        identity=lambda router: Auth(DefaultModel(router, measured.models), keys),
+        identity=lambda router: Auth(DefaultModel(router, measured.models), identity_by_key(keys)),
         max_body_bytes=chosen.max_body_bytes,
-        may_name=lambda scope: keys.may_name(presented_key(scope)),
+        may_set_request_id=lambda scope: keys.may_set_request_id(presented_key(scope)),
     )
 
 

@@ -98,14 +98,14 @@ def build_routes(
     *,
     machine: MachineSource | None = None,
     state: AppState | None = None,
-    standing: FleetMembership | None = None,
+    membership: FleetMembership | None = None,
 ) -> list[BaseRoute]:
     """The table that the router and the access test read; the holder's models come and go."""
     engine = ports.engine
     views = InfoRoutes(engine, settings, gate)
     models = ModelEndpoints(engine, settings)
     node = HealthEndpoints(engine, gate, settings, holder, machine)
-    fleet_state = FleetStateEndpoint(engine, gate, standing or FleetMembership(), machine)
+    fleet_state = FleetStateEndpoint(engine, gate, membership or FleetMembership(), machine)
 
     async def page(_: Request) -> Response:
         return Response(await metrics.page(engine.models()), headers={"content-type": CONTENT_TYPE})

@@ -94,15 +94,15 @@ class FleetStateEndpoint:
     """Answers at once, or, asked for what follows a version, when there is something."""
 
     def __init__(
-        self, engine: Engine, gate: Gate, standing: FleetMembership, machine: MachineSource | None = None
+        self, engine: Engine, gate: Gate, membership: FleetMembership, machine: MachineSource | None = None
     ) -> None:
         self._engine = engine
         self._gate = gate
-        self._standing = standing
+        self._membership = membership
         self._machine = machine
         self._devices: tuple[DeviceHealth, ...] = ()
         self._devices_s = -math.inf
-        self._state = NodeState(boot=standing.boot, version=0, status="loading")
+        self._state = NodeState(boot=membership.boot, version=0, status="loading")
         self._told_s = -math.inf
         self._looked_s = -math.inf
         self._waiting = 0
@@ -155,13 +155,13 @@ class FleetStateEndpoint:
         devices = await self._read_devices()
         models = self._engine.models()
         return NodeState(
-            boot=self._standing.boot,
+            boot=self._membership.boot,
             version=self._state.version,
             status=node_status(models, is_draining=self._gate.is_draining),
             models=tuple(map(fleet.replica, models)),
             devices=devices,
-            digest=self._standing.digest.told(),
-            epoch=self._standing.leases.epoch,
+            digest=self._membership.conversations.affinities(),
+            epoch=self._membership.leases.epoch,
         )
 
     async def _read_devices(self) -> tuple[DeviceHealth, ...]:

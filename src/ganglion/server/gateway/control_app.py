@@ -15,7 +15,7 @@ from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
 from ganglion.server.gate import Gate
 from ganglion.server.gateway.key_meter import AdmissionMiddleware
-from ganglion.server.middleware.auth import TrustedIdentity
+from ganglion.server.middleware.auth import trusted_auth
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.observed import ObservedEngine
 from ganglion.server.prometheus import CONTENT_TYPE, Metrics
@@ -59,7 +59,7 @@ def build_control_app(
     app = with_middleware(
         routes,
         gate,
-        identity=lambda app: TrustedIdentity(DefaultModel(app, engine.models), keys.models_of, keys.identity),
+        identity=lambda app: trusted_auth(DefaultModel(app, engine.models), keys.models_of, keys.identity),
         max_body_bytes=settings.max_body_bytes,
         is_logged=False,
     )

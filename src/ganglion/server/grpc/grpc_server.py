@@ -17,7 +17,7 @@ from ganglion.server.grpc.handlers import generic_handler
 from ganglion.server.grpc.interceptor import CallInterceptor
 from ganglion.server.grpc.listener import GrpcListener, ListenAddress
 from ganglion.server.grpc.salience_service import SalienceService, gated_behaviours
-from ganglion.server.middleware.keys import KeyRing
+from ganglion.server.middleware.principal import KeyRing
 from ganglion.server.observed import ObservedSessions
 from ganglion.server.prometheus import Metrics, SessionCounts
 from ganglion.server.settings import ServerSettings

@@ -51,8 +51,8 @@ _ABORT_S = 2.0
 class CallInterceptor(grpc.aio.ServerInterceptor):
     """The one interceptor."""
 
-    def __init__(self, judge: CallAuthenticator, settings: ServerSettings, metrics: Metrics) -> None:
-        self._judge = judge
+    def __init__(self, authenticator: CallAuthenticator, settings: ServerSettings, metrics: Metrics) -> None:
+        self._authenticator = authenticator
         self._settings = settings
         self._metrics = metrics
         self._room = IncomingMessages()
@@ -121,7 +121,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         """Run one call to its end, and account for it before the caller hears of it."""
         began_s = time.monotonic()
         method, metadata = details.method, details.invocation_metadata or ()
-        request_id = self._judge.name(metadata)
+        request_id = self._authenticator.request_id(metadata)
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
@@ -131,7 +131,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             # With the status, since whatever is sent before costs a call as much as a token does.
             context.set_trailing_metadata(((REQUEST_ID, request_id),))
             try:
-                caller = self._judge.caller(method, metadata, request_id)
+                caller = self._authenticator.caller(method, metadata, request_id)
                 if self._is_ending:
                     raise shutting_down()
                 if handler is None:

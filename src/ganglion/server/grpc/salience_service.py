@@ -93,7 +93,7 @@ class SalienceService:
     ) -> AsyncGenerator[pb.GenerateEvent, None]:
         self._check_length(len(message.append_tokens))
         session_id, asked = session_of(message.session_id), generate_of(message)
-        asked = replace(asked, priority=caller.visit.urgency(asked.priority))
+        asked = replace(asked, priority=caller.principal.bounded_priority(asked.priority))
         async with aclosing(self._sessions.generate(caller.tenant, session_id, asked)) as events:
             async for event in events:
                 yield encode.event(event)

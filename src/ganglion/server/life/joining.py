@@ -126,7 +126,7 @@ class GatewayLeases:
 
     async def leave(self, hurry: asyncio.Event) -> None:
         """Ask for no more, and give back what is held, within `LEAVE_S` or until there is no time left."""
-        await self.rest()
+        await self.stop()
         leaving = asyncio.gather(*(joiner.leave() for joiner in self._joiners))
         hurried = asyncio.create_task(hurry.wait())
         try:
@@ -136,7 +136,7 @@ class GatewayLeases:
             hurried.cancel()
             await asyncio.gather(leaving, hurried, return_exceptions=True)
 
-    async def rest(self) -> None:
+    async def stop(self) -> None:
         """Let go of everything, also of what was not given back."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
@@ -146,27 +146,27 @@ class GatewayLeases:
 
 @asynccontextmanager
 async def joined_gateways(
-    join: JoinSettings, settings: ServerSettings, url: str, standing: FleetMembership
+    join: JoinSettings, settings: ServerSettings, url: str, membership: FleetMembership
 ) -> AsyncGenerator[GatewayLeases, None]:
     """A node that listens at `url`, at its gateways for as long as it is inside, or until it leaves."""
     pools = ConnectionPools()
-    membership = GatewayLeases(
+    leases = GatewayLeases(
         [
             LeaseRenewer(
                 gateway,
                 join.key,
-                join_request(join, settings, url, standing.boot),
-                standing,
+                join_request(join, settings, url, membership.boot),
+                membership,
                 NodeClient(pools),
             )
             for gateway in join.urls
         ]
     )
-    membership.start()
+    leases.start()
     try:
-        yield membership
+        yield leases
     finally:
-        await membership.rest()
+        await leases.stop()
         pools.close()
 
 
@@ -178,7 +178,7 @@ class LeaseRenewer:
         gateway: str,
         key: str | None,
         said: fleet.Join,
-        standing: FleetMembership,
+        membership: FleetMembership,
         node_client: NodeClient,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -186,7 +186,7 @@ class LeaseRenewer:
         self._gateway = gateway
         self._spec = NodeSpec("gateway", gateway, api_key=key)
         self._said = said
-        self._leases = standing.leases
+        self._leases = membership.leases
         self._node_client = node_client
         self._clock = clock
         self._is_member = False

@@ -32,7 +32,7 @@ from ganglion.server.life.signals import (
     on_termination,
 )
 from ganglion.server.life.storage import StoreSettings, open_store
-from ganglion.server.middleware.keys import KeyRing, key_ring
+from ganglion.server.middleware.principal import KeyRing, key_ring
 from ganglion.server.prometheus import Metrics
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
@@ -93,7 +93,7 @@ async def serve(
     gate = Gate(settings.max_in_flight)
     keys = key_ring(settings)
     metrics = Metrics()
-    standing = FleetMembership(leases=Leases(is_joining=bool(join.urls)))
+    membership = FleetMembership(leases=Leases(is_joining=bool(join.urls)))
     async with contextlib.AsyncExitStack() as stack:
         if opening is not None:
             stack.push_async_callback(_close_engine, engine, opening)
@@ -103,12 +103,12 @@ async def serve(
         settings = _with_ports(settings, listener)
         rpc = None
         if settings.has_grpc:
-            rpc = GrpcServer(settings, gate, keys, metrics, standing.leases)
+            rpc = GrpcServer(settings, gate, keys, metrics, membership.leases)
             stack.push_async_callback(rpc.close, HASTY_FLUSH_S)
             settings = dataclasses.replace(settings, grpc_port=rpc.address.port)
         state = AppState() if storage is None else await stack.enter_async_context(open_store(storage))
         app = build_node(
-            engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, standing=standing
+            engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, membership=membership
         )
         server = AppServer(uvicorn_config(app, settings), DescriptorWatch())
         stack.enter_context(on_termination(shutdown))
@@ -125,12 +125,12 @@ async def serve(
             await until_listening(server, serving)
             if on_listening is not None:
                 on_listening(url_of(listener, settings))
-            membership = await stack.enter_async_context(
-                joined_gateways(join, settings, url_of(listener, settings), standing)
+            gateways = await stack.enter_async_context(
+                joined_gateways(join, settings, url_of(listener, settings), membership)
             )
             await _until_ended(shutdown, serving, opening)
             # First: what gateways send before they have heard of it is still answered.
-            await membership.leave(shutdown.stop)
+            await gateways.leave(shutdown.stop)
             await _drain(gate, shutdown, settings.drain_timeout_s)
         finally:
             async with contextlib.AsyncExitStack() as last:

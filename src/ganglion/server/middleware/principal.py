@@ -1,46 +1,145 @@
-"""Whose request it is, and what a gateway says of it.
+"""The principal of a request, over HTTP and gRPC: whose it is by its key, and what a gateway says of it.
 
-Law: these headers are read here and by nobody else; below the layer that judges a key no door sees them.
+Law: our own headers are read here and nowhere else; no endpoint below the authentication layer sees them.
 """
 
+import hashlib
+import hmac
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, assert_never
+from typing import Final, Literal, assert_never
 
 from ganglion.core.engine import ModelState
-from ganglion.core.errors import InvalidValue
+from ganglion.core.errors import InvalidApiKey, InvalidValue
 from ganglion.core.request import Request
 from ganglion.gateway.access.admission import MOST_URGENT
-from ganglion.server.middleware.keys import KeyHolder
+from ganglion.server.fleet_membership import AFFINITY_PATTERN, Leases
+from ganglion.server.settings import ServerSettings
 from ganglion.wire import headers
+
+Role = Literal["user", "admin", "gateway", "anybody"]
+"""A user asks models; an admin also changes which models are held; a gateway is an admin who is believed in
+what it says of a request; anybody is whoever comes where there are no keys, and may do what an admin may."""
+
+_BEARER: Final = b"bearer "
+_TENANT_DIGITS: Final = 16
+
+
+def bearer_key(authorization: bytes | None) -> bytes | None:
+    """The key in the value of an Authorization header; None where it holds none."""
+    if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
+        return None
+    return authorization[len(_BEARER) :].strip()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """Whoever brings a key."""
+
+    tenant: str = ""
+    role: Role = "anybody"
+    most_urgent: int = 0
+    """The lowest priority that a user's requests may have; the others' are not bounded."""
+
+
+ANYBODY: Final = KeyHolder()
+"""Whoever comes where there are no keys."""
+
+
+class KeyRing:
+    """The keys that are valid now, kept as digests; they can change at any time."""
+
+    def __init__(
+        self,
+        api_keys: Sequence[str],
+        gateway_keys: Sequence[str] = (),
+        admin_keys: Sequence[str] = (),
+        *,
+        most_urgent: int = 0,
+    ) -> None:
+        self._most_urgent = most_urgent
+        self.replace(api_keys, gateway_keys, admin_keys)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no key is needed."""
+        return not self._holders
+
+    def replace(
+        self, api_keys: Sequence[str], gateway_keys: Sequence[str] = (), admin_keys: Sequence[str] = ()
+    ) -> None:
+        """From the next request on, these keys are valid and no others.
+
+        A key in several lists is an admin's before a user's, and a gateway's before both.
+        """
+        by_role: tuple[tuple[Role, Sequence[str]], ...] = (
+            ("user", api_keys),
+            ("admin", admin_keys),
+            ("gateway", gateway_keys),
+        )
+        self._holders = tuple(
+            (digest, KeyHolder(digest.hex()[:_TENANT_DIGITS], role, self._most_urgent))
+            for role, keys in by_role
+            for digest in map(_digest, keys)
+        )
+
+    def holder_of(self, key: bytes | None) -> KeyHolder | None:
+        """The holder of a key: None for a key that is not valid, ANYBODY where there are no keys."""
+        if self.is_empty:
+            return ANYBODY
+        if key is None:
+            return None
+        presented = hashlib.sha256(key).digest()
+        found = None
+        for digest, holder in self._holders:  # all of them, so that time says nothing about which
+            if hmac.compare_digest(digest, presented):
+                found = holder
+        return found
+
+    def may_set_request_id(self, key: bytes | None) -> bool:
+        """Whether the request id that a caller brings is used: a gateway's, and anybody's without keys."""
+        holder = self.holder_of(key)
+        return holder is not None and holder.role in ("gateway", "anybody")
+
+
+def key_ring(settings: ServerSettings) -> KeyRing:
+    """The keys that an operator configured."""
+    return KeyRing(
+        settings.api_keys, settings.gateway_keys, settings.admin_keys, most_urgent=settings.most_urgent
+    )
+
+
+def _digest(key: str) -> bytes:
+    return hashlib.sha256(key.encode()).digest()
+
 
 # No space: the tenant is part of a salt, in which one stands before the steering.
 _NAME: Final = re.compile(rb"[!-~]{0,128}")
-_AFFINITY: Final = re.compile(rb"[0-9a-f]{0,64}")
+_AFFINITY: Final = re.compile(rf"({AFFINITY_PATTERN})?".encode())
 _PRIORITY: Final = re.compile(rb"-?[0-9]{1,4}")
 LEAST_URGENT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A request's owner, and what whoever vouches for it adds."""
+    """The owner of a request, and what a trusted gateway adds."""
 
     tenant: str = ""
     key_id: str = ""
-    """Names the client's key at the gateway, without being it."""
+    """The id of the client's key at the gateway, which is not the key itself."""
     priority: int | None = None
-    """The most urgent that it may be; None leaves it to the request."""
+    """The most urgent priority that the request may have; None leaves it to the request."""
     affinity: str = ""
     wants_usage: bool = False
-    """End streams with the counts of what they took."""
+    """Whether streams end with their token counts."""
     models: frozenset[str] | None = None
     """The names that its key may ask for; None for all."""
     is_admin: bool = False
-    """Whether it may change what the server holds, and not merely ask."""
+    """Whether it may change what the server holds."""
 
     def visible(self, models: Iterable[ModelState]) -> tuple[ModelState, ...]:
-        """Those of the models that it may ask for, under the names by which it may."""
+        """The models that it may ask for, under the names by which it may."""
         if self.models is None:
             return tuple(models)
         found = []
@@ -50,13 +149,13 @@ class Principal:
                 found.append(replace(model, id=names[0], aliases=tuple(names[1:])))
         return tuple(found)
 
-    def urgency(self, asked: int) -> int:
-        """The priority that it gets, whatever it asks for."""
-        return asked if self.priority is None else max(asked, self.priority)
+    def bounded_priority(self, priority: int) -> int:
+        """The priority that a request gets when it asks for this one."""
+        return priority if self.priority is None else max(priority, self.priority)
 
     def bounded(self, request: Request) -> Request:
-        """The request as it may run."""
-        priority = self.urgency(request.priority)
+        """The request with the priority and affinity that it gets."""
+        priority = self.bounded_priority(request.priority)
         affinity = self.affinity or request.affinity
         if priority == request.priority and affinity == request.affinity:
             return request
@@ -66,52 +165,69 @@ class Principal:
 ANONYMOUS: Final = Principal()
 
 HeaderLookup = Callable[[bytes], bytes | None]
-"""The first value under a name, in lower case."""
+"""Looks up the first value of a header by its name in lower case."""
 
 
-def principal_of(holder: KeyHolder, values: HeaderLookup) -> Principal:
-    """Whose request it is by the key that it brought, and what its own headers add where they are believed.
+def identify(
+    keys: KeyRing,
+    leases: Leases,
+    key: bytes | None,
+    lookup: HeaderLookup,
+    *,
+    is_public: bool,
+    is_work: bool = True,
+) -> Principal:
+    """The principal of a request that brings this key and these headers.
 
-    Raises InvalidValue for headers that no gateway of ours sends.
+    Without a valid key only what is public is let in. Work is refused under a lease that is not held. Raises
+    InvalidApiKey, LeaseLost, and InvalidValue for headers that no gateway of ours sends.
     """
+    holder = keys.holder_of(key)
+    if holder is None:
+        if is_public:
+            return ANONYMOUS
+        if key is None:
+            raise InvalidApiKey("No API key was given.", hint="Send it as 'Authorization: Bearer KEY'.")
+        raise InvalidApiKey("The API key is not valid here.")
+    epoch = lookup(headers.EPOCH) if is_work else None
+    if epoch is not None:  # believed of anybody: all that it can do is to have its own request refused
+        leases.check(epoch)
     match holder.role:
         case "gateway":
-            return principal_from_gateway(values, holder.tenant)
+            return principal_from_gateway(lookup, holder.tenant)
         case "admin":
             return Principal(holder.tenant, is_admin=True)
         case "user":
             return Principal(holder.tenant, priority=holder.most_urgent)
         case "anybody":
-            return principal_without_keys(values, holder.tenant)
+            # Where there are no keys these bind nobody but the request itself.
+            said = principal_from_gateway(lookup, holder.tenant)
+            return Principal(
+                holder.tenant, affinity=said.affinity, wants_usage=said.wants_usage, is_admin=True
+            )
         case _:
             assert_never(holder.role)
 
 
-def principal_from_gateway(values: HeaderLookup, tenant: str) -> Principal:
-    """What a gateway says of a request; `tenant` is its own, for calls that it makes for nobody.
+def principal_from_gateway(lookup: HeaderLookup, tenant: str) -> Principal:
+    """The principal that a gateway names; `tenant` is the gateway's own, for calls that it makes for nobody.
 
     Raises InvalidValue for what no gateway of ours sends.
     """
-    named = _read(values, headers.TENANT, _NAME, "at most 128 visible characters")
-    priority = _read(values, headers.PRIORITY, _PRIORITY, "a whole number")
+    named = _header(lookup, headers.TENANT, _NAME, "at most 128 visible characters")
+    priority = _header(lookup, headers.PRIORITY, _PRIORITY, "a whole number")
     return Principal(
         tenant=tenant if named is None else named,
-        key_id=_read(values, headers.KEY, _NAME, "at most 128 visible characters") or "",
+        key_id=_header(lookup, headers.KEY, _NAME, "at most 128 visible characters") or "",
         priority=None if priority is None else max(MOST_URGENT, min(LEAST_URGENT, int(priority))),
-        affinity=_read(values, headers.AFFINITY, _AFFINITY, "at most 64 hexadecimal digits") or "",
-        wants_usage=values(headers.USAGE) == b"1",
+        affinity=_header(lookup, headers.AFFINITY, _AFFINITY, "at most 64 hexadecimal digits") or "",
+        wants_usage=lookup(headers.USAGE) == b"1",
         is_admin=True,  # the gateway judged what its client may do before it passed the request on
     )
 
 
-def principal_without_keys(values: HeaderLookup, tenant: str) -> Principal:
-    """What anybody may say where there are no keys: it binds nobody but the request itself."""
-    told = principal_from_gateway(values, tenant)
-    return Principal(tenant, affinity=told.affinity, wants_usage=told.wants_usage, is_admin=True)
-
-
-def _read(values: HeaderLookup, name: bytes, pattern: re.Pattern[bytes], expected: str) -> str | None:
-    value = values(name)
+def _header(lookup: HeaderLookup, name: bytes, pattern: re.Pattern[bytes], expected: str) -> str | None:
+    value = lookup(name)
     if value is None:
         return None
     if not pattern.fullmatch(value):

@@ -10,7 +10,8 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.scope import header, set_request_id
+from ganglion.server.middleware.scope import REQUEST_ID as REQUEST_ID_KEY
+from ganglion.server.middleware.scope import header
 from ganglion.wire.headers import REQUEST_ID
 
 server_logger = logging.getLogger("ganglion.server")
@@ -59,20 +60,20 @@ _POLLED = "/fleet/state"
 class RequestLog:
     """Names each request, says so on its response, and logs how it went.
 
-    `may_name` says whose own name for a request is taken over.
+    `may_set_request_id` says whose own name for a request is taken over.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         gate: Gate,
-        may_name: Callable[[Scope], bool] = lambda scope: True,
+        may_set_request_id: Callable[[Scope], bool] = lambda scope: True,
         *,
         is_logged: bool = True,
     ) -> None:
         self._app = app
         self._gate = gate
-        self._may_name = may_name
+        self._may_set_request_id = may_set_request_id
         self._is_logged = is_logged
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,8 +82,8 @@ class RequestLog:
             return
         began_s = time.monotonic()
         brought = header(scope, REQUEST_ID)
-        request_id = request_id_of(brought if brought and self._may_name(scope) else None)
-        set_request_id(scope, request_id)
+        request_id = request_id_of(brought if brought and self._may_set_request_id(scope) else None)
+        scope[REQUEST_ID_KEY] = request_id
         status = _CLIENT_GONE
 
         async def named(message: Message) -> None:

@@ -1,4 +1,4 @@
-"""What our layers read from an ASGI scope and write into it for the layers below."""
+"""Readers of an ASGI scope: its headers, and the keys that our layers write for the layers below."""
 
 from collections.abc import Callable, Iterable
 
@@ -6,11 +6,11 @@ from starlette.types import Scope
 
 from ganglion.core.engine import ModelState
 from ganglion.server.middleware.principal import ANONYMOUS, Principal
-from ganglion.wire.headers import INTERNAL_PREFIX
 
-_REQUEST_ID = "ganglion.request_id"
-_PRINCIPAL = "ganglion.visit"
-_IDENTIFY = "ganglion.judge"
+REQUEST_ID = "ganglion.request_id"
+PRINCIPAL = "ganglion.principal"
+IDENTIFY = "ganglion.identify"
+"""Keys in the scope: the id under which a request is logged, whose it is, and a call that says it anew."""
 ABORT = "ganglion.abort"
 """The extension by which a connection can be cut without waiting for its unread bytes."""
 
@@ -35,7 +35,7 @@ def is_on(scope: Scope, name: bytes) -> bool:
 
 
 def is_anthropic(scope: Scope) -> bool:
-    """Whether a client says that it is one of Anthropic's API."""
+    """Whether the client speaks Anthropic's API, by its own word."""
     return header(scope, b"anthropic-version") is not None
 
 
@@ -47,27 +47,22 @@ def route_path(scope: Scope) -> str:
 
 def request_id(scope: Scope) -> str:
     """The id under which this request is logged and answered."""
-    return str(scope.get(_REQUEST_ID, ""))
-
-
-def set_request_id(scope: Scope, value: str) -> None:
-    """Write the id for the layers below."""
-    scope[_REQUEST_ID] = value
+    return str(scope.get(REQUEST_ID, ""))
 
 
 def principal(scope: Scope) -> Principal:
-    """Whose request this is, and what was said of it by somebody who is believed."""
-    found: Principal = scope.get(_PRINCIPAL, ANONYMOUS)
+    """Whose request this is."""
+    found: Principal = scope.get(PRINCIPAL, ANONYMOUS)
     return found
 
 
 def current_principal(scope: Scope) -> Principal:
-    """The same by the keys that are valid at this moment, for a connection that outlives its first request.
+    """The principal by the keys that are valid now, for a connection that outlives its first request.
 
-    Raises InvalidApiKey for a key that was taken away since.
+    Raises InvalidApiKey for a key that was revoked since.
     """
-    judge: Callable[[], Principal] | None = scope.get(_IDENTIFY)
-    return principal(scope) if judge is None else judge()
+    identify: Callable[[], Principal] | None = scope.get(IDENTIFY)
+    return principal(scope) if identify is None else identify()
 
 
 def tenant(scope: Scope) -> str:
@@ -76,16 +71,5 @@ def tenant(scope: Scope) -> str:
 
 
 def visible_models(scope: Scope, models: Iterable[ModelState]) -> tuple[ModelState, ...]:
-    """Those of the models that whoever asks may use."""
+    """The models that the request's principal may ask for."""
     return principal(scope).visible(models)
-
-
-def with_principal(scope: Scope, value: Principal, judge: Callable[[], Principal]) -> Scope:
-    """The scope for the layers below: it says whose the request is, and no header of ours does any more.
-
-    `judge` says it anew.
-    """
-    headers = scope["headers"]
-    if any(name.startswith(INTERNAL_PREFIX) for name, _ in headers):
-        headers = [(name, text) for name, text in headers if not name.startswith(INTERNAL_PREFIX)]
-    return {**scope, "headers": headers, _PRINCIPAL: value, _IDENTIFY: judge}

@@ -8,9 +8,8 @@ from urllib.parse import quote
 from ganglion.core.errors import InvalidApiKey
 from ganglion.gateway.access.admission import Admission, AdmissionRequest, Gatekeeper, Identity, require_role
 from ganglion.gateway.node import NodeSpec
-from ganglion.server.grpc.caller import REQUEST_ID, Metadata, RpcCaller, is_public, metadata_value
-from ganglion.server.middleware.keys import bearer_key
-from ganglion.server.middleware.principal import Principal
+from ganglion.server.grpc.caller import REQUEST_ID, Metadata, RpcCaller, is_public_method, metadata_value
+from ganglion.server.middleware.principal import Principal, bearer_key
 from ganglion.server.middleware.request_log import request_id_of
 from ganglion.wire import headers
 
@@ -57,7 +56,7 @@ class GatekeeperAuthorizer:
     def __init__(self, gatekeeper: Gatekeeper) -> None:
         self._gatekeeper = gatekeeper
 
-    def name(self, metadata: Metadata) -> str:
+    def request_id(self, metadata: Metadata) -> str:
         """The call's name, the client's own where it is a sane one."""
         return request_id_of(metadata_value(metadata, REQUEST_ID))
 
@@ -67,10 +66,10 @@ class GatekeeperAuthorizer:
         try:
             identity = self._gatekeeper.identify(bearer_key(metadata_value(metadata, "authorization")))
         except InvalidApiKey:
-            if not is_public(method):
+            if not is_public_method(method):
                 raise
             identity = _ANYBODY
-        if not is_public(method):
+        if not is_public_method(method):
             require_role(identity, "user")
         RELAY_CALLER.set(RelayCaller(identity, request_id, _traces(metadata)))
         return RpcCaller(Principal(identity.tenant), request_id)
