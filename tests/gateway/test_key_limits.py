@@ -209,7 +209,7 @@ async def test_a_budget_outlives_the_gateway_to_the_last_millionth(file: Path) -
         with pytest.raises(QuotaExceeded):
             await ask(gatekeeper, 1)
     access = await open_access(file)
-    assert (await access.grant("key_app", "budget", Window(0, None), wanted=9, cap=1000)).amount == 1
+    assert (await access.grant("key_app", "budget", Window(0, None), requested=9, cap=1000)).amount == 1
     await access.close()
 
 

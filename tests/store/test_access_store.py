@@ -82,21 +82,23 @@ async def test_a_name_is_free_again_once_its_key_is_revoked(access: AccessStore)
 
 
 async def test_a_cap_is_granted_once(access: AccessStore) -> None:
-    assert await access.grant("k", "requests", MINUTE, wanted=6, cap=10) == Grant(6, 4)
-    assert await access.grant("k", "requests", MINUTE, wanted=6, cap=10, least=5) == Grant(0, 4)
-    assert await access.grant("k", "requests", MINUTE, wanted=6, cap=10) == Grant(4, 0)
-    assert await access.grant("k", "requests", MINUTE, wanted=1, cap=10) == Grant(0, 0)
+    assert await access.grant("k", "requests", MINUTE, requested=6, cap=10) == Grant(6, 4)
+    assert await access.grant("k", "requests", MINUTE, requested=6, cap=10, least=5) == Grant(0, 4)
+    assert await access.grant("k", "requests", MINUTE, requested=6, cap=10) == Grant(4, 0)
+    assert await access.grant("k", "requests", MINUTE, requested=1, cap=10) == Grant(0, 0)
     await access.give_back("k", "requests", MINUTE, 3)
-    assert await access.grant("k", "requests", MINUTE, wanted=9, cap=10) == Grant(3, 0)
+    assert await access.grant("k", "requests", MINUTE, requested=9, cap=10) == Grant(3, 0)
     # Nor does it touch another key's, another cap's or another window's.
-    assert await access.grant("other", "requests", MINUTE, wanted=1, cap=10) == Grant(1, 9)
-    assert await access.grant("k", "tokens", MINUTE, wanted=1, cap=10) == Grant(1, 9)
-    assert await access.grant("k", "requests", Window(HOUR + 60, HOUR + 120), wanted=1, cap=10) == Grant(1, 9)
+    assert await access.grant("other", "requests", MINUTE, requested=1, cap=10) == Grant(1, 9)
+    assert await access.grant("k", "tokens", MINUTE, requested=1, cap=10) == Grant(1, 9)
+    assert await access.grant("k", "requests", Window(HOUR + 60, HOUR + 120), requested=1, cap=10) == Grant(
+        1, 9
+    )
 
 
 async def test_a_cap_that_was_lowered_grants_nothing(access: AccessStore) -> None:
-    await access.grant("k", "budget", Window(0, None), wanted=8, cap=10)
-    assert await access.grant("k", "budget", Window(0, None), wanted=1, cap=5) == Grant(0, 0)
+    await access.grant("k", "budget", Window(0, None), requested=8, cap=10)
+    assert await access.grant("k", "budget", Window(0, None), requested=1, cap=5) == Grant(0, 0)
 
 
 async def test_two_stores_that_ask_at_once_share_one_cap(place: str) -> None:
@@ -104,7 +106,7 @@ async def test_two_stores_that_ask_at_once_share_one_cap(place: str) -> None:
         pytest.skip("memory is nobody else's")
     one, other = await open_access(place), await open_access(place)
     asks = [
-        store.grant("k", kind, MINUTE, wanted=3, cap=100)
+        store.grant("k", kind, MINUTE, requested=3, cap=100)
         for _ in range(40)
         for store in (one, other)
         for kind in ("requests", "tokens")
@@ -138,7 +140,7 @@ def test_any_interleaving_of_two_stores_stays_within_the_cap(
                 await stores[who].give_back("k", "tokens", MINUTE, amount)
                 continue
             free = cap - sum(held)
-            grant = await stores[who].grant("k", "tokens", MINUTE, wanted=wanted, cap=cap, least=least)
+            grant = await stores[who].grant("k", "tokens", MINUTE, requested=wanted, cap=cap, least=least)
             expected = min(wanted, free)
             assert grant.amount == (expected if expected >= least else 0)
             held[who] += grant.amount
@@ -189,11 +191,11 @@ async def test_a_batch_that_fails_half_way_counts_nothing(access: AccessStore) -
 async def test_sweeping_forgets_old_windows_and_keeps_those_that_count(access: AccessStore) -> None:
     old, total = Window(HOUR - 7200, HOUR - 7140), Window(0, None)
     for window in (old, MINUTE, total):
-        await access.grant("k", "budget", window, wanted=5, cap=5)
+        await access.grant("k", "budget", window, requested=5, cap=5)
     await access.add_usage("g", 1, [spent(), spent(hour_s=HOUR - 401 * 86400)])
     await access.sweep()
     windows = (old, MINUTE, total)
-    left = [(await access.grant("k", "budget", each, wanted=1, cap=5)).amount for each in windows]
+    left = [(await access.grant("k", "budget", each, requested=1, cap=5)).amount for each in windows]
     assert left == [1, 0, 0]
     assert (await access.usage(0, HOUR + 1))[0].sums.requests == 1
 

@@ -1,1 +1,1 @@
-"""Where responses and conversations live, so that an answer outlasts its connection and its server."""
+"""Stores of responses, conversations and keys, which outlive the server; over `core` alone."""

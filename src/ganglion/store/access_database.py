@@ -1,11 +1,12 @@
-"""Keys, grants and usage over a database: one lane that writes, one that reads.
+"""The access store (keys, grants, usage) over a database: one thread that writes, one that reads.
 
-Its connections are its own, also where responses lie in the same database: a group of jobs that is committed
-together then holds rows of one kind only, in an order in which nobody waits for anybody in a circle.
+Its connections are its own, also where responses are in the same database: a group of jobs that is committed
+together then locks rows of one kind only, in an order in which no two transactions wait for each other.
 """
 
 from collections.abc import Callable, Sequence
 from time import time
+from typing import TypeVar
 
 from ganglion.core.errors import InvalidValue
 from ganglion.store import access_sql
@@ -19,9 +20,11 @@ from ganglion.store.access_store import (
     UsageLine,
     Window,
 )
-from ganglion.store.backend import Backend, DatabaseConnection
+from ganglion.store.backend import Backend, DatabaseConnection, Job
 from ganglion.store.database_thread import DatabaseThread
 from ganglion.store.response_store import check_names, is_name
+
+T = TypeVar("T")
 
 
 class DatabaseAccess:
@@ -38,24 +41,23 @@ class DatabaseAccess:
 
     async def open(self) -> None:
         """Connect and bring the schema up to date; raises what is wrong with the database."""
-        await self._writer.run(lambda session: None)
+        await self._writer.run(lambda connection: None)
 
     async def add_key(self, key: StoredKey) -> None:
         check_names(id=key.id, name=key.name, tenant=key.tenant)
         check_names(**{f"models[{number}]": model for number, model in enumerate(key.models or ())})
 
-        def job(session: DatabaseConnection) -> None:
-            access_sql.take_turn(session)
-            if access_sql.count_keys(session) >= MAX_KEYS:
+        def job(connection: DatabaseConnection) -> None:
+            if access_sql.count_keys(connection) >= MAX_KEYS:
                 raise InvalidValue(f"{MAX_KEYS} keys were made already, and no more can be.")
-            if not access_sql.insert_key(session, key):
+            if not access_sql.insert_key(connection, key):
                 raise InvalidValue(
                     f"A key is called {key.name!r} already.",
                     param="name",
                     hint="Revoke that one first, or give this one another name.",
                 )
 
-        await self._writer.run(job)
+        await self._write(job)
 
     async def keys(self) -> tuple[StoredKey, ...]:
         return await self._reader.run(access_sql.all_keys)
@@ -65,56 +67,49 @@ class DatabaseAccess:
             return False
         now_s = self._clock()
 
-        def job(session: DatabaseConnection) -> bool:
-            access_sql.take_turn(session)
-            return access_sql.revoke_key(session, key_id, now_s)
-
-        return await self._writer.run(job)
+        return await self._write(lambda connection: access_sql.revoke_key(connection, key_id, now_s))
 
     async def keys_version(self) -> int:
         return await self._reader.run(access_sql.keys_version)
 
     async def grant(
-        self, key_id: str, kind: GrantKind, window: Window, *, wanted: int, cap: int, least: int = 1
+        self, key_id: str, kind: GrantKind, window: Window, *, requested: int, cap: int, least: int = 1
     ) -> Grant:
-        def job(session: DatabaseConnection) -> Grant:
-            access_sql.take_turn(session)
-            return access_sql.grant(session, key_id, kind, window, wanted=wanted, cap=cap, least=least)
-
-        return await self._writer.run(job)
+        return await self._write(
+            lambda connection: access_sql.grant(
+                connection, key_id, kind, window, requested=requested, cap=cap, least=least
+            )
+        )
 
     async def give_back(self, key_id: str, kind: GrantKind, window: Window, amount: int) -> None:
-        def job(session: DatabaseConnection) -> None:
-            access_sql.take_turn(session)
-            access_sql.give_back(session, key_id, kind, window, amount)
-
-        await self._writer.run(job)
+        await self._write(lambda connection: access_sql.give_back(connection, key_id, kind, window, amount))
 
     async def add_usage(self, spender: str, batch: int, rows: Sequence[HourlyUsage]) -> None:
         for row in rows:
             check_names(key_id=row.key_id, tenant=row.tenant, model=row.model)
         now_s = self._clock()
-
-        def job(session: DatabaseConnection) -> None:
-            access_sql.take_turn(session)
-            access_sql.add_usage(session, spender, batch, rows, now_s)
-
-        await self._writer.run(job)
+        await self._write(lambda connection: access_sql.add_usage(connection, spender, batch, rows, now_s))
 
     async def usage(
         self, since_s: float, until_s: float, by: Sequence[Grouping] = ()
     ) -> tuple[UsageLine, ...]:
-        return await self._reader.run(lambda session: access_sql.usage(session, since_s, until_s, by))
+        return await self._reader.run(lambda connection: access_sql.usage(connection, since_s, until_s, by))
 
     async def sweep(self) -> None:
         now_s = self._clock()
 
-        def job(session: DatabaseConnection) -> None:
-            access_sql.take_turn(session)
-            access_sql.sweep_grants(session, now_s)
-            access_sql.sweep_usage(session, now_s)
+        def job(connection: DatabaseConnection) -> None:
+            access_sql.sweep_grants(connection, now_s)
+            access_sql.sweep_usage(connection, now_s)
 
-        await self._writer.run(job)
+        await self._write(job)
+
+    async def _write(self, job: Job[T]) -> T:
+        def in_turn(connection: DatabaseConnection) -> T:
+            access_sql.take_turn(connection)
+            return job(connection)
+
+        return await self._writer.run(in_turn)
 
     async def close(self) -> None:
         await self._reader.close()

@@ -1,6 +1,6 @@
-"""The protocol of whatever keeps keys, grants and usage for any number of gateways.
+"""The protocol of a store of keys, grants and usage, for any number of gateways.
 
-Laws: what was granted of a window never exceeds its cap, whoever asks and however many at once. A batch of
+Laws: what was granted of a window never exceeds its cap, however many ask for it at once. A batch of
 usage is counted once, however often it is sent. A write that returned is on disk.
 
 Every method may raise StoreUnavailable, StorageFull, StoreUnusable, or Overloaded when too much waits.
@@ -33,7 +33,7 @@ class StoredKey:
     created_s: float
     role: Role = "user"
     models: tuple[str, ...] | None = None
-    """What it may ask for; None for everything."""
+    """The models that it may use; None for all."""
     requests_per_minute: int | None = None
     tokens_per_minute: int | None = None
     budget: int | None = None
@@ -46,7 +46,7 @@ class StoredKey:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """A stretch of wall-clock time for which a cap holds; every machine that asks means the same one."""
+    """An interval of wall-clock time for which a cap holds, the same one on every machine."""
 
     start_s: int
     end_s: int | None
@@ -55,7 +55,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What was given of a cap, and what is left of it for anybody."""
+    """The amount granted of a cap, and what is left of it for everyone."""
 
     amount: int
     left: int
@@ -63,7 +63,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class UsageTotals:
-    """What some requests came to."""
+    """The sums over some requests."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -100,7 +100,7 @@ MAX_KEYS: Final = 100_000
 
 
 class AccessStore(Protocol):
-    """Keys, what was granted to them and what they used."""
+    """Keys, their grants and their usage."""
 
     async def add_key(self, key: StoredKey) -> None:
         """Keep a new key; raises InvalidValue where a valid key has its name already."""
@@ -115,12 +115,12 @@ class AccessStore(Protocol):
         """A number that rises with each change of a key: one cheap read."""
 
     async def grant(
-        self, key_id: str, kind: GrantKind, window: Window, *, wanted: int, cap: int, least: int = 1
+        self, key_id: str, kind: GrantKind, window: Window, *, requested: int, cap: int, least: int = 1
     ) -> Grant:
-        """As much of a cap as is wanted and left; nothing where less than `least` is left."""
+        """As much of a cap as is requested and left; nothing where less than `least` is left."""
 
     async def give_back(self, key_id: str, kind: GrantKind, window: Window, amount: int) -> None:
-        """Let others have what was granted and not used. Never to be repeated after a failure."""
+        """Return what was granted and not used. Never to be repeated after a failure."""
 
     async def add_usage(self, spender: str, batch: int, rows: Sequence[HourlyUsage]) -> None:
         """Add to the sums; a batch of this spender that is not above its last one was counted before."""
@@ -131,7 +131,7 @@ class AccessStore(Protocol):
         """Sums over whole hours from `since_s` on and before `until_s`, the dearest and largest first."""
 
     async def sweep(self) -> None:
-        """Forget grants of windows that are long over, and usage of more than a year ago."""
+        """Remove grants of windows that are long over, and usage of more than a year ago."""
 
     async def close(self) -> None:
-        """Finish what waits, then let go of the database."""
+        """Finish what waits, then close the database."""

@@ -1,4 +1,4 @@
-"""What the store asks of a database: connections that run SQL, and who else is connected.
+"""The protocol of a database: connections that run SQL, and which other stores are open on it.
 
 SQL is written once, in what SQLite (3.35 or newer) and PostgreSQL have in common; `?` stands for a value.
 """
@@ -6,10 +6,10 @@ SQL is written once, in what SQLite (3.35 or newer) and PostgreSQL have in commo
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-UNAVAILABLE = "The store cannot be used just now."
-UNUSABLE = "The store cannot be used before whoever runs the server has looked at it."
+UNAVAILABLE = "The store is unavailable at the moment."
+UNUSABLE = "The store cannot be used until the operator has looked at it."
 FULL = "The disk of the store is full."
-"""What clients are told of a store that fails: where it lies, and of what it is made, is not theirs."""
+"""The messages of a failing store to clients, who do not learn where it is or which database it uses."""
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -31,32 +31,32 @@ class DatabaseConnection(Protocol):
         """Make it durable."""
 
     def roll_back(self) -> None:
-        """Forget the transaction, if there is one; raises when the connection is lost."""
+        """Roll back the transaction, if there is one; raises when the connection is lost."""
 
     def ping(self) -> None:
         """Raise StoreUnavailable when the connection is lost."""
 
     def shrink(self) -> None:
-        """Give room that removals left back to the disk, a piece of it at a time."""
+        """Return space that removals freed to the disk, a piece at a time."""
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
 
 
 Job = Callable[[DatabaseConnection], T]
 
 
 class Backend(Protocol):
-    """A database that sessions are opened to."""
+    """A database."""
 
     owner: str
-    """This store among all that are open on the database."""
+    """The id of this store among all that are open on the database."""
 
     def connect(self) -> DatabaseConnection:
-        """A new session on the current schema; raises StoreUnavailable or StoreUnusable."""
+        """A new connection, with the schema up to date; raises StoreUnavailable or StoreUnusable."""
 
-    def is_alive(self, session: DatabaseConnection, owner: str) -> bool:
+    def is_alive(self, connection: DatabaseConnection, owner: str) -> bool:
         """Whether the store of that owner is still open somewhere."""
 
     def close(self) -> None:
-        """Be gone, as `is_alive` tells it to others."""
+        """Close it: `is_alive` is False from now on."""

@@ -1,4 +1,4 @@
-"""SQL of conversations and their items."""
+"""The SQL of conversations and their items."""
 
 from collections.abc import Sequence
 
@@ -7,10 +7,10 @@ from ganglion.store.response_store import MAX_PAGE_BYTES, NewItem, StoredConvers
 
 
 def create(
-    session: DatabaseConnection, conversation: StoredConversation, items: Sequence[NewItem], now_s: float
+    connection: DatabaseConnection, conversation: StoredConversation, items: Sequence[NewItem], now_s: float
 ) -> None:
     """Keep a new conversation with its first items."""
-    session.rows(
+    connection.rows(
         "INSERT INTO conversations (tenant, id, created_s, used_s, next_position, size_bytes, metadata)"
         " VALUES (?, ?, ?, ?, 0, ?, ?) ON CONFLICT (tenant, id) DO NOTHING",
         conversation.tenant,
@@ -20,12 +20,12 @@ def create(
         len(conversation.metadata),
         conversation.metadata,
     )
-    append(session, conversation.tenant, conversation.id, items, now_s)
+    append(connection, conversation.tenant, conversation.id, items, now_s)
 
 
-def get(session: DatabaseConnection, tenant: str, conversation_id: str) -> StoredConversation | None:
+def get(connection: DatabaseConnection, tenant: str, conversation_id: str) -> StoredConversation | None:
     """The conversation of that id."""
-    rows = session.rows(
+    rows = connection.rows(
         "SELECT tenant, id, created_s, metadata FROM conversations WHERE tenant = ? AND id = ?",
         tenant,
         conversation_id,
@@ -33,10 +33,10 @@ def get(session: DatabaseConnection, tenant: str, conversation_id: str) -> Store
     return StoredConversation(*rows[0]) if rows else None
 
 
-def set_metadata(session: DatabaseConnection, tenant: str, conversation_id: str, metadata: bytes) -> bool:
-    """Give a conversation other metadata."""
+def set_metadata(connection: DatabaseConnection, tenant: str, conversation_id: str, metadata: bytes) -> bool:
+    """Replace a conversation's metadata."""
     return bool(
-        session.rows(
+        connection.rows(
             "UPDATE conversations SET size_bytes = size_bytes - length(metadata) + ?, metadata = ?"
             " WHERE tenant = ? AND id = ? RETURNING id",
             len(metadata),
@@ -47,21 +47,21 @@ def set_metadata(session: DatabaseConnection, tenant: str, conversation_id: str,
     )
 
 
-def delete(session: DatabaseConnection, tenant: str, conversation_id: str) -> bool:
+def delete(connection: DatabaseConnection, tenant: str, conversation_id: str) -> bool:
     """Remove a conversation with its items."""
     return bool(
-        session.rows(
+        connection.rows(
             "DELETE FROM conversations WHERE tenant = ? AND id = ? RETURNING id", tenant, conversation_id
         )
     )
 
 
 def append(
-    session: DatabaseConnection, tenant: str, conversation_id: str, items: Sequence[NewItem], now_s: float
+    connection: DatabaseConnection, tenant: str, conversation_id: str, items: Sequence[NewItem], now_s: float
 ) -> bool:
     """Add the items that the conversation does not hold yet, if there is such a conversation."""
     # The update comes first because it locks the conversation: positions are given out one writer at a time.
-    rows = session.rows(
+    rows = connection.rows(
         "UPDATE conversations SET used_s = ? WHERE tenant = ? AND id = ? RETURNING next_position",
         now_s,
         tenant,
@@ -72,17 +72,17 @@ def append(
     new = {
         item.id: item.body
         for item in reversed(items)
-        if get_item(session, tenant, conversation_id, item.id) is None
+        if get_item(connection, tenant, conversation_id, item.id) is None
     }
     added = [NewItem(key, body) for key, body in reversed(new.items())]
     if not added:
         return True
     start: int = rows[0][0]
-    session.many(
+    connection.many(
         "INSERT INTO items (tenant, conversation_id, position, id, body) VALUES (?, ?, ?, ?, ?)",
         [(tenant, conversation_id, start + offset, item.id, item.body) for offset, item in enumerate(added)],
     )
-    session.rows(
+    connection.rows(
         "UPDATE conversations SET next_position = ?, size_bytes = size_bytes + ? WHERE tenant = ? AND id = ?",
         start + len(added),
         sum(len(item.body) for item in added),
@@ -93,7 +93,7 @@ def append(
 
 
 def items(
-    session: DatabaseConnection,
+    connection: DatabaseConnection,
     tenant: str,
     conversation_id: str,
     after: int | None,
@@ -103,7 +103,7 @@ def items(
 ) -> tuple[StoredItem, ...]:
     """Items beyond a position, in the order of positions or against it, as many as a page may hold."""
     comparison, order, start = ("<", "DESC", 2**63 - 1) if is_descending else (">", "ASC", -1)
-    rows = session.rows(
+    rows = connection.rows(
         "SELECT position, length(body) FROM items WHERE tenant = ? AND conversation_id = ?"  # noqa: S608
         f" AND position {comparison} ? ORDER BY position {order} LIMIT ?",
         tenant,
@@ -114,7 +114,7 @@ def items(
     positions = _within_a_page(rows)
     if not positions:
         return ()
-    rows = session.rows(
+    rows = connection.rows(
         "SELECT position, id, body FROM items WHERE tenant = ? AND conversation_id = ?"  # noqa: S608
         f" AND position BETWEEN ? AND ? ORDER BY position {order}",
         tenant,
@@ -138,10 +138,10 @@ def _within_a_page(rows: list[Row]) -> list[int]:
 
 
 def get_item(
-    session: DatabaseConnection, tenant: str, conversation_id: str, item_id: str
+    connection: DatabaseConnection, tenant: str, conversation_id: str, item_id: str
 ) -> StoredItem | None:
     """One item of a conversation."""
-    rows = session.rows(
+    rows = connection.rows(
         "SELECT position, id, body FROM items WHERE tenant = ? AND conversation_id = ? AND id = ?",
         tenant,
         conversation_id,
@@ -150,16 +150,16 @@ def get_item(
     return StoredItem(*rows[0]) if rows else None
 
 
-def delete_item(session: DatabaseConnection, tenant: str, conversation_id: str, item_id: str) -> bool:
+def delete_item(connection: DatabaseConnection, tenant: str, conversation_id: str, item_id: str) -> bool:
     """Remove one item."""
-    rows = session.rows(
+    rows = connection.rows(
         "DELETE FROM items WHERE tenant = ? AND conversation_id = ? AND id = ? RETURNING length(body)",
         tenant,
         conversation_id,
         item_id,
     )
     for (size_bytes,) in rows:
-        session.rows(
+        connection.rows(
             "UPDATE conversations SET size_bytes = size_bytes - ? WHERE tenant = ? AND id = ?",
             size_bytes,
             tenant,

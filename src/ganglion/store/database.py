@@ -1,12 +1,13 @@
-"""The store over a database: one lane that writes, a few that read."""
+"""The response store over a database: one thread that writes, a few that read."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from secrets import token_bytes
 from time import time
-from typing import Final, TypeVar
+from typing import Concatenate, Final, ParamSpec, TypeVar
 
 from ganglion.store import conversations, removal, responses
-from ganglion.store.backend import Backend, DatabaseConnection, Job
+from ganglion.store.backend import Backend, DatabaseConnection
 from ganglion.store.database_thread import DatabaseThread
 from ganglion.store.response_store import (
     MAX_CHAIN,
@@ -27,21 +28,22 @@ from ganglion.store.response_store import (
 SECRET_BYTES: Final = 32
 
 
-def get_or_create_secret(session: DatabaseConnection, name: str) -> bytes:
-    """The bytes of that name, made when there are none."""
-    session.rows(
+def get_or_create_secret(connection: DatabaseConnection, name: str) -> bytes:
+    """The secret of that name, created when there is none."""
+    connection.rows(
         "INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
         name,
         token_bytes(SECRET_BYTES),
     )
-    value: bytes = session.rows("SELECT value FROM secrets WHERE name = ?", name)[0][0]
+    value: bytes = connection.rows("SELECT value FROM secrets WHERE name = ?", name)[0][0]
     return value
 
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 READERS: Final = 2
-"""So that one long chain does not hold up everybody who reads."""
+"""So that one long chain does not hold up all other reads."""
 MAX_PAGE: Final = 10_000
 _LAST: Final = 2**63 - 1
 
@@ -60,16 +62,16 @@ class DatabaseStore:
 
     async def open(self) -> None:
         """Connect and bring the schema up to date; raises what is wrong with the database."""
-        await self._writer.run(lambda session: None)
+        await self._writer.run(lambda connection: None)
 
     async def put(
         self, response: StoredResponse, *, items: Sequence[NewItem] = (), events: Sequence[StoredEvent] = ()
     ) -> None:
         _check(response, items)
 
-        def job(session: DatabaseConnection) -> None:
-            responses.put(session, self._backend.owner, response, events)
-            self._append_to(session, response, items)
+        def job(connection: DatabaseConnection) -> None:
+            responses.put(connection, self._backend.owner, response, events)
+            self._append_to(connection, response, items)
 
         await self._writer.run(job)
 
@@ -78,49 +80,39 @@ class DatabaseStore:
     ) -> bool:
         _check(response, items)
 
-        def job(session: DatabaseConnection) -> bool:
-            is_replaced = responses.replace(session, self._backend.owner, response, events)
+        def job(connection: DatabaseConnection) -> bool:
+            is_replaced = responses.replace(connection, self._backend.owner, response, events)
             if is_replaced:
-                self._append_to(session, response, items)
+                self._append_to(connection, response, items)
             return is_replaced
 
         return await self._writer.run(job)
 
     async def response(self, tenant: str, response_id: str) -> StoredResponse | None:
-        if not is_name(tenant, response_id):
-            return None
-        return await self._read(lambda session: responses.get(session, tenant, response_id))
+        return await self._named(self._reader, responses.get, None, tenant, response_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        if not is_name(tenant, response_id):
-            return False
-        return await self._writer.run(lambda session: responses.delete(session, tenant, response_id))
+        return await self._named(self._writer, responses.delete, False, tenant, response_id)
 
     async def chain(
         self, tenant: str, response_id: str, *, limit: int = MAX_CHAIN, max_bytes: int = MAX_CHAIN_BYTES
     ) -> tuple[StoredResponse, ...]:
-        if not is_name(tenant, response_id):
-            return ()
         limit = min(limit, MAX_PAGE)
-        return await self._read(
-            lambda session: responses.chain(session, tenant, response_id, limit, max_bytes)
+        return await self._named(
+            self._reader, responses.chain, (), tenant, response_id, limit=limit, max_bytes=max_bytes
         )
 
     async def append_events(self, tenant: str, response_id: str, events: Sequence[StoredEvent]) -> bool:
-        if not is_name(tenant, response_id):
-            return False
-        return await self._writer.run(
-            lambda session: responses.append_events(session, tenant, response_id, events)
+        return await self._named(
+            self._writer, responses.append_events, False, tenant, response_id, events=events
         )
 
     async def events(
         self, tenant: str, response_id: str, *, after: int = -1, limit: int = PAGE
     ) -> tuple[StoredEvent, ...]:
-        if not is_name(tenant, response_id):
-            return ()
         start, limit = _within(after), _page(limit)
-        return await self._read(
-            lambda session: responses.events_after(session, tenant, response_id, start, limit)
+        return await self._named(
+            self._reader, responses.events_after, (), tenant, response_id, after=start, limit=limit
         )
 
     async def create_conversation(
@@ -129,32 +121,27 @@ class DatabaseStore:
         check_names(tenant=conversation.tenant, id=conversation.id)
         _check_items(items)
         now_s = self._clock()
-        await self._writer.run(lambda session: conversations.create(session, conversation, items, now_s))
+        await self._writer.run(
+            lambda connection: conversations.create(connection, conversation, items, now_s)
+        )
 
     async def conversation(self, tenant: str, conversation_id: str) -> StoredConversation | None:
-        if not is_name(tenant, conversation_id):
-            return None
-        return await self._read(lambda session: conversations.get(session, tenant, conversation_id))
+        return await self._named(self._reader, conversations.get, None, tenant, conversation_id)
 
     async def set_metadata(self, tenant: str, conversation_id: str, metadata: bytes) -> bool:
-        if not is_name(tenant, conversation_id):
-            return False
-        return await self._writer.run(
-            lambda session: conversations.set_metadata(session, tenant, conversation_id, metadata)
+        return await self._named(
+            self._writer, conversations.set_metadata, False, tenant, conversation_id, metadata=metadata
         )
 
     async def delete_conversation(self, tenant: str, conversation_id: str) -> bool:
-        if not is_name(tenant, conversation_id):
-            return False
-        return await self._writer.run(lambda session: conversations.delete(session, tenant, conversation_id))
+        return await self._named(self._writer, conversations.delete, False, tenant, conversation_id)
 
     async def append_items(self, tenant: str, conversation_id: str, items: Sequence[NewItem]) -> bool:
-        if not is_name(tenant, conversation_id):
-            return False
-        _check_items(items)
+        if is_name(tenant, conversation_id):
+            _check_items(items)
         now_s = self._clock()
-        return await self._writer.run(
-            lambda session: conversations.append(session, tenant, conversation_id, items, now_s)
+        return await self._named(
+            self._writer, conversations.append, False, tenant, conversation_id, items=items, now_s=now_s
         )
 
     async def items(
@@ -166,46 +153,44 @@ class DatabaseStore:
         limit: int = PAGE,
         is_descending: bool = False,
     ) -> tuple[StoredItem, ...]:
-        if not is_name(tenant, conversation_id):
-            return ()
         start, limit = None if after is None else _within(after), _page(limit)
-        return await self._read(
-            lambda session: conversations.items(
-                session, tenant, conversation_id, start, limit=limit, is_descending=is_descending
-            )
+        return await self._named(
+            self._reader,
+            conversations.items,
+            (),
+            tenant,
+            conversation_id,
+            after=start,
+            limit=limit,
+            is_descending=is_descending,
         )
 
     async def item(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem | None:
-        if not is_name(tenant, conversation_id, item_id):
-            return None
-        return await self._read(
-            lambda session: conversations.get_item(session, tenant, conversation_id, item_id)
-        )
+        return await self._named(self._reader, conversations.get_item, None, tenant, conversation_id, item_id)
 
     async def delete_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
-        if not is_name(tenant, conversation_id, item_id):
-            return False
-        return await self._writer.run(
-            lambda session: conversations.delete_item(session, tenant, conversation_id, item_id)
+        return await self._named(
+            self._writer, conversations.delete_item, False, tenant, conversation_id, item_id
         )
 
     async def abandoned(self, limit: int = PAGE) -> tuple[AbandonedResponse, ...]:
         limit = _page(limit)
 
-        def job(session: DatabaseConnection) -> tuple[AbandonedResponse, ...]:
+        def job(connection: DatabaseConnection) -> tuple[AbandonedResponse, ...]:
             found: list[AbandonedResponse] = []
-            for owner in responses.unfinished_elsewhere(session, self._backend.owner):
-                if not self._backend.is_alive(session, owner):
-                    found += responses.unfinished_of(session, owner, limit - len(found))
+            for owner in responses.unfinished_elsewhere(connection, self._backend.owner):
+                if not self._backend.is_alive(connection, owner):
+                    found += responses.unfinished_of(connection, owner, limit - len(found))
             return tuple(found)
 
-        return await self._read(job)
+        return await self._reader.run(job)
 
     async def sweep(self, retention: Retention) -> SweepResult:
         swept = SweepResult()
-        while batch := await self._removable(retention):
-            found = batch
-            removed = await self._writer.run(lambda session: removal.remove(session, found))  # noqa: B023
+        while batch := await self._reader.run(
+            lambda connection: removal.removable(connection, retention, self._clock())
+        ):
+            removed = await self._writer.run(partial(removal.remove, found=batch))
             if removed == SweepResult():
                 break
             swept = removal.sum_of(swept, removed)
@@ -213,26 +198,35 @@ class DatabaseStore:
 
     async def secret(self, name: str) -> bytes:
         check_names(name=name)
-        return await self._writer.run(lambda session: get_or_create_secret(session, name))
+        return await self._writer.run(lambda connection: get_or_create_secret(connection, name))
 
     async def close(self) -> None:
-        for lane in (*self._readers, self._writer):
-            await lane.close()
+        for thread in (*self._readers, self._writer):
+            await thread.close()
         self._backend.close()
 
-    async def _read(self, job: Job[T]) -> T:
-        lane = min(self._readers, key=lambda reader: reader.depth, default=self._writer)
-        return await lane.run(job)
+    async def _named(
+        self,
+        thread: DatabaseThread,
+        job: Callable[Concatenate[DatabaseConnection, P], T],
+        missing: T,
+        *names: P.args,
+        **more: P.kwargs,
+    ) -> T:
+        """Run a job; `missing` where a name, as all positional arguments are, cannot be a key."""
+        if not all(isinstance(name, str) and is_name(name) for name in names):
+            return missing
+        return await thread.run(lambda connection: job(connection, *names, **more))
 
-    async def _removable(self, retention: Retention) -> list[removal.Removable]:
-        now_s = self._clock()
-        return await self._read(lambda session: removal.removable(session, retention, now_s))
+    @property
+    def _reader(self) -> DatabaseThread:
+        return min(self._readers, key=lambda reader: reader.depth, default=self._writer)
 
     def _append_to(
-        self, session: DatabaseConnection, response: StoredResponse, items: Sequence[NewItem]
+        self, connection: DatabaseConnection, response: StoredResponse, items: Sequence[NewItem]
     ) -> None:
         if items and response.conversation_id is not None:
-            conversations.append(session, response.tenant, response.conversation_id, items, self._clock())
+            conversations.append(connection, response.tenant, response.conversation_id, items, self._clock())
 
 
 def _check(response: StoredResponse, items: Sequence[NewItem]) -> None:

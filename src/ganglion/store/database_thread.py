@@ -1,9 +1,9 @@
-"""A thread with one session: callers await their job, and jobs that wait together are committed together.
+"""A thread with one connection: callers await their job, and jobs that wait together are committed together.
 
-Law: whoever is answered was committed; a job that fails takes no other one with it.
+Law: a job that returned was committed; one that fails takes no other one with it.
 
-There is no window that a lone writer would have to sit through: while one group is being synced the next one
-gathers, so that the disk's own pace decides how large groups are.
+No lone writer waits for others to join it: while one group is being synced the next one gathers, so the
+disk's own pace decides how large groups are.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from ganglion.store.backend import DatabaseConnection, Job
 T = TypeVar("T")
 
 QUEUE_LIMIT: Final = 4096
-"""Some seconds of a slow disk; whoever comes then is better told so than left waiting."""
+"""Some seconds of a slow disk; beyond it a caller is better refused than left waiting."""
 GROUP_LIMIT: Final = 256
-"""The last of a group waits for all of it, and a transaction that fails is done again one by one."""
+"""The last of a group waits for all of it, and a transaction that fails is repeated job by job."""
 IDLE_S: Final = 1.0
-"""A connection that rested longer is tried before it is trusted with a transaction."""
+"""A connection that was idle for longer is tested before it gets a transaction."""
 KEEP_S: Final = 15.0
-"""How often a resting connection is tried: others tell by it that this store lives."""
+"""How often an idle connection is tested: other stores see by it that this one is alive."""
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class _PendingJob:
 
 
 class DatabaseThread:
-    """Runs jobs on a session of its own; a writer in transactions, a reader each for itself."""
+    """Runs jobs on its own connection; a writer in transactions, a reader one by one."""
 
     def __init__(self, connect: Callable[[], DatabaseConnection], *, is_writer: bool) -> None:
         self._connect = connect
@@ -57,9 +57,9 @@ class DatabaseThread:
         self._queue: deque[_PendingJob] = deque()
         self._changed = threading.Condition()
         self._is_closing = False
-        self._session: DatabaseConnection | None = None
+        self._connection: DatabaseConnection | None = None
         self._used_s = 0.0
-        # A daemon: a store that nobody closed must not keep the interpreter from ending.
+        # A daemon: a store that was not closed must not keep the interpreter from exiting.
         self._thread = threading.Thread(target=self._work, name="ganglion-store", daemon=True)
         self._thread.start()
 
@@ -71,19 +71,19 @@ class DatabaseThread:
     async def run(self, job: Job[T]) -> T:
         """What the job returns, once it is committed; a job may be run again after its transaction failed."""
         loop = asyncio.get_running_loop()
-        waiting = _PendingJob(job, loop, loop.create_future())
+        pending = _PendingJob(job, loop, loop.create_future())
         with self._changed:
             if self._is_closing:
                 raise StoreUnavailable("The store is closed.")
             if len(self._queue) >= QUEUE_LIMIT:
-                raise Overloaded(f"{QUEUE_LIMIT} requests wait for the store already.")
-            self._queue.append(waiting)
+                raise Overloaded(f"{QUEUE_LIMIT} requests are already waiting for the store.")
+            self._queue.append(pending)
             self._changed.notify()
-        result: T = await waiting.future
+        result: T = await pending.future
         return result
 
     async def close(self) -> None:
-        """Run what waits, close the session, end the thread."""
+        """Run what waits, close the connection, end the thread."""
         with self._changed:
             self._is_closing = True
             self._changed.notify()
@@ -92,18 +92,18 @@ class DatabaseThread:
     def _work(self) -> None:
         while (group := self._next_group()) is not None:
             if not group:
-                self._keep()
+                self._keep_alive()
                 continue
             try:
                 self._run(group)
-            except Exception as error:  # noqa: BLE001 (the thread's outermost door: nobody may wait for ever)
-                for waiting in group:
-                    waiting.error = waiting.error if waiting.is_run else error
+            except Exception as error:  # noqa: BLE001 (the thread's outermost level: no caller may wait for ever)
+                for pending in group:
+                    pending.error = pending.error if pending.is_run else error
             _settle(group)
-        self._drop()
+        self._disconnect()
 
     def _next_group(self) -> list[_PendingJob] | None:
-        """What waits, at most a group of it; nothing after a long rest, None when there will be no more."""
+        """What waits, at most a group; empty after a long idle time, None when there will be no more."""
         size = GROUP_LIMIT if self._is_writer else 1
         with self._changed:
             if not self._queue and not self._is_closing:
@@ -113,77 +113,77 @@ class DatabaseThread:
             return [self._queue.popleft() for _ in range(min(size, len(self._queue)))]
 
     def _run(self, group: list[_PendingJob]) -> None:
-        session = self._ready()
+        connection = self._ready_connection()
         try:
             if self._is_writer:
-                self._commit(session, group)
+                self._commit(connection, group)
             else:
-                _attempt(session, group[0])
+                _attempt(connection, group[0])
         finally:
             self._used_s = monotonic()
             try:
-                session.roll_back()
+                connection.roll_back()
             except GanglionError:
-                self._drop()
+                self._disconnect()
 
-    def _commit(self, session: DatabaseConnection, group: list[_PendingJob]) -> None:
-        session.begin()
+    def _commit(self, connection: DatabaseConnection, group: list[_PendingJob]) -> None:
+        connection.begin()
         try:
-            for waiting in group:
-                waiting.result = waiting.job(session)
-            session.commit()
-        except Exception as error:  # noqa: BLE001 (it is the callers', who await it)
-            session.roll_back()
+            for pending in group:
+                pending.result = pending.job(connection)
+            connection.commit()
+        except Exception as error:  # noqa: BLE001 (raised in the callers, who await it)
+            connection.roll_back()
             if len(group) == 1:
                 group[0].error, group[0].is_run = error, True
                 return
-            for waiting in group:
-                self._commit(session, [waiting])
+            for pending in group:
+                self._commit(connection, [pending])
             return
-        for waiting in group:
-            waiting.is_run = True
+        for pending in group:
+            pending.is_run = True
 
-    def _ready(self) -> DatabaseConnection:
-        if self._session is not None and monotonic() - self._used_s > IDLE_S:
+    def _ready_connection(self) -> DatabaseConnection:
+        if self._connection is not None and monotonic() - self._used_s > IDLE_S:
             try:
-                self._session.ping()
+                self._connection.ping()
             except GanglionError:
-                self._drop()
-        if self._session is None:
-            self._session = self._connect()
-        return self._session
+                self._disconnect()
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
 
-    def _keep(self) -> None:
-        if self._session is not None:
+    def _keep_alive(self) -> None:
+        if self._connection is not None:
             with suppress(GanglionError):
-                self._ready()
+                self._ready_connection()
             self._used_s = monotonic()
 
-    def _drop(self) -> None:
-        if self._session is not None:
+    def _disconnect(self) -> None:
+        if self._connection is not None:
             with suppress(GanglionError):
-                self._session.close()
-            self._session = None
+                self._connection.close()
+            self._connection = None
 
 
-def _attempt(session: DatabaseConnection, waiting: _PendingJob) -> None:
+def _attempt(connection: DatabaseConnection, pending: _PendingJob) -> None:
     try:
-        waiting.result = waiting.job(session)
-    except Exception as error:  # noqa: BLE001 (it is the caller's, who awaits it)
-        waiting.error = error
-    waiting.is_run = True
+        pending.result = pending.job(connection)
+    except Exception as error:  # noqa: BLE001 (raised in the caller, who awaits it)
+        pending.error = error
+    pending.is_run = True
 
 
 def _settle(group: list[_PendingJob]) -> None:
-    """Answer everybody with one call into each event loop."""
+    """Answer all callers with one call into each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_PendingJob]] = {}
-    for waiting in group:
-        by_loop.setdefault(waiting.loop, []).append(waiting)
+    for pending in group:
+        by_loop.setdefault(pending.loop, []).append(pending)
     for loop, answered in by_loop.items():
-        with suppress(RuntimeError):  # the loop was closed, and with it whoever waited
+        with suppress(RuntimeError):  # the loop was closed, and its callers with it
             loop.call_soon_threadsafe(_settle_all, answered)
 
 
 def _settle_all(answered: list[_PendingJob]) -> None:
-    for waiting in answered:
-        waiting.settle()
+    for pending in answered:
+        pending.settle()

@@ -1,10 +1,10 @@
-"""Which store a URL or path means."""
+"""The opening of stores by URL or path."""
 
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from time import time
-from typing import Final
+from typing import Final, TypeVar
 
 from ganglion.core.errors import StoreUnusable
 from ganglion.store.access_database import DatabaseAccess
@@ -14,12 +14,26 @@ from ganglion.store.sqlite import SqliteFile, SqliteMemory
 
 MEMORY: Final = ":memory:"
 FILE_NAME: Final = "ganglion.db"
+S = TypeVar("S", DatabaseStore, DatabaseAccess)
 _POSTGRES: Final = ("postgresql://", "postgres://")
 
 
-async def open_store(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
+async def open_store(location: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
     """Open `postgresql://…`, a SQLite file by its path, or `:memory:`; raises what is wrong with it."""
-    store = store_at(place, clock=clock)
+    return await _opened(store_at(location, clock=clock))
+
+
+def store_at(location: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
+    """The store at a location, which each of its calls tries to open until one has."""
+    return DatabaseStore(_backend(location), readers=0 if location == MEMORY else READERS, clock=clock)
+
+
+async def open_access(location: str | Path, *, clock: Callable[[], float] = time) -> DatabaseAccess:
+    """Open the store of keys, over connections of its own; `location` as for `open_store`."""
+    return await _opened(DatabaseAccess(_backend(location), has_reader=location != MEMORY, clock=clock))
+
+
+async def _opened(store: S) -> S:
     try:
         await store.open()
     except BaseException:
@@ -28,32 +42,16 @@ async def open_store(place: str | Path, *, clock: Callable[[], float] = time) ->
     return store
 
 
-def store_at(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseStore:
-    """The store that a place means, which each of its calls tries to open until one has."""
-    return DatabaseStore(_backend(place), readers=0 if place == MEMORY else READERS, clock=clock)
-
-
-async def open_access(place: str | Path, *, clock: Callable[[], float] = time) -> DatabaseAccess:
-    """Open what is kept of keys, over connections of its own; `place` as for `open_store`."""
-    access = DatabaseAccess(_backend(place), has_reader=place != MEMORY, clock=clock)
-    try:
-        await access.open()
-    except BaseException:
-        await access.close()
-        raise
-    return access
-
-
-def _backend(place: str | Path) -> Backend:
-    if place == MEMORY:
+def _backend(location: str | Path) -> Backend:
+    if location == MEMORY:
         return SqliteMemory()
-    if isinstance(place, str) and place.startswith(_POSTGRES):
-        # Named as text: nobody who keeps a file needs the driver.
-        backend: Backend = import_module("ganglion.store.postgres").Postgres(place)
+    if isinstance(location, str) and location.startswith(_POSTGRES):
+        # Named as text: a store in a file does not need the driver.
+        backend: Backend = import_module("ganglion.store.postgres").Postgres(location)
         return backend
-    if isinstance(place, str) and "://" in place:
+    if isinstance(location, str) and "://" in location:
         raise StoreUnusable(
-            f"There is no store for addresses that begin with {place.partition('://')[0]}://.",
+            f"There is no store for addresses that begin with {location.partition('://')[0]}://.",
             hint="Give the path of a file, postgresql://…, :memory:, or off.",
         )
-    return SqliteFile(Path(place).expanduser())
+    return SqliteFile(Path(location).expanduser())

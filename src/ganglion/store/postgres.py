@@ -1,4 +1,4 @@
-"""PostgreSQL: a schema of our own in a database that many servers share; imported only when it is chosen."""
+"""The PostgreSQL backend: a schema of our own in a database that many servers share; imported when chosen."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ try:
     from psycopg import errors
 except ImportError as error:
     raise StoreUnusable(
-        "The package psycopg, with which PostgreSQL is reached, is not installed.",
+        "PostgreSQL needs the package psycopg, which is not installed.",
         hint="pip install 'ganglion[postgres]'",
     ) from error
 
@@ -38,30 +38,30 @@ _MIGRATION_LOCK: Final = 0x67616E67
 def _with_store_errors(call: Callable[P, T]) -> Callable[P, T]:
     """The call, with the driver's errors turned into those of the tree."""
 
-    def told(*args: P.args, **keywords: P.kwargs) -> T:
+    def wrapped(*args: P.args, **keywords: P.kwargs) -> T:
         try:
             return call(*args, **keywords)
         except psycopg.Error as error:
             raise _store_error(error) from error
 
-    return told
+    return wrapped
 
 
 class PostgresConnection:
     """One connection, outside a transaction unless one was begun."""
 
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
-        self._connection = connection
+    def __init__(self, driver: psycopg.Connection[Row]) -> None:
+        self._driver = driver
 
     @_with_store_errors
     def rows(self, sql: str, *values: object) -> list[Row]:
-        cursor = self._connection.execute(_placed(sql), values, binary=True)
+        cursor = self._driver.execute(_with_placeholders(sql), values, binary=True)
         return cursor.fetchall() if cursor.description else []
 
     @_with_store_errors
     def many(self, sql: str, rows: Sequence[Row]) -> None:
-        with self._connection.cursor() as cursor:
-            cursor.executemany(_placed(sql), rows)
+        with self._driver.cursor() as cursor:
+            cursor.executemany(_with_placeholders(sql), rows)
 
     def begin(self) -> None:
         self.rows("BEGIN")
@@ -70,92 +70,92 @@ class PostgresConnection:
         self.rows("COMMIT")
 
     def roll_back(self) -> None:
-        if self._connection.closed:
+        if self._driver.closed:
             raise StoreUnavailable("The connection to PostgreSQL was lost.")
-        if self._connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+        if self._driver.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
             self.rows("ROLLBACK")
 
     def ping(self) -> None:
         self.rows("SELECT 1")
 
     def shrink(self) -> None:
-        """Autovacuum does."""
+        """Autovacuum does it."""
 
     @_with_store_errors
     def close(self) -> None:
-        self._connection.close()
+        self._driver.close()
 
 
 class Postgres:
-    """A database server; that a store is open on it is told by an advisory lock of each of its sessions."""
+    """A database server; each connection of a store holds an advisory lock, which shows that it is open."""
 
     def __init__(self, url: str) -> None:
         self.owner = uuid4().hex
         self._url = url
-        self._place = _without_password(url)
+        self._location = _without_password(url)
 
     def connect(self) -> DatabaseConnection:
         try:
-            connection = psycopg.connect(self._url, autocommit=True, **cast("dict[str, Any]", _NETWORK))
+            driver = psycopg.connect(self._url, autocommit=True, **cast("dict[str, Any]", _NETWORK))
         except psycopg.ProgrammingError:
-            # The driver's own words may quote the password.
+            # The driver's own message may quote the password.
             raise StoreUnusable(
                 UNUSABLE,
-                detail=f"The URL of PostgreSQL at {self._place} is not valid.",
+                detail=f"The URL of PostgreSQL at {self._location} is not valid.",
                 hint="postgresql://user:password@host:5432/database",
             ) from None
         except psycopg.Error as error:
             raise StoreUnavailable(
-                UNAVAILABLE, detail=f"PostgreSQL at {self._place} could not be reached: {_line(error)}."
+                UNAVAILABLE, detail=f"PostgreSQL at {self._location} could not be reached: {_line(error)}."
             ) from error
-        session = PostgresConnection(connection)
+        connection = PostgresConnection(driver)
         try:
             for setting in _SETTINGS:
-                session.rows(setting)
-            _migrate(session, self._place)
-            session.rows("SELECT pg_advisory_lock_shared(?)", _lock_of(self.owner))
+                connection.rows(setting)
+            _migrate(connection, self._location)
+            connection.rows("SELECT pg_advisory_lock_shared(?)", _lock_of(self.owner))
         except GanglionError:
             with suppress(GanglionError):
-                session.close()
+                connection.close()
             raise
-        return session
+        return connection
 
-    def is_alive(self, session: DatabaseConnection, owner: str) -> bool:
+    def is_alive(self, connection: DatabaseConnection, owner: str) -> bool:
         # For the length of one statement, which is a transaction of its own here.
-        ((is_free,),) = session.rows("SELECT pg_try_advisory_xact_lock(?)", _lock_of(owner))
+        ((is_free,),) = connection.rows("SELECT pg_try_advisory_xact_lock(?)", _lock_of(owner))
         return not is_free
 
     def close(self) -> None:
-        """The lock went with the sessions."""
+        """The locks ended with the connections."""
 
 
-def _migrate(session: DatabaseConnection, place: str) -> None:
-    if _version(session) == VERSION:
+def _migrate(connection: DatabaseConnection, location: str) -> None:
+    if _version(connection) == VERSION:
         return
-    session.begin()
+    connection.begin()
     try:
-        session.rows("SELECT pg_advisory_xact_lock(?)", _MIGRATION_LOCK)
-        session.rows("CREATE SCHEMA IF NOT EXISTS ganglion")
-        session.rows("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
-        for statement in steps_from(_version(session), place):
-            session.rows(statement)
-        session.rows("DELETE FROM schema_version")
-        session.rows("INSERT INTO schema_version VALUES (?)", VERSION)
-        session.commit()
+        connection.rows("SELECT pg_advisory_xact_lock(?)", _MIGRATION_LOCK)
+        connection.rows("CREATE SCHEMA IF NOT EXISTS ganglion")
+        connection.rows("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")
+        for statement in steps_from(_version(connection), location):
+            connection.rows(statement)
+        connection.rows("DELETE FROM schema_version")
+        connection.rows("INSERT INTO schema_version VALUES (?)", VERSION)
+        connection.commit()
     finally:
-        session.roll_back()
+        connection.roll_back()
 
 
-def _version(session: DatabaseConnection) -> int:
-    if session.rows("SELECT to_regclass('ganglion.schema_version') IS NULL")[0][0]:
+def _version(connection: DatabaseConnection) -> int:
+    if connection.rows("SELECT to_regclass('ganglion.schema_version') IS NULL")[0][0]:
         return 0
-    rows = session.rows("SELECT version FROM schema_version")
+    rows = connection.rows("SELECT version FROM schema_version")
     return int(rows[0][0]) if rows else 0
 
 
 @lru_cache(maxsize=256)
-def _placed(sql: str) -> bytes:
-    """With the driver's marks for values; none of our statements has a literal `?` or `%`."""
+def _with_placeholders(sql: str) -> bytes:
+    """SQL with the driver's placeholders; none of our statements has a literal `?` or `%`."""
     return sql.replace("?", "%b").encode()
 
 

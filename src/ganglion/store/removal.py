@@ -1,4 +1,4 @@
-"""SQL of what is removed by age and by size, over all tenants."""
+"""The SQL of removal by age and by size, over all tenants."""
 
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -8,7 +8,7 @@ from ganglion.store.backend import DatabaseConnection
 from ganglion.store.response_store import Retention, SweepResult
 
 BATCH: Final = 64
-"""Removed in one transaction: between two of them writers have their turn."""
+"""Removed in one transaction: other writers run between two of them."""
 _OLDEST: Final = """
     SELECT 'response' AS kind, tenant, id, created_s AS age_s, size_bytes FROM responses
     WHERE status NOT IN ('queued', 'in_progress')
@@ -20,7 +20,7 @@ _OLDEST: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Removable:
-    """A response or conversation that may go, and since when it was not used."""
+    """A response or conversation that may be removed, and when it was last used."""
 
     kind: Literal["response", "conversation"]
     tenant: str
@@ -29,10 +29,10 @@ class Removable:
     size_bytes: int
 
 
-def removable(session: DatabaseConnection, retention: Retention, now_s: float) -> list[Removable]:
-    """The next ones to go, oldest first; none when everything may stay."""
-    found = [Removable(*row) for row in session.rows(_OLDEST, BATCH)]
-    too_many_bytes = 0 if retention.max_bytes is None else kept_bytes(session) - retention.max_bytes
+def removable(connection: DatabaseConnection, retention: Retention, now_s: float) -> list[Removable]:
+    """The next ones to remove, oldest first; none when everything may stay."""
+    found = [Removable(*row) for row in connection.rows(_OLDEST, BATCH)]
+    too_many_bytes = 0 if retention.max_bytes is None else kept_bytes(connection) - retention.max_bytes
     going: list[Removable] = []
     for old in found:
         is_too_old = retention.max_age_s is not None and old.since_s < now_s - retention.max_age_s
@@ -43,11 +43,11 @@ def removable(session: DatabaseConnection, retention: Retention, now_s: float) -
     return going
 
 
-def kept_bytes(session: DatabaseConnection) -> int:
-    """The size of everything kept."""
+def kept_bytes(connection: DatabaseConnection) -> int:
+    """The size of all responses and conversations."""
     sql = """SELECT (SELECT coalesce(sum(size_bytes), 0) FROM responses)
                   + (SELECT coalesce(sum(size_bytes), 0) FROM conversations)"""
-    return int(session.rows(sql)[0][0])
+    return int(connection.rows(sql)[0][0])
 
 
 def sum_of(one: SweepResult, other: SweepResult) -> SweepResult:
@@ -59,23 +59,23 @@ def sum_of(one: SweepResult, other: SweepResult) -> SweepResult:
     )
 
 
-def remove(session: DatabaseConnection, found: list[Removable]) -> SweepResult:
-    """Remove those that are still as they were found; a conversation that was continued since then stays."""
+def remove(connection: DatabaseConnection, found: list[Removable]) -> SweepResult:
+    """Remove those that have not changed since; a conversation that was continued stays."""
     gone_responses, gone_conversations, size_bytes = 0, 0, 0
     for old in found:
         if old.kind == "response":
-            is_gone = responses.delete(session, old.tenant, old.id)
+            is_gone = responses.delete(connection, old.tenant, old.id)
             gone_responses += is_gone
         else:
             is_gone = bool(
-                session.rows(
+                connection.rows(
                     "SELECT 1 FROM conversations WHERE tenant = ? AND id = ? AND used_s = ?",
                     old.tenant,
                     old.id,
                     old.since_s,
                 )
-            ) and conversations.delete(session, old.tenant, old.id)
+            ) and conversations.delete(connection, old.tenant, old.id)
             gone_conversations += is_gone
         size_bytes += old.size_bytes * is_gone
-    session.shrink()
+    connection.shrink()
     return SweepResult(gone_responses, gone_conversations, size_bytes)

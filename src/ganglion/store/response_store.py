@@ -1,7 +1,7 @@
-"""The one protocol that everything which keeps responses and conversations satisfies.
+"""The protocol of a store of responses and conversations.
 
 Laws: a write that returned is on disk, and survives the process, the kernel and the power. Each method names
-one tenant and sees nothing of another's; what is another's is answered exactly as what does not exist. Only
+one tenant and sees nothing of another's; another tenant's rows look exactly like rows that do not exist. Only
 `abandoned` and `sweep`, the server's own upkeep, look at all tenants.
 
 Cancelling a write while it waits leaves open whether it is made. Every method may raise StoreUnavailable,
@@ -14,7 +14,7 @@ from typing import Final, Literal, Protocol
 
 from ganglion.core.errors import InvalidValue
 
-# Bodies are bytes that the store never looks into; the wire that wrote them reads them.
+# The store never reads bodies; the wire that wrote them does.
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
 UNFINISHED: Final = ("queued", "in_progress")
@@ -22,7 +22,7 @@ UNFINISHED: Final = ("queued", "in_progress")
 
 @dataclass(frozen=True, slots=True)
 class StoredResponse:
-    """One answer as its tenant may ask for it again.
+    """One answer, which its tenant may fetch again.
 
     `input_items` is what this request itself sent; what came before is reached through `previous_id` or
     `conversation_id`.
@@ -40,13 +40,13 @@ class StoredResponse:
 
     @property
     def is_finished(self) -> bool:
-        """Whether its status will not change any more."""
+        """Whether its status is final."""
         return self.status not in UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)
 class StoredEvent:
-    """One frame of a response's stream, kept so that a reader may come back for it."""
+    """One frame of a response's stream, kept so that a reader may resume it."""
 
     sequence_number: int
     frame: bytes
@@ -54,7 +54,7 @@ class StoredEvent:
 
 @dataclass(frozen=True, slots=True)
 class StoredConversation:
-    """A list of items that many responses continue."""
+    """A list of items to which many responses append."""
 
     tenant: str
     id: str
@@ -89,7 +89,7 @@ class AbandonedResponse:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What is kept at most: by age, and all bodies together by size; None keeps everything."""
+    """How much is kept: by age, and all bodies together by size; None keeps everything."""
 
     max_age_s: float | None = None
     max_bytes: int | None = None
@@ -115,7 +115,7 @@ MAX_PAGE_BYTES: Final = 16 * 2**20
 
 
 class Store(Protocol):
-    """Responses, the streams of those that outlive their client, and conversations, each under its tenant."""
+    """Responses, streams that outlive their client, and conversations, each under its tenant."""
 
     async def put(
         self, response: StoredResponse, *, items: Sequence[NewItem] = (), events: Sequence[StoredEvent] = ()
@@ -130,7 +130,7 @@ class Store(Protocol):
     ) -> bool:
         """As `put`, but only while the kept one is unfinished: False when it ended before, or is gone.
 
-        So that of a cancellation, an ending and a deletion that race, the first one stands.
+        So of a cancellation, an ending and a deletion that race, the first one wins.
         """
 
     async def response(self, tenant: str, response_id: str) -> StoredResponse | None:
@@ -189,7 +189,7 @@ class Store(Protocol):
     ) -> tuple[StoredItem, ...]:
         """Items beyond a position, in the order of positions or against it.
 
-        Fewer than asked for where they are large, but always one while there is one.
+        Fewer than `limit` where they are large, but always one while there is one.
         """
 
     async def item(self, tenant: str, conversation_id: str, item_id: str) -> StoredItem | None:
@@ -208,19 +208,19 @@ class Store(Protocol):
         """
 
     async def secret(self, name: str) -> bytes:
-        """32 random bytes, made when the name is first asked for and the same ever after."""
+        """32 random bytes, created when the name is first used and the same ever after."""
 
     async def close(self) -> None:
-        """Finish what waits, then let go of the database."""
+        """Finish what waits, then close the database."""
 
 
 def is_name(*texts: str) -> bool:
-    """Whether each could ever have been kept; what could not is unknown, whoever asks."""
+    """Whether each text can be a key; one that cannot names nothing."""
     return all(_is_name(text) for text in texts)
 
 
 def check_names(**texts: str | None) -> None:
-    """Refuse to keep something under a name that cannot be a key; the keywords name the fields."""
+    """Raise InvalidValue for a name that cannot be a key; the keywords name the fields."""
     for param, text in texts.items():
         if text is not None and not _is_name(text):
             raise InvalidValue(

@@ -1,4 +1,4 @@
-"""SQL of responses and their events."""
+"""The SQL of responses and their events."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -49,47 +49,47 @@ _CHAIN: Final = """
 
 
 def put(
-    session: DatabaseConnection, owner: str, response: StoredResponse, events: Sequence[StoredEvent]
+    connection: DatabaseConnection, owner: str, response: StoredResponse, events: Sequence[StoredEvent]
 ) -> None:
-    """Keep a response, whatever its id named before, and events of its stream."""
-    session.rows(_PUT, response.tenant, response.id, *_row(response, owner, events))
-    _insert_events(session, response.tenant, response.id, events)
+    """Write a response over any with its id, and events of its stream."""
+    connection.rows(_PUT, response.tenant, response.id, *_row(response, owner, events))
+    _insert_events(connection, response.tenant, response.id, events)
 
 
 def replace(
-    session: DatabaseConnection, owner: str, response: StoredResponse, events: Sequence[StoredEvent]
+    connection: DatabaseConnection, owner: str, response: StoredResponse, events: Sequence[StoredEvent]
 ) -> bool:
-    """Keep a response in place of its unfinished self."""
-    if not session.rows(_REPLACE, *_row(response, owner, events), response.tenant, response.id):
+    """Replace an unfinished response by a later version of it."""
+    if not connection.rows(_REPLACE, *_row(response, owner, events), response.tenant, response.id):
         return False
-    _insert_events(session, response.tenant, response.id, events)
+    _insert_events(connection, response.tenant, response.id, events)
     return True
 
 
-def get(session: DatabaseConnection, tenant: str, response_id: str) -> StoredResponse | None:
+def get(connection: DatabaseConnection, tenant: str, response_id: str) -> StoredResponse | None:
     """The response of that id."""
-    rows = session.rows(_GET, tenant, response_id)
+    rows = connection.rows(_GET, tenant, response_id)
     return StoredResponse(*rows[0]) if rows else None
 
 
-def delete(session: DatabaseConnection, tenant: str, response_id: str) -> bool:
+def delete(connection: DatabaseConnection, tenant: str, response_id: str) -> bool:
     """Remove a response and its events."""
     return bool(
-        session.rows("DELETE FROM responses WHERE tenant = ? AND id = ? RETURNING id", tenant, response_id)
+        connection.rows("DELETE FROM responses WHERE tenant = ? AND id = ? RETURNING id", tenant, response_id)
     )
 
 
 def chain(
-    session: DatabaseConnection, tenant: str, response_id: str, limit: int, max_bytes: int
+    connection: DatabaseConnection, tenant: str, response_id: str, limit: int, max_bytes: int
 ) -> tuple[StoredResponse, ...]:
     """A response and those before it, oldest first, as far as the limits reach."""
     found: list[StoredResponse] = []
     seen: set[str] = set()
-    for link, size_bytes in session.rows(_CHAIN, tenant, response_id, limit):
+    for link, size_bytes in connection.rows(_CHAIN, tenant, response_id, limit):
         max_bytes -= size_bytes
         if link in seen or (found and max_bytes < 0):
             break
-        response = get(session, tenant, link)
+        response = get(connection, tenant, link)
         if response is None:
             break
         seen.add(link)
@@ -98,24 +98,24 @@ def chain(
 
 
 def append_events(
-    session: DatabaseConnection, tenant: str, response_id: str, events: Sequence[StoredEvent]
+    connection: DatabaseConnection, tenant: str, response_id: str, events: Sequence[StoredEvent]
 ) -> bool:
-    """Keep frames of a response's stream, if there is such a response and it goes on."""
-    if not session.rows(
+    """Write frames of a response's stream, if the response exists and is unfinished."""
+    if not connection.rows(
         "SELECT 1 FROM responses WHERE tenant = ? AND id = ? AND status IN ('queued', 'in_progress')",
         tenant,
         response_id,
     ):
         return False
-    _insert_events(session, tenant, response_id, events)
+    _insert_events(connection, tenant, response_id, events)
     return True
 
 
 def events_after(
-    session: DatabaseConnection, tenant: str, response_id: str, after: int, limit: int
+    connection: DatabaseConnection, tenant: str, response_id: str, after: int, limit: int
 ) -> tuple[StoredEvent, ...]:
     """The kept frames after a number, in order."""
-    rows = session.rows(
+    rows = connection.rows(
         "SELECT sequence_number, frame FROM events WHERE tenant = ? AND response_id = ?"
         " AND sequence_number > ? ORDER BY sequence_number LIMIT ?",
         tenant,
@@ -126,15 +126,15 @@ def events_after(
     return tuple(StoredEvent(*row) for row in rows)
 
 
-def unfinished_elsewhere(session: DatabaseConnection, owner: str) -> list[str]:
+def unfinished_elsewhere(connection: DatabaseConnection, owner: str) -> list[str]:
     """The other owners that have unfinished responses."""
     sql = "SELECT DISTINCT owner FROM responses WHERE status IN ('queued', 'in_progress') AND owner <> ?"
-    return [found for (found,) in session.rows(sql, owner)]
+    return [found for (found,) in connection.rows(sql, owner)]
 
 
-def unfinished_of(session: DatabaseConnection, owner: str, limit: int) -> list[AbandonedResponse]:
+def unfinished_of(connection: DatabaseConnection, owner: str, limit: int) -> list[AbandonedResponse]:
     """An owner's unfinished responses, oldest first, each with the number of its last event."""
-    rows = session.rows(_UNFINISHED, owner, limit)
+    rows = connection.rows(_UNFINISHED, owner, limit)
     return [AbandonedResponse(StoredResponse(*row[:-1]), row[-1]) for row in rows]
 
 
@@ -160,10 +160,10 @@ def _row(response: StoredResponse, owner: str, events: Sequence[StoredEvent]) ->
 
 
 def _insert_events(
-    session: DatabaseConnection, tenant: str, response_id: str, events: Sequence[StoredEvent]
+    connection: DatabaseConnection, tenant: str, response_id: str, events: Sequence[StoredEvent]
 ) -> None:
     if events:
-        session.many(
+        connection.many(
             "INSERT INTO events (tenant, response_id, sequence_number, frame) VALUES (?, ?, ?, ?)"
             " ON CONFLICT (tenant, response_id, sequence_number) DO NOTHING",
             [(tenant, response_id, event.sequence_number, event.frame) for event in events],

@@ -1,7 +1,7 @@
-"""The tables, as numbered steps; a step that was released is never changed, the next one is added.
+"""The database schema as numbered migrations; one that was released is never changed, the next one is added.
 
-Type names are PostgreSQL's; SQLite takes any, and keeps bytes as bytes. What is large stands last in its
-table, so that SQLite reads the columns before it without it.
+Type names are PostgreSQL's; SQLite takes any, and keeps bytes as bytes. Large columns stand last in their
+table, so that SQLite reads the ones before without them.
 """
 
 from typing import Final
@@ -107,12 +107,12 @@ MIGRATIONS: Final = (_FIRST, _ACCESS)
 VERSION: Final = len(MIGRATIONS)
 
 
-def steps_from(version: int, place: str) -> list[str]:
+def steps_from(version: int, location: str) -> list[str]:
     """The statements that bring a database of that version up to date; refuses one from the future."""
     if version > VERSION:
         raise StoreUnusable(
             UNUSABLE,
-            detail=f"{place} was written by a newer Ganglion: its schema is {version}, known is {VERSION}.",
-            hint="Run the newer version again, or name another place with store.url.",
+            detail=f"{location} was written by a newer Ganglion: its schema is {version}, not {VERSION}.",
+            hint="Run the newer version again, or set another location with store.url.",
         )
     return [statement for migration in MIGRATIONS[version:] for statement in migration]

@@ -1,4 +1,4 @@
-"""SQLite: one file of which only its owner reads, written ahead and synced with every commit."""
+"""The SQLite backend: one file that only its owner reads, with a write-ahead log synced at every commit."""
 
 import errno
 import os
@@ -17,11 +17,11 @@ from ganglion.store.backend import FULL, UNAVAILABLE, UNUSABLE, DatabaseConnecti
 from ganglion.store.schema import VERSION, steps_from
 
 BUSY_S: Final = 5.0
-"""How long another process that writes to the file is waited for."""
+"""How long to wait for another process that writes to the file."""
 APPLICATION: Final = 0x47414E47
 """Written into the file, so that another program's database is never taken for ours."""
 SHRINK_PAGES: Final = 1024
-"""Given back to the disk at a time; a quarter of the file stays free, since what is kept will grow again."""
+"""Returned to the disk at a time; a quarter of the file stays free, since the data will grow again."""
 OLDEST_LIBRARY: Final = (3, 35)
 _WAL_BYTES: Final = 16 * 2**20
 """What is left of the log after a burst; while it lasts the log may be longer."""
@@ -46,22 +46,22 @@ _PRAGMAS: Final = (
 class SqliteConnection:
     """One connection to a file, or the only one to a database in memory."""
 
-    def __init__(self, connection: sqlite3.Connection, place: str) -> None:
-        self._connection = connection
-        self._place = place
+    def __init__(self, driver: sqlite3.Connection, location: str) -> None:
+        self._driver = driver
+        self._location = location
 
     def rows(self, sql: str, *values: object) -> list[Row]:
         try:
-            found: list[Row] = self._connection.execute(sql, values).fetchall()
+            found: list[Row] = self._driver.execute(sql, values).fetchall()
         except sqlite3.Error as error:
-            raise _store_error(error, self._place) from error
+            raise _store_error(error, self._location) from error
         return found
 
     def many(self, sql: str, rows: Sequence[Row]) -> None:
         try:
-            self._connection.executemany(sql, rows)
+            self._driver.executemany(sql, rows)
         except sqlite3.Error as error:
-            raise _store_error(error, self._place) from error
+            raise _store_error(error, self._location) from error
 
     def begin(self) -> None:
         self.rows("BEGIN IMMEDIATE")
@@ -71,7 +71,7 @@ class SqliteConnection:
 
     def roll_back(self) -> None:
         # After some errors SQLite has rolled back by itself.
-        if self._connection.in_transaction:
+        if self._driver.in_transaction:
             self.rows("ROLLBACK")
 
     def ping(self) -> None:
@@ -86,11 +86,11 @@ class SqliteConnection:
 
     def close(self) -> None:
         with suppress(sqlite3.Error):
-            self._connection.close()
+            self._driver.close()
 
 
 class SqliteFile:
-    """A database file, with a folder of locks beside it that tell which stores are open on it."""
+    """A database file, with a folder of locks beside it that show which stores are open on it."""
 
     def __init__(self, path: Path) -> None:
         self.owner = uuid4().hex
@@ -101,17 +101,17 @@ class SqliteFile:
     def connect(self) -> DatabaseConnection:
         try:
             self._prepare()
-            connection = sqlite3.connect(
+            driver = sqlite3.connect(
                 self._path, timeout=BUSY_S, isolation_level=None, check_same_thread=False
             )
         except OSError as error:
             raise _open_error(self._path, error) from error
         except sqlite3.Error as error:
             raise _store_error(error, str(self._path)) from error
-        session = SqliteConnection(connection, str(self._path))
-        return _set_up(session, str(self._path), is_file=True)
+        connection = SqliteConnection(driver, str(self._path))
+        return _set_up(connection, str(self._path), is_file=True)
 
-    def is_alive(self, session: DatabaseConnection, owner: str) -> bool:
+    def is_alive(self, connection: DatabaseConnection, owner: str) -> bool:
         return self._is_locked(owner)
 
     def close(self) -> None:
@@ -133,10 +133,10 @@ class SqliteFile:
             lock = FileLock(self._owners / self.owner, timeout=0, thread_local=False)
             lock.acquire()
             self._lock = lock
-            self._forget_the_dead()
+            self._remove_stale_locks()
 
-    def _forget_the_dead(self) -> None:
-        """Remove what killed stores left; a young file may be about to be locked."""
+    def _remove_stale_locks(self) -> None:
+        """Remove the locks of killed stores; a young file may be about to be locked."""
         for path in self._owners.iterdir():
             with suppress(OSError):
                 if path.stat().st_mtime < time() - STALE_S:
@@ -155,24 +155,24 @@ class SqliteFile:
 
 
 class SqliteMemory:
-    """A database that is gone when it is closed."""
+    """A database in memory, gone when it is closed."""
 
     def __init__(self) -> None:
         self.owner = uuid4().hex
 
     def connect(self) -> DatabaseConnection:
-        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        return _set_up(SqliteConnection(connection, "memory"), "memory", is_file=False)
+        driver = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        return _set_up(SqliteConnection(driver, "memory"), "memory", is_file=False)
 
-    def is_alive(self, session: DatabaseConnection, owner: str) -> bool:
+    def is_alive(self, connection: DatabaseConnection, owner: str) -> bool:
         return False
 
     def close(self) -> None:
-        """Its one session took it along."""
+        """It ended with its one connection."""
 
 
 def _make_folder(folder: Path) -> None:
-    """Make a folder that only its owner enters, and its name as durable as what will lie in it."""
+    """Make a folder that only its owner enters, and sync its name to the disk."""
     if folder.is_dir():
         return
     _make_folder(folder.parent)
@@ -198,86 +198,86 @@ def _make_file(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
 
 
-def _set_up(session: SqliteConnection, place: str, *, is_file: bool) -> DatabaseConnection:
+def _set_up(connection: SqliteConnection, location: str, *, is_file: bool) -> DatabaseConnection:
     try:
-        if _is_new(session, place):
+        if _is_new(connection, location):
             # Not for a file that has tables: it would take the writer's lock, also of another process.
-            session.rows("PRAGMA auto_vacuum = INCREMENTAL")
+            connection.rows("PRAGMA auto_vacuum = INCREMENTAL")
         for pragma in _PRAGMAS:
-            session.rows(pragma)
-        if is_file and session.rows("PRAGMA journal_mode = WAL") != [("wal",)]:
+            connection.rows(pragma)
+        if is_file and connection.rows("PRAGMA journal_mode = WAL") != [("wal",)]:
             raise StoreUnusable(
                 UNUSABLE,
-                detail=f"{place} lies where SQLite cannot keep a write-ahead log.",
+                detail=f"{location} is on a file system where SQLite cannot keep a write-ahead log.",
                 hint="Put the data folder on a local disk.",
             )
-        if session.rows("PRAGMA user_version") != [(VERSION,)]:
-            _migrate(session, place)
+        if connection.rows("PRAGMA user_version") != [(VERSION,)]:
+            _migrate(connection, location)
     except GanglionError:
-        session.close()
+        connection.close()
         raise
-    return session
+    return connection
 
 
-def _is_new(session: DatabaseConnection, place: str) -> bool:
-    """Whether nothing is in it yet; refuses, unchanged, what another program or a newer version wrote."""
-    ((application,),) = session.rows("PRAGMA application_id")
-    ((tables,),) = session.rows("SELECT count(*) FROM sqlite_master")
-    ((version,),) = session.rows("PRAGMA user_version")
+def _is_new(connection: DatabaseConnection, location: str) -> bool:
+    """Whether the file is empty; raises for one that another program or a newer version wrote."""
+    ((application,),) = connection.rows("PRAGMA application_id")
+    ((tables,),) = connection.rows("SELECT count(*) FROM sqlite_master")
+    ((version,),) = connection.rows("PRAGMA user_version")
     if tables and application != APPLICATION:
         raise StoreUnusable(
             UNUSABLE,
-            detail=f"{place} is a database of another program.",
-            hint="Name another place with store.url.",
+            detail=f"{location} is a database of another program.",
+            hint="Set another location with store.url.",
         )
-    steps_from(version, place)
+    steps_from(version, location)
     return not tables
 
 
-def _migrate(session: DatabaseConnection, place: str) -> None:
-    session.begin()
+def _migrate(connection: DatabaseConnection, location: str) -> None:
+    connection.begin()
     try:
-        # Asked again inside the transaction: another process may have done it in the meantime.
-        ((version,),) = session.rows("PRAGMA user_version")
-        for statement in steps_from(version, place):
-            session.rows(statement)
-        session.rows(f"PRAGMA application_id = {APPLICATION}")
-        session.rows(f"PRAGMA user_version = {VERSION}")
-        session.commit()
+        # Read again inside the transaction: another process may have migrated in the meantime.
+        ((version,),) = connection.rows("PRAGMA user_version")
+        for statement in steps_from(version, location):
+            connection.rows(statement)
+        connection.rows(f"PRAGMA application_id = {APPLICATION}")
+        connection.rows(f"PRAGMA user_version = {VERSION}")
+        connection.commit()
     finally:
-        session.roll_back()
+        connection.roll_back()
 
 
-def _store_error(error: sqlite3.Error, place: str) -> GanglionError:
+def _store_error(error: sqlite3.Error, location: str) -> GanglionError:
     code: int = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code == sqlite3.SQLITE_IOERR_SHMSIZE:
-        return _full(place)
+        return _full(location)
     match code & 0xFF:
         case sqlite3.SQLITE_FULL:
-            return _full(place)
+            return _full(location)
         case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
             return StoreUnusable(
                 UNUSABLE,
-                detail=f"{place} is damaged or no SQLite database: {error}.",
-                hint="Put a backup in its place, or move it away and a new one is made. It was not touched.",
+                detail=f"{location} is damaged or no SQLite database: {error}.",
+                hint="Restore a backup, or move the file away and a new one is created. It was not changed.",
             )
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_PERM:
             return StoreUnusable(
                 UNUSABLE,
-                detail=f"{place} cannot be written: {error}.",
+                detail=f"{location} cannot be written: {error}.",
                 hint="Let this user write to the file and its folder.",
             )
         case sqlite3.SQLITE_BUSY:
-            locked = f"{place} was locked by another process for more than {BUSY_S:g} s."
+            locked = f"{location} was locked by another process for more than {BUSY_S:g} s."
             return StoreUnavailable(UNAVAILABLE, detail=locked)
         case _:
-            return StoreUnavailable(UNAVAILABLE, detail=f"{place} could not be used: {error}.")
+            return StoreUnavailable(UNAVAILABLE, detail=f"{location} could not be used: {error}.")
 
 
-def _full(place: str) -> StorageFull:
+def _full(location: str) -> StorageFull:
     return StorageFull(
         FULL,
-        detail=f"The disk of {place} is full.",
+        detail=f"The disk of {location} is full.",
         hint="Make room, or keep less with store.max_mb and store.max_age_days.",
     )
 
@@ -290,5 +290,5 @@ def _open_error(path: Path, error: OSError) -> GanglionError:
     return StoreUnusable(
         UNUSABLE,
         detail=f"{path} could not be opened: {error.strerror or error}.",
-        hint="Name another place with store.url.",
+        hint="Set another location with store.url.",
     )

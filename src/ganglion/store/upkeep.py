@@ -1,4 +1,4 @@
-"""What a server does for its store besides serving: ends what a crash cut off, removes what is too old."""
+"""The upkeep of a store: ending the responses that a crash cut off, and removing old ones."""
 
 import asyncio
 import logging
@@ -16,14 +16,14 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class InterruptedResponse:
-    """How a wire ends a response that was cut off: its body, and the events that its stream lacks."""
+    """The wire's ending of a response that was cut off: its body, and the events that its stream lacks."""
 
     body: bytes
     events: tuple[StoredEvent, ...] = ()
 
 
 async def interrupt_unfinished(store: Store, end: Callable[[AbandonedResponse], InterruptedResponse]) -> int:
-    """Make every unfinished response of a server that is gone a failed one; how many there were."""
+    """Mark every unfinished response of a server that is gone as failed; how many there were."""
     count = 0
     while abandoned := await store.abandoned():
         # Together, so that they are committed together: a server may have left thousands.
@@ -37,7 +37,7 @@ async def _interrupt(store: Store, found: AbandonedResponse, ending: Interrupted
 
 
 async def keep_swept(store: Store, retention: Retention, *, every_s: float = SWEEP_S) -> None:
-    """Sweep again and again, until cancelled; a sweep that fails is left to the next one."""
+    """Sweep periodically, until cancelled; a sweep that fails is left to the next one."""
     while True:
         try:
             swept = await store.sweep(retention)
@@ -49,5 +49,5 @@ async def keep_swept(store: Store, retention: Retention, *, every_s: float = SWE
                     swept.size_bytes,
                 )
         except GanglionError as error:
-            log.warning("store: could not sweep: %s", error)
+            log.warning("store: the sweep failed: %s", error)
         await asyncio.sleep(every_s)

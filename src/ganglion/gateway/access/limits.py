@@ -155,7 +155,7 @@ class KeyLimits:
             await self._store.give_back(*where, amount)
         elif amount < 0:
             allowance.granted_here += amount  # owed until it is paid, and what cannot be paid stays owed
-            paid = await self._store.grant(*where, wanted=-amount, cap=allowance.cap)
+            paid = await self._store.grant(*where, requested=-amount, cap=allowance.cap)
             allowance.granted_here += paid.amount
 
     async def _fill(self, allowance: Allowance, amount: int) -> None:
@@ -182,7 +182,7 @@ class KeyLimits:
             window = allowance.window
             wanted, least = allowance.block()
             grant = await self._store.grant(
-                allowance.key_id, allowance.kind, window, wanted=wanted, cap=allowance.cap, least=least
+                allowance.key_id, allowance.kind, window, requested=wanted, cap=allowance.cap, least=least
             )
             allowance.granted(grant, window, self._clock())
         except GanglionError as error:
