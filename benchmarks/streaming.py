@@ -15,7 +15,7 @@ from benchmarks.servers import KV_TOKENS, PARALLEL, ServerDied, model_path
 from ganglion.core.events import Failed, Pieces
 from ganglion.core.request import ResolvedSampling, Stop, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 
 PROMPT_TOKENS = 64
@@ -48,7 +48,7 @@ async def by_chat(endpoint: Endpoint, asked: Sequence[str], output_tokens: int) 
 
 async def by_engine(model: str, threads: int, asked: Sequence[str], output_tokens: int) -> float:
     """Without a server: the engine in this process, its worker beside it."""
-    settings = LlamaSettings(model, threads=threads, kv_tokens=KV_TOKENS)
+    settings = EngineSettings(model, threads=threads, kv_tokens=KV_TOKENS)
     engine = LlamaEngine(read_facts(model_path()), settings)
     await engine.open()
     try:

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.support.configured import configured
 
 from ganglion.cli.compose import auto_loads, compose
 from ganglion.config import load
@@ -39,7 +40,7 @@ async def test_no_name_of_a_request_opens_a_file_outside_the_stores(tmp_path, mo
     monkeypatch.setenv("GANGLION_HOME", str(home))
     monkeypatch.setenv("HOME", str(home))
     monkeypatch.setenv("OLLAMA_MODELS", str(home / "ollama"))
-    engine = compose(load(None, {}, {"engine.name": "echo", "hub.download": False}), [], []).engine
+    engine = compose(configured({"engine.name": "echo", "hub.download": False}), [], []).engine
     opened = Opened()
     embedded = ("smollm2", "llama")
     names = [name for name in hostile_names(10_000) if not any(own in name.casefold() for own in embedded)]
@@ -81,23 +82,23 @@ def test_a_linked_file_is_served_under_the_name_of_its_link(tmp_path, monkeypatc
 def test_a_node_that_joins_a_gateway_loads_nothing_by_itself_unless_told_to() -> None:
     joined = {"join.urls": ["http://gateway.lan:8000"]}
     assert auto_loads(load(None, {}, {}))
-    assert not auto_loads(load(None, {}, joined))
-    assert auto_loads(load(None, {}, joined | {"residency.auto_load": True}))
-    assert not auto_loads(load(None, {}, {"residency.auto_load": False}))
+    assert not auto_loads(configured(joined))
+    assert auto_loads(configured(joined | {"residency.auto_load": True}))
+    assert not auto_loads(configured({"residency.auto_load": False}))
 
 
 @pytest.mark.model
 @pytest.mark.parametrize(
-    ("configured", "asked", "expected"), [(None, None, 8192), (1024, None, 1024), (1024, 512, 512)]
+    ("ours", "asked", "expected"), [(None, None, 8192), (1024, None, 1024), (1024, 512, 512)]
 )
 async def test_a_models_context_is_told_alike_before_while_and_after_it_loads(
-    tmp_path, monkeypatch, configured: int | None, asked: int | None, expected: int
+    tmp_path, monkeypatch, ours: int | None, asked: int | None, expected: int
 ) -> None:
     monkeypatch.setenv("GANGLION_HOME", str(tmp_path))
-    settings = {"hub.download": False} | ({} if configured is None else {"engine.context": configured})
-    engine = compose(load(None, {}, settings), [], []).engine
+    settings = {"hub.download": False} | ({} if ours is None else {"engine.context": ours})
+    engine = compose(configured(settings), [], []).engine
     (before,) = engine.models()
-    assert before.context_length == (configured or expected)
+    assert before.context_length == (ours or expected)
     seen: set[tuple[str, int]] = set()
     loading = engine.load(before.id, LoadOptions(context_length=asked))
     async for _ in loading:
@@ -107,4 +108,4 @@ async def test_a_models_context_is_told_alike_before_while_and_after_it_loads(
     await engine.close()
     assert (state.status, state.context_length) == ("loaded", expected)
     # A length that only this load asks for is known once its engine is planned.
-    assert {length for _, length in seen} <= {expected, configured or expected}
+    assert {length for _, length in seen} <= {expected, ours or expected}

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.support.configured import configured
 
 from ganglion.cli.compose import compose
 from ganglion.cli.concepts.pack_files import find_packs, fitting
-from ganglion.config import load
 from ganglion.core.errors import InvalidValue, LoadFailed
 from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.registry.files.gguf import read_facts
@@ -75,6 +75,6 @@ def test_a_start_with_a_pack_that_fits_no_model_is_refused_and_names_both(home: 
     make(home / "concepts" / "wide.safetensors", hidden=128)
     model = str(home / "models" / "tiny.gguf")
     with pytest.raises(InvalidValue) as caught:
-        compose(load(None, {}, {"engine.concepts": ["own", "wide"]}), [model], [])
+        compose(configured({"engine.concepts": ["own", "wide"]}), [model], [])
     assert all(word in caught.value.message for word in ("'wide'", "128", "tiny", "64"))
-    compose(load(None, {}, {"engine.concepts": ["own"]}), [model], [])
+    compose(configured({"engine.concepts": ["own"]}), [model], [])

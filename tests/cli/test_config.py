@@ -3,9 +3,16 @@
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from ganglion.config import Config, home, load
+from ganglion.cli.flags import EngineFlags, FlagGroup, OutputFlags
+from ganglion.cli.gateway import GatewayServerFlags
+from ganglion.cli.main import app
+from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
+from ganglion.config import Config, home, keys, load, settings_from
 from ganglion.core.errors import InvalidValue, UnknownParameter
+from ganglion.server.settings import ServerSettings
+from ganglion.sessions.settings import SessionSettings
 
 FILE = """
 models = ["smollm2", "other.gguf"]
@@ -54,7 +61,7 @@ def test_flags_win_over_the_environment_over_the_file(file: Path) -> None:
         "GANGLION_ENGINE__PARALLEL": "8",
         "GANGLION_LOG__LEVEL": "error",
     }
-    config = load(file, environment, {"server.port": 9002, "log.level": None})
+    config = load(file, environment, settings_from({"server.port": 9002, "log.level": None}, "the flags"))
     assert (config.server.port, config.engine.parallel, config.log.level) == (9002, 8, "error")
 
 
@@ -70,7 +77,7 @@ def test_the_environment_is_text_and_is_read_by_type() -> None:
     }
     config = load(None, environment, {})
     assert config.server.api_keys == ("one", "two")
-    assert config.server.strict is True
+    assert config.server.is_strict is True
     assert config.server.deadlines.total_s == 1.5
     assert config.models == ("a", "b")
 
@@ -143,3 +150,57 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
 def test_home_is_where_the_environment_says() -> None:
     assert home({"GANGLION_HOME": "/data/ganglion"}) == Path("/data/ganglion")
     assert home({}) == Path.home() / ".ganglion"
+
+
+def test_a_wrong_value_of_a_flag_names_the_flag_as_it_is_typed() -> None:
+    wrong: dict[type[FlagGroup], dict[str, object]] = {
+        EngineFlags: {"engine": "vllm"},
+        ServerFlags: {"keep_sessions": "maybe", "drain_timeout": -1.0},
+        SecurityFlags: {"api_key": 7},
+        ResidencyFlags: {"keep_alive": 0.0},
+        JoinFlags: {"join": 7},
+        GatewayServerFlags: {"store": 7},
+        OutputFlags: {"log_level": "loud"},
+    }
+    for group, values in wrong.items():
+        for name, value in values.items():
+            with pytest.raises(
+                InvalidValue, match=f"in the flag --{name.replace('_', '-')} has the wrong value"
+            ):
+                load(None, {}, group(**{name: value}).settings())
+
+
+def test_a_flag_takes_type_default_and_help_from_its_key(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, words in {
+        "serve": (
+            "Port of HTTP; 0 takes a free one. Default: 8080.",
+            "[choices: llama, echo]",
+            "--keep-sessions",
+        ),
+        "gateway": ("Default: 8000.", "GANGLION_GATEWAY__NODE_KEY keeps it out of ps."),
+    }.items():
+        app([command, "--help"], console=Console(width=400), result_action="return_value")
+        shown = " ".join(capsys.readouterr().out.split())
+        for text in words:
+            assert text in shown
+
+
+def test_a_field_without_a_description_is_no_key() -> None:
+    for key in (
+        "server.max_in_flight",
+        "server.build",
+        "sessions.folder",
+        "engine.model_id",
+        "server.has_grpc",
+    ):
+        assert key not in keys()
+        with pytest.raises(UnknownParameter):
+            load(None, {}, settings_from({key: 1}, "the test"))
+
+
+def test_two_keys_that_contradict_each_other_are_refused() -> None:
+    for section in (ServerSettings(tls_cert="a.pem"), ServerSettings(has_grpc=False, grpc_port=1)):
+        with pytest.raises(InvalidValue):
+            section.check()
+    with pytest.raises(InvalidValue, match="max_ttl_s"):
+        SessionSettings(default_ttl_s=2.0, max_ttl_s=1.0).check()

@@ -3,10 +3,12 @@
 from pathlib import Path
 
 import pytest
+from tests.support.configured import configured
 
-from ganglion.cli.gateway import gateway_settings, static_nodes
-from ganglion.config import NodeConfig, load
+from ganglion.cli.gateway import gateway_setup, static_nodes
+from ganglion.config import load, settings_from
 from ganglion.core.errors import InvalidRequest, InvalidValue
+from ganglion.gateway.settings import DeclaredNode
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -31,7 +33,7 @@ def test_a_flag_names_a_node_by_its_url() -> None:
 def test_a_table_says_more(tmp_path: Path) -> None:
     file = tmp_path / "cloud.key"
     file.write_text("sk-file\n")
-    cloud = NodeConfig(
+    cloud = DeclaredNode(
         url="https://api.c",
         name="cloud",
         kind="openai",
@@ -42,8 +44,8 @@ def test_a_table_says_more(tmp_path: Path) -> None:
         cool_down_after=1,
         cool_down_s=2.0,
     )
-    other = NodeConfig(url="http://o:1", name="o", kind="openai", key_file=str(file))
-    ours = NodeConfig(url="http://a:1", key_env="A_KEY")
+    other = DeclaredNode(url="http://o:1", name="o", kind="openai", key_file=str(file))
+    ours = DeclaredNode(url="http://a:1", key_env="A_KEY")
     environment = {"CLOUD_KEY": " sk-env ", "A_KEY": "sk-a"}
     first, second, third = static_nodes((cloud, other, ours), (), "between-us", environment)
     assert (first.api_key, second.api_key, third.api_key) == ("sk-env", "sk-file", "sk-a")
@@ -58,20 +60,20 @@ def test_a_table_says_more(tmp_path: Path) -> None:
         ((), ("http://x:1", "http://x:1"), "Two nodes are called x-1", "NAME=URL"),
         ((), ("ftp://x",), "ftp", ""),
         ((), ("a=",), "", ""),
-        ((NodeConfig(url="http://x:1", name="no spaces"),), (), "cannot be a node's name", "letters"),
-        ((NodeConfig(url="http://x:1", key_env="NONE"),), (), "NONE of the node x-1 is not set", "Set it"),
-        ((NodeConfig(url="http://x:1", key_file="/none"),), (), "/none of the node x-1", "readable"),
+        ((DeclaredNode(url="http://x:1", name="no spaces"),), (), "cannot be a node's name", "letters"),
+        ((DeclaredNode(url="http://x:1", key_env="NONE"),), (), "NONE of the node x-1 is not set", "Set it"),
+        ((DeclaredNode(url="http://x:1", key_file="/none"),), (), "/none of the node x-1", "readable"),
         (
-            (NodeConfig(url="http://x:1", key_file="f", key_env="E"),),
+            (DeclaredNode(url="http://x:1", key_file="f", key_env="E"),),
             (),
             "both key_env and key_file",
             "Leave",
         ),
-        ((NodeConfig(url="http://x:1", models=("m",)),), (), "list of models", "catalogue"),
+        ((DeclaredNode(url="http://x:1", models=("m",)),), (), "list of models", "catalogue"),
     ],
 )
 def test_what_is_wrong_is_said_with_what_to_do(
-    nodes: tuple[NodeConfig, ...], flags: tuple[str, ...], message: str, hint: str
+    nodes: tuple[DeclaredNode, ...], flags: tuple[str, ...], message: str, hint: str
 ) -> None:
     with pytest.raises(InvalidValue) as caught:
         static_nodes(nodes, flags, None, {})
@@ -83,7 +85,7 @@ def test_the_examples_are_a_gateways_configuration(monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)  # the catalogue stands beside the file, wherever one is
     monkeypatch.setenv("GANGLION_HOME", str(tmp_path))
     monkeypatch.setenv("CLOUD_KEY", "sk-cloud")
-    settings = gateway_settings(load(EXAMPLES / "fleet.toml", {}, {}), ())
+    settings = gateway_setup(load(EXAMPLES / "fleet.toml", {}, {}), ())
     assert [spec.name for spec in settings.nodes] == ["a", "b", "vllm", "cloud"]
     assert settings.nodes[3].models == frozenset({"big-model"})
     assert [model.id for model in settings.catalogue.models] == ["smollm2", "qwen3-4b", "big-model"]
@@ -96,7 +98,8 @@ def test_files_of_a_fleet_stand_beside_its_config_file(tmp_path: Path) -> None:
     config = load(file, {}, {})
     assert config.gateway.catalogue == str(tmp_path / "m.toml")
     assert config.nodes[0].key_file == str(tmp_path / "x.key")
-    assert load(file, {}, {"gateway.catalogue": "here.toml"}).gateway.catalogue == "here.toml"
+    given = settings_from({"gateway.catalogue": "here.toml"}, "a flag")
+    assert load(file, {}, given).gateway.catalogue == "here.toml"
     file.write_text('[gateway]\ncatalogue = "~/m.toml"\n')
     assert load(file, {}, {}).gateway.catalogue == str(Path.home() / "m.toml")
 
@@ -128,7 +131,7 @@ def test_a_catalogue_that_is_wrong_is_named(tmp_path: Path, text: str | None, me
     catalogue = tmp_path / "models.toml"
     if text is not None:
         catalogue.write_text(text)
-    config = load(None, {}, {"gateway.catalogue": str(catalogue)})
+    config = configured({"gateway.catalogue": str(catalogue)})
     with pytest.raises(InvalidRequest, match=r"models\.toml") as caught:
-        gateway_settings(config, ())
+        gateway_setup(config, ())
     assert message in caught.value.message

@@ -31,7 +31,7 @@ from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.hub.embedded import SMOLLM2
 from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.settings import ServerSettings
 from support.played_engine import PlayedEngine
 
@@ -177,7 +177,7 @@ def play(
 
 async def _play(group: str, script: str, cast: Cast, home: Path, *arguments: str) -> dict[str, Any]:
     settings = ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2)
-    async with serving(cast, settings, StoreSettings(home / "state.db")) as url:
+    async with serving(cast, settings, StoreTarget(home / "state.db")) as url:
         said = await run_in(group, "python", f"{HERE}/python/{script}", url, *arguments, home=home)
     reports: dict[str, Any] = json.loads(said.splitlines()[-1])
     return reports
@@ -185,7 +185,7 @@ async def _play(group: str, script: str, cast: Cast, home: Path, *arguments: str
 
 @asynccontextmanager
 async def serving(
-    engine: ManagedEngine, settings: ServerSettings, storage: StoreSettings | None = None
+    engine: ManagedEngine, settings: ServerSettings, storage: StoreTarget | None = None
 ) -> AsyncIterator[str]:
     """A node inside this process, for as long as the block runs."""
     shutdown = Shutdown()

@@ -154,13 +154,13 @@ async def llama() -> AsyncIterator[Subject]:
     from ganglion.registry.hub.embedded import SMOLLM2, find
 
     module = pytest.importorskip("ganglion.engines.llama.engine")
-    settings = pytest.importorskip("ganglion.engines.llama.settings")
+    settings = pytest.importorskip("ganglion.engines.settings")
     found = find(SMOLLM2, Path("nowhere"))
     if found is None:
         pytest.skip("the embedded model is not installed")
     facts: ModelFacts = read_facts(found.path)
     engine: ManagedEngine = module.LlamaEngine(
-        facts, settings.LlamaSettings(model_id="smollm2", context=2048)
+        facts, settings.EngineSettings(model_id="smollm2", context=2048)
     )
     await engine.open()
     try:

@@ -2,18 +2,18 @@
 
 import asyncio
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from ganglion.core.events import Delta
 from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -33,8 +33,8 @@ def facts():
 
 
 def engine(facts, **changes: object) -> LlamaEngine:
-    settings = LlamaSettings("m", context=512, kv_tokens=17 * 512, parallel=17)
-    return LlamaEngine(facts, replace(settings, **changes))
+    settings = EngineSettings("m", context=512, kv_tokens=17 * 512, parallel=17)
+    return LlamaEngine(facts, structs.replace(settings, **changes))
 
 
 def true_logprobs(path: str, tokens: list[int]) -> list[float]:

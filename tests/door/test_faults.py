@@ -16,8 +16,8 @@ from node import MODEL, Answer, Node, answer, ask, eventually, running_node
 from ganglion.engines.llama.engine import WORKER, LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
-from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.worker.faults import InjectedFault
+from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
@@ -165,7 +165,7 @@ async def faulty_node() -> AsyncIterator[FaultyNode]:
     model.free()
     engine = LlamaEngine(
         read_facts(found.path),
-        LlamaSettings(MODEL, context=512, limits=LIMITS),
+        EngineSettings(MODEL, context=512, limits=LIMITS),
         faults=(
             InjectedFault("crash", crash, at_token=3),
             InjectedFault("hang", hang, at_token=2),

@@ -11,7 +11,7 @@ from node import running_node
 
 from ganglion.core.errors import StorageFull, StoreUnusable
 from ganglion.server.life import storage
-from ganglion.server.life.storage import StoreSettings, open_store
+from ganglion.server.life.storage import StoreTarget, open_store
 from ganglion.sessions.archive import SessionFolder
 from ganglion.store.response_store import StoredResponse
 from ganglion.wire.seal import HmacSeal
@@ -75,7 +75,7 @@ async def test_a_store_that_could_not_be_opened_is_opened_later_and_its_seal_tak
 ) -> None:
     monkeypatch.setattr(storage, "REOPEN_S", 0.02)
     with full_disk(tmp_path / "disk") as (disk, ballast):
-        async with open_store(StoreSettings(disk / "data" / "ganglion.db")) as state:
+        async with open_store(StoreTarget(disk / "data" / "ganglion.db")) as state:
             assert state.store is not None
             before = state.seal.of("ann").seal(b"sealed before")
             with pytest.raises(StorageFull):
@@ -93,9 +93,9 @@ async def test_a_place_that_somebody_named_and_that_needs_a_person_is_refused_at
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "ro", "none") as disk:
         place = disk / "ganglion.db"
         with pytest.raises(StoreUnusable):
-            async with open_store(StoreSettings(place)):
+            async with open_store(StoreTarget(place)):
                 pass
-        async with open_store(StoreSettings(place, is_asked_for=False)) as state:
+        async with open_store(StoreTarget(place, is_asked_for=False)) as state:
             assert state.store is not None
 
 

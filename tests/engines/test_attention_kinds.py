@@ -12,7 +12,7 @@ from engines.attention_kinds import KINDS, WORDS, write_model
 from ganglion.core.events import Finished, Pieces, Scored
 from ganglion.core.request import ResolvedSampling, Score, Stop, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 
 Logprobs = list[float | None]
@@ -30,7 +30,7 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @asynccontextmanager
 async def opened(path: Path, **settings: object) -> AsyncIterator[LlamaEngine]:
     asked = {"context": 2048, "threads": 2} | settings
-    subject = LlamaEngine(read_facts(path), LlamaSettings("tiny", **asked))  # type: ignore[arg-type]
+    subject = LlamaEngine(read_facts(path), EngineSettings("tiny", **asked))  # type: ignore[arg-type]
     await subject.open()
     try:
         yield subject

@@ -22,7 +22,7 @@ from ganglion.core.request import (
     TokenPrompt,
 )
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -37,7 +37,7 @@ LINE = "Sphinx of black quartz, judge my vow; 0123456789 times over. "
 async def engine() -> AsyncIterator[LlamaEngine]:
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    settings = LlamaSettings("m", context=CONTEXT, kv_tokens=2 * CONTEXT, parallel=4)
+    settings = EngineSettings("m", context=CONTEXT, kv_tokens=2 * CONTEXT, parallel=4)
     opened = LlamaEngine(read_facts(found.path), settings)
     await opened.open()
     yield opened

@@ -8,7 +8,7 @@ import pytest
 from ganglion.core.events import Failed, Finished
 from ganglion.core.request import ResolvedSampling, Stop, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -22,7 +22,7 @@ CELLS, CROWD, PROMPT, TOKENS = 256, 6, 20, 60
 
 async def test_a_crowd_that_fills_every_cell_together_is_answered_whole() -> None:
     assert found is not None
-    subject = LlamaEngine(read_facts(found.path), LlamaSettings("smollm2", context=CELLS, kv_tokens=CELLS))
+    subject = LlamaEngine(read_facts(found.path), EngineSettings("smollm2", context=CELLS, kv_tokens=CELLS))
 
     async def length(number: int) -> int | None:
         request = TokenRequest(

@@ -13,7 +13,7 @@ from ganglion.core.events import Delta, Failed, Finished
 from ganglion.core.request import ChatPrompt, Constraint, Message, Request, Sampling, Stop
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.grammar.compiler import TOO_LONG
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -51,7 +51,9 @@ async def end_of(engine: LlamaEngine, asked: Request) -> tuple[Finished | Failed
 async def test_two_hundred_hostile_formats_harm_nobody():
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    engine = LlamaEngine(read_facts(found.path), LlamaSettings("m", context=4096, kv_tokens=8192, parallel=4))
+    engine = LlamaEngine(
+        read_facts(found.path), EngineSettings("m", context=4096, kv_tokens=8192, parallel=4)
+    )
     assert len(CASES) >= 200
     await engine.open()
     try:

@@ -12,7 +12,7 @@ import pytest
 from ganglion.core.events import Delta, Finished
 from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.registry.files.gguf import read_facts
@@ -30,7 +30,7 @@ async def engine(folder: Path | None, **settings: object) -> AsyncIterator[Llama
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
     asked = {"context": 1024, "kv_tokens": 6144, "kv_folder": None if folder is None else str(folder)}
-    subject = LlamaEngine(read_facts(found.path), LlamaSettings("m", **(asked | settings)))  # type: ignore[arg-type]
+    subject = LlamaEngine(read_facts(found.path), EngineSettings("m", **(asked | settings)))  # type: ignore[arg-type]
     await subject.open()
     try:
         yield subject

@@ -27,7 +27,7 @@ from ganglion.engines.llama.kv.state_format import (
     kv_fingerprint,
     shape_of,
 )
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.ipc import MAX_STATE_BYTES
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
@@ -45,7 +45,7 @@ COUNTING = " " + ", ".join(map(str, range(100, 124)))
 async def opened(**settings: object) -> AsyncIterator[LlamaEngine]:
     assert found is not None
     asked = {"context": 1024, "kv_tokens": 4096} | settings
-    subject = LlamaEngine(read_facts(found.path), LlamaSettings("m", **asked))  # type: ignore[arg-type]
+    subject = LlamaEngine(read_facts(found.path), EngineSettings("m", **asked))  # type: ignore[arg-type]
     await subject.open()
     try:
         yield subject

@@ -13,7 +13,7 @@ from ganglion.core.errors import ContextLengthExceeded, InvalidValue
 from ganglion.core.events import Failed
 from ganglion.core.request import Request, TextPrompt, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 
 pytestmark = pytest.mark.model
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.model
 async def encoder(folder: Path, pooling: int) -> AsyncIterator[LlamaEngine]:
     path = folder / "encoder.gguf"
     write_encoder(path, pooling=pooling)
-    subject = LlamaEngine(read_facts(path), LlamaSettings("tiny"))
+    subject = LlamaEngine(read_facts(path), EngineSettings("tiny"))
     await subject.open()
     try:
         yield subject

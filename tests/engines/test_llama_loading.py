@@ -7,7 +7,7 @@ from ganglion.core.errors import LoadFailed
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.repack import load_planned
 from ganglion.engines.llama.plan import plan
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -21,7 +21,7 @@ def test_layers_for_a_gpu_that_the_library_does_not_know_are_told_of(
     layers: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert found is not None
-    settings = LlamaSettings("m", gpu_layers=layers, is_recast=False)
+    settings = EngineSettings("m", gpu_layers=layers, is_recast=False)
     asked = plan(settings, read_facts(found.path), cores=1, free_bytes=2**40)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and nothing more")

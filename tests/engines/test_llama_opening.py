@@ -8,7 +8,7 @@ import pytest
 
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -27,7 +27,7 @@ async def test_a_file_that_was_cut_short_since_is_refused_and_leaves_no_process(
     short = tmp_path / "short.gguf"
     short.write_bytes(found.path.read_bytes()[: 40 * 2**20])
     facts = replace(read_facts(found.path), path=str(short))
-    engine = LlamaEngine(facts, LlamaSettings("m", context=256, is_recast=is_recast))
+    engine = LlamaEngine(facts, EngineSettings("m", context=256, is_recast=is_recast))
     before = {child.pid for child in psutil.Process().children(recursive=True)}
     with pytest.raises(LoadFailed):
         await engine.open()

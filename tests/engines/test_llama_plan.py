@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
 from ganglion.core.model import ModelFacts
@@ -21,7 +22,7 @@ from ganglion.engines.llama.plan import (
     plan,
     plan_second,
 )
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 
 GIBIBYTE = 2**30
 FACTS = ModelFacts(
@@ -38,7 +39,7 @@ FACTS = ModelFacts(
 
 
 def planned(facts: ModelFacts = FACTS, free_bytes: int = 1024 * GIBIBYTE, **settings: object) -> EnginePlan:
-    asked = replace(LlamaSettings("m"), **settings)
+    asked = structs.replace(EngineSettings("m"), **settings)
     return plan(asked, facts, cores=4, free_bytes=free_bytes)
 
 
@@ -122,10 +123,12 @@ def test_a_file_that_does_not_say_its_context_is_refused():
 
 
 def test_layers_on_an_accelerator_take_their_memory_there_and_not_here():
-    asked = replace(LlamaSettings("m"), gpu_layers=99)
+    asked = structs.replace(EngineSettings("m"), gpu_layers=99)
     here = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=None)
     there = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=GIBIBYTE)
-    half = plan(replace(asked, gpu_layers=15), FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=GIBIBYTE)
+    half = plan(
+        structs.replace(asked, gpu_layers=15), FACTS, cores=4, free_bytes=GIBIBYTE, free_video_bytes=GIBIBYTE
+    )
     assert (here.video_bytes, here.required_bytes) == (0, there.video_bytes + there.required_bytes)
     assert there.video_bytes > FACTS.size_bytes
     assert half.video_bytes == pytest.approx(there.video_bytes * 15 / 31, abs=2)
@@ -173,7 +176,7 @@ def test_a_model_that_only_just_fits_is_not_held_twice_while_it_is_loaded():
 
 
 def test_a_second_worker_computes_as_the_first_and_shares_what_is_mapped():
-    asked = LlamaSettings("m", kv_folder="/somewhere")
+    asked = EngineSettings("m", kv_folder="/somewhere")
     first = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE)
     second = plan_second(asked, FACTS, first, cores=4, free_bytes=first.required_bytes - FACTS.size_bytes)
     alike = ("path", "context", "threads", "kv_type", "is_deterministic", "is_recast")
@@ -185,7 +188,7 @@ def test_a_second_worker_computes_as_the_first_and_shares_what_is_mapped():
 
 
 def test_a_second_worker_that_has_no_room_is_refused():
-    asked = LlamaSettings("m")
+    asked = EngineSettings("m")
     first = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE)
     with pytest.raises(InsufficientMemory):
         plan_second(asked, FACTS, first, cores=4, free_bytes=100 * 2**20)

@@ -25,7 +25,7 @@ from ganglion.core.request import (
 )
 from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -73,7 +73,7 @@ def written(folder: Path, *packs: ConceptPack) -> tuple[str, ...]:
 async def opened(concepts: tuple[str, ...], **settings: int) -> AsyncIterator[LlamaEngine]:
     assert found is not None
     subject = LlamaEngine(
-        read_facts(found.path), LlamaSettings("smollm2", concepts=concepts, threads=2, **settings)
+        read_facts(found.path), EngineSettings("smollm2", concepts=concepts, threads=2, **settings)
     )
     await subject.open()
     try:

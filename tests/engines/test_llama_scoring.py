@@ -18,8 +18,8 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.repack import load_repacked
 from ganglion.engines.llama.plan import output_rows
-from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.worker.scoring import likeliest_of
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from ganglion.server.app import build_node
@@ -68,7 +68,7 @@ def reference() -> Reference:
 @asynccontextmanager
 async def opened(**settings: int) -> AsyncIterator[LlamaEngine]:
     assert found is not None
-    subject = LlamaEngine(read_facts(found.path), LlamaSettings("smollm2", **settings))
+    subject = LlamaEngine(read_facts(found.path), EngineSettings("smollm2", **settings))
     await subject.open()
     try:
         yield subject

@@ -32,8 +32,8 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
-from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.tokens import check_steering
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -67,7 +67,7 @@ async def opened(folder: Path, **settings: object) -> AsyncIterator[LlamaEngine]
     path = folder / "moods.safetensors"
     write_pack(pack(), path)
     asked = {"context": 512, "kv_tokens": 4608, "parallel": 9, "concepts": (str(path),)} | settings
-    subject = LlamaEngine(read_facts(found.path), LlamaSettings("m", **asked))  # type: ignore[arg-type]
+    subject = LlamaEngine(read_facts(found.path), EngineSettings("m", **asked))  # type: ignore[arg-type]
     await subject.open()
     try:
         yield subject
@@ -287,7 +287,7 @@ async def test_a_pack_of_another_model_is_not_loaded(tmp_path: Path) -> None:
     path = tmp_path / "moods.safetensors"
     write_pack(pack(hidden=64), path)
     assert found is not None
-    settings = LlamaSettings("m", context=256, kv_tokens=256, concepts=(str(path),))
+    settings = EngineSettings("m", context=256, kv_tokens=256, concepts=(str(path),))
     subject = LlamaEngine(read_facts(found.path), settings)
     with pytest.raises(LoadFailed, match="30 layers of width 64"):
         await subject.open()

@@ -19,8 +19,8 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model
 from ganglion.engines.llama.plan import VectorPlan
-from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.worker.embedding import BatchEmbedder
+from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.ipc import Embed, SpecialTokens
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
@@ -38,7 +38,7 @@ TEXTS = ("The cat sat on the mat.", "A stone.", "Rain in the afternoon, and sun 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[LlamaEngine]:
     assert found is not None
-    subject = LlamaEngine(read_facts(found.path), LlamaSettings("smollm2", context=1024, kv_tokens=1024))
+    subject = LlamaEngine(read_facts(found.path), EngineSettings("smollm2", context=1024, kv_tokens=1024))
     await subject.open()
     yield subject
     await subject.close()

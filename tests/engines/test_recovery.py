@@ -21,7 +21,7 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TextPrompt
 from ganglion.engines.llama import engine as module
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.isolation import ALONE_S
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from support.handles import no_more_files
@@ -118,7 +118,7 @@ HUGE = replace(FACTS, kv_values_per_token=2**40)
 
 @asynccontextmanager
 async def opened(limits: WorkerLimits = LIMITS, facts: ModelFacts = FACTS) -> AsyncIterator[LlamaEngine]:
-    engine = LlamaEngine(facts, LlamaSettings("m", limits=limits), free_memory=2**62)
+    engine = LlamaEngine(facts, EngineSettings("m", limits=limits), free_memory=2**62)
     await engine.open()
     try:
         yield engine

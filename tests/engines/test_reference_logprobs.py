@@ -16,7 +16,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.repack import load_repacked
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -60,7 +60,7 @@ def bare() -> Logprobs:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def told() -> AsyncIterator[list[Token]]:
     """Every token of the prompt, scored by the engine."""
-    engine = LlamaEngine(read_facts(PATH), LlamaSettings("smollm2", context=512))
+    engine = LlamaEngine(read_facts(PATH), EngineSettings("smollm2", context=512))
     await engine.open()
     try:
         request = TokenRequest("score", prompt(), 0, score=Score(((0, None),), TOP))

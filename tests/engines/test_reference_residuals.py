@@ -15,7 +15,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.repack import load_repacked
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -124,7 +124,7 @@ def random_pack(folder: Path) -> ConceptPack:
 
 async def read_out(folder: Path, tokens: tuple[int, ...]) -> list[Token]:
     """The prompt's tokens and a few generated ones, in order, with their readouts."""
-    settings = LlamaSettings("smollm2", context=512, concepts=(str(folder / "random.safetensors"),))
+    settings = EngineSettings("smollm2", context=512, concepts=(str(folder / "random.safetensors"),))
     engine = LlamaEngine(read_facts(PATH), settings)
     await engine.open()
     try:

@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 import pytest
 import pytest_asyncio
+from msgspec import structs
 
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.events import Delta, Failed, Finished, Opened, Token
@@ -31,7 +32,7 @@ from ganglion.core.request import (
     TextPrompt,
 )
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
@@ -143,8 +144,8 @@ def asking(text: str, constraint: Constraint | None = None, **changes: object) -
 async def running(**changes: object) -> AsyncIterator[LlamaEngine]:
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    settings = LlamaSettings("m", context=512, kv_tokens=8 * 512, parallel=8)
-    subject = LlamaEngine(read_facts(found.path), replace(settings, **changes))
+    settings = EngineSettings("m", context=512, kv_tokens=8 * 512, parallel=8)
+    subject = LlamaEngine(read_facts(found.path), structs.replace(settings, **changes))
     await subject.open()
     try:
         yield subject

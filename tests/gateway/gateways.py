@@ -10,13 +10,14 @@ from remote_nodes import echo, listening
 
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import FleetCatalogue
+from ganglion.gateway.settings import GatewaySettings
 from ganglion.server.gateway.lifecycle import serve_gateway
-from ganglion.server.gateway.settings import GatewaySettings, Reload
+from ganglion.server.gateway.setup import GatewaySetup, Reload
 from ganglion.server.life.signals import Shutdown
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.settings import ServerSettings
 
-MEMORY = StoreSettings(":memory:")
+MEMORY = StoreTarget(":memory:")
 
 
 @dataclass
@@ -43,7 +44,7 @@ class Running:
 async def gateway(
     nodes: Sequence[NodeSpec] = (),
     *,
-    storage: StoreSettings | None = MEMORY,
+    storage: StoreTarget | None = MEMORY,
     catalogue: FleetCatalogue | None = None,
     node_key: str | None = None,
     reload: Reload | None = None,
@@ -57,17 +58,19 @@ async def gateway(
     told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     lines: list[str] = []
     of_server = {"port": 0, "has_grpc": False, "drain_timeout_s": 0.2, "is_strict": True, **server}
-    settings = GatewaySettings(
+    settings = GatewaySetup(
         ServerSettings(**of_server),  # type: ignore[arg-type]
+        GatewaySettings(
+            node_key=node_key,
+            poll_s=poll_s,
+            first_byte_s=first_byte_s,
+            idle_s=min(first_byte_s, 300.0),
+            **(fields or {}),  # type: ignore[arg-type]
+        ),
         nodes=tuple(nodes),
         catalogue=catalogue or FleetCatalogue(),
         storage=storage,
-        node_key=node_key,
-        poll_s=poll_s,
-        first_byte_s=first_byte_s,
-        idle_s=min(first_byte_s, 300.0),
         request_log=lines.append,
-        **(fields or {}),  # type: ignore[arg-type]
     )
     serving = asyncio.create_task(
         serve_gateway(

@@ -21,14 +21,14 @@ from ganglion.gateway.routing.decision import (
     TranslatedNode,
 )
 from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.openai_errors import encode_error
 
 
 @asynccontextmanager
 async def listening(
-    engine: ManagedEngine, *, storage: StoreSettings | None = None, **settings: object
+    engine: ManagedEngine, *, storage: StoreTarget | None = None, **settings: object
 ) -> AsyncIterator[str]:
     """A node around an engine: its URL."""
     shutdown = Shutdown()

@@ -30,7 +30,7 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.registry.hub.embedded import SMOLLM2, find
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.wire.dialects import USUAL_WIRES
 from support.ports import free_port
 
@@ -86,7 +86,7 @@ async def fleet_of(url: str) -> AsyncIterator[FleetEngine]:
 @asynccontextmanager
 async def desk_on(url: str) -> AsyncIterator[str]:
     """Every wire, with a store, on a server that speaks chat alone."""
-    async with fleet_of(url) as engine, listening(engine, storage=StoreSettings(":memory:")) as desk:
+    async with fleet_of(url) as engine, listening(engine, storage=StoreTarget(":memory:")) as desk:
         yield desk
 
 

@@ -17,7 +17,7 @@ from ganglion.gateway.proxy.routes import route_of
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
 from ganglion.server.gateway.fleet_endpoints import FleetEndpoints, GatewayHealthEndpoints
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.routes import InfoRoutes, wire_routes
@@ -60,14 +60,14 @@ def paths() -> list[str]:
     return sorted({*found, *STRANGE})
 
 
-async def keyed(folder: Path, **keys: dict[str, Any]) -> StoreSettings:
+async def keyed(folder: Path, **keys: dict[str, Any]) -> StoreTarget:
     """A database with a key for each name; what a client sends is `gk-NAME`."""
     place = folder / "gateway.db"
     access = await open_access(place)
     for name, limits in keys.items():
         await access.add_key(key(name, **limits))
     await access.close()
-    return StoreSettings(place)
+    return StoreTarget(place)
 
 
 def shown(name: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from gateways import Running, echoes, gateway
 from ganglion.core.errors import InvalidValue
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import FleetCatalogue, parse_catalogue
-from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.setup import GatewaySetup
 from ganglion.server.settings import ServerSettings
 from support.hangups import hang_up
 
@@ -26,12 +26,12 @@ class Operator:
     is_wrong: bool = False
     reads: int = 0
 
-    def read(self) -> GatewaySettings:
+    def read(self) -> GatewaySetup:
         self.reads += 1
         if self.is_wrong:
             raise InvalidValue("Two nodes are called a.", hint="Name them.")
         server = ServerSettings(api_keys=self.api_keys)
-        return GatewaySettings(server, nodes=self.nodes, catalogue=self.catalogue)
+        return GatewaySetup(server, nodes=self.nodes, catalogue=self.catalogue)
 
     async def reload(self) -> None:
         await hang_up(lambda: self.reads)

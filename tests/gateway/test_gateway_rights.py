@@ -12,7 +12,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from ganglion.gateway.proxy.routes import route_of
-from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.setup import GatewaySetup
 from ganglion.server.settings import ServerSettings
 from ganglion.store.opening import open_access
 from ganglion.wire import openapi
@@ -122,10 +122,10 @@ async def test_a_configuration_without_keys_opens_no_gateway_that_has_some(caplo
     keys: tuple[str, ...] = ("first",)
     async with echoes("a") as nodes:
 
-        def read() -> GatewaySettings:
+        def read() -> GatewaySetup:
             nonlocal reads
             reads += 1
-            return GatewaySettings(ServerSettings(api_keys=keys), nodes=nodes)
+            return GatewaySetup(ServerSettings(api_keys=keys), nodes=nodes)
 
         async with gateway(nodes, reload=read, api_keys=keys) as running:
             keys = ()

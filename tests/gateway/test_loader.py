@@ -29,7 +29,8 @@ from ganglion.gateway.routing.router import Router
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.registry.loading.candidate import Candidate, build_without_options
-from ganglion.registry.loading.residency import Residency, ResidencySettings
+from ganglion.registry.loading.residency import Residency
+from ganglion.registry.settings import ResidencySettings
 from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.settings import ServerSettings
 

@@ -10,7 +10,7 @@ import pytest
 from gateways import Running, echoes, gateway
 
 from ganglion.server.bind import BindFailed, bind
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.settings import ServerSettings
 from support.ports import free_port
 
@@ -31,7 +31,7 @@ async def answered_by(*gateways: Running) -> list[int]:
 
 
 async def test_two_gateways_on_one_port_both_answer_and_either_goes_on_alone(tmp_path: Path) -> None:
-    storage = StoreSettings(str(tmp_path / "shared.db"))
+    storage = StoreTarget(str(tmp_path / "shared.db"))
     async with echoes("a") as nodes:
         shared = partial(
             gateway, nodes, storage=storage, port=free_port(), has_reuse_port=True, has_grpc=True

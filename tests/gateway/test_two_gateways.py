@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from gateways import Running, echoes, gateway
 
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.store.opening import open_access
 
 CHAT = {"model": "echo", "messages": [{"role": "user", "content": "one two"}], "max_tokens": 4}
@@ -35,8 +35,8 @@ async def two(url: str) -> AsyncIterator[tuple[Running, Running]]:
     async with echoes("a", "b", gateway_keys=(BETWEEN_US,)) as specs:
         nodes = [replace(spec, api_key=BETWEEN_US) for spec in specs]
         async with (
-            gateway(nodes, storage=StoreSettings(url)) as one,
-            gateway(nodes, storage=StoreSettings(url)) as other,
+            gateway(nodes, storage=StoreTarget(url)) as one,
+            gateway(nodes, storage=StoreTarget(url)) as other,
         ):
             yield one, other
 
@@ -79,7 +79,7 @@ async def test_what_one_stores_the_other_reads_continues_and_cancels(database: s
 
         endless = {"model": "echo", "input": ENDLESS, "background": True}
         begun = (await one.http.post("/v1/responses", json=endless)).json()
-        async with gateway((), storage=StoreSettings(database)) as late:
+        async with gateway((), storage=StoreTarget(database)) as late:
             # A gateway that starts ends what the dead left behind, and nothing of the living.
             seen = (await late.http.get(f"/v1/responses/{begun['id']}")).json()
             assert seen["status"] in ("queued", "in_progress")

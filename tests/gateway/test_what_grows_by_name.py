@@ -6,13 +6,13 @@ import gc
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pytest
 from front_stage import Asking, ScriptedNode, answer
+from msgspec import structs
 from test_gateway_access import keyed, secret_of
 
 from ganglion.gateway.failover import RunningCall
@@ -25,7 +25,7 @@ from ganglion.gateway.proxy.upstream_request import UpstreamHeads
 from ganglion.gateway.routing import table
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.server.gateway.gateway_process import GatewayProcess, build_gateway
-from ganglion.server.gateway.settings import GatewaySettings
+from ganglion.server.gateway.setup import GatewaySetup
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.dialects import USUAL_WIRES
 from support.waiting import until
@@ -60,7 +60,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[GatewayProcess, ProxyList
     await node.open()
     catalogue = '[[models]]\nid = "all"\nserved_as = "m"\nloadable = false\naliases = ["*"]\n'
     spec = NodeSpec("n", node.url, "openai", wires=USUAL_WIRES)
-    settings = GatewaySettings(
+    settings = GatewaySetup(
         ServerSettings(port=0, has_grpc=False),
         nodes=(spec,),
         catalogue=parse_catalogue(catalogue),
@@ -68,7 +68,7 @@ async def running(folder: Path) -> AsyncIterator[tuple[GatewayProcess, ProxyList
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(node.close)
-        house = await build_gateway(settings, replace(settings.server, port=8000), None, stack)
+        house = await build_gateway(settings, structs.replace(settings.server, port=8000), stack)
         front = house.front(await house.open_desk(stack))
         stack.push_async_callback(front.close)
         tasks = [asyncio.create_task(work) for work in house.parts.background_tasks()]

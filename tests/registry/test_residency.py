@@ -29,7 +29,8 @@ from ganglion.registry.hub.download import Report
 from ganglion.registry.loading import residency
 from ganglion.registry.loading.activation import ActivationQueue
 from ganglion.registry.loading.candidate import Candidate
-from ganglion.registry.loading.residency import Residency, ResidencySettings
+from ganglion.registry.loading.residency import Residency
+from ganglion.registry.settings import ResidencySettings
 from support.waiting import until
 
 MIB = 2**20
@@ -309,7 +310,7 @@ async def test_memory_decides_as_well_as_numbers() -> None:
 
 async def test_what_was_promised_and_not_touched_yet_is_not_free() -> None:
     shop = Shop(free_mb=1000)
-    subject = shop.residency(*(shop.candidate(name, memory_mb=100) for name in "abc"), memory_bytes=250 * MIB)
+    subject = shop.residency(*(shop.candidate(name, memory_mb=100) for name in "abc"), memory_mb=250)
     for name in "abc":
         await said(subject, name)
     assert statuses(subject) == {"a": "unloaded", "b": "loaded", "c": "loaded"}

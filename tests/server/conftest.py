@@ -14,10 +14,9 @@ from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.app import build_node
-from ganglion.server.life.joining import NO_GATEWAYS, JoinSettings
 from ganglion.server.life.serve import Reload, Shutdown, serve
-from ganglion.server.life.storage import StoreSettings
-from ganglion.server.settings import ServerSettings
+from ganglion.server.life.storage import StoreTarget
+from ganglion.server.settings import NO_GATEWAYS, JoinSettings, ServerSettings
 from ganglion.sessions.settings import SessionSettings
 from support.waiting import until
 
@@ -64,7 +63,7 @@ def serving() -> Serving:
         engine: ManagedEngine | None = None,
         reload: Reload | None = None,
         machine: MachineSource | None = None,
-        storage: StoreSettings | None = None,
+        storage: StoreTarget | None = None,
         sessions: SessionSettings | None = None,
         join: JoinSettings = NO_GATEWAYS,
         **fields: object,

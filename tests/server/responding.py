@@ -8,11 +8,11 @@ import httpx
 
 from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from support.played_engine import PlayedEngine
 from support.responses_invariants import check, frames_of
 
-MEMORY = StoreSettings(":memory:")
+MEMORY = StoreTarget(":memory:")
 SLOW = "!echo delay=0.01\n"
 ENDLESS = "!echo unbounded=1 delay=0.005\nla "
 

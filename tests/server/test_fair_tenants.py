@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from support.waiting import until
@@ -27,7 +27,7 @@ def callers(serving) -> Callable[[], object]:
     async def start() -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
         found = find(SMOLLM2, Path("nowhere"))
         assert found is not None, "make setup installs the embedded model"
-        settings = LlamaSettings("m", context=1024, kv_tokens=4096, parallel=4)
+        settings = EngineSettings("m", context=1024, kv_tokens=4096, parallel=4)
         engine = LlamaEngine(read_facts(found.path), settings)
         async with serving(engine, api_keys=(HOSTILE, NEIGHBOUR)) as served:
             await until(lambda: engine.models()[0].status == "loaded", 60)

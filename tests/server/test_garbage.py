@@ -10,7 +10,7 @@ import httpx
 import pytest
 from calling_rpc import connected
 
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.wire.salience import salience_pb2 as pb
 
 TIMES = 5
@@ -61,7 +61,7 @@ def asked(is_streamed: bool) -> list[tuple[str, dict[str, object]]]:
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 async def test_no_request_leaves_a_circle_behind(serving, is_streamed: bool) -> None:
-    async with serving(storage=StoreSettings(":memory:"), has_grpc=False) as served:
+    async with serving(storage=StoreTarget(":memory:"), has_grpc=False) as served:
 
         async def ask() -> list[int]:
             return [

@@ -20,7 +20,7 @@ from ganglion.registry.loading.failures import (
     failed_again,
 )
 from ganglion.registry.loading.residency import Residency
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.wire.salience import salience_pb2 as pb
 from support.composed_node import composed
 from support.hub_server import HubServer
@@ -68,7 +68,7 @@ async def test_ten_thousand_invented_names_leave_nothing_behind(serving, tmp_pat
 
     with HubServer() as hub:
         engine = composed(tmp_path, monkeypatch, hub.url, "echo")
-        async with serving(engine, storage=StoreSettings(":memory:"), **KEYS) as served:
+        async with serving(engine, storage=StoreTarget(":memory:"), **KEYS) as served:
             http = served.http
             await http.post("/v1/chat/completions", json=served.chat(), headers=as_("one"))
             await http.post("/v1/chat/completions", json=served.chat(model=made_up()), headers=as_("one"))

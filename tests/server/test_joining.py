@@ -15,8 +15,8 @@ from calling_rpc import connected
 from ganglion.core.errors import InvalidValue, LeaseLost
 from ganglion.server.bind import StartRefused
 from ganglion.server.fleet_membership import Leases
-from ganglion.server.life.joining import JoinSettings, check_join, default_node_name, join_request
-from ganglion.server.settings import ServerSettings
+from ganglion.server.life.joining import check_join, default_node_name, join_request
+from ganglion.server.settings import JoinSettings, ServerSettings
 from ganglion.wire.fleet import Join, Leave, parse_join, parse_leave
 from ganglion.wire.salience import salience_pb2 as pb
 from support.waiting import until

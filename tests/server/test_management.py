@@ -10,7 +10,8 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.hub.download import Report
 from ganglion.registry.loading import failures, residency
 from ganglion.registry.loading.candidate import Candidate, build_without_options
-from ganglion.registry.loading.residency import Residency, ResidencySettings
+from ganglion.registry.loading.residency import Residency
+from ganglion.registry.settings import ResidencySettings
 from support.waiting import until
 
 

@@ -9,7 +9,7 @@ from calling_rpc import connected
 from test_rights import held
 from websockets.asyncio.client import connect
 
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.wire.salience import salience_pb2 as pb
 from support.waiting import until
 
@@ -41,7 +41,7 @@ def message_of(path: str, answer: Any) -> str:
 
 
 async def test_the_only_loaded_model_is_meant_on_every_wire(serving) -> None:
-    async with serving(held("echo"), storage=StoreSettings(":memory:")) as served:
+    async with serving(held("echo"), storage=StoreTarget(":memory:")) as served:
         for path, body in CALLS.items():
             answer = await served.http.post(path, json=body)
             assert answer.status_code == 200, (path, answer.text)
@@ -53,7 +53,7 @@ async def test_the_only_loaded_model_is_meant_on_every_wire(serving) -> None:
 
 async def test_where_several_or_none_are_loaded_the_answer_names_them(serving) -> None:
     engine = held("one", "two")
-    async with serving(engine, storage=StoreSettings(":memory:")) as served:
+    async with serving(engine, storage=StoreTarget(":memory:")) as served:
         await until(lambda: all(model.status == "loaded" for model in engine.models()))
         for path, body in CALLS.items():
             answer = await served.http.post(path, json=body)
@@ -69,7 +69,7 @@ async def test_where_several_or_none_are_loaded_the_answer_names_them(serving) -
 
 @pytest.mark.parametrize("name", ["", " ", "  \t", "\u2003"])
 async def test_a_blank_name_is_no_unknown_model(serving, name: str) -> None:
-    async with serving(held("echo"), storage=StoreSettings(":memory:")) as served:
+    async with serving(held("echo"), storage=StoreTarget(":memory:")) as served:
         for path, body in CALLS.items():
             answer = await served.http.post(path, json=body | {"model": name})
             assert answer.status_code == 400, (path, name, answer.text)

@@ -9,7 +9,7 @@ from responding import ENDLESS, MEMORY, SLOW, Asking, ask, played, small, text_o
 
 from ganglion.core.errors import StorageFull
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.responses import background
 from ganglion.store.database import DatabaseStore
 from support.responses_invariants import check
@@ -184,7 +184,7 @@ async def test_a_silent_run_is_heard_to_live_and_the_stream_opens_at_once(servin
 
 
 async def test_a_restart_in_the_middle_leaves_a_failed_response_whose_stream_ends(serving, tmp_path) -> None:
-    storage = StoreSettings(tmp_path / "ganglion.db")
+    storage = StoreTarget(tmp_path / "ganglion.db")
     async with serving(storage=storage, drain_timeout_s=5) as served:
         asking = Asking(served.http)
         response_id = await begun(served, "!echo delay=0.05 unbounded=1\nla")
@@ -206,7 +206,7 @@ async def test_a_restart_in_the_middle_leaves_a_failed_response_whose_stream_end
 
 
 async def test_a_short_run_is_finished_by_a_drain(serving, tmp_path) -> None:
-    storage = StoreSettings(tmp_path / "ganglion.db")
+    storage = StoreTarget(tmp_path / "ganglion.db")
     async with serving(storage=storage, drain_timeout_s=5) as served:
         response_id = await begun(served, "!echo delay=0.02\n" + WORDS)
         served.shutdown.ask()
@@ -292,7 +292,7 @@ async def test_many_runs_and_readers_that_come_and_go_leave_nothing_behind(servi
 
 
 async def test_a_run_of_another_server_is_followed_and_cancelled_through_the_store(serving, tmp_path) -> None:
-    storage = StoreSettings(tmp_path / "ganglion.db")
+    storage = StoreTarget(tmp_path / "ganglion.db")
     async with serving(storage=storage) as here, serving(storage=storage) as there:
         one, other = Asking(here.http), Asking(there.http)
         response_id = await begun(here, "!echo delay=0.05\n" + WORDS)

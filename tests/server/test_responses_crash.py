@@ -17,7 +17,7 @@ import httpx
 import pytest
 from responding import Asking, ask, text_of
 
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from support.disks import mounted, why_no_mounts
 from support.ports import free_port
 from support.responses_invariants import check
@@ -197,7 +197,7 @@ async def test_a_command_that_a_person_types_keeps_and_starts_in_time(tmp_path) 
 @pytest.mark.skipif(why_no_mounts() is not None, reason=str(why_no_mounts()))
 async def test_a_full_disk_is_told_and_everything_else_goes_on(serving, tmp_path) -> None:
     with mounted(tmp_path / "disk", "-t", "tmpfs", "-o", "size=4m", "none") as disk:
-        async with serving(storage=StoreSettings(disk / "ganglion.db")) as served:
+        async with serving(storage=StoreTarget(disk / "ganglion.db")) as served:
             asking = Asking(served.http)
             before = await asking.stream("before")
             body = ask("!echo delay=0.05\n" + "slow " * 12, stream=True)
@@ -220,7 +220,7 @@ async def test_a_full_disk_is_told_and_everything_else_goes_on(serving, tmp_path
             assert (await asking.resume(background["id"]))[-1]["response"] == ended
             after = await asking.stream("after")
             assert await asking.get(after["id"]) == after
-        async with serving(storage=StoreSettings(disk / "ganglion.db")) as served:
+        async with serving(storage=StoreTarget(disk / "ganglion.db")) as served:
             assert await Asking(served.http).get(after["id"]) == after
 
 

@@ -297,9 +297,9 @@ async def test_a_server_without_a_store_answers_and_keeps_nothing(serving) -> No
 
 
 async def test_state_outlives_the_server(serving, tmp_path) -> None:
-    from ganglion.server.life.storage import StoreSettings
+    from ganglion.server.life.storage import StoreTarget
 
-    storage = StoreSettings(tmp_path / "ganglion.db")
+    storage = StoreTarget(tmp_path / "ganglion.db")
     async with serving(storage=storage) as served:
         asking = Asking(served.http)
         first = await asking.create("one", include=["reasoning.encrypted_content"])

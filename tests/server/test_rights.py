@@ -18,7 +18,7 @@ from ganglion.registry.loading.residency import Residency
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
 from ganglion.server.life.serve import Reloaded
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
@@ -28,7 +28,7 @@ from support.rights_table import rows
 from support.waiting import until
 
 KEYS = {"api_keys": ("use",), "admin_keys": ("root",)}
-MEMORY = StoreSettings(":memory:")
+MEMORY = StoreTarget(":memory:")
 
 
 def held(*names: str) -> Residency:

@@ -7,7 +7,7 @@ from starlette.routing import Route
 from ganglion.engines.echo.engine import EchoEngine
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
@@ -54,7 +54,7 @@ def _urls(path: str) -> list[str]:
 async def test_no_get_and_no_head_loads_evicts_or_asks_the_hub(serving, tmp_path, monkeypatch) -> None:
     with HubServer() as hub:
         engine = composed(tmp_path, monkeypatch, hub.url, "echo", "other", **{"residency.max_models": 2})
-        async with serving(engine, storage=StoreSettings(":memory:")) as served:
+        async with serving(engine, storage=StoreTarget(":memory:")) as served:
 
             def statuses() -> list[tuple[str, str]]:
                 return [(model.id, model.status) for model in engine.models()]

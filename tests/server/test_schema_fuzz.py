@@ -25,7 +25,7 @@ from ganglion.engines.echo.engine import EchoEngine
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
 from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.route_aliases import canonical_path
 
@@ -58,7 +58,7 @@ def url() -> Iterator[str]:
             ServerSettings(port=0),
             shutdown=shutdown,
             on_listening=on_listening,
-            storage=StoreSettings(":memory:"),
+            storage=StoreTarget(":memory:"),
         )
 
     thread = threading.Thread(target=lambda: asyncio.run(live()))

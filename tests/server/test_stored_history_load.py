@@ -9,7 +9,7 @@ import pytest
 from responding import MEMORY
 
 from ganglion.engines.llama.engine import LlamaEngine
-from ganglion.engines.llama.settings import LlamaSettings
+from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from support.waiting import until
@@ -24,7 +24,7 @@ CONTEXT = 512
 def engine() -> LlamaEngine:
     found = find(SMOLLM2, Path("nowhere"))
     assert found is not None, "make setup installs the embedded model"
-    settings = LlamaSettings("m", context=CONTEXT, kv_tokens=2 * CONTEXT, parallel=2)
+    settings = EngineSettings("m", context=CONTEXT, kv_tokens=2 * CONTEXT, parallel=2)
     return LlamaEngine(read_facts(found.path), settings)
 
 

@@ -2,10 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ganglion.core.errors import (
     ContextLengthExceeded,
@@ -400,7 +400,7 @@ async def test_a_drain_keeps_open_sessions_when_it_is_asked_to(engine: EchoEngin
     for number, session in enumerate(sessions):
         await all_of(keeper, session, GenerationRequest((7,) * (number + 1)))
     await keeper.stop()
-    again = keeper_of(engine, replace(settings, keeps_on_drain=False))
+    again = keeper_of(engine, structs.replace(settings, keeps_on_drain=False))
     await again.start()
     assert {info.session_id: info.total_tokens for info in again.sessions("a")} == {
         session: number + 1 for number, session in enumerate(sessions)

@@ -19,7 +19,7 @@ import pytest
 
 from ganglion.core.engine import ManagedEngine
 from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.life.storage import StoreSettings
+from ganglion.server.life.storage import StoreTarget
 from ganglion.server.settings import ServerSettings
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ async def node(engine: ManagedEngine, store: Path | None = None) -> AsyncIterato
             ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2),
             shutdown=shutdown,
             on_listening=listening.set_result,
-            storage=None if store is None else StoreSettings(store),
+            storage=None if store is None else StoreTarget(store),
         )
     )
     try:

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
+from tests.support.configured import configured
 
 from ganglion.cli.compose import compose
-from ganglion.config import load
 from ganglion.registry.loading.residency import Residency
 
 
@@ -19,4 +19,4 @@ def composed(
     patch.setenv("OLLAMA_MODELS", str(folder / "ollama"))
     patch.delenv("HF_HUB_OFFLINE", raising=False)
     keys = {"engine.name": "echo", "hub.endpoint": hub_url, **settings}
-    return compose(load(None, {}, keys), names, []).engine
+    return compose(configured(keys), names, []).engine

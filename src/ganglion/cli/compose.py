@@ -9,16 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec import structs
+
 from ganglion import config as configuration
 from ganglion.cli.concepts.pack_files import find_packs, refuse_if_one_fits_none
-from ganglion.cli.model_builder import Bar, BuildContext, candidate_of, chat_template, echo_candidate
+from ganglion.cli.model_builder import Bar, BuildContext, candidate_of, candidate_without_file, chat_template
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.engines.resources import free_bytes
+from ganglion.engines.table import ENGINES
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2
 from ganglion.registry.loading.candidate import Candidate
-from ganglion.registry.loading.residency import Residency, ResidencySettings
+from ganglion.registry.loading.residency import Residency
 from ganglion.registry.naming.catalogue import HeldModelRef
 from ganglion.registry.naming.names import linked_name, operator_path
 from ganglion.registry.naming.resolver import HeldSource, Resolution, explain, resolve
@@ -106,17 +109,12 @@ def compose(
     async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
         return await asyncio.to_thread(_found, name, engine.held(), finder, workshop, may_catch_all)
 
-    residency = config.residency
     engine = Residency(
         models.warm,
         models.known,
         free_bytes=free_bytes,
         find=find,
-        settings=ResidencySettings(
-            max_models=residency.max_models,
-            memory_bytes=None if residency.memory_mb is None else residency.memory_mb * 2**20,
-            auto_load=auto_loads(config),
-        ),
+        settings=structs.replace(config.residency, auto_load=auto_loads(config)),
     )
     return Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))
 
@@ -140,9 +138,13 @@ async def open_engine(
     from ganglion.cli.system.this_machine import ThisMachine
 
     def composed() -> Composition:
-        read = load_config(OutputFlags(config=config), settings or {})
+        given = configuration.settings_from(settings or {}, "the settings given")
         return compose(
-            read, models, served_names, is_kv_kept=True, free_video_bytes=ThisMachine().free_video_bytes
+            load_config(OutputFlags(config=config), given),
+            models,
+            served_names,
+            is_kv_kept=True,
+            free_video_bytes=ThisMachine().free_video_bytes,
         )
 
     engine = (await asyncio.to_thread(composed)).engine
@@ -155,8 +157,8 @@ async def open_engine(
 
 def auto_loads(config: Config) -> bool:
     """Whether a request loads the model it names: where a gateway decides what is loaded, only if told to."""
-    told = config.residency.auto_load
-    return not config.join.urls if told is None else told
+    auto_load = config.residency.auto_load
+    return not config.join.urls if auto_load is None else auto_load
 
 
 def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> ConfiguredModels:
@@ -173,10 +175,9 @@ def _models(
 ) -> ConfiguredModels:
     """Warm are those that are named, else the config's, else the embedded one; and what is pinned."""
     config = workshop.config
-    if config.engine.name == "echo":
-        return ConfiguredModels(
-            tuple(echo_candidate(name, config) for name in served_names or names or ["echo"]), ()
-        )
+    if not ENGINES[config.engine.name].formats:
+        named = served_names or names or [config.engine.name]
+        return ConfiguredModels(tuple(candidate_without_file(name, config.engine) for name in named), ())
     asked = RequestedModels(tuple(names or config.models or [SMOLLM2.id]), tuple(served_names))
     catalogue = finder.catalogue()
     warm = []

@@ -1,23 +1,19 @@
-"""Flags that several commands share, as values."""
+"""Flags that set config keys, and those that several commands share.
+
+Law: a flag of a config key is declared by that key, and takes its type, default and help from it. It is
+called as its attribute is; config checks its value, and names the flag where the value is wrong.
+"""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Final, TypeVar, dataclass_transform
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter, validators
 
 from ganglion import config as configuration
-from ganglion.config import Config, JoinConfig
-
-if TYPE_CHECKING:
-    from ganglion.server.life.joining import JoinSettings
-
-from typing import Literal
-
-from cyclopts import Group, validators
-
+from ganglion.config import PREFIX, Config, Setting
 from ganglion.core.request import Sampling
 
 MODEL = Group("Model", sort_key=1)
@@ -30,15 +26,16 @@ SECURITY = Group("Security", sort_key=5)
 JOINING = Group("Joining a fleet", sort_key=6)
 OUTPUT = Group("Logs and configuration", sort_key=7)
 
-
 AT_LEAST_0 = validators.Number(gte=0)
 AT_LEAST_1 = validators.Number(gte=1)
 SHARE = validators.Number(gte=0, lte=1)
-PORT = validators.Number(gte=0, lte=65535)
+
+_KEY: Final = "config key"
+G = TypeVar("G", bound="FlagGroup")
 
 
 def option(help_text: str, validator: validators.Number | None = None) -> Parameter:
-    """A flag with its help and the numbers it takes."""
+    """A flag that sets no config key, with its help and the numbers it takes."""
     return Parameter(help=help_text, validator=validator)
 
 
@@ -48,63 +45,91 @@ def is_text(_: object, text: str | None) -> None:
         raise ValueError("There is no such flag; a text that begins with - can come through stdin.")
 
 
-@Parameter(name="*", group=ENGINE)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineFlags:
+class FlagGroup:
+    """Flags of one heading of `--help`."""
+
+    def settings(self) -> Iterator[Setting]:
+        """The config keys of the flags that were given."""
+        for attribute in fields(self):  # type: ignore[arg-type]
+            value = getattr(self, attribute.name)
+            if _KEY in attribute.metadata and value is not None:
+                yield Setting(attribute.metadata[_KEY], value, f"the flag {flag_name(attribute.name)}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    key: str
+    default: object
+    is_secret: bool
+
+
+def flag(key: str, *, default: object = MISSING, is_secret: bool = False) -> Any:
+    """The flag of a config key, None while it is not given.
+
+    `default` is shown in place of the key's where the command has its own. A secret's help says how to keep
+    it out of the list of processes.
+    """
+    return _Declared(key, default, is_secret)
+
+
+def flag_name(attribute: str) -> str:
+    """The flag as it is typed."""
+    return f"--{attribute.replace('_', '-')}"
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def flag_group(group: Group) -> Callable[[type[G]], type[G]]:
+    """Make a class of `flag`s and ordinary fields one parameter of a command."""
+
+    def made(cls: type[G]) -> type[G]:
+        for name, declared in list(vars(cls).items()):
+            if isinstance(declared, _Declared):
+                cls.__annotations__[name] = _annotation(declared)
+                setattr(cls, name, field(default=None, metadata={_KEY: declared.key}))
+        return Parameter(name="*", group=group)(dataclass(frozen=True, kw_only=True)(cls))
+
+    return made
+
+
+def _annotation(declared: _Declared) -> Any:
+    key = configuration.keys()[declared.key]
+    kind = configuration.value_type(key)
+    default = key.default if declared.default is MISSING else declared.default
+    help_text = configuration.description(key).replace("`", "")
+    if kind == tuple[str, ...]:
+        kind, help_text = list[str], f"{help_text} May be repeated."
+    elif default is not None and default is not False:
+        help_text = f"{help_text} Default: {_shown(default)}."
+    if declared.is_secret:
+        variable = PREFIX + declared.key.upper().replace(".", "__")
+        help_text = f"{help_text} {variable} keeps it out of ps."
+    return Annotated[kind | None, Parameter(help=help_text, negative=() if kind == list[str] else None)]
+
+
+def _shown(default: object) -> str:
+    match default:
+        case bool():
+            return "on"
+        case float():
+            return f"{default:g}"
+        case _:
+            return str(default)
+
+
+@flag_group(ENGINE)
+class EngineFlags(FlagGroup):
     """How a model is run."""
 
-    engine: Annotated[
-        Literal["llama", "echo"] | None, option("llama runs GGUF files, echo repeats you (default llama).")
-    ] = None
-    threads: Annotated[int | None, option("Decode threads (default: from the machine).", AT_LEAST_1)] = None
-    context: Annotated[
-        int | None,
-        option(
-            "Longest single sequence, in tokens (default: what the model was trained on, at most 8192).",
-            AT_LEAST_1,
-        ),
-    ] = None
-    kv_tokens: Annotated[
-        int | None,
-        option("Cache that all sequences share, in tokens (default: the context and 8192).", AT_LEAST_1),
-    ] = None
-    parallel: Annotated[
-        int | None, option("Requests that run at once, further ones wait (default 64).", AT_LEAST_1)
-    ] = None
-    kv_type: Annotated[
-        Literal["f16", "q8_0", "q4_0"] | None, option("Element type of the cache (default f16).")
-    ] = None
-    gpu_layers: Annotated[
-        int | None, option("Layers on a GPU, if the library was built for one (default 0).", AT_LEAST_0)
-    ] = None
-    deterministic: Annotated[
-        bool | None, option("Answers do not depend on what else is running; slower.")
-    ] = None
-    chat_template: Annotated[
-        str | None, option("A Jinja file, or the template itself, in place of the model's own.")
-    ] = None
-    concepts: Annotated[
-        list[str] | None,
-        Parameter(
-            help="A concept pack to read out and to steer by: a file, or a name; may be repeated.",
-            negative=(),
-        ),
-    ] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {
-            "engine.name": self.engine,
-            "engine.threads": self.threads,
-            "engine.context": self.context,
-            "engine.kv_tokens": self.kv_tokens,
-            "engine.parallel": self.parallel,
-            "engine.kv_type": self.kv_type,
-            "engine.gpu_layers": self.gpu_layers,
-            "engine.deterministic": self.deterministic,
-            "engine.chat_template": self.chat_template,
-            "engine.concepts": self.concepts,
-        }
+    engine = flag("engine.name")
+    threads = flag("engine.threads")
+    context = flag("engine.context")
+    kv_tokens = flag("engine.kv_tokens")
+    parallel = flag("engine.parallel")
+    kv_type = flag("engine.kv_type")
+    gpu_layers = flag("engine.gpu_layers")
+    deterministic = flag("engine.deterministic")
+    chat_template = flag("engine.chat_template")
+    concepts = flag("engine.concepts")
 
 
 @Parameter(name="*", group=SAMPLING)
@@ -143,23 +168,15 @@ class SamplingFlags:
         )
 
 
-@Parameter(name="*", group=OUTPUT)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputFlags:
+@flag_group(OUTPUT)
+class OutputFlags(FlagGroup):
     """Where settings come from and what is logged."""
 
     config: Annotated[
-        Path | None, option("A TOML file (default: config.toml in GANGLION_HOME, if it is there).")
+        Path | None, option("A TOML file (default: config.toml in GANGLION_HOME, if there is one).")
     ] = None
-    log_level: Annotated[
-        Literal["debug", "info", "warning", "error"] | None,
-        option("How much is said on stderr (default: serve info, others warning)."),
-    ] = None
-    log_format: Annotated[Literal["text", "json"] | None, option("How it is said (default text).")] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {"log.level": self.log_level, "log.format": self.log_format}
+    log_level = flag("log.level", default="info for serve and gateway, warning for other commands")
+    log_format = flag("log.format")
 
 
 ENGINE_UNSET = EngineFlags()
@@ -167,62 +184,24 @@ SAMPLING_UNSET = SamplingFlags()
 OUTPUT_UNSET = OutputFlags()
 
 
-@Parameter(name="*", group=JOINING)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinFlags:
-    """Which gateways the node joins."""
-
-    join: Annotated[
-        list[str] | None,
-        Parameter(help="URL of a gateway to join; may be repeated.", negative=()),
-    ] = None
-    join_key: Annotated[
-        str | None, option("A key of the gateway that may join nodes. GANGLION_JOIN__KEY hides it from ps.")
-    ] = None
-    node_name: Annotated[
-        str | None, option("What the node is called in the fleet (default: host name and port).")
-    ] = None
-    advertise: Annotated[
-        str | None, option("URL under which the gateway reaches the node (default: where it listens).")
-    ] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {
-            "join.urls": self.join,
-            "join.key": self.join_key,
-            "join.name": self.node_name,
-            "join.advertise": self.advertise,
-        }
-
-
-JOIN_UNSET = JoinFlags()
-
-
-def join_settings(config: JoinConfig) -> "JoinSettings":
-    """Which gateways to join, out of the operator's config."""
-    from ganglion.server.life.joining import JoinSettings
-
-    return JoinSettings(config.urls, config.key, config.name, config.advertise)
-
-
 def with_config_file(output: OutputFlags) -> OutputFlags:
     """The flags with the config file that is there now.
 
-    For whoever reads it again later: then a file that is gone is an error, and not a config of defaults.
+    For a command that reads it again later: then a file that is gone is an error, not defaults.
     """
-    return replace(output, config=_config_file(output))
+    return replace(output, config=_config_file(output.config))
 
 
 def load_config(
-    output: OutputFlags, flags: Mapping[str, object], defaults: Mapping[str, object] | None = None
+    output: OutputFlags, settings: Iterable[Setting] = (), defaults: Mapping[str, object] | None = None
 ) -> Config:
     """The config of this invocation; `defaults` are this command's own."""
-    return configuration.load(_config_file(output), os.environ, {**flags, **output.settings()}, defaults)
+    given = (*settings, *output.settings())
+    return configuration.load(_config_file(output.config), os.environ, given, defaults)
 
 
-def _config_file(output: OutputFlags) -> Path | None:
-    if output.config is not None:
-        return output.config
+def _config_file(named: Path | None) -> Path | None:
+    if named is not None:
+        return named
     default = configuration.home(os.environ) / "config.toml"
     return default if default.is_file() else None

@@ -4,26 +4,28 @@ import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from ganglion import __version__
-from ganglion.cli.flags import AT_LEAST_0, FLEET, OUTPUT_UNSET, PORT, SERVER, OutputFlags, option
-from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, server_settings, storage_of
+from ganglion.cli.flags import FLEET, OUTPUT_UNSET, SERVER, FlagGroup, OutputFlags, flag, flag_group
+from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, store_target
 from ganglion.cli.terminal.console import say, say_error
-from ganglion.config import Config, NodeConfig, home
+from ganglion.config import Config, home
 from ganglion.core.errors import InvalidValue
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.settings import DeclaredNode
 from ganglion.gateway.upstream.address import parse_node_url
+from ganglion.server.settings import BuildInfo
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
 
 if TYPE_CHECKING:
     from ganglion.gateway.placing.catalogue import FleetCatalogue
-    from ganglion.server.gateway.settings import GatewaySettings
+    from ganglion.server.gateway.setup import GatewaySetup
 
 
 _FOREIGN_SIGN: Final = "openai+"
@@ -32,7 +34,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 
 
 def static_nodes(
-    configured: Sequence[NodeConfig],
+    configured: Sequence[DeclaredNode],
     flags: Sequence[str],
     node_key: str | None,
     environment: Mapping[str, str],
@@ -57,13 +59,13 @@ def _node_from_flag(flag: str, node_key: str | None) -> NodeSpec:
     named = _NAMED.fullmatch(flag)
     name, url = (named["name"], named["url"]) if named else (None, flag)
     is_foreign = url.startswith(_FOREIGN_SIGN)
-    config = NodeConfig(
+    config = DeclaredNode(
         url=url.removeprefix(_FOREIGN_SIGN), name=name, kind="openai" if is_foreign else "ganglion"
     )
     return _node_from_config(config, node_key, {})
 
 
-def _node_from_config(node: NodeConfig, node_key: str | None, environment: Mapping[str, str]) -> NodeSpec:
+def _node_from_config(node: DeclaredNode, node_key: str | None, environment: Mapping[str, str]) -> NodeSpec:
     address = parse_node_url(node.url)
     name = node.name or f"{address.host}-{address.port}".replace(":", "-")
     if not _NAME.fullmatch(name):
@@ -92,7 +94,7 @@ def _node_from_config(node: NodeConfig, node_key: str | None, environment: Mappi
     )
 
 
-def _node_key(node: NodeConfig, name: str, environment: Mapping[str, str]) -> str | None:
+def _node_key(node: DeclaredNode, name: str, environment: Mapping[str, str]) -> str | None:
     if node.key_env is not None and node.key_file is not None:
         raise InvalidValue(f"The node {name} has both key_env and key_file.", hint="Leave one out.")
     if node.key_env is not None:
@@ -120,68 +122,32 @@ PORT_OF_GATEWAYS: Final = 8000
 """So that a gateway and a node on one machine need no flag to get on."""
 
 
-@Parameter(name="*", group=SERVER)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayServerFlags:
-    """Where the gateway listens and how it lets go."""
+@flag_group(SERVER)
+class GatewayServerFlags(FlagGroup):
+    """Where the gateway listens and how it shuts down."""
 
-    host: Annotated[str | None, option("Address to listen on (default 127.0.0.1: this machine only).")] = None
-    port: Annotated[int | None, option("Port of HTTP; 0 takes a free one (default 8000).", PORT)] = None
-    grpc_port: Annotated[
-        int | None,
-        option("Port of gRPC, for token sessions; 0 takes a free one (default: HTTP's and one more).", PORT),
-    ] = None
-    grpc: Annotated[bool | None, option("Serve token sessions over gRPC (default on).")] = None
-    reuse_port: Annotated[
-        bool | None, option("Share the ports with other processes that are started with this flag.")
-    ] = None
-    store: Annotated[
-        str | None,
-        option(
-            "Where responses, keys and usage are kept: a SQLite file, postgresql://… for several gateways, "
-            "or :memory: (default: data/ganglion.db in GANGLION_HOME)."
-        ),
-    ] = None
-    drain_timeout: Annotated[
-        float | None, option("Seconds that running answers get at shutdown (default 30).", AT_LEAST_0)
-    ] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {
-            "server.host": self.host,
-            "server.port": self.port,
-            "server.grpc_port": self.grpc_port,
-            "server.grpc": self.grpc,
-            "server.reuse_port": self.reuse_port,
-            "store.url": self.store,
-            "server.drain_timeout_s": self.drain_timeout,
-        }
+    host = flag("server.host")
+    port = flag("server.port", default=PORT_OF_GATEWAYS)
+    grpc_port = flag("server.grpc_port")
+    grpc = flag("server.grpc")
+    reuse_port = flag("server.reuse_port")
+    store = flag("store.url")
+    drain_timeout = flag("server.drain_timeout_s")
 
 
-@Parameter(name="*", group=FLEET)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FleetFlags:
-    """Who answers."""
+@flag_group(FLEET)
+class FleetFlags(FlagGroup):
+    """The nodes that answer."""
 
     node: Annotated[
         list[str] | None,
         Parameter(
-            help="A node: URL, NAME=URL, or openai+URL for any OpenAI-compatible server; may be repeated.",
+            help="A node: URL, NAME=URL, or openai+URL for any OpenAI-compatible server. May be repeated.",
             negative=(),
         ),
     ] = None
-    catalogue: Annotated[
-        str | None, option("A models.toml: what may be loaded where, and who stands in for whom.")
-    ] = None
-    node_key: Annotated[
-        str | None,
-        option("The key that our nodes know gateways by. GANGLION_GATEWAY__NODE_KEY hides it from ps."),
-    ] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {"gateway.catalogue": self.catalogue, "gateway.node_key": self.node_key}
+    catalogue = flag("gateway.catalogue")
+    node_key = flag("gateway.node_key", is_secret=True)
 
 
 FLEET_UNSET = FleetFlags()
@@ -205,19 +171,19 @@ def gateway(
     from ganglion.server.gateway.lifecycle import run_gateway
 
     output = with_config_file(output)
-    flags = {**server.settings(), **security.settings(), **fleet.settings()}
+    flags = [*server.settings(), *security.settings(), *fleet.settings()]
 
     def configured() -> Config:
         return load_config(output, flags, defaults={"server.port": PORT_OF_GATEWAYS})
 
     config = configured()
     set_up_logging(config.log.level, config.log.format)
-    settings = gateway_settings(config, fleet.node or ())
+    settings = gateway_setup(config, fleet.node or ())
     try:
         run_gateway(
             settings,
             lambda url, rpc: say(_welcome(url, rpc, settings)),
-            reload=lambda: gateway_settings(configured(), fleet.node or ()),
+            reload=lambda: gateway_setup(configured(), fleet.node or ()),
         )
     except StartRefused as refused:
         say_error(refused.message, refused.hint)
@@ -225,34 +191,24 @@ def gateway(
     return 0
 
 
-def gateway_settings(config: Config, nodes: Sequence[str]) -> "GatewaySettings":
+def gateway_setup(config: Config, nodes: Sequence[str]) -> "GatewaySetup":
     """Everything that a gateway needs, out of the operator's config; raises what is wrong with it."""
-    from ganglion.server.gateway.settings import GatewaySettings
+    from ganglion.server.gateway.setup import GatewaySetup
 
-    gateway = config.gateway
-    server = server_settings(config.server)
-    return GatewaySettings(
-        server=replace(server, max_in_flight=65536),
-        nodes=static_nodes(config.nodes, nodes, gateway.node_key, os.environ),
-        catalogue=_catalogue(gateway.catalogue),
-        storage=storage_of(config.store, home(os.environ)),
-        node_key=gateway.node_key,
-        lease_s=gateway.lease_s,
-        poll_s=gateway.poll_s,
-        connect_s=gateway.connect_s,
-        first_byte_s=gateway.first_byte_s,
-        idle_s=gateway.idle_s,
-        queue_requests=gateway.queue_requests,
-        queue_s=gateway.queue_s,
-        open_answer_tokens=gateway.open_answer_tokens,
+    config.server.check()
+    build = BuildInfo(version=__version__)
+    return GatewaySetup(
+        server=structs.replace(config.server, build=build, max_in_flight=65536),
+        gateway=config.gateway,
+        nodes=static_nodes(config.nodes, nodes, config.gateway.node_key, os.environ),
+        catalogue=_catalogue(config.gateway.catalogue),
+        storage=store_target(config.store, home(os.environ)),
         request_log=sys.stderr.write if config.log.level in ("debug", "info") else None,
         is_json_log=config.log.format == "json",
-        has_tracing=gateway.tracing,
     )
 
 
 def _catalogue(file: str | None) -> "FleetCatalogue":
-    from ganglion.core.errors import InvalidValue
     from ganglion.gateway.placing.catalogue import FleetCatalogue, parse_catalogue
 
     if file is None:
@@ -266,7 +222,7 @@ def _catalogue(file: str | None) -> "FleetCatalogue":
     return parse_catalogue(text, str(path))
 
 
-def _welcome(url: str, rpc: str | None, settings: "GatewaySettings") -> str:
+def _welcome(url: str, rpc: str | None, settings: "GatewaySetup") -> str:
     nodes = "\n".join(f"  {spec.name}  {spec.url}" for spec in settings.nodes)
     nodes = nodes or f"  none yet: ganglion serve --port 8081 --join {url}"
     sessions = f"token sessions over gRPC on {rpc}\n" if rpc else ""

@@ -1,7 +1,6 @@
 """From what a name means to an engine that answers to it: fetch the file, read it, build the engine."""
 
 import asyncio
-import importlib
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -10,14 +9,18 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
+
+from msgspec import structs
 
 from ganglion.cli.concepts.pack_files import FoundPack, fitting
 from ganglion.config import Config
 from ganglion.core.engine import LoadOptions, ManagedEngine
-from ganglion.core.errors import EngineUnavailable, GanglionError, InvalidValue
+from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Sampling
+from ganglion.engines.settings import EngineSettings
+from ganglion.engines.table import ENGINES
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.files.parts import parts_of
 from ganglion.registry.hub import embedded
@@ -35,10 +38,6 @@ from ganglion.registry.naming.resolver import (
 if TYPE_CHECKING:
     from ganglion.registry.hub.client import Hub
 
-ENGINES: Final = {
-    "echo": "ganglion.engines.echo.engine:EchoEngine",
-    "llama": "ganglion.engines.llama.engine:LlamaEngine",
-}
 DOWNLOADS: Final = 4
 """Models fetched at once; further ones wait."""
 NO_ENTRY: Final = ManifestEntry(key="")
@@ -191,7 +190,6 @@ class ModelBuilder:
         return options.context_length or entry.context_length or self._workshop.config.engine.context
 
     def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
-        from ganglion.engines.llama.settings import LlamaSettings
         from ganglion.engines.supervision.watchdog import WorkerLimits
 
         assert self.path is not None
@@ -199,18 +197,14 @@ class ModelBuilder:
         residency = self._workshop.config.residency
         facts = read_facts(self.path)
         is_kv_kept = self._workshop.is_kv_kept and residency.keep_kv_mb > 0
-        settings = LlamaSettings(
+        settings = structs.replace(
+            config,
             model_id=self.model_id,
-            threads=config.threads,
             context=self._asked_context(options),
             kv_tokens=entry.kv_tokens or config.kv_tokens,
             parallel=entry.parallel or config.parallel,
-            queue_limit=config.queue_limit,
-            kv_type=config.kv_type,
             gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
             chat_template=chat_template(entry.chat_template or config.chat_template),
-            is_deterministic=config.deterministic,
-            is_recast=config.recast,
             limits=WorkerLimits(hang_s=config.hang_s),
             kv_folder=str(self._workshop.home / "cache" / "kv") if is_kv_kept else None,
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
@@ -218,44 +212,27 @@ class ModelBuilder:
         )
         facts = replace(facts, sampling=_merged_sampling(entry.sampling, facts.sampling))
         video = self._workshop.free_video_bytes() if settings.gpu_layers > 0 else None
-        engine: ManagedEngine = load_engine_class(ENGINES["llama"])(
-            facts, settings, free_memory=free_bytes, free_video_memory=video
-        )
-        return engine
+        build = ENGINES[config.name].load()
+        return build(facts, settings, free_memory=free_bytes, free_video_memory=video)
 
 
-def echo_candidate(name: str, config: Config) -> Candidate:
-    """A model that repeats what it is told."""
-    from ganglion.engines.echo.engine import EchoSettings
-
-    settings = EchoSettings(
-        model_id=name,
-        context=config.engine.context or EchoSettings().context,
-        parallel=config.engine.parallel,
-        queue_limit=config.engine.queue_limit,
-        allow_directives=True,
+def candidate_without_file(name: str, settings: EngineSettings) -> Candidate:
+    """A model of an engine that reads no files."""
+    kind = ENGINES[settings.name]
+    make = partial(
+        kind.load(),
+        None,
+        structs.replace(settings, model_id=name),
+        free_memory=None,
+        free_video_memory=None,
     )
-    make = partial(load_engine_class(ENGINES["echo"]), settings)
     return Candidate(
         name,
         build_without_options(make),
-        engine="echo",
-        origin="repeats what it is told",
-        context_length=settings.context,
+        engine=settings.name,
+        origin=kind.summary,
+        context_length=make().models()[0].context_length,
     )
-
-
-def load_engine_class(place: str) -> Callable[..., Any]:
-    """The class at "module:Class", imported now and not before; raises EngineUnavailable."""
-    module, _, name = place.partition(":")
-    try:
-        loaded: Callable[..., Any] = getattr(importlib.import_module(module), name)
-    except ImportError as error:
-        raise EngineUnavailable(
-            f"The engine in {module} cannot be loaded: {error}.",
-            hint="Reinstall ganglion with its dependencies.",
-        ) from error
-    return loaded
 
 
 def chat_template(written: str | None) -> str | None:

@@ -5,23 +5,21 @@ that stand above all tables of the TOML file. A list of tables has a section of 
 the file alone. The limits stand between `<!-- limits -->` and `<!-- end of limits -->`.
 """
 
-import ast
-import inspect
 import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import inspect as kinds
 
-from ganglion.cli.flags import EngineFlags, JoinFlags, OutputFlags
+from ganglion.cli.flags import EngineFlags, FlagGroup, OutputFlags
 from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
-from ganglion.cli.serve import ResidencyFlags, SecurityFlags, ServerFlags
+from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
 from ganglion.cli.terminal.console import say_error
-from ganglion.config import PREFIX, Config
+from ganglion.config import PREFIX, Config, description
 from ganglion.engines.llama.grammar import matcher
 from ganglion.engines.llama.worker import embedding, tokenizing
 from ganglion.engines.rendering import renderer
@@ -105,7 +103,7 @@ def _bytes(count: int) -> str:
     return f"{count} bytes"
 
 
-FLAGS: Final[tuple[type[Any], ...]] = (
+FLAGS: Final[tuple[type[FlagGroup], ...]] = (
     ServerFlags,
     SecurityFlags,
     EngineFlags,
@@ -173,41 +171,20 @@ def keys() -> Iterator[ConfigKey]:
 
 
 def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[ConfigKey]:
-    described = _described(struct)
-    info = kinds.type_info(struct)
-    assert isinstance(info, kinds.StructType)
     below: list[tuple[type[msgspec.Struct], str, bool]] = []
-    for field in info.fields:
-        name = field.name if section == TOP else f"{section}.{field.name}"
-        match field.type:
+    for field in msgspec.structs.fields(struct):
+        name = field.encode_name if section == TOP else f"{section}.{field.encode_name}"
+        kind = kinds.type_info(field.type)
+        match kind.type if isinstance(kind, kinds.Metadata) else kind:
             case kinds.StructType(cls=each):
                 below.append((each, name, False))
-                continue
             case kinds.VarTupleType(item_type=kinds.StructType(cls=each)):
                 below.append((each, name, True))
-                continue
-        meaning = described.get(field.name)
-        if not meaning:
-            raise ValueError(f"{struct.__name__}.{field.name} has no description under it.")
-        default = REQUIRED if field.required else field.default
-        yield ConfigKey(section, field.name, field.type, default, meaning, is_listed)
+            case kind if meaning := description(field):
+                default = REQUIRED if field.required else field.default
+                yield ConfigKey(section, field.encode_name, kind, default, meaning, is_listed)
     for each, name, is_list in below:
         yield from _keys(each, name, is_listed=is_list)
-
-
-def _described(struct: type[msgspec.Struct]) -> dict[str, str]:
-    """The text under each field of a class, which only the source holds."""
-    [definition] = ast.parse(inspect.getsource(struct)).body
-    assert isinstance(definition, ast.ClassDef)
-    found: dict[str, str] = {}
-    for field, text in zip(definition.body, definition.body[1:], strict=False):
-        match field, text:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)),
-                ast.Expr(value=ast.Constant(value=str(words))),
-            ):
-                found[name] = " ".join(words.split())
-    return found
 
 
 def _table(section: str) -> str:
@@ -229,16 +206,18 @@ def _row(key: ConfigKey, flag: str | None) -> str:
 
 
 def _flags() -> dict[str, str]:
-    """Which flag sets a key: each flag is given its own name, and comes out under its key."""
+    """The flag of each key that has one."""
     found = {"models": "MODELS"}
     for group in FLAGS:
-        named = group(**{field.name: f"--{field.name.replace('_', '-')}" for field in fields(group)})
-        found |= named.settings()
+        given = group(**{field.name: "given" for field in fields(group)})  # type: ignore[arg-type]
+        found |= {setting.key: setting.source.removeprefix("the flag ") for setting in given.settings()}
     return found
 
 
 def _value(kind: kinds.Type) -> str:
     match kind:
+        case kinds.Metadata(type=inner):
+            return _value(inner)
         case kinds.UnionType(types=types):
             return " or ".join(_value(each) for each in types if not isinstance(each, kinds.NoneType))
         case kinds.LiteralType(values=values):

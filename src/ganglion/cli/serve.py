@@ -4,45 +4,39 @@ import asyncio
 import os
 import shlex
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 from cyclopts import Parameter
+from msgspec import structs
 
 from ganglion import __version__
 from ganglion.cli.flags import (
-    AT_LEAST_0,
-    AT_LEAST_1,
     ENGINE_UNSET,
     HOLDING,
-    JOIN_UNSET,
+    JOINING,
     MODEL,
     OUTPUT_UNSET,
-    PORT,
     SECURITY,
     SERVER,
     EngineFlags,
-    JoinFlags,
+    FlagGroup,
     OutputFlags,
-    join_settings,
-    option,
+    flag,
+    flag_group,
 )
 from ganglion.cli.terminal.console import say, say_error
 from ganglion.cli.terminal.progress import show_downloads
-from ganglion.config import Config, ServerConfig, SessionsConfig, StoreConfig, home
+from ganglion.config import Config, home
 from ganglion.core.engine import ManagedEngine
-from ganglion.core.errors import InvalidValue
-from ganglion.server.settings import AnswerDeadlines, BuildInfo, ServerSettings
-from ganglion.sessions.settings import SessionSettings
+from ganglion.engines.table import ENGINES
+from ganglion.server.settings import BuildInfo
+from ganglion.store.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from ganglion.server.life.storage import StoreSettings
-
-OFF: Final = "off"
-"""The store's url of a node that keeps nothing."""
+    from ganglion.server.life.storage import StoreTarget
 
 
 class ServeFunction(Protocol):
@@ -51,116 +45,56 @@ class ServeFunction(Protocol):
     async def __call__(self, *, opening: asyncio.Task[None], listener: socket.socket) -> None: ...
 
 
-@Parameter(name="*", group=SERVER)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerFlags:
-    """Where the node listens and how it lets go."""
+@flag_group(SERVER)
+class ServerFlags(FlagGroup):
+    """Where the node listens and how it shuts down."""
 
-    host: Annotated[str | None, option("Address to listen on (default 127.0.0.1: this machine only).")] = None
-    port: Annotated[int | None, option("Port of HTTP; 0 takes a free one (default 8080).", PORT)] = None
-    grpc_port: Annotated[
-        int | None,
-        option("Port of gRPC, for token sessions; 0 takes a free one (default: HTTP's and one more).", PORT),
-    ] = None
-    grpc: Annotated[bool | None, option("Serve token sessions over gRPC (default on).")] = None
-    reuse_port: Annotated[
-        bool | None, option("Share the ports with other processes that are started with this flag.")
-    ] = None
-    keep_sessions: Annotated[
-        bool | None,
-        option("Write open sessions to disk at shutdown, and bring them back at the next start."),
-    ] = None
-    strict: Annotated[bool | None, option("Refuse request fields that nobody knows.")] = None
-    drain_timeout: Annotated[
-        float | None, option("Seconds that running answers get at shutdown (default 30).", AT_LEAST_0)
-    ] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {
-            "server.host": self.host,
-            "server.port": self.port,
-            "server.grpc_port": self.grpc_port,
-            "server.grpc": self.grpc,
-            "server.reuse_port": self.reuse_port,
-            "sessions.keep_on_drain": self.keep_sessions,
-            "server.strict": self.strict,
-            "server.drain_timeout_s": self.drain_timeout,
-        }
+    host = flag("server.host")
+    port = flag("server.port")
+    grpc_port = flag("server.grpc_port")
+    grpc = flag("server.grpc")
+    reuse_port = flag("server.reuse_port")
+    keep_sessions = flag("sessions.keep_on_drain")
+    strict = flag("server.strict")
+    drain_timeout = flag("server.drain_timeout_s")
 
 
-@Parameter(name="*", group=SECURITY)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SecurityFlags:
+@flag_group(SECURITY)
+class SecurityFlags(FlagGroup):
     """Who may call."""
 
-    api_key: Annotated[
-        list[str] | None,
-        Parameter(
-            help="A key that callers must send; may be repeated. GANGLION_SERVER__API_KEYS hides it from ps.",
-            negative=(),
-        ),
-    ] = None
-    admin_key: Annotated[
-        list[str] | None,
-        Parameter(
-            help="A key that may also load and unload models, and move a fleet; may be repeated.", negative=()
-        ),
-    ] = None
-    gateway_key: Annotated[
-        list[str] | None,
-        Parameter(
-            help="A gateway's key, which is believed about whose a request is; may be repeated.", negative=()
-        ),
-    ] = None
-    tls_cert: Annotated[str | None, option("Certificate chain, PEM; serves https.")] = None
-    tls_key: Annotated[str | None, option("Private key of the certificate, PEM.")] = None
-    cors_origin: Annotated[
-        list[str] | None,
-        Parameter(help="Origin of a web page that may call; may be repeated.", negative=()),
-    ] = None
-
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {
-            "server.api_keys": self.api_key,
-            "server.admin_keys": self.admin_key,
-            "server.gateway_keys": self.gateway_key,
-            "server.tls_cert": self.tls_cert,
-            "server.tls_key": self.tls_key,
-            "server.cors_origins": self.cors_origin,
-        }
+    api_key = flag("server.api_keys", is_secret=True)
+    admin_key = flag("server.admin_keys", is_secret=True)
+    gateway_key = flag("server.gateway_keys", is_secret=True)
+    tls_cert = flag("server.tls_cert")
+    tls_key = flag("server.tls_key")
+    cors_origin = flag("server.cors_origins")
 
 
-@Parameter(name="*", group=HOLDING)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ResidencyFlags:
-    """Which models are held, and for how long."""
+@flag_group(HOLDING)
+class ResidencyFlags(FlagGroup):
+    """How many models are loaded, and for how long."""
 
-    auto_load: Annotated[
-        bool | None, option("Load the model that a request names (default on; off with --join).")
-    ] = None
-    max_models: Annotated[
-        int | None, option("Models loaded at once (default: as many as fit into memory).", AT_LEAST_1)
-    ] = None
-    keep_alive: Annotated[
-        float | None, option("Unload a model that nobody asked for in so many seconds.", AT_LEAST_0)
-    ] = None
-    offline: Annotated[bool | None, option("Never ask the hub; use what is here.")] = None
+    auto_load = flag("residency.auto_load")
+    max_models = flag("residency.max_models")
+    keep_alive = flag("residency.keep_alive_s")
+    offline = flag("hub.offline")
 
-    def settings(self) -> Mapping[str, object]:
-        """As config keys; None where a flag was not given."""
-        return {
-            "residency.auto_load": self.auto_load,
-            "residency.max_models": self.max_models,
-            "residency.keep_alive_s": self.keep_alive,
-            "hub.offline": self.offline,
-        }
+
+@flag_group(JOINING)
+class JoinFlags(FlagGroup):
+    """The gateways that the node joins."""
+
+    join = flag("join.urls")
+    join_key = flag("join.key", is_secret=True)
+    node_name = flag("join.name")
+    advertise = flag("join.advertise")
 
 
 RESIDENCY_UNSET = ResidencyFlags()
 SERVER_UNSET = ServerFlags()
 SECURITY_UNSET = SecurityFlags()
+JOIN_UNSET = JoinFlags()
 
 
 def serve(
@@ -183,7 +117,7 @@ def serve(
     from ganglion.cli.terminal.logs import set_up_logging
 
     groups = (server, security, engine, residency, join)
-    flags = {key: value for group in groups for key, value in group.settings().items()}
+    flags = [setting for group in groups for setting in group.settings()]
     output = with_config_file(output)
     config = load_config(output, flags)
     set_up_logging(config.log.level, config.log.format)
@@ -200,13 +134,14 @@ def _serve(
     import uvloop
 
     from ganglion.cli.compose import compose, models_of
-    from ganglion.cli.model_builder import ENGINES, load_engine_class
     from ganglion.cli.system.this_machine import ThisMachine
     from ganglion.cli.terminal.progress import download_bar
     from ganglion.server.bind import InsecureBind, StartRefused, bind, check_bind
 
-    settings = server_settings(config.server)
-    sessions = session_settings(config.sessions, home(os.environ))
+    settings = structs.replace(config.server, build=BuildInfo(version=__version__))
+    settings.check()
+    config.sessions.check()
+    sessions = structs.replace(config.sessions, folder=home(os.environ) / "data" / "sessions")
     rpc: list[str] = []
 
     def server() -> ServeFunction:
@@ -227,16 +162,16 @@ def _serve(
         return partial(
             serve,
             composition.engine,
-            replace(settings, build=BuildInfo(version=__version__, libraries=libraries())),
+            structs.replace(settings, build=BuildInfo(version=__version__, libraries=libraries())),
             on_listening=lambda url: say(
                 welcome(url, composition.origins, model_id, has_keys=settings.has_keys, rpc=rpc)
             ),
             machine=machine.source(),
             reload=reload,
-            storage=storage_of(config.store, home(os.environ)),
+            storage=store_target(config.store, home(os.environ)),
             sessions=sessions,
             on_rpc=rpc.append,
-            join=join_settings(config.join),
+            join=config.join,
         )
 
     try:
@@ -244,7 +179,7 @@ def _serve(
         if config.join.urls:
             from ganglion.server.life.joining import check_join
 
-            check_join(join_settings(config.join), settings)
+            check_join(config.join, settings)
         machine = ThisMachine()
         composition = compose(
             config,
@@ -256,7 +191,7 @@ def _serve(
         )
         model_id = composition.engine.models()[0].id
         # Now: beside the server's modules it would take twice as long to import, and the model waits for it.
-        load_engine_class(ENGINES[config.engine.name])
+        ENGINES[config.engine.name].load()
         with bind(settings) as listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_run_node(composition.engine, server, listener))
     except StartRefused as refused:
@@ -286,72 +221,18 @@ async def _run_node(
         await asyncio.gather(showing, return_exceptions=True)
 
 
-def storage_of(config: StoreConfig, home: Path) -> "StoreSettings | None":
-    """Where to keep responses and conversations; None for nowhere."""
-    from ganglion.server.life.storage import StoreSettings
-    from ganglion.store.opening import FILE_NAME
+def store_target(settings: StoreSettings, home: Path) -> "StoreTarget | None":
+    """The database to keep responses and conversations in; None to keep nothing."""
+    from ganglion.server.life.storage import StoreTarget
     from ganglion.store.response_store import Retention
 
-    if config.url == OFF:
+    location = settings.location(home)
+    if location is None:
         return None
     retention = Retention(
-        max_age_s=config.max_age_days * 86400.0 or None, max_bytes=config.max_mb * 2**20 or None
+        max_age_s=settings.max_age_days * 86400.0 or None, max_bytes=settings.max_mb * 2**20 or None
     )
-    place = home / "data" / FILE_NAME if config.url is None else config.url
-    return StoreSettings(place, retention, is_asked_for=config.url is not None)
-
-
-def session_settings(config: SessionsConfig, home: Path) -> SessionSettings:
-    """The sessions' limits out of the operator's config; raises InvalidValue where two keys disagree."""
-    if config.ttl_s > config.max_ttl_s:
-        raise InvalidValue(
-            f"sessions.ttl_s is {config.ttl_s:g} and sessions.max_ttl_s {config.max_ttl_s:g}.",
-            hint="Raise sessions.max_ttl_s.",
-        )
-    return SessionSettings(
-        default_ttl_s=config.ttl_s,
-        max_ttl_s=config.max_ttl_s,
-        max_per_key=config.max_per_key,
-        max_tokens=config.max_tokens,
-        folder=home / "data" / "sessions",
-        keeps_on_drain=config.keep_on_drain,
-    )
-
-
-def server_settings(config: ServerConfig) -> ServerSettings:
-    """The doors' settings out of the operator's config; raises InvalidValue where two keys disagree."""
-    if (config.tls_cert is None) != (config.tls_key is None):
-        raise InvalidValue(
-            "A TLS certificate and its key are given together.", hint="Set both --tls-cert and --tls-key."
-        )
-    if config.grpc_port is not None and not config.grpc:
-        raise InvalidValue(
-            "A port for gRPC is given, and gRPC is switched off.", hint="Leave one of the two out."
-        )
-    deadlines = config.deadlines
-    return ServerSettings(
-        host=config.host,
-        port=config.port,
-        has_grpc=config.grpc,
-        grpc_port=config.grpc_port,
-        has_reuse_port=config.reuse_port,
-        api_keys=config.api_keys,
-        admin_keys=config.admin_keys,
-        gateway_keys=config.gateway_keys,
-        most_urgent=config.most_urgent,
-        cors_origins=config.cors_origins,
-        allowed_hosts=config.allowed_hosts,
-        is_strict=config.strict,
-        max_body_bytes=config.max_body_bytes,
-        max_connections=config.max_connections,
-        deadlines=AnswerDeadlines(
-            deadlines.queue_s, deadlines.first_token_s, deadlines.idle_s, deadlines.total_s
-        ),
-        drain_timeout_s=config.drain_timeout_s,
-        tls_cert=config.tls_cert,
-        tls_key=config.tls_key,
-        build=BuildInfo(version=__version__),
-    )
+    return StoreTarget(location, retention, is_asked_for=settings.url is not None)
 
 
 def welcome(

@@ -8,6 +8,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from msgspec import structs
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 from starlette.types import ASGIApp
 
@@ -56,7 +57,7 @@ def build_app(
     `paths` chooses routes: each names one, or all below it. `strict` refuses fields that nobody knows.
     `state` is where responses are kept; left out, none are. `settings` bounds bodies, streams and deadlines.
     """
-    chosen = replace(settings or ServerSettings(), is_strict=strict, api_keys=tuple(api_keys))
+    chosen = structs.replace(settings or ServerSettings(), is_strict=strict, api_keys=tuple(api_keys))
     inner = DefaultsEngine(engine or NoEngine(), defaults or Defaults())
     gate, metrics = Gate(chosen.max_in_flight), Metrics()
     measured = ObservedEngine(DeadlineEngine(inner, chosen.deadlines), metrics)

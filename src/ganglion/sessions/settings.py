@@ -1,21 +1,50 @@
-"""The operator's settings for sessions."""
+"""The `[sessions]` section of the configuration, and what a node fixes beside it.
 
-from dataclasses import dataclass
+A field with a description is a key of the section. One without is the program's own: no file sets it.
+"""
+
 from pathlib import Path
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from ganglion.core.errors import InvalidValue
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
-    """Limits of all sessions, and the folder of suspended ones."""
+class SessionSettings(Struct, frozen=True):
+    """How long token sessions live, and how much they may hold."""
 
-    default_ttl_s: float = 1800.0
-    max_ttl_s: float = 86400.0
-    max_per_key: int = 4096
-    max_tokens: int = 1 << 24
-    """Of all sessions in memory together: four bytes each, and as much again while one is run."""
+    default_ttl_s: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="A session that no request names for so many seconds is dropped, unless its client "
+            "asked for another time.",
+        ),
+    ] = field(default=1800.0, name="ttl_s")
+    max_ttl_s: Annotated[float, Meta(gt=0, description="The most that a client may ask for.")] = 86400.0
+    max_per_key: Annotated[int, Meta(ge=1, description="Sessions that one key may have open.")] = 4096
+    # Four bytes each, and as much again while a session is run.
+    max_tokens: Annotated[
+        int, Meta(ge=1, description="Tokens that all sessions in memory may hold together.")
+    ] = 1 << 24
+    keeps_on_drain: Annotated[
+        bool,
+        Meta(
+            description="Write open sessions to disk at shutdown, into the home folder's `data/sessions`; "
+            "the next start restores them."
+        ),
+    ] = field(default=False, name="keep_on_drain")
+
     max_image_bytes: int = 20 * 2**20
     folder: Path | None = None
     """Where suspended sessions are written; None where none can be suspended."""
     folder_bytes: int = 4 * 2**30
-    keeps_on_drain: bool = False
-    """Whether open sessions are written there when the server stops."""
+
+    def check(self) -> None:
+        """Raise InvalidValue where two keys contradict each other."""
+        if self.default_ttl_s > self.max_ttl_s:
+            raise InvalidValue(
+                f"sessions.ttl_s is {self.default_ttl_s:g} and sessions.max_ttl_s {self.max_ttl_s:g}.",
+                hint="Raise sessions.max_ttl_s.",
+            )

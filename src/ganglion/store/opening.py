@@ -13,7 +13,6 @@ from ganglion.store.database import READERS, DatabaseStore
 from ganglion.store.sqlite import SqliteFile, SqliteMemory
 
 MEMORY: Final = ":memory:"
-FILE_NAME: Final = "ganglion.db"
 S = TypeVar("S", DatabaseStore, DatabaseAccess)
 _POSTGRES: Final = ("postgresql://", "postgres://")
 

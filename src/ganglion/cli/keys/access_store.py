@@ -30,17 +30,18 @@ def store_location(store: str | None, config_file: Path | None) -> str | Path:
     from ganglion import config as configuration
     from ganglion.cli.flags import load_config
     from ganglion.core.errors import InvalidValue
-    from ganglion.store.opening import FILE_NAME, MEMORY
+    from ganglion.store.opening import MEMORY
 
-    config = load_config(OutputFlags(config=config_file), {"store.url": store})
-    url = config.store.url
-    if url in ("off", MEMORY):
+    given = configuration.settings_from({"store.url": store}, "the flag --store")
+    settings = load_config(OutputFlags(config=config_file), given).store
+    location = settings.location(configuration.home(os.environ))
+    if location is None or location == MEMORY:
         raise InvalidValue(
-            f"The store is {url!r}: there is nowhere to keep keys.",
+            f"The store is {settings.url!r}: there is nowhere to keep keys.",
             param="store",
             hint="Name a SQLite file or postgresql://… with --store, and the same to the gateway.",
         )
-    return configuration.home(os.environ) / "data" / FILE_NAME if url is None else url
+    return location
 
 
 def with_access_store(

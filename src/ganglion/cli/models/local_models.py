@@ -39,7 +39,7 @@ class LocalContext:
         from ganglion import config as configuration
         from ganglion.cli.flags import load_config
 
-        config = load_config(OutputFlags(config=config_file), {})
+        config = load_config(OutputFlags(config=config_file))
         return cls(config, configuration.home(os.environ))
 
     @cached_property

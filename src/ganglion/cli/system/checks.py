@@ -93,7 +93,7 @@ def _configuration(
     """The config to check with, the defaults where it is wrong."""
     file = named or (default if default.is_file() else None)
     try:
-        config = configuration.load(file, environment, {})
+        config = configuration.load(file, environment)
     except GanglionError as error:
         return Config(), Finding("config", "fail", error.message, error.hint)
     if file is None:
@@ -205,11 +205,11 @@ def _accelerator(patient: CheckContext, works: LibraryReport | None) -> Finding:
 def _ports(config: Config) -> Iterator[Finding]:
     server = config.server
     try:
-        check_bind(ServerSettings(host=server.host, api_keys=server.api_keys))
+        check_bind(server)
     except InsecureBind as error:
         yield Finding("access", "fail", error.message, error.hint)
     yield _port(server.host, server.port, "http", "fail", "--port")
-    if server.grpc:
+    if server.has_grpc:
         beside = 0 if server.port == 0 else server.port + 1
         sessions = beside if server.grpc_port is None else server.grpc_port
         yield _port(server.host, sessions, "sessions", "fail", "--grpc-port")

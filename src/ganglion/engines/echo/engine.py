@@ -76,6 +76,7 @@ from ganglion.engines.echo.vocabulary import (
     split_words,
 )
 from ganglion.engines.prompt_length import truncated
+from ganglion.engines.settings import EngineSettings
 
 MAX_TOKENS_DEFAULT: Final = 2048
 
@@ -100,6 +101,21 @@ class EchoSettings:
     readout_layers: tuple[int, ...] = (1, 2)
     sampling: Sampling = Sampling()
     """What it says of itself where a request leaves something out; an echo draws nothing."""
+
+
+def build_echo(
+    facts: object, settings: EngineSettings, *, free_memory: int | None, free_video_memory: int | None
+) -> "EchoEngine":
+    """The engine of the table: an echo has no file, takes no memory, and obeys directives."""
+    return EchoEngine(
+        EchoSettings(
+            model_id=settings.model_id,
+            context=settings.context or EchoSettings().context,
+            parallel=settings.parallel,
+            queue_limit=settings.queue_limit,
+            allow_directives=True,
+        )
+    )
 
 
 class EchoEngine:

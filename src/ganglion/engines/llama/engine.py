@@ -44,12 +44,12 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.llama.embedder import WorkerEmbedder
 from ganglion.engines.llama.plan import EnginePlan, plan, plan_second
-from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.tokens import check_steering, events_from, salt_covers_steering, submit_frame
 from ganglion.engines.llama.worker.faults import InjectedFault
 from ganglion.engines.prompt_length import TokenFloor, may_exceed
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.resources import ResidentMemory, free_bytes, usable_cores
+from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.connection import Connection
 from ganglion.engines.supervision.ipc import MAX_STATE_BYTES, WorkerReady
 from ganglion.engines.supervision.isolation import (
@@ -81,7 +81,7 @@ class LlamaEngine:
     def __init__(
         self,
         facts: ModelFacts,
-        settings: LlamaSettings,
+        settings: EngineSettings,
         *,
         free_memory: int | None = None,
         free_video_memory: int | None = None,

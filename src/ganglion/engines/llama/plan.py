@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Final
 
+from msgspec import structs
+
 from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
 from ganglion.core.model import ModelFacts, Pooling
-from ganglion.engines.llama.settings import LlamaSettings
 from ganglion.engines.llama.worker.faults import InjectedFault
+from ganglion.engines.settings import EngineSettings
 from ganglion.scheduler.slots import KvContextShape
 
 INPUT_TOKENS: Final = 2048
@@ -157,7 +159,7 @@ def context_of(asked: int | None, trained: int) -> int:
 
 
 def plan(
-    settings: LlamaSettings,
+    settings: EngineSettings,
     facts: ModelFacts,
     *,
     cores: int,
@@ -234,7 +236,7 @@ def plan(
 
 
 def plan_second(
-    settings: LlamaSettings, facts: ModelFacts, first: EnginePlan, *, cores: int, free_bytes: int
+    settings: EngineSettings, facts: ModelFacts, first: EnginePlan, *, cores: int, free_bytes: int
 ) -> EnginePlan:
     """A worker for one sequence at a time beside the first, which computes as that one does.
 
@@ -244,7 +246,7 @@ def plan_second(
         # What the accelerator has left now is not known here, and a worker without it would prove nothing.
         raise InsufficientMemory("No second worker on an accelerator.", free_mb=0, required_mb=0)
     kv_tokens = min(first.kv_tokens, first.context + sum(PRIVATE_SLOTS))
-    alone = replace(settings, context=first.context, kv_tokens=kv_tokens, parallel=1, kv_folder=None)
+    alone = structs.replace(settings, context=first.context, kv_tokens=kv_tokens, parallel=1, kv_folder=None)
     shared = 0 if first.is_recast else facts.size_bytes
     decided = plan(alone, facts, cores=cores, free_bytes=free_bytes + shared)
     required = decided.required_bytes - shared
@@ -253,7 +255,7 @@ def plan_second(
     )
 
 
-def _gains_by_repacking(settings: LlamaSettings, facts: ModelFacts, left_bytes: int) -> bool:
+def _gains_by_repacking(settings: EngineSettings, facts: ModelFacts, left_bytes: int) -> bool:
     """Both forms lie in memory while they are loaded; deterministic mode keeps to the usual kernels."""
     return (
         facts.quantisation in REPACK_QUANTISATIONS

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, Protocol, cast
 
@@ -54,6 +54,7 @@ from ganglion.registry.naming.catalogue import HeldModelRef
 from ganglion.registry.naming.manifest import CATCH_ALL
 from ganglion.registry.naming.names import fold
 from ganglion.registry.naming.resolver import nearest_names_hint
+from ganglion.registry.settings import ResidencySettings
 
 logger = logging.getLogger("ganglion.registry")
 
@@ -73,18 +74,6 @@ class NameLookup(Protocol):
     async def __call__(self, name: str, *, may_catch_all: bool) -> Candidate | str:
         """What a name means: another model, or the id of one that is held; raises ModelNotFound."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ResidencySettings:
-    """What the operator decides about holding models."""
-
-    max_models: int | None = None
-    """How many may be loaded at once; None leaves it to memory."""
-    memory_bytes: int | None = None
-    """What all loaded models together may take; None leaves it to the machine."""
-    auto_load: bool = True
-    """Whether a request loads the model it names."""
 
 
 async def _no_lookup(name: str, *, may_catch_all: bool) -> Candidate | str:
@@ -156,6 +145,7 @@ class Residency:
         self._find = find
         self._free_bytes = free_bytes
         self._settings = settings or ResidencySettings()
+        self._auto_load = self._settings.auto_load is not False
         self._residents: dict[str, Resident] = {}
         self._failures = RecentFailures()
         self._activating = ActivationQueue()
@@ -236,7 +226,7 @@ class Residency:
 
     def models(self) -> tuple[ModelState, ...]:
         """Every model that is held or was named, in that order."""
-        is_settled = self._settings.auto_load and not self._is_closing and not self._activating.is_warming
+        is_settled = self._auto_load and not self._is_closing and not self._activating.is_warming
         return tuple(
             state
             for resident in self._residents.values()
@@ -348,8 +338,8 @@ class Residency:
 
     async def _asked_for(self, name: str, tenant: str) -> Resident:
         """The resident that a request means; raises where it may not be loaded for one."""
-        resident = await self._meant(name, may_find=self._settings.auto_load, may_catch_all=True)
-        if not self._settings.auto_load and resident.status in ("unloaded", "failed"):
+        resident = await self._meant(name, may_find=self._auto_load, may_catch_all=True)
+        if not self._auto_load and resident.status in ("unloaded", "failed"):
             if resident.error is not None:
                 raise _without_traceback(resident.error)
             raise ModelNotLoaded(
@@ -383,7 +373,7 @@ class Residency:
         """Whether the model is not here yet; raises when nobody may wait for it."""
         if resident.serves(claim) and not await self._has_given_up(resident):
             return False
-        if not self._settings.auto_load or resident.claims > WAITING_LIMIT:
+        if not self._auto_load or resident.claims > WAITING_LIMIT:
             raise ModelLoading(f"The model {resident.id!r} is still loading.", param="model")
         return True
 

@@ -10,6 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from msgspec import structs
 from starlette.routing import BaseRoute
 
 from ganglion.core.errors import GanglionError
@@ -38,7 +39,7 @@ from ganglion.server.gate import Gate
 from ganglion.server.gateway.control_app import build_control_app
 from ganglion.server.gateway.fleet_endpoints import FleetEndpoints, GatewayHealthEndpoints
 from ganglion.server.gateway.key_meter import KeyMeter
-from ganglion.server.gateway.settings import GatewaySettings, Reload
+from ganglion.server.gateway.setup import GatewaySetup, Reload
 from ganglion.server.gateway.unix_socket import serve_on_unix_socket, socket_folder
 from ganglion.server.life.signals import ApplyConfig, check_keys_remain
 from ganglion.server.life.storage import open_store
@@ -72,7 +73,7 @@ class FleetParts:
         """What goes on for as long as it runs."""
         return self.health.run(), self.membership.keep_expiring(), self.scaler.run()
 
-    def renew(self, settings: GatewaySettings) -> None:
+    def renew(self, settings: GatewaySetup) -> None:
         """Other declared nodes and another catalogue from now on; what runs goes on."""
         self.router.replace(settings.catalogue)
         self.offer.replace(settings.catalogue)
@@ -80,21 +81,23 @@ class FleetParts:
         self.membership.declare(settings.nodes)
 
 
-def build_fleet_parts(settings: GatewaySettings, offer: CatalogueView) -> FleetParts:
+def build_fleet_parts(settings: GatewaySetup, offer: CatalogueView) -> FleetParts:
     """The parts over the declared nodes; nothing runs yet."""
-    queue = NodeQueue(max_requests=settings.queue_requests, max_wait_s=settings.queue_s)
+    queue = NodeQueue(max_requests=settings.gateway.queue_requests, max_wait_s=settings.gateway.queue_s)
     fleet = Fleet(settings.nodes, queue=queue)
-    pools, quarantine = ConnectionPools(settings.connect_s), Quarantine()
+    pools, quarantine = ConnectionPools(settings.gateway.connect_s), Quarantine()
     node_client = NodeClient(pools)
     router = Router(fleet, settings.catalogue)
-    polls = PollSettings(every_s=settings.poll_s, wait_s=min(settings.poll_s, PollSettings().wait_s))
+    polls = PollSettings(
+        every_s=settings.gateway.poll_s, wait_s=min(settings.gateway.poll_s, PollSettings().wait_s)
+    )
     health = FleetHealthCheck(fleet, node_client, polls)
     loader = FleetLoader(fleet, settings.catalogue, node_client, probe_now=health.probe_now)
     membership = NodeLeases(
         fleet,
         first_epoch=first_epoch(time.time()),
-        lease_s=settings.lease_s,
-        node_key=settings.node_key,
+        lease_s=settings.gateway.lease_s,
+        node_key=settings.gateway.node_key,
     )
     engine = FleetEngine(
         fleet,
@@ -104,7 +107,7 @@ def build_fleet_parts(settings: GatewaySettings, offer: CatalogueView) -> FleetP
         catalogue=lambda: offer.listed,
         listed_as=router.listed_as,
         probe_now=health.probe_now,
-        deadlines=RemoteDeadlines(head_s=settings.first_byte_s, idle_s=settings.idle_s),
+        deadlines=RemoteDeadlines(head_s=settings.gateway.first_byte_s, idle_s=settings.gateway.idle_s),
         quarantine=quarantine,
     )
     return FleetParts(
@@ -130,7 +133,7 @@ _KNOWN_HOSTS: Final = 256
 class GatewayProcess:
     """What the front, the desk and the relay of one process share."""
 
-    settings: GatewaySettings
+    settings: GatewaySetup
     server: ServerSettings
     gatekeeper: KeyGatekeeper
     state: AppState
@@ -146,7 +149,7 @@ class GatewayProcess:
             return None
         # Named as text, so that a gateway without sessions never imports gRPC: a fifth of its memory.
         relay: RelayEndpoint = import_module("ganglion.server.gateway.relay.relay_endpoint").RelayEndpoint(
-            dataclasses.replace(self.server, grpc_port=grpc_port_of(self.settings.server, self.server.port)),
+            structs.replace(self.server, grpc_port=grpc_port_of(self.settings.server, self.server.port)),
             fleet=self.parts.fleet,
             chooser=self.parts.router,
             gatekeeper=self.gatekeeper,
@@ -209,7 +212,7 @@ class GatewayProcess:
 
 
 async def build_gateway(
-    settings: GatewaySettings,
+    settings: GatewaySetup,
     server: ServerSettings,
     stack: contextlib.AsyncExitStack,
 ) -> GatewayProcess:
@@ -232,7 +235,7 @@ async def _relay_secret(state: AppState) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def _gatekeeper(settings: GatewaySettings, parts: FleetParts) -> AsyncGenerator[KeyGatekeeper, None]:
+async def _gatekeeper(settings: GatewaySetup, parts: FleetParts) -> AsyncGenerator[KeyGatekeeper, None]:
     access = await open_access(MEMORY if settings.storage is None else settings.storage.place)
     try:
         offer, router, server = parts.offer, parts.router, settings.server
@@ -242,7 +245,7 @@ async def _gatekeeper(settings: GatewaySettings, parts: FleetParts) -> AsyncGene
             offer.price,
             dearest=lambda name: offer.dearest(router.may_answer(name)),
             booked_as=router.booked_as,
-            open_answer_tokens=settings.open_answer_tokens,
+            open_answer_tokens=settings.gateway.open_answer_tokens,
             admin_keys=server.admin_keys,
             most_urgent=server.most_urgent,
         )
@@ -277,7 +280,7 @@ def _fleet_routes(parts: FleetParts, server: ServerSettings, gate: Gate) -> list
     return doors + fleet.routes()
 
 
-def _proxy_settings(settings: GatewaySettings, server: ServerSettings) -> ProxySettings:
+def _proxy_settings(settings: GatewaySetup, server: ServerSettings) -> ProxySettings:
     rules = OriginRules(
         is_loopback_bind=is_loopback(server.host),
         allowed_hosts=server.allowed_hosts,
@@ -300,13 +303,13 @@ def _proxy_settings(settings: GatewaySettings, server: ServerSettings) -> ProxyS
     return ProxySettings(
         max_body_bytes=server.max_body_bytes,
         max_connections=server.max_connections,
-        first_byte_s=settings.first_byte_s,
-        idle_s=settings.idle_s,
+        first_byte_s=settings.gateway.first_byte_s,
+        idle_s=settings.gateway.idle_s,
         sign_of_life_s=server.keep_alive_s,
         stall_s=server.stalled_reader_s,
         guard=guard,
         cors_origins=rules.cors_origins,
         log=settings.request_log,
         is_json_log=settings.is_json_log,
-        tracing=open_tracing(is_asked=settings.has_tracing),
+        tracing=open_tracing(is_asked=settings.gateway.has_tracing),
     )

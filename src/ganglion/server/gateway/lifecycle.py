@@ -15,13 +15,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import uvloop
+from msgspec import structs
 
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.proxy.listener import ProxyListener
 from ganglion.server.bind import UnusableCertificate, bind, url_of
 from ganglion.server.gate import Gate
 from ganglion.server.gateway.gateway_process import build_gateway
-from ganglion.server.gateway.settings import GatewaySettings, Reload
+from ganglion.server.gateway.setup import GatewaySetup, Reload
 from ganglion.server.life.app_server import BACKLOG
 from ganglion.server.life.signals import Shutdown, config_reloader, first_of, on_hangup, on_termination
 from ganglion.server.settings import ServerSettings
@@ -42,7 +43,7 @@ OnListening = Callable[[str, str | None], None]
 
 
 def run_gateway(
-    settings: GatewaySettings, on_listening: OnListening | None = None, reload: Reload | None = None
+    settings: GatewaySetup, on_listening: OnListening | None = None, reload: Reload | None = None
 ) -> None:
     """Serve until a signal ends it; raises StartRefused."""
     # A request leaves no cycles, and most of what is alive lives as long as the process: walking all of it
@@ -55,7 +56,7 @@ def run_gateway(
 
 
 async def serve_gateway(
-    settings: GatewaySettings,
+    settings: GatewaySetup,
     *,
     shutdown: Shutdown | None = None,
     on_listening: OnListening | None = None,
@@ -65,14 +66,12 @@ async def serve_gateway(
     shutdown = shutdown or Shutdown()
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bind(settings.server))
-        server = dataclasses.replace(settings.server, port=listener.getsockname()[1])
+        server = structs.replace(settings.server, port=listener.getsockname()[1])
         house = await build_gateway(settings, server, stack)
         relay = await house.relay()
         if relay is not None:
             stack.push_async_callback(relay.close, HASTY_CLOSE_S)
-            house = dataclasses.replace(
-                house, server=dataclasses.replace(server, grpc_port=relay.address.port)
-            )
+            house = dataclasses.replace(house, server=structs.replace(server, grpc_port=relay.address.port))
         front = house.front(await house.open_desk(stack))
         stack.push_async_callback(front.close)
         renew = stack.enter_context(config_reloader(partial(house.read_again, reload or (lambda: settings))))

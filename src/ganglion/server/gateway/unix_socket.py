@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import fcntl
 import os
 import shutil
@@ -11,6 +10,7 @@ import tempfile
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 
+from msgspec import structs
 from starlette.types import ASGIApp
 
 from ganglion.server.bind import StartRefused
@@ -60,7 +60,7 @@ async def serve_on_unix_socket(
 ) -> AsyncGenerator[None, None]:
     """While inside, the app answers there; whatever a process before left at that path is gone."""
     with _bound(path) as listener:
-        plain = dataclasses.replace(settings, tls_cert=None, tls_key=None)
+        plain = structs.replace(settings, tls_cert=None, tls_key=None)
         server = AppServer(uvicorn_config(app, plain))
         serving = asyncio.create_task(server.serve(sockets=[listener]))
         try:

@@ -6,7 +6,7 @@ behind the operator's back.
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +14,7 @@ import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
+from msgspec import structs
 
 from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
 from ganglion.server.bind import BindFailed, UnusableCertificate, bind
@@ -155,7 +156,7 @@ def _listen(server: grpc.aio.Server, settings: ServerSettings) -> ListenAddress:
     # gRPC tells little of why it cannot have a port, and resolves names in its own way.
     wanted = settings.grpc_port or 0
     try:
-        with bind(replace(settings, port=wanted)) as probe:
+        with bind(structs.replace(settings, port=wanted)) as probe:
             host = probe.getsockname()[0]
     except BindFailed as error:
         raise _bind_failed(error.message) from None

@@ -12,7 +12,6 @@ import socket
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -25,7 +24,7 @@ from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.server.bind import StartRefused
 from ganglion.server.fleet_membership import FleetMembership
-from ganglion.server.settings import ServerSettings
+from ganglion.server.settings import JoinSettings, ServerSettings
 from ganglion.wire import fleet
 
 logger = logging.getLogger("ganglion.server")
@@ -43,23 +42,6 @@ _JSON: Final = ((b"content-type", b"application/json"),)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.\-]{1,64}")
 _NAME_DIGITS: Final = 64
 _ADVERTISED: Final = re.compile(r"https?://[^\s/]+/?")
-
-
-@dataclass(frozen=True, slots=True)
-class JoinSettings:
-    """Which gateways a node joins, and as what."""
-
-    urls: tuple[str, ...] = ()
-    key: str | None = None
-    """What it shows them."""
-    name: str | None = None
-    """None is the host's name and the port."""
-    advertise: str | None = None
-    """The URL under which gateways reach it; None is the one it listens on."""
-
-
-NO_GATEWAYS: Final = JoinSettings()
-"""A node that joins nobody."""
 
 
 class _Error(msgspec.Struct):

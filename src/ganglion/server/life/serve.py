@@ -12,6 +12,8 @@ import socket
 from collections.abc import Callable
 from functools import partial
 
+from msgspec import structs
+
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.machine import MachineSource
 from ganglion.gateway.proxy.descriptors import DescriptorWatch
@@ -21,7 +23,7 @@ from ganglion.server.fleet_membership import FleetMembership, Leases
 from ganglion.server.gate import Gate
 from ganglion.server.grpc.grpc_server import GrpcServer
 from ganglion.server.life.app_server import AppServer, until_listening, uvicorn_config
-from ganglion.server.life.joining import NO_GATEWAYS, JoinSettings, check_join, joined_gateways
+from ganglion.server.life.joining import check_join, joined_gateways
 from ganglion.server.life.signals import (
     ApplyConfig,
     Shutdown,
@@ -31,10 +33,10 @@ from ganglion.server.life.signals import (
     on_hangup,
     on_termination,
 )
-from ganglion.server.life.storage import StoreSettings, open_store
+from ganglion.server.life.storage import StoreTarget, open_store
 from ganglion.server.middleware.principal import KeyRing, key_ring
 from ganglion.server.prometheus import Metrics
-from ganglion.server.settings import ServerSettings
+from ganglion.server.settings import NO_GATEWAYS, JoinSettings, ServerSettings
 from ganglion.server.state import AppState
 from ganglion.sessions.settings import SessionSettings
 
@@ -76,7 +78,7 @@ async def serve(
     on_listening: Callable[[str], None] | None = None,
     reload: Reload | None = None,
     machine: MachineSource | None = None,
-    storage: StoreSettings | None = None,
+    storage: StoreTarget | None = None,
     sessions: SessionSettings | None = None,
     on_rpc: Callable[[str], None] | None = None,
     join: JoinSettings = NO_GATEWAYS,
@@ -105,7 +107,7 @@ async def serve(
         if settings.has_grpc:
             rpc = GrpcServer(settings, gate, keys, metrics, membership.leases)
             stack.push_async_callback(rpc.close, HASTY_FLUSH_S)
-            settings = dataclasses.replace(settings, grpc_port=rpc.address.port)
+            settings = structs.replace(settings, grpc_port=rpc.address.port)
         state = AppState() if storage is None else await stack.enter_async_context(open_store(storage))
         app = build_node(
             engine, settings, gate, keys, machine=machine, state=state, metrics=metrics, membership=membership
@@ -146,7 +148,7 @@ async def serve(
 def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSettings:
     """The ports as they are taken: HTTP's own, and the one that gRPC is to take."""
     port = listener.getsockname()[1]
-    return dataclasses.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
+    return structs.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
 
 
 def _read_reloaded(reload: Reload, keys: KeyRing) -> ApplyConfig:

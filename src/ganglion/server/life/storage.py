@@ -28,7 +28,7 @@ SEAL: Final = "seal"
 
 
 @dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreTarget:
     """Where responses and conversations are kept, and for how long."""
 
     place: str | Path
@@ -39,7 +39,7 @@ class StoreSettings:
 
 
 @asynccontextmanager
-async def open_store(storage: StoreSettings) -> AsyncGenerator[AppState, None]:
+async def open_store(storage: StoreTarget) -> AsyncGenerator[AppState, None]:
     """The state around a store, for as long as the server runs; raises StoreUnusable."""
     store = store_at(storage.place)
     try:

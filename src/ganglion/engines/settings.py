@@ -1,0 +1,98 @@
+"""The `[engine]` section of the configuration, and what the loader adds to it for one model.
+
+A field with a description is a key of the section. One without is the program's own: no file sets it.
+"""
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct, field
+
+from ganglion.engines.supervision.watchdog import WorkerLimits
+from ganglion.engines.table import DEFAULT_ENGINE, SUMMARY, EngineName
+
+KvType = Literal["f16", "q8_0", "q4_0"]
+
+
+class EngineSettings(Struct, frozen=True):
+    """How models are run; None lets the engine decide from the model and the machine."""
+
+    model_id: str = ""
+    aliases: tuple[str, ...] = ()
+    name: Annotated[EngineName, Meta(description=SUMMARY)] = DEFAULT_ENGINE
+    threads: (
+        Annotated[
+            int,
+            Meta(ge=1, description="Threads of each worker; left out, the cores that this process may use."),
+        ]
+        | None
+    ) = None
+    context: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                description="Longest single sequence, prompt and answer, in tokens; left out, the trained "
+                "length, at most 8192. A longer one is allowed, with a warning.",
+            ),
+        ]
+        | None
+    ) = None
+    kv_tokens: (
+        Annotated[
+            int,
+            Meta(
+                ge=1,
+                description="KV cache of all sequences together, in tokens, at least the context; left out, "
+                "the context and 8192.",
+            ),
+        ]
+        | None
+    ) = None
+    parallel: Annotated[int, Meta(ge=1, description="Sequences that run at once; further ones wait.")] = 64
+    queue_limit: Annotated[
+        int,
+        Meta(ge=0, description="Requests that may wait besides; more are refused with `overloaded`."),
+    ] = 256
+    kv_type: Annotated[KvType, Meta(description="Element type of the KV cache.")] = "f16"
+    gpu_layers: Annotated[
+        int, Meta(ge=0, description="Layers to run on a GPU, for a library that was built for one.")
+    ] = 0
+    # An answer does not depend on its neighbours; decoding is 20 to 30 % slower.
+    is_deterministic: Annotated[
+        bool, Meta(description="Make an answer independent of what else is running; slower.")
+    ] = field(default=False, name="deterministic")
+    is_recast: Annotated[
+        bool,
+        Meta(
+            description="Repack Q4_1 weights into another form of the same numbers, which is faster for "
+            "batches and prompts."
+        ),
+    ] = field(default=True, name="recast")
+    hang_s: Annotated[
+        float,
+        Meta(gt=0, description="Restart a worker that has work and takes no step for so many seconds."),
+    ] = WorkerLimits().hang_s
+    chat_template: (
+        Annotated[
+            str,
+            Meta(
+                description="A Jinja file, or the template itself, in place of the model's own; left out, "
+                "the model's own, else ChatML."
+            ),
+        ]
+        | None
+    ) = None
+    concepts: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Concept packs to read out and to steer by: files, or names of those in the home "
+            "folder's `concepts`. Each is loaded with the models that it was made for."
+        ),
+    ] = ()
+
+    kv_folder: str | None = None
+    """Where hot prefixes are kept while the model is unloaded; None keeps none."""
+    kv_folder_bytes: int = 2**30
+    """How much may lie in that folder, over all models."""
+    limits: WorkerLimits = WorkerLimits()
+    """How long the worker may take for what, and how often it may die."""

@@ -1,0 +1,41 @@
+"""The `[store]` section of the configuration."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct
+
+FILE_NAME: Final = "ganglion.db"
+OFF: Final = "off"
+"""The url of a server that keeps nothing."""
+
+
+class StoreSettings(Struct, frozen=True):
+    """Where responses and conversations are kept, and for how long."""
+
+    url: (
+        Annotated[
+            str,
+            Meta(
+                description="A SQLite file, `postgresql://…`, `:memory:`, or `off` to keep nothing; left "
+                "out, `data/ganglion.db` in the home folder."
+            ),
+        ]
+        | None
+    ) = None
+    max_age_days: Annotated[float, Meta(ge=0, description="How long they are kept, in days; 0 for ever.")] = (
+        30.0
+    )
+    max_mb: Annotated[
+        int,
+        Meta(
+            ge=0,
+            description="How much they may take together, in MiB, the oldest going first; 0 for no limit.",
+        ),
+    ] = 10240
+
+    def location(self, home: Path) -> str | Path | None:
+        """The database to open; None for a server that keeps nothing."""
+        if self.url is None:
+            return home / "data" / FILE_NAME
+        return None if self.url == OFF else self.url
