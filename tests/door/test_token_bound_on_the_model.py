@@ -6,7 +6,8 @@ import httpx
 import pytest
 from node import Node
 
-from ganglion.gateway.access.token_bound import bound_of
+from ganglion.gateway.proxy.authorize import bound_of
+from ganglion.gateway.proxy.routes import route_of
 
 pytestmark = pytest.mark.model
 
@@ -54,9 +55,11 @@ def test_no_prompt_has_more_tokens_than_are_reserved_for_it(node: Node) -> None:
             counted = http.post("/tokenize", content=body, headers={"content-type": "application/json"})
             assert counted.status_code == 200, counted.text
             asked = json.dumps({"model": "smollm2", **chat, "max_tokens": 0}, ensure_ascii=False).encode()
-            assert counted.json()["count"] <= bound_of("chat", asked, generates=True).tokens
+            assert (
+                counted.json()["count"] <= bound_of(route_of(b"POST", b"/v1/chat/completions"), asked).tokens
+            )
         for text in filter(None, HOSTILE):
             body = json.dumps({"model": "smollm2", "prompt": text}, ensure_ascii=False).encode()
             counted = http.post("/tokenize", content=body, headers={"content-type": "application/json"})
-            bound = bound_of("score", body, generates=False)
+            bound = bound_of(route_of(b"POST", b"/v1/score"), body)
             assert counted.json()["count"] <= bound.tokens, text[:9]

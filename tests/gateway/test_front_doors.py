@@ -21,8 +21,8 @@ from tests.gateway.front_stage import (
 
 from ganglion.core.errors import NotAllowed
 from ganglion.gateway.access.admission import AdmissionRequest, Identity
-from ganglion.gateway.access.token_bound import TEMPLATE_TOKENS
 from ganglion.gateway.proxy.listener import ProxySettings
+from ganglion.wire.token_bound import TEMPLATE_TOKENS
 from support.waiting import until
 
 GOOD = b'{"ok":true}'

@@ -19,7 +19,10 @@ from front_stage import (
 )
 
 from ganglion.core.events import Usage
-from ganglion.gateway.proxy.usage import estimated_answer
+from ganglion.wire.chat.proxy import PROXY as CHAT_WIRE
+from ganglion.wire.messages.proxy import PROXY as MESSAGES_WIRE
+from ganglion.wire.proxy_dialect import ProxyDialect
+from ganglion.wire.proxy_usage import estimated_answer
 from support.waiting import until
 
 GOOD = b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
@@ -187,13 +190,17 @@ async def test_a_whole_strangers_answer_without_counts_is_estimated_by_its_text(
 
 
 @pytest.mark.parametrize(
-    ("body", "tokens"),
+    ("dialect", "body", "tokens"),
     [
-        (b'{"choices":[{"text":"abcdefgh"}]}', 2),
-        (b'{"content":[{"type":"text","text":"abcd"},{"thinking":"efgh"},{"input":{"a":1}}]}', 4),
-        (b"not json at all!", 4),
-        (b'{"choices":[]}', 0),
+        (CHAT_WIRE, b'{"choices":[{"text":"abcdefgh"}]}', 2),
+        (
+            MESSAGES_WIRE,
+            b'{"content":[{"type":"text","text":"abcd"},{"thinking":"efgh"},{"input":{"a":1}}]}',
+            4,
+        ),
+        (CHAT_WIRE, b"not json at all!", 4),
+        (CHAT_WIRE, b'{"choices":[]}', 0),
     ],
 )
-def test_what_was_said_is_found_wherever_it_stands(body: bytes, tokens: int) -> None:
-    assert estimated_answer(body) == tokens
+def test_what_was_said_is_found_wherever_it_stands(dialect: ProxyDialect, body: bytes, tokens: int) -> None:
+    assert estimated_answer(body, dialect.answer_texts) == tokens

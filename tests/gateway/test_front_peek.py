@@ -5,12 +5,20 @@ import json
 import pytest
 
 from ganglion.core.errors import InvalidJson
-from ganglion.gateway.proxy.peek import peek, peek_query, with_fields
+from ganglion.gateway.proxy import peek as peeking
+from ganglion.gateway.proxy.peek import peek_query, with_fields
 from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import DIALECTS
+from ganglion.wire.proxy_dialect import Peeked
 
+PROXIES = {dialect.name: dialect.proxy for dialect in DIALECTS if dialect.routes}
 SYSTEM = {"role": "system", "content": "be brief"}
 FIRST = {"role": "user", "content": "one"}
 REST = [{"role": "assistant", "content": "1"}, {"role": "user", "content": "two"}]
+
+
+def peek(wire: Wire, body: bytes) -> Peeked:
+    return peeking.peek(PROXIES[wire], body)
 
 
 @pytest.mark.parametrize("prelude", [[], [SYSTEM]])
@@ -59,7 +67,7 @@ def test_a_query_names_its_model() -> None:
 
 def test_asking_for_usage_leaves_everything_else_as_it_was() -> None:
     body = b'{"stream_options":{"other":1.50},"n":1e3,"model":"m"}'
-    assert with_fields(body, model=None, asks_usage=True) == (
+    assert with_fields(body, PROXIES["chat"], asks_usage=True) == (
         b'{"stream_options":{"other":1.50,"include_usage":true},"n":1e3,"model":"m"}'
     )
-    assert with_fields(b"[]", model="x", asks_usage=True) == b"[]"
+    assert with_fields(b"[]", PROXIES["chat"], model="x", asks_usage=True) == b"[]"

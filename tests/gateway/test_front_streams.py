@@ -16,7 +16,11 @@ from ganglion.gateway.proxy.streams import (
     OpaqueBody,
     StreamFilter,
 )
-from ganglion.gateway.proxy.usage import usage_of_body
+from ganglion.wire.chat.proxy import PROXY as CHAT
+from ganglion.wire.messages.proxy import PROXY as MESSAGES
+from ganglion.wire.ollama.proxy import PROXY as OLLAMA
+from ganglion.wire.proxy_dialect import ProxyDialect
+from ganglion.wire.proxy_usage import usage_of_body
 
 OURS = (
     b'data: {"a":"x\\n\\n: x-ganglion-usage {\\"prompt_tokens\\":1}"}\n\n: keep-alive\n\n'
@@ -54,7 +58,7 @@ PLACES = st.lists(st.integers(0, 10_000), max_size=12)
 
 @given(PLACES)
 def test_our_count_is_taken_out_at_any_split(places: list[int]) -> None:
-    stream = NodeEventStream()
+    stream = NodeEventStream(CHAT.marks)
     assert passed(stream, split(OURS + COMMENT, places)) == OURS
     assert stream.usage == Usage(5, 2, 3)
     assert stream.events == 3
@@ -68,7 +72,7 @@ def test_a_strangers_count_is_taken_out_only_where_nobody_asked(
     data = CONTENT + COUNTS + DONE
     kept = CONTENT + DONE if takes_usage else data
     data, kept = data.replace(b"\n", line_end), kept.replace(b"\n", line_end)
-    stream = ForeignEventStream("openai", takes_usage=takes_usage)
+    stream = ForeignEventStream(CHAT, takes_usage=takes_usage)
     assert passed(stream, split(data, places)) == kept
     assert stream.usage == Usage(7, 9)
     assert stream.is_finished
@@ -76,7 +80,7 @@ def test_a_strangers_count_is_taken_out_only_where_nobody_asked(
 
 @given(PLACES)
 def test_a_strangers_messages_are_counted_at_any_split(places: list[int]) -> None:
-    stream = ForeignEventStream("messages", takes_usage=False)
+    stream = ForeignEventStream(MESSAGES, takes_usage=False)
     assert passed(stream, split(ANTHROPIC, places)) == ANTHROPIC
     assert stream.usage == Usage(10, 8, 6) and stream.is_finished and stream.events == 3
 
@@ -84,7 +88,7 @@ def test_a_strangers_messages_are_counted_at_any_split(places: list[int]) -> Non
 @given(PLACES)
 def test_lines_are_counted_at_any_split(places: list[int]) -> None:
     data = b'{"done":false}\n{"done":true,"prompt_eval_count":3,"eval_count":4}\n'
-    stream = JsonLineStream()
+    stream = JsonLineStream(OLLAMA)
     out = [stream.feed(piece) for piece in split(data, places)]
     assert all(not told or told.endswith(b"\n") for told in out)
     assert b"".join(out) == data and stream.usage == Usage(3, 4) and stream.events == 2
@@ -93,7 +97,7 @@ def test_lines_are_counted_at_any_split(places: list[int]) -> None:
 @given(PLACES)
 def test_the_last_part_of_a_large_body_has_its_count(places: list[int]) -> None:
     data = b'{"data":[' + b"1," * 3000 + b'1],"usage":{"prompt_tokens":3,"total_tokens":3}}'
-    stream = OpaqueBody()
+    stream = OpaqueBody(CHAT)
     assert b"".join(stream.feed(piece) for piece in split(data, places)) + stream.end() == data
     assert stream.usage == Usage(3, 0)
 
@@ -110,58 +114,73 @@ def test_the_last_part_of_a_large_body_has_its_count(places: list[int]) -> None:
     ],
 )
 def test_only_a_last_event_finishes_a_strangers_stream(data: bytes, is_finished: bool) -> None:
-    stream = ForeignEventStream("openai", takes_usage=True)
+    stream = ForeignEventStream(CHAT, takes_usage=True)
     stream.feed(data)
     stream.end()
     assert stream.is_finished is is_finished
 
 
 def test_an_event_without_an_end_is_not_held_for_ever() -> None:
-    stream = NodeEventStream()
+    stream = NodeEventStream(CHAT.marks)
     with pytest.raises(UpstreamUnavailable):
         for _ in range(MAX_EVENT_BYTES // 2**20 + 1):
             stream.feed(b"x" * 2**20)
 
 
 @pytest.mark.parametrize(
-    ("body", "usage"),
+    ("dialect", "body", "usage"),
     [
-        (b'{"usage":{"prompt_tokens":3,"completion_tokens":4},"z":1}', Usage(3, 4)),
-        (b'{"z":1,"usage":{"prompt_tokens":3,"completion_tokens_details":null}}', Usage(3, 0)),
-        (b'{"usage":{"input_tokens":3,"output_tokens":4,"cache_creation_input_tokens":2}}', Usage(5, 4)),
+        (CHAT, b'{"usage":{"prompt_tokens":3,"completion_tokens":4},"z":1}', Usage(3, 4)),
+        (CHAT, b'{"z":1,"usage":{"prompt_tokens":3,"completion_tokens_details":null}}', Usage(3, 0)),
         (
+            MESSAGES,
+            b'{"usage":{"input_tokens":3,"output_tokens":4,"cache_creation_input_tokens":2}}',
+            Usage(5, 4),
+        ),
+        (
+            CHAT,
             b'{"usage":{"input_tokens":3,"input_tokens_details":{"cached_tokens":2},"output_tokens":4}}',
             Usage(3, 4, 2),
         ),
-        (b'{"message":{"content":"a"},"prompt_eval_count":3,"eval_count":4}', Usage(3, 4)),
-        (b'{"a":{"usage":{"prompt_tokens":3}}}', None),
-        (b'{"usage":{"prompt_tokens":-3}}', None),
-        (b'{"usage":null}', None),
-        (b"not json", None),
-        (b"", None),
+        (OLLAMA, b'{"message":{"content":"a"},"prompt_eval_count":3,"eval_count":4}', Usage(3, 4)),
+        (CHAT, b'{"a":{"usage":{"prompt_tokens":3}}}', None),
+        (CHAT, b'{"usage":{"prompt_tokens":-3}}', None),
+        (CHAT, b'{"usage":null}', None),
+        (CHAT, b"not json", None),
+        (CHAT, b"", None),
     ],
 )
-def test_whole_bodies_are_counted_in_every_wires_words(body: bytes, usage: Usage | None) -> None:
-    assert usage_of_body(body) == usage
+def test_whole_bodies_are_counted_in_every_wires_words(
+    dialect: ProxyDialect, body: bytes, usage: Usage | None
+) -> None:
+    assert usage_of_body(body, dialect.read_usage) == usage
 
 
 @pytest.mark.parametrize(
     ("stream", "data", "is_finished"),
     [
-        (NodeEventStream(), CONTENT + DONE, True),
-        (NodeEventStream(), CONTENT + DONE + COMMENT, True),
-        (NodeEventStream(), CONTENT + COMMENT, True),
-        (NodeEventStream(), CONTENT, False),
-        (NodeEventStream(), b"", False),
-        (NodeEventStream(), CONTENT + b'data: {"error":{"message":"%b"}}\n\n' % (b"x" * 2000), True),
-        (NodeEventStream(is_desk=True), CONTENT, True),
-        (NodeEventStream("messages"), ANTHROPIC, True),
-        (NodeEventStream("messages"), ANTHROPIC.rpartition(b"event:")[0], False),
-        (NodeEventStream("messages"), b'event: error\ndata: {"type":"error","error":{}}\n\n', True),
-        (JsonLineStream(), b'{"message":{"content":"a"},"done":false}\n', False),
-        (JsonLineStream(), b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n', True),
-        (JsonLineStream(), b'{"message":{"content":"a"},"done":false}\n{"error":"It broke."}\n', True),
-        (JsonLineStream(is_desk=True), b'{"status":"pulling"}\n', True),
+        (NodeEventStream(CHAT.marks), CONTENT + DONE, True),
+        (NodeEventStream(CHAT.marks), CONTENT + DONE + COMMENT, True),
+        (NodeEventStream(CHAT.marks), CONTENT + COMMENT, True),
+        (NodeEventStream(CHAT.marks), CONTENT, False),
+        (NodeEventStream(CHAT.marks), b"", False),
+        (
+            NodeEventStream(CHAT.marks),
+            CONTENT + b'data: {"error":{"message":"%b"}}\n\n' % (b"x" * 2000),
+            True,
+        ),
+        (NodeEventStream(CHAT.marks, is_desk=True), CONTENT, True),
+        (NodeEventStream(MESSAGES.marks), ANTHROPIC, True),
+        (NodeEventStream(MESSAGES.marks), ANTHROPIC.rpartition(b"event:")[0], False),
+        (NodeEventStream(MESSAGES.marks), b'event: error\ndata: {"type":"error","error":{}}\n\n', True),
+        (JsonLineStream(OLLAMA), b'{"message":{"content":"a"},"done":false}\n', False),
+        (
+            JsonLineStream(OLLAMA),
+            b'{"message":{"content":"a"},"done":false}\n{"done":true,"eval_count":1}\n',
+            True,
+        ),
+        (JsonLineStream(OLLAMA), b'{"message":{"content":"a"},"done":false}\n{"error":"It broke."}\n', True),
+        (JsonLineStream(OLLAMA, is_desk=True), b'{"status":"pulling"}\n', True),
     ],
 )
 def test_our_own_stream_is_over_when_its_last_event_was_there(

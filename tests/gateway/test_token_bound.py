@@ -8,19 +8,27 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, TokenPrompt, Tool, ToolUse
-from ganglion.gateway.access.token_bound import (
+from ganglion.gateway.proxy import authorize
+from ganglion.gateway.proxy.peek import with_fields
+from ganglion.gateway.proxy.routes import route_of
+from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import DIALECTS
+from ganglion.wire.token_bound import (
     MEDIA_TOKENS,
     PAIR_TOKENS,
     TEMPLATE_TOKENS,
     TokenBound,
-    bound_of,
     bound_of_request,
 )
-from ganglion.gateway.proxy.peek import with_fields
-from ganglion.wire.dialect import Wire
 
+PROXIES = {dialect.name: dialect.proxy for dialect in DIALECTS if dialect.routes}
 TALK = [{"role": "user", "content": "one"}]
 PICTURE = {"type": "image_url", "image_url": {"url": "http://there/p.png"}}
+
+
+def bound_of(wire: Wire, body: bytes) -> TokenBound:
+    route = next(route for dialect in DIALECTS if dialect.name == wire for route in dialect.routes)
+    return authorize.bound_of(route_of(b"POST", route.path.encode()), body)
 
 
 def body_of(**fields: object) -> bytes:
@@ -61,7 +69,7 @@ def test_every_prompt_and_every_choice_is_counted(
     wire: Wire, fields: dict[str, object], beside_the_body: int, open_answers: int
 ) -> None:
     body = body_of(**fields)
-    bound = bound_of(wire, body, generates=True)
+    bound = bound_of(wire, body)
     assert (bound.tokens, bound.open_answers) == (len(body) + beside_the_body, open_answers)
 
 
@@ -76,20 +84,19 @@ def test_every_prompt_and_every_choice_is_counted(
     ],
 )
 def test_token_ids_count_as_they_are(wire: Wire, fields: dict[str, object], tokens: int) -> None:
-    assert bound_of(wire, body_of(**fields), generates=True) == TokenBound(tokens)
+    assert bound_of(wire, body_of(**fields)) == TokenBound(tokens)
 
 
 def test_counting_and_tokenizing_take_nothing() -> None:
-    assert bound_of("prompt", body_of(prompt="a long text"), generates=False) == TokenBound(0)
-    assert bound_of("responses", body_of(input="a long text"), generates=False) == TokenBound(0)
+    assert bound_of("prompt", body_of(prompt="a long text")) == TokenBound(0)
+    counting = route_of(b"POST", b"/v1/responses/input_tokens")
+    assert authorize.bound_of(counting, body_of(input="a long text")) == TokenBound(0)
 
 
 def test_tools_count_twice_since_templates_write_them_anew() -> None:
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     plain, with_tools = body_of(max_tokens=1), body_of(max_tokens=1, tools=tools)
-    more = (
-        bound_of("chat", with_tools, generates=True).tokens - bound_of("chat", plain, generates=True).tokens
-    )
+    more = bound_of("chat", with_tools).tokens - bound_of("chat", plain).tokens
     assert more == len(with_tools) - len(plain) + len(json.dumps(tools))
 
 
@@ -99,14 +106,14 @@ def test_tools_count_twice_since_templates_write_them_anew() -> None:
 )
 def test_a_number_that_cannot_be_read_is_refused_and_not_guessed(fields: dict[str, object]) -> None:
     with pytest.raises(InvalidValue, match="cannot be told"):
-        bound_of("completions", body_of(prompt="x", **fields), generates=True)
+        bound_of("completions", body_of(prompt="x", **fields))
 
 
 def test_a_field_under_an_escaped_name_or_said_twice_counts_as_servers_read_it() -> None:
-    plain = bound_of("chat", b'{"max_tokens":5}', generates=True)
-    hidden = bound_of("chat", b'{"max_\\u0074okens":5}', generates=True)
+    plain = bound_of("chat", b'{"max_tokens":5}')
+    hidden = bound_of("chat", b'{"max_\\u0074okens":5}')
     assert hidden.tokens - plain.tokens == 5 and not hidden.open_answers
-    assert bound_of("chat", b'{"max_tokens":5,"max_tokens":900}', generates=True).tokens > 900
+    assert bound_of("chat", b'{"max_tokens":5,"max_tokens":900}').tokens > 900
 
 
 @given(st.lists(st.text(), min_size=1, max_size=5), st.integers(0, 50), st.integers(1, 4))
@@ -116,7 +123,7 @@ def test_no_text_has_more_bytes_than_are_reserved_for_it(texts: list[str], most:
     for is_ascii in (True, False):
         body = json.dumps({"prompt": texts, "max_tokens": most, "n": n}, ensure_ascii=is_ascii)
         encoded = body.encode(errors="replace")
-        assert bound_of("completions", encoded, generates=True).tokens >= said + most * n * len(texts)
+        assert bound_of("completions", encoded).tokens >= said + most * n * len(texts)
 
 
 def test_a_prompt_that_is_known_whole_is_bounded_by_all_of_it() -> None:
@@ -141,5 +148,5 @@ def test_a_prompt_that_is_known_whole_is_bounded_by_all_of_it() -> None:
 def test_an_open_answer_is_bounded_in_the_words_of_its_wire(
     wire: Wire, before: dict[str, object], after: dict[str, object]
 ) -> None:
-    body = with_fields(body_of(**before), model=None, asks_usage=False, answer=(wire, 50))
+    body = with_fields(body_of(**before), PROXIES[wire], answer_tokens=50)
     assert json.loads(body) == {"model": "m", **after}

@@ -10,6 +10,7 @@ from ganglion.core.engine import Activation, ModelState
 from ganglion.core.errors import GanglionError, InsufficientMemory, InvalidValue, Overloaded, ServerError
 from ganglion.core.machine import Accelerator, Cpu, Device, DeviceReading, EngineFacts, Machine
 from ganglion.wire import discovery, health, models, openai_errors, openapi
+from ganglion.wire.error_format import error_headers
 
 MODEL = ModelState(
     "tiny", "echo", "loaded", 512, 1700000000, aliases=("t",), capabilities=("chat",), in_flight=1
@@ -32,8 +33,8 @@ def test_an_error_is_enveloped_with_its_hint_and_extras() -> None:
             "required_mb": 2,
         }
     }
-    assert openai_errors.error_headers(error) == {"retry-after": "5"}
-    assert openai_errors.error_headers(InvalidValue("x", param="n")) == {}
+    assert error_headers(error) == {"retry-after": "5"}
+    assert error_headers(InvalidValue("x", param="n")) == {}
 
 
 def test_every_503_says_when_to_retry() -> None:

@@ -40,6 +40,7 @@ from ganglion.gateway.routing.decision import Chooser, ModelLoader, RoutingReque
 from ganglion.gateway.routing.retry import ErrorAnswer, NodeOutcome
 from ganglion.gateway.upstream.node_client import NodeClient, node_headers
 from ganglion.wire.dialect import Wire
+from ganglion.wire.dialects import EMBEDDINGS_WIRE, PROMPT_WIRE, RERANK_WIRE, TRANSLATION_WIRE
 from ganglion.wire.upstream import auxiliary_calls
 from ganglion.wire.upstream.chat_request import encode_request
 
@@ -105,7 +106,7 @@ class FleetEngine:
             return
         affinity = _affinity(request)
         attempts = self._attempts(
-            request.model, "chat", affinity, lambda: self._suspicion(request), tenant=request.tenant
+            request.model, TRANSLATION_WIRE, affinity, lambda: self._suspicion(request), tenant=request.tenant
         )
         while True:
             try:
@@ -165,7 +166,7 @@ class FleetEngine:
         async def call(spec: NodeSpec, model: str) -> ReadPrompt:
             return await self._prompts.read(spec, model, request)
 
-        return await self._whole(request.model, "prompt", call)
+        return await self._whole(request.model, PROMPT_WIRE, call)
 
     async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text."""
@@ -173,7 +174,7 @@ class FleetEngine:
         async def call(spec: NodeSpec, name: str) -> str:
             return await self._prompts.detokenize(spec, name, tokens, tenant)
 
-        return await self._whole(model, "prompt", call)
+        return await self._whole(model, PROMPT_WIRE, call)
 
     async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         """No server tells the bytes of tokens that it did not just make of a text."""
@@ -185,7 +186,7 @@ class FleetEngine:
         async def call(spec: NodeSpec, name: str) -> TokenizerInfo:
             return await self._prompts.info(spec, name)
 
-        return await self._whole(model, "prompt", call)
+        return await self._whole(model, PROMPT_WIRE, call)
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """Vectors of whoever makes them."""
@@ -195,7 +196,7 @@ class FleetEngine:
             answer = await self._post(spec, "/v1/embeddings", body, request)
             return auxiliary_calls.decode_embedded(answer, request)
 
-        return await self._whole(request.model, "embeddings", call)
+        return await self._whole(request.model, EMBEDDINGS_WIRE, call)
 
     async def rank(self, request: RankRequest) -> Ranked:
         """The ranking of a node that ranks."""
@@ -206,7 +207,7 @@ class FleetEngine:
             )
             return auxiliary_calls.decode_ranked(answer, request)
 
-        return await self._whole(request.model, "rerank", call)
+        return await self._whole(request.model, RERANK_WIRE, call)
 
     async def _post(
         self, spec: NodeSpec, path: str, body: bytes, request: EmbedRequest | RankRequest

@@ -7,10 +7,13 @@ dialects is read by commands too, so that a dialect's own modules are imported w
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from ganglion.wire import openai_errors
 from ganglion.wire.error_format import ErrorFormat
+
+if TYPE_CHECKING:
+    from ganglion.wire.proxy_dialect import ProxyDialect
 
 Wire = str
 """The name of a dialect, as routing, configuration and metrics use it."""
@@ -40,8 +43,10 @@ class Dialect:
 
     name: Wire
     module: str
-    """Where its own code is: a package, or a module for a wire without streams."""
+    """Where its own code is."""
     routes: tuple[WireRoute, ...] = ()
+    is_folder: bool = True
+    """Whether that is a package; a wire that only answers whole may be one module."""
     prefix: str | None = None
     """Whatever is below fails in the words of this wire; None where those are OpenAI's."""
     client_header: str | None = None
@@ -57,6 +62,13 @@ class Dialect:
     def keeps_answers(self) -> bool:
         """Whether answers can be asked for again, below its prefix."""
         return any(route.is_stored for route in self.routes)
+
+    @cached_property
+    def proxy(self) -> "ProxyDialect":
+        """What whoever passes its calls on must know."""
+        module = import_module(f"{self.module}.proxy" if self.is_folder else self.module)
+        proxy: ProxyDialect = module.PROXY
+        return proxy
 
     @cached_property
     def errors(self) -> ErrorFormat:

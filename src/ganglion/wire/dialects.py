@@ -20,9 +20,17 @@ DIALECTS: Final = (
         (WireRoute("/v1/completions", generates=True),),
         is_usual=True,
     ),
-    Dialect("embeddings", "ganglion.wire.embeddings", (WireRoute("/v1/embeddings"),), is_usual=True),
-    Dialect("rerank", "ganglion.wire.rerank", (WireRoute("/v1/rerank"),), is_translatable=True),
-    Dialect("score", "ganglion.wire.score", (WireRoute("/v1/score"),)),
+    Dialect(
+        "embeddings",
+        "ganglion.wire.embeddings",
+        (WireRoute("/v1/embeddings"),),
+        is_folder=False,
+        is_usual=True,
+    ),
+    Dialect(
+        "rerank", "ganglion.wire.rerank", (WireRoute("/v1/rerank"),), is_folder=False, is_translatable=True
+    ),
+    Dialect("score", "ganglion.wire.score", (WireRoute("/v1/score"),), is_folder=False),
     Dialect(
         "messages",
         "ganglion.wire.messages",
@@ -78,6 +86,7 @@ DIALECTS: Final = (
             WireRoute("/tokenizer_info", "GET", runs_model=False),
             WireRoute("/v1/readout/manifest", "GET", runs_model=False),
         ),
+        is_folder=False,
         is_translatable=True,
     ),
     Dialect("sessions", "ganglion.wire.salience"),
@@ -91,7 +100,9 @@ TRANSLATABLE_WIRES: Final[frozenset[Wire]] = frozenset(
 )
 TRANSLATION_WIRE: Final = "chat"
 """The wire that calls of others are translated into."""
+EMBEDDINGS_WIRE: Final = "embeddings"
 PROMPT_WIRE: Final = "prompt"
+RERANK_WIRE: Final = "rerank"
 SESSIONS_WIRE: Final = "sessions"
 PUBLIC_PATHS: Final = ("/", "/docs", "/health/live", "/health/ready")
 """What answers GET and HEAD without a key, on nodes and gateways."""
@@ -100,7 +111,11 @@ _BY_PREFIX: Final = tuple((each.prefix, each) for each in DIALECTS if each.prefi
 _BY_HEADER: Final = tuple((each.client_header, each) for each in DIALECTS if each.client_header is not None)
 
 
-def dialect_of_path(path: str, has_header: Callable[[str], bool]) -> Dialect | None:
+def _shows_none(_: str) -> bool:
+    return False
+
+
+def dialect_of_path(path: str, has_header: Callable[[str], bool] = _shows_none) -> Dialect | None:
     """The dialect in whose format a path fails; None for OpenAI's.
 
     Where a path belongs to no wire, a client that shows the header of one is told errors in its format.
@@ -114,7 +129,7 @@ def dialect_of_path(path: str, has_header: Callable[[str], bool]) -> Dialect | N
     return None
 
 
-def error_format_of(path: str, has_header: Callable[[str], bool]) -> ErrorFormat:
+def error_format_of(path: str, has_header: Callable[[str], bool] = _shows_none) -> ErrorFormat:
     """How a request for this path is told that it failed."""
     dialect = dialect_of_path(path, has_header)
     return openai_errors.ERRORS if dialect is None else dialect.errors

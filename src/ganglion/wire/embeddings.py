@@ -15,6 +15,8 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.request import TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
+from ganglion.wire.proxy_dialect import ProxyDialect
+from ganglion.wire.token_bound import TokenBound, bound_inputs, bound_reader
 from ganglion.wire.unknown_fields import refuse_unknown
 
 MAX_INPUTS = 2048
@@ -126,3 +128,12 @@ def _cut(values: "array[float]", dimensions: int) -> "array[float]":
     kept = values[:dimensions]
     length = math.sqrt(sum(value * value for value in kept))
     return kept if length == 0.0 else array("f", [value / length for value in kept])
+
+
+class _BoundFields(Struct):
+    input: str | list[str | int | list[int]] | None = None
+
+
+PROXY = ProxyDialect(
+    bound=bound_reader(_BoundFields, lambda fields, size: TokenBound(bound_inputs(fields.input, size)[0]))
+)

@@ -14,6 +14,7 @@ from ganglion.core.engine import TokenizerInfo
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
+from ganglion.wire.proxy_dialect import PLAIN
 from ganglion.wire.unknown_fields import refuse_unknown
 
 
@@ -217,3 +218,6 @@ def info(model: str, told: TokenizerInfo) -> bytes:
             add_bos_token=told.adds_bos,
         )
     )
+
+
+PROXY = PLAIN

@@ -16,6 +16,7 @@ from ganglion.gateway.proxy.streams import (
     StreamFilter,
 )
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
+from ganglion.wire.proxy_dialect import ProxyDialect
 
 MAX_HELD_BYTES = 256 * 2**10
 """An answer up to this size is passed on when it is whole: a node that dies in it was never heard."""
@@ -24,7 +25,7 @@ MAX_HELD_BYTES = 256 * 2**10
 class AttemptObserver(Protocol):
     """Whoever tries; hears one of `whole`, `streamed` and `lost` last, and `streams` before `streamed`."""
 
-    words: str
+    dialect: ProxyDialect
     takes_usage: bool
     """Whether only we want the usage chunk of a stranger's stream."""
 
@@ -150,20 +151,22 @@ class NodeAttempt:
         if status == 200:
             self.stream = self._stream_of(named)
         if self.stream is None and int(named.get(b"content-length", 0)) > MAX_HELD_BYTES:
-            self.stream = OpaqueBody()
+            self.stream = OpaqueBody(self._hearer.dialect)
 
     def _stream_of(self, named: dict[bytes, bytes]) -> StreamFilter | None:
         if named.get(b"content-encoding", b"identity") != b"identity":
-            return OpaqueBody()
+            return OpaqueBody(self._hearer.dialect)
         kind = named.get(b"content-type", b"")
         if kind == b"application/json":
             return None
         kind = kind.partition(b";")[0].strip().lower()
         if kind == b"text/event-stream":
             if self.is_desk or self.spec.kind == "ganglion":
-                return NodeEventStream(self._hearer.words, is_desk=self.is_desk)
-            return ForeignEventStream(self._hearer.words, takes_usage=self._hearer.takes_usage)
-        return JsonLineStream(is_desk=self.is_desk) if kind == b"application/x-ndjson" else None
+                return NodeEventStream(self._hearer.dialect.marks, is_desk=self.is_desk)
+            return ForeignEventStream(self._hearer.dialect, takes_usage=self._hearer.takes_usage)
+        if kind == b"application/x-ndjson":
+            return JsonLineStream(self._hearer.dialect, is_desk=self.is_desk)
+        return None
 
     def body(self, data: bytes, *, is_end: bool) -> None:
         """For the connection."""
@@ -195,7 +198,7 @@ class NodeAttempt:
         self._size_bytes += len(data)
         if self._size_bytes > MAX_HELD_BYTES:
             held, self._parts = b"".join(self._parts), []
-            self.stream = OpaqueBody()
+            self.stream = OpaqueBody(self._hearer.dialect)
             self._hearer.streams(self, self.stream.feed(held))
 
     def lost(self, error: Exception | None) -> None:

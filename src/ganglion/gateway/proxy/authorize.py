@@ -1,26 +1,23 @@
 """Whether a request may come in, and what it asks for: all that is decided before anybody is waited for."""
 
-from typing import Final
-
+import msgspec
 from msgspec import Struct
 
 from ganglion.core.errors import InvalidValue, NotAllowed, RequestQuarantined
 from ganglion.gateway.access.admission import AdmissionRequest, Gatekeeper, Identity, require_role
-from ganglion.gateway.access.token_bound import TokenBound, bound_of
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.quarantine import QUARANTINED_MESSAGE, Quarantine
 from ganglion.gateway.proxy.client_request import ClientRequest
-from ganglion.gateway.proxy.peek import Peeked, asks_to_unload, peek, peek_query
+from ganglion.gateway.proxy.peek import peek, peek_query
 from ganglion.gateway.proxy.routes import ProxyRoute
 from ganglion.gateway.proxy.tracing import Span
 from ganglion.gateway.routing.affinity import affinity_of
 from ganglion.gateway.routing.decision import only_loaded_model
+from ganglion.wire.proxy_dialect import Peeked
+from ganglion.wire.token_bound import TokenBound
 
 NOBODY = Identity("")
 """Whoever looks at a public page."""
-
-_UNLOADING: Final = {b"/api/chat": "messages", b"/api/generate": "prompt"}
-"""Calls that unload a model when they leave out this field and say so."""
 
 
 class RequestContext(Struct):
@@ -62,20 +59,31 @@ def admission_request(errand: RequestContext) -> AdmissionRequest:
     route, call, model = errand.route, errand.call, errand.model
     if not errand.identity.is_metered or call.head.method == b"GET":
         return AdmissionRequest(model)
-    assert route.wire is not None
-    bound = bound_of(route.wire, call.body, generates=route.generates)
-    if route.answer_tokens is not None:
-        bound = TokenBound(bound.tokens + route.answer_tokens)
-    errand.bound = bound
+    bound = errand.bound = bound_of(route, call.body)
     return AdmissionRequest(model, bound.tokens, bound.open_answers, bound.answer_tokens)
+
+
+def bound_of(route: ProxyRoute, body: bytes) -> TokenBound:
+    """What a call can take; raises InvalidValue where that cannot be read."""
+    if not route.runs_model:
+        return TokenBound(0)
+    try:
+        bound = route.dialect.bound(body)
+    except msgspec.ValidationError as error:
+        raise InvalidValue(
+            f"What the request may take cannot be told: {error}.",
+            hint="The key has a limit on tokens, so that every number has to be one.",
+        ) from None
+    if route.answer_tokens is not None:
+        return TokenBound(bound.tokens + route.answer_tokens)
+    return bound if route.generates else TokenBound(bound.tokens)
 
 
 def inspect_request(errand: RequestContext, quarantine: Quarantine, fleet: Fleet) -> Peeked:
     """Read what is asked; raises InvalidJson, MissingParameter, NotAllowed, RequestQuarantined."""
     call, route, identity = errand.call, errand.route, errand.identity
     head = call.head
-    assert route.wire is not None
-    peeked = peek_query(head.target.query) if head.method == b"GET" else peek(route.wire, call.body)
+    peeked = peek_query(head.target.query) if head.method == b"GET" else peek(route.dialect, call.body)
     errand.peeked = peeked
     if not peeked.model:
         peeked.model, peeked.is_filled_in = (
@@ -84,8 +92,8 @@ def inspect_request(errand: RequestContext, quarantine: Quarantine, fleet: Fleet
         )
     elif peeked.model.isspace():
         raise InvalidValue("Expected the name of a model in 'model', found only blanks.", param="model")
-    question = _UNLOADING.get(head.target.path)
-    if question is not None and asks_to_unload(call.body, question):
+    unloads = route.dialect.unloads
+    if unloads is not None and unloads(head.target.path, call.body):
         require_role(identity, "admin")
     if identity.models is not None and peeked.model not in identity.models:
         raise NotAllowed(f"This key may not ask for the model {peeked.model[:200]!r}.", param="model")

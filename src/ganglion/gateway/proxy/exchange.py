@@ -33,7 +33,6 @@ from ganglion.gateway.proxy.reply import ClientReply
 from ganglion.gateway.proxy.streams import ForeignEventStream
 from ganglion.gateway.proxy.tracing import begin_span
 from ganglion.gateway.proxy.upstream_request import UpstreamHead, encode_upstream_request
-from ganglion.gateway.proxy.usage import estimated_answer, estimated_prompt, usage_of_body
 from ganglion.gateway.routing.decision import (
     ChosenNode,
     ColdModel,
@@ -56,6 +55,7 @@ from ganglion.gateway.routing.retry import (
 )
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
 from ganglion.wire.headers import REQUEST_ID
+from ganglion.wire.proxy_usage import estimated_answer, estimated_prompt, usage_of_body
 from ganglion.wire.upstream.upstream_errors import decode_error_response
 
 if TYPE_CHECKING:
@@ -98,8 +98,8 @@ class ProxyExchange:
         "_unreached",
         "_usage",
         "_waiter",
+        "dialect",
         "takes_usage",
-        "words",
     )
 
     def __init__(self, front: "ProxyListener", connection: "ClientConnection", call: ClientRequest) -> None:
@@ -111,7 +111,7 @@ class ProxyExchange:
         if front.settings.tracing is not None:
             errand.span = begin_span(front.settings.tracing, call)
         self._reply = ClientReply(front, connection, errand)
-        self.words = call.head.route.words
+        self.dialect = call.head.route.dialect
         self.takes_usage = False
         self._admission: Admission | None = None
         self._attempt: NodeAttempt | None = None
@@ -494,7 +494,7 @@ class ProxyExchange:
             self._refuse(told or UpstreamUnavailable(_NO_STREAM))
             return
         if status < 400 and self._admission is not None:
-            self._usage = usage_of_body(body) or self._estimated(body)
+            self._usage = usage_of_body(body, self.dialect.read_usage) or self._estimated(body)
         self._reply.deliver(status, headers, body)
         self._finish()
 
@@ -588,7 +588,9 @@ class ProxyExchange:
         attempt = self._attempt
         if attempt is None or attempt.is_desk or attempt.spec.kind != "openai":
             return Usage(0, 0)
-        return self._guessed(estimated_answer(body) if self._errand.route.generates else 0)
+        return self._guessed(
+            estimated_answer(body, self.dialect.answer_texts) if self._errand.route.generates else 0
+        )
 
     def _guessed(self, completion_tokens: int) -> Usage:
         """About what was used, within what was reserved."""

@@ -12,9 +12,9 @@ from msgspec import Struct
 from ganglion.core.errors import InvalidRequest
 from ganglion.wire import openai_errors
 from ganglion.wire.dialect import Dialect, Wire, WireRoute
-from ganglion.wire.dialects import DIALECTS, PUBLIC_PATHS, dialect_of_path
+from ganglion.wire.dialects import DIALECTS, PUBLIC_PATHS, dialect_of_path, error_format_of
 from ganglion.wire.error_format import ErrorFormat
-from ganglion.wire.responses.compaction import SUMMARY_TOKENS
+from ganglion.wire.proxy_dialect import PLAIN, ProxyDialect
 from ganglion.wire.route_aliases import canonical_path
 
 Access = Literal["public", "key", "node", "admin"]
@@ -30,7 +30,8 @@ class ProxyRoute:
     label: str
     """What metrics and the log call it: bounded, unlike paths."""
     errors: ErrorFormat = openai_errors.ERRORS
-    words: str = "openai"
+    dialect: ProxyDialect = PLAIN
+    """What its bodies and streams look like."""
     access: Access = "key"
     wire: Wire | None = None
     """What routing is asked for; None where no model answers."""
@@ -85,23 +86,18 @@ _parsed = lru_cache(maxsize=512)(_parse)
 """Nearly every request line is one of a few."""
 
 
-def _nobody(_: str) -> bool:
-    return False
-
-
 def _of_wire(dialect: Dialect, route: WireRoute) -> ProxyRoute:
-    words = dialect_of_path(route.path, _nobody)
-    errors, name = (openai_errors.ERRORS, "openai") if words is None else (words.errors, words.name)
+    errors = error_format_of(route.path)
     if route.access == "admin":
-        return ProxyRoute("admin", errors, name, access="admin")
+        return ProxyRoute("admin", errors, dialect.proxy, access="admin")
     return ProxyRoute(
         dialect.name,
         errors,
-        name,
+        dialect.proxy,
         wire=dialect.name,
         is_desk=route.is_stored,
         generates=route.generates,
-        answer_tokens=SUMMARY_TOKENS if route.path == "/v1/responses/compact" else None,
+        answer_tokens=dialect.proxy.answer_tokens.get(route.path),
         may_outlast=route.may_outlast,
         runs_model=route.runs_model,
     )
@@ -125,7 +121,7 @@ _TABLE: dict[tuple[bytes, bytes], ProxyRoute] = {
 _ADMIN_ROOTS = (b"/fleet", b"/models", b"/metrics", b"/discovery")
 _OTHER = ProxyRoute("other")
 _OTHER_OF: dict[str, ProxyRoute] = {
-    each.name: ProxyRoute(each.name if each.keeps_answers else "other", each.errors, each.name)
+    each.name: ProxyRoute(each.name if each.keeps_answers else "other", each.errors, each.proxy)
     for each in DIALECTS
     if each.prefix is not None
 }

@@ -8,16 +8,16 @@ from typing import Protocol
 
 from ganglion.core.errors import InvalidRequest, UpstreamUnavailable
 from ganglion.core.events import Usage
-from ganglion.gateway.proxy.usage import read_usage_fields, usage_from, usage_of_body
 from ganglion.wire.fleet import parse_usage
 from ganglion.wire.headers import USAGE
+from ganglion.wire.proxy_dialect import ProxyDialect, StreamMarks
+from ganglion.wire.proxy_usage import usage_of_body
 
 MAX_EVENT_BYTES = 8 * 2**20
 _COMMENT = b": " + USAGE + b" "
 _TAIL_BYTES = 512
 _LAST_EVENT_BYTES = 4096
 """More than any event that begins or ends a stream, an error's message included."""
-_MARKS = (b'"usage":{', b'"usage": {')
 _BLANK = re.compile(rb"\r\n\r\n|\n\n|\n\r\n|\r\n\n|\r\r")
 """The end of an event: lines end in CR, LF or both, as each server likes."""
 _LINE_ENDS = re.compile(rb"\r\n|\n|\r")
@@ -26,15 +26,6 @@ _BURST_BYTES = 4096
 _ENDING = 2
 """Events with which a whole OpenAI stream ends, and which say nothing: the reason, and [DONE]."""
 _TEXT_FIELD = re.compile(rb'"(?:content|reasoning_content|reasoning|text|arguments)" ?: ?"[^"]')
-_TEXT_MARKS: dict[str, bytes] = {"messages": b'"content_block_delta"', "responses": b'.delta"'}
-"""In each event that says something; a quote inside what is said stands behind a backslash."""
-_OPENAI_ENDS = (b"data: [DONE]", b"data:[DONE]")
-_USUAL_END = b"\ndata: [DONE]\n\n"
-"""How nearly every stream ends: looked at before anything is looked for."""
-_LINES_ENDS = (b'"done":true', b'"done": true', b'"error":')
-_EMPTY_LINES = (b'"content":""', b'"response":""')
-_THOUGHT = b'"thinking":"'
-_MESSAGES_ENDS = (b"event: message_stop", b"event:message_stop")
 
 
 class StreamFilter(Protocol):
@@ -113,12 +104,13 @@ def _end_of_events(data: bytes) -> int:
 class _EventStream:
     """Whole server-sent events; what is done with them is for those below."""
 
-    __slots__ = ("_ends", "_first", "_held", "_said", "_saying", "_tail", "events", "usage")
+    __slots__ = ("_ends", "_first", "_held", "_said", "_saying", "_tail", "_usual_end", "events", "usage")
     has_events = True
 
-    def __init__(self, words: str) -> None:
-        self._ends = _MESSAGES_ENDS if words == "messages" else _OPENAI_ENDS
-        self._saying = _TEXT_MARKS.get(words)
+    def __init__(self, marks: StreamMarks) -> None:
+        self._ends = marks.ends
+        self._usual_end = marks.usual_end
+        self._saying = marks.text
         self._said = 0
         self._first = b""
         """Where the first event stands, which may say only who speaks."""
@@ -173,7 +165,7 @@ class _EventStream:
     @property
     def is_finished(self) -> bool:
         tail = self._tail
-        if self._ends is _OPENAI_ENDS and tail.endswith(_USUAL_END):
+        if self._usual_end is not None and tail.endswith(self._usual_end):
             return True
         is_told = tail.startswith(self._ends) or any(b"\n" + end in tail for end in self._ends)
         if not is_told and b"\r" in tail:
@@ -190,8 +182,8 @@ class NodeEventStream(_EventStream):
 
     __slots__ = ("_is_desk",)
 
-    def __init__(self, words: str = "openai", *, is_desk: bool = False) -> None:
-        super().__init__(words)
+    def __init__(self, marks: StreamMarks, *, is_desk: bool = False) -> None:
+        super().__init__(marks)
         self._is_desk = is_desk
 
     def _read(self, data: bytes) -> bytes:
@@ -216,15 +208,17 @@ class NodeEventStream(_EventStream):
 class ForeignEventStream(_EventStream):
     """Of somebody else's server: usage is in a chunk of its own, and its end is not taken on trust."""
 
-    __slots__ = ("_is_finished", "_takes_usage")
+    __slots__ = ("_is_finished", "_read_usage", "_takes_usage", "_usage_marks")
 
-    def __init__(self, words: str, *, takes_usage: bool) -> None:
-        super().__init__(words)
+    def __init__(self, dialect: ProxyDialect, *, takes_usage: bool) -> None:
+        super().__init__(dialect.marks)
+        self._usage_marks = dialect.marks.usage
+        self._read_usage = dialect.read_usage
         self._takes_usage = takes_usage
         self._is_finished = False
 
     def _read(self, data: bytes) -> bytes:
-        for mark in _MARKS:
+        for mark in self._usage_marks:
             at = data.find(mark)
             while at >= 0:
                 start, end = _event_at(data, at)
@@ -242,11 +236,11 @@ class ForeignEventStream(_EventStream):
 
     def _is_ours_alone(self, event: bytes) -> bool:
         """Note what an event says of usage, and whether it says nothing else."""
-        told = read_usage_fields(_data_of(event))
+        told = self._read_usage(_data_of(event), self.usage)
         if told is None:
             return False
-        self.usage = usage_from(told, self.usage)
-        return self._takes_usage and told.choices == [] and told.usage is not None
+        self.usage = told.usage
+        return self._takes_usage and told.is_all
 
     @property
     def is_finished(self) -> bool:
@@ -287,12 +281,13 @@ def _is_error(tail: bytes) -> bool:
 
 
 class JsonLineStream:
-    """JSON, a line each, as Ollama streams it: the last one has the counts."""
+    """JSON, a line each: the last one has the counts."""
 
-    __slots__ = ("_empty", "_held", "_is_desk", "_last", "events", "usage")
+    __slots__ = ("_dialect", "_empty", "_held", "_is_desk", "_last", "events", "usage")
     has_events = True
 
-    def __init__(self, *, is_desk: bool = False) -> None:
+    def __init__(self, dialect: ProxyDialect, *, is_desk: bool = False) -> None:
+        self._dialect = dialect
         self._is_desk = is_desk
         self._held = _EventBuffer()
         self._last = b""
@@ -308,11 +303,14 @@ class JsonLineStream:
         whole = self._held.joined(data[:end]) if self._held else data[:end]
         self._held.hold(data[end:])
         self.events += whole.count(b"\n")
-        self._empty += sum(map(whole.count, _EMPTY_LINES)) - whole.count(_THOUGHT)
+        marks = self._dialect.marks
+        self._empty += sum(map(whole.count, marks.empty))
+        if marks.thought is not None:
+            self._empty -= whole.count(marks.thought)
         self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
-        if b'"eval_count"' in whole:
-            told = read_usage_fields(self._last)
-            self.usage = self.usage if told is None else usage_from(told, self.usage)
+        if any(mark in whole for mark in marks.usage):
+            told = self._dialect.read_usage(self._last, self.usage)
+            self.usage = self.usage if told is None else told.usage
         return whole
 
     def end(self) -> bytes:
@@ -324,16 +322,17 @@ class JsonLineStream:
 
     @property
     def is_finished(self) -> bool:
-        return self._is_desk or any(mark in self._last for mark in _LINES_ENDS)
+        return self._is_desk or any(end in self._last for end in self._dialect.marks.ends)
 
 
 class OpaqueBody:
     """Any other body that is too large to hold: only its last part is looked at."""
 
-    __slots__ = ("_tail", "events", "said", "usage")
+    __slots__ = ("_read_usage", "_tail", "events", "said", "usage")
     has_events = False
 
-    def __init__(self) -> None:
+    def __init__(self, dialect: ProxyDialect) -> None:
+        self._read_usage = dialect.read_usage
         self._tail = b""
         self.usage: Usage | None = None
         self.events = self.said = 0
@@ -343,7 +342,7 @@ class OpaqueBody:
         return data
 
     def end(self) -> bytes:
-        self.usage = usage_of_body(self._tail)
+        self.usage = usage_of_body(self._tail, self._read_usage)
         return b""
 
     @property

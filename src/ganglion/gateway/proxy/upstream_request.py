@@ -11,7 +11,6 @@ from ganglion.gateway.proxy.authorize import RequestContext
 from ganglion.gateway.proxy.heads import value_of
 from ganglion.gateway.proxy.peek import with_fields, with_model_query
 from ganglion.gateway.upstream.pool import ConnectionPool, ConnectionPools
-from ganglion.wire.dialect import Wire
 from ganglion.wire.headers import ADMISSION, AFFINITY, EPOCH, KEY, PRIORITY, REQUEST_ID, TENANT, USAGE
 
 MAX_UPSTREAM_HEADS = 2048
@@ -85,11 +84,17 @@ def encode_upstream_request(
         if head.method == b"GET":
             query = query if renamed is None else with_model_query(query, renamed)
         elif renamed is not None or takes_usage or errand.answer_tokens is not None:
-            answer = _answer_bound(errand, context_length)
-            body = with_fields(body, model=renamed, asks_usage=takes_usage, answer=answer)
-    elif errand.answer_tokens is not None and errand.route.wire != "responses":
-        # At the desk, where a Responses call finds its bound by its place, and tells its client's own.
-        body = with_fields(body, model=None, asks_usage=False, answer=_answer_bound(errand, 0))
+            answer_tokens = _answer_bound(errand, context_length)
+            body = with_fields(
+                body,
+                errand.route.dialect,
+                model=renamed,
+                asks_usage=takes_usage,
+                answer_tokens=answer_tokens,
+            )
+    elif errand.answer_tokens is not None and not errand.route.is_desk:
+        # At the desk, where a call whose answer is kept finds its bound by its place.
+        body = with_fields(body, errand.route.dialect, answer_tokens=_answer_bound(errand, 0))
     has_length = body or head.method not in _BODYLESS
     data = b"".join(
         (
@@ -108,20 +113,20 @@ def encode_upstream_request(
     return UpstreamRequest(data, takes_usage)
 
 
-def _answer_bound(errand: RequestContext, context_length: int) -> tuple[Wire, int] | None:
+def _answer_bound(errand: RequestContext, context_length: int) -> int | None:
     """What each open answer is held to; None where there is none, or where the model's context does that."""
-    wire, bound, tokens = errand.route.wire, errand.bound, errand.answer_tokens
-    if wire is None or bound is None or tokens is None:
+    bound, tokens = errand.bound, errand.answer_tokens
+    if bound is None or tokens is None:
         return None
     # Some servers refuse a bound that does not fit behind the prompt, and need none then.
     if context_length and bound.open_answers == 1 and bound.tokens + tokens > context_length:
         return None
-    return wire, tokens
+    return tokens
 
 
 def _is_counted_by_chunk(errand: RequestContext) -> bool:
     peeked = errand.peeked
-    if peeked is None or errand.route.wire not in ("chat", "completions"):
+    if peeked is None or errand.route.dialect.ask_usage is None:
         return False
     return peeked.is_stream and not peeked.asks_usage
 

@@ -28,6 +28,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.wire import fleet as fleet_wire
 from ganglion.wire import fleet_overview as overview_wire
 from ganglion.wire import health
+from ganglion.wire.dialects import TRANSLATION_WIRE
 from ganglion.wire.fleet import ReplicaState
 from ganglion.wire.fleet_overview import (
     Drain,
@@ -58,7 +59,7 @@ def _unservable(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> tuple[
     }
     found = []
     for model in sorted(held | known):
-        decision = chooser.choose(RoutingRequest(model, "chat"))
+        decision = chooser.choose(RoutingRequest(model, TRANSLATION_WIRE))
         if isinstance(decision, NoRoute) and not decision.waits_for:
             found.append(Unservable(model, decision.error.code, decision.error.message))
         elif isinstance(decision, ColdModel) and (failed := fleet.unloadable(decision.model)) is not None:
@@ -154,7 +155,7 @@ async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked:
 
 def _has_fallback(chooser: Chooser, model: str, node: str) -> bool:
     """Whether requests for a model are answered without the node, by another model."""
-    decision = chooser.choose(RoutingRequest(model, "chat", tried=frozenset((node,))))
+    decision = chooser.choose(RoutingRequest(model, TRANSLATION_WIRE, tried=frozenset((node,))))
     return isinstance(decision, ChosenNode | TranslatedNode)
 
 

@@ -12,12 +12,12 @@ from ganglion.gateway.access.admission import (
     use_own_admission,
 )
 from ganglion.gateway.access.gatekeeper import KeyGatekeeper
-from ganglion.gateway.access.token_bound import TokenBound, bound_of_request
 from ganglion.gateway.metrics import GatewayMetrics
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import header
 from ganglion.server.quota import QuotaReservation
 from ganglion.wire.headers import ADMISSION
+from ganglion.wire.token_bound import TokenBound, bound_of_request
 
 
 class AdmissionMiddleware:

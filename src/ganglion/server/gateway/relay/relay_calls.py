@@ -29,6 +29,7 @@ from ganglion.gateway.routing.decision import (
 )
 from ganglion.server.gateway.relay.channels import ChannelUnreached, NodeChannels
 from ganglion.server.gateway.relay.relay_caller import RelayCaller
+from ganglion.wire.dialects import SESSIONS_WIRE
 from ganglion.wire.salience.error_metadata import CODE
 from ganglion.wire.salience.service import method_path
 
@@ -110,7 +111,7 @@ class RelayNodes:
     async def holding(self, model: str, tried: frozenset[str] = frozenset()) -> HoldingNode:
         """A node that holds a model, once one does; raises why there is none."""
         for _ in range(2):
-            decision = self._chooser.choose(RoutingRequest(model, "sessions", tried=tried))
+            decision = self._chooser.choose(RoutingRequest(model, SESSIONS_WIRE, tried=tried))
             match decision:
                 case ChosenNode(node=spec, model=name):
                     return HoldingNode(self._fleet.nodes.get(spec.name) or NodeView(spec), name)

@@ -16,6 +16,7 @@ from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.node import NodeView
 from ganglion.server.gateway.relay.relay_calls import RelayCall, RelayNodes
 from ganglion.server.gateway.relay.session_handles import SessionLocation
+from ganglion.wire.dialects import SESSIONS_WIRE
 from ganglion.wire.salience import salience_pb2 as pb
 
 # Nothing is lost with it: a session that is not in here is asked for at its node.
@@ -110,4 +111,4 @@ class SessionListing:
 
 
 def _has_sessions(view: NodeView) -> bool:
-    return view.spec.kind == "ganglion" and "sessions" in view.spec.wires and view.is_healthy
+    return view.spec.kind == "ganglion" and SESSIONS_WIRE in view.spec.wires and view.is_healthy

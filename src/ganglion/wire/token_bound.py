@@ -18,10 +18,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, Request, TokenPrompt
-from ganglion.wire.completions.parse import DEFAULT_MAX_TOKENS
-from ganglion.wire.dialect import Wire
 
 TEMPLATE_TOKENS: Final = 512
 """What a template says by itself: the largest standing instructions of known models come close to it."""
@@ -33,6 +30,15 @@ MEDIA_TOKENS: Final = 4096
 """For each picture, sound or file."""
 MAX_TOKENS: Final = 2**31
 _MAX_COUNT: Final = 2**31
+ANSWER_FIELDS: Final = (
+    "max_tokens",
+    "max_completion_tokens",
+    "max_output_tokens",
+    "max_new_tokens",
+    "n_predict",
+    "num_predict",
+)
+"""Names under which servers are told how long an answer may be."""
 
 _PICTURES: Final = ("image", "image_url", "input_image", "video", "video_url")
 _MEDIA: Final = frozenset((*_PICTURES, "audio", "audio_url", "input_audio", "file", "input_file", "document"))
@@ -54,12 +60,14 @@ class _Part(Struct):
     content: Raw = Raw()
 
 
-class _Message(Struct):
+class BoundedMessage(Struct):
+    """A message, in as far as it may hold pictures."""
+
     content: Raw = Raw()
     images: Raw = Raw()
 
 
-class _Answering(Struct):
+class AnswerFields(Struct):
     """The fields of every wire that generates, and the names that foreign servers have for them.
 
     Where a server knows two names for one thing, the larger number counts, whichever it heeds.
@@ -73,22 +81,14 @@ class _Answering(Struct):
     max_new_tokens: int | None = None
     n_predict: int | None = None
     num_predict: int | None = None
-    messages: list[_Message] | None = None
-    input: str | list[_Message] | None = None
+    messages: list[BoundedMessage] | None = None
+    input: str | list[BoundedMessage] | None = None
     tools: Raw = Raw()
 
     @property
     def most(self) -> int | None:
         """Tokens of each answer; None where nobody said, or said that there is no end."""
-        said = (
-            self.max_tokens,
-            self.max_completion_tokens,
-            self.max_output_tokens,
-            self.max_new_tokens,
-            self.n_predict,
-            self.num_predict,
-        )
-        told = [count for count in said if count is not None]
+        told: list[int] = [count for name in ANSWER_FIELDS if (count := getattr(self, name)) is not None]
         if not told or min(told) < 0:
             return None
         return min(max(told), MAX_TOKENS)
@@ -102,43 +102,16 @@ class _Answering(Struct):
     def media(self) -> int:
         """Pictures and their like."""
         said = [*(self.messages or ()), *(self.input if isinstance(self.input, list) else ())]
-        return sum(map(_media, said))
-
-
-class _Options(Struct):
-    num_predict: int | None = None
-
-
-class _Ollama(_Message):
-    options: _Options | None = None
-    messages: list[_Message] | None = None
-    tools: Raw = Raw()
-
-
-class _Completions(_Answering):
-    prompt: str | list[str | int | list[int]] | None = None
-    suffix: str | None = None
-
-
-class _Embeddings(Struct):
-    input: str | list[str | int | list[int]] | None = None
-
-
-class _Rerank(Struct):
-    query: str = ""
-    documents: list[Raw] | None = None
-
-
-class _Score(Struct):
-    prompt: str | list[int] | None = None
+        return sum(map(media_in_message, said))
 
 
 _parts = msgspec.json.Decoder(list[_Part | str])
 _list = msgspec.json.Decoder(list[Raw])
 
 
-def _media(message: _Message) -> int:
-    return _media_in(message.content) + _length(message.images)
+def media_in_message(message: BoundedMessage) -> int:
+    """How many pictures and their like it holds."""
+    return _media_in(message.content) + list_length(message.images)
 
 
 def _media_in(content: Raw) -> int:
@@ -152,49 +125,23 @@ def _media_in(content: Raw) -> int:
     return sum(part.type in _MEDIA or _media_in(part.content) for part in parts if isinstance(part, _Part))
 
 
-def _length(raw: Raw) -> int:
+def list_length(raw: Raw) -> int:
+    """How many items JSON holds; 0 for what is no list."""
     return len(_list.decode(raw)) if bytes(raw)[:1] == b"[" else 0
 
 
-def _answers(tokens: int, each: int | None, count: int, default: int | None = None) -> TokenBound:
+def bound_with_answers(tokens: int, each: int | None, count: int, default: int | None = None) -> TokenBound:
+    """A prompt of so many tokens and `count` answers of `each`, or of nobody knows how many."""
     return TokenBound(tokens, count, default) if each is None else TokenBound(tokens + each * count)
 
 
-def _chat(asked: _Answering, size: int) -> TokenBound:
+def bound_prompt(size: int, tools: Raw, media: int) -> int:
+    """The most tokens of a prompt that goes through a template, out of a body of this size."""
     # A template may indent the tools anew, or write their signs as escapes: they count twice.
-    prompt = size + len(bytes(asked.tools)) + TEMPLATE_TOKENS + MEDIA_TOKENS * asked.media
-    return _answers(prompt, asked.most, asked.choices)
+    return size + len(bytes(tools)) + TEMPLATE_TOKENS + MEDIA_TOKENS * media
 
 
-def _ollama(asked: _Ollama, size: int) -> TokenBound:
-    most = None if asked.options is None else asked.options.num_predict
-    media = sum(map(_media, asked.messages or ())) + _length(asked.images)
-    prompt = size + len(bytes(asked.tools)) + TEMPLATE_TOKENS + MEDIA_TOKENS * media
-    # 0 and less mean as long as there is room.
-    return _answers(prompt, None if most is None or most <= 0 else min(most, MAX_TOKENS), 1)
-
-
-def _completions(asked: _Completions, size: int) -> TokenBound:
-    count, prompts = _inputs(asked.prompt, size)
-    tokens = count + len((asked.suffix or "").encode(errors="surrogatepass"))
-    return _answers(tokens, asked.most, prompts * asked.choices, DEFAULT_MAX_TOKENS)
-
-
-def _embeddings(asked: _Embeddings, size: int) -> TokenBound:
-    return TokenBound(_inputs(asked.input, size)[0])
-
-
-def _score(asked: _Score, size: int) -> TokenBound:
-    return TokenBound(len(asked.prompt) if isinstance(asked.prompt, list) else size)
-
-
-def _rerank(asked: _Rerank, size: int) -> TokenBound:
-    # Each document is read together with the query.
-    pairs = len(asked.documents or ())
-    return TokenBound(size + pairs * (len(asked.query.encode(errors="surrogatepass")) + PAIR_TOKENS))
-
-
-def _inputs(given: str | list[str | int | list[int]] | None, size: int) -> tuple[int, int]:
+def bound_inputs(given: str | list[str | int | list[int]] | None, size: int) -> tuple[int, int]:
     """The tokens of all inputs, and how many inputs there are."""
     if not isinstance(given, list) or not given:
         return size, 1
@@ -208,35 +155,19 @@ def _inputs(given: str | list[str | int | list[int]] | None, size: int) -> tuple
 T = TypeVar("T", bound=Struct)
 
 
-def _reader(kind: type[T], bound: Callable[[T, int], TokenBound]) -> Callable[[bytes], TokenBound]:
-    decode = msgspec.json.Decoder(kind).decode
+def bound_reader(shape: type[T], bound: Callable[[T, int], TokenBound]) -> Callable[[bytes], TokenBound]:
+    """What bounds bodies of this shape; raises msgspec.ValidationError."""
+    decode = msgspec.json.Decoder(shape).decode
     return lambda body: bound(decode(body), len(body))
 
 
-_READERS: Final[dict[Wire, Callable[[bytes], TokenBound]]] = {
-    "chat": _reader(_Answering, _chat),
-    "messages": _reader(_Answering, _chat),
-    "responses": _reader(_Answering, _chat),
-    "completions": _reader(_Completions, _completions),
-    "ollama": _reader(_Ollama, _ollama),
-    "embeddings": _reader(_Embeddings, _embeddings),
-    "rerank": _reader(_Rerank, _rerank),
-    "score": _reader(_Score, _score),
-}
+def _bound_chat(fields: AnswerFields, size: int) -> TokenBound:
+    prompt = bound_prompt(size, fields.tools, fields.media)
+    return bound_with_answers(prompt, fields.most, fields.choices)
 
 
-def bound_of(wire: Wire, body: bytes, *, generates: bool) -> TokenBound:
-    """What a body can take; raises InvalidValue where that cannot be read."""
-    if wire == "prompt" or (wire == "responses" and not generates):
-        return TokenBound(0)  # counting and tokenizing run no model, and nothing is booked for them
-    try:
-        bound = _READERS[wire](body) if wire in _READERS else TokenBound(len(body))
-    except msgspec.ValidationError as error:
-        raise InvalidValue(
-            f"What the request may take cannot be told: {error}.",
-            hint="The key has a limit on tokens, so that every number has to be one.",
-        ) from None
-    return bound if generates else TokenBound(bound.tokens)
+bound_chat = bound_reader(AnswerFields, _bound_chat)
+"""Of any wire that has messages or items and the usual names."""
 
 
 def bound_of_request(request: Request) -> TokenBound:
@@ -249,7 +180,7 @@ def bound_of_request(request: Request) -> TokenBound:
             tokens = len(prompt.tokens)
         case _:
             tokens = len(f"{prompt.text}{prompt.suffix or ''}".encode(errors="surrogatepass")) + 1
-    return _answers(tokens, request.max_tokens, 1)
+    return bound_with_answers(tokens, request.max_tokens, 1)
 
 
 def _bytes_of(prompt: ChatPrompt) -> int:
