@@ -13,7 +13,8 @@ from benchmarks.prompts import words
 from benchmarks.salience import Node
 from benchmarks.servers import KV_TOKENS, PARALLEL, ServerDied, model_path
 from ganglion.core.events import Failed, Pieces
-from ganglion.core.request import ResolvedSampling, Stop, TokenRequest
+from ganglion.core.request import Stop, TokenRequest
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts

@@ -35,17 +35,8 @@ from ganglion.core.events import (
 )
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.core.request import (
-    ChatPrompt,
-    Message,
-    Request,
-    ResolvedSampling,
-    Sampling,
-    Score,
-    Stop,
-    TextPrompt,
-    TokenRequest,
-)
+from ganglion.core.request import ChatPrompt, Message, Request, Score, Stop, TextPrompt, TokenRequest
+from ganglion.core.sampling import ResolvedSampling, Sampling
 from support.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -9,7 +9,8 @@ import pytest
 from msgspec import structs
 
 from ganglion.core.events import Delta
-from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
+from ganglion.core.request import ChatPrompt, Message, Request, Stop, TokenPrompt
+from ganglion.core.sampling import Sampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model

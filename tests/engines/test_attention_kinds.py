@@ -10,7 +10,8 @@ import pytest
 
 from engines.attention_kinds import KINDS, WORDS, write_model
 from ganglion.core.events import Finished, Pieces, Scored
-from ganglion.core.request import ResolvedSampling, Score, Stop, TokenRequest
+from ganglion.core.request import Score, Stop, TokenRequest
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts

@@ -9,6 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import EngineFailed, InsufficientMemory, InvalidValue, LoadFailed, ShuttingDown
+from ganglion.core.request import Stop
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.supervision.connection import IDLE, Connection, error_from_refusal
 from ganglion.engines.supervision.ipc import (
     LENGTH_PREFIX,
@@ -71,18 +73,8 @@ def submit(number: int) -> Submit:
         id=number,
         tokens=[1, 2],
         max_tokens=8,
-        temperature=0.0,
-        top_p=1.0,
-        top_k=0,
-        min_p=0.0,
-        repetition_penalty=1.0,
-        presence_penalty=0.0,
-        frequency_penalty=0.0,
-        seed=None,
-        logit_bias=[],
-        stop_strings=[],
-        stop_tokens=[],
-        ignore_eos=False,
+        sampling=ResolvedSampling(temperature=0.0),
+        stop=Stop(),
         top_logprobs=None,
         priority=0,
         salt="",

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.events import Failed, Finished
-from ganglion.core.request import ResolvedSampling, Stop, TokenRequest
+from ganglion.core.request import Stop, TokenRequest
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts

@@ -10,7 +10,8 @@ from hostile_grammars import corpus
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.events import Delta, Failed, Finished
-from ganglion.core.request import ChatPrompt, Constraint, Message, Request, Sampling, Stop
+from ganglion.core.request import ChatPrompt, Constraint, Message, Request, Stop
+from ganglion.core.sampling import Sampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.grammar.compiler import TOO_LONG
 from ganglion.engines.settings import EngineSettings

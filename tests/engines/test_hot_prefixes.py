@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ganglion.core.events import Delta, Finished
-from ganglion.core.request import ChatPrompt, Message, Request, Sampling, Stop, TokenPrompt
+from ganglion.core.request import ChatPrompt, Message, Request, Stop, TokenPrompt
+from ganglion.core.sampling import Sampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor

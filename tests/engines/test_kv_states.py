@@ -16,7 +16,8 @@ import pytest
 import pytest_asyncio
 
 from ganglion.core.events import Finished, Pieces
-from ganglion.core.request import ResolvedSampling, Stop, TokenRequest
+from ganglion.core.request import Stop, TokenRequest
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.kv.state_format import (
     FORMAT,

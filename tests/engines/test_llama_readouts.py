@@ -13,16 +13,8 @@ import pytest_asyncio
 from ganglion.core.engine import ReadoutManifest, TokenEngine
 from ganglion.core.errors import LoadFailed, ReadoutUnavailable
 from ganglion.core.events import Delta, Failed, Finished, Pieces, Scored, Token, TokenEvent
-from ganglion.core.request import (
-    Ranges,
-    Request,
-    ResolvedSampling,
-    Sampling,
-    Score,
-    Stop,
-    TextPrompt,
-    TokenRequest,
-)
+from ganglion.core.request import Ranges, Request, Score, Stop, TextPrompt, TokenRequest
+from ganglion.core.sampling import ResolvedSampling, Sampling
 from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ganglion.core.request import ResolvedSampling
-from ganglion.core.samplers import Samplers
+from ganglion.core.sampling import ResolvedSampling, Samplers
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model

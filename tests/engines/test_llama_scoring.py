@@ -13,7 +13,8 @@ import pytest_asyncio
 
 from ganglion.core.engine import TokenEngine
 from ganglion.core.events import Finished, Scored, TokenEvent
-from ganglion.core.request import ResolvedSampling, Score, TokenRequest
+from ganglion.core.request import Score, TokenRequest
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.repack import load_repacked

@@ -17,8 +17,6 @@ from ganglion.core.request import (
     Choice,
     Message,
     Request,
-    ResolvedSampling,
-    Sampling,
     Score,
     Steer,
     Steering,
@@ -26,6 +24,7 @@ from ganglion.core.request import (
     TokenRequest,
     salt_of,
 )
+from ganglion.core.sampling import ResolvedSampling, Sampling
 from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, merge_packs, write_pack
 from ganglion.engines.llama.concepts.steering import Steerer, variant_of
 from ganglion.engines.llama.engine import LlamaEngine

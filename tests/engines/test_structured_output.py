@@ -27,10 +27,10 @@ from ganglion.core.request import (
     Message,
     Regex,
     Request,
-    Sampling,
     Stop,
     TextPrompt,
 )
+from ganglion.core.sampling import Sampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts

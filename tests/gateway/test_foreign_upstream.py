@@ -23,7 +23,8 @@ from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.events import Event, Failed, Finished
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.core.request import ChatPrompt, JsonSchema, Message, Request, Sampling
+from ganglion.core.request import ChatPrompt, JsonSchema, Message, Request
+from ganglion.core.sampling import Sampling
 from ganglion.gateway.engine import FleetEngine
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.node import NodeSpec

@@ -18,7 +18,7 @@ from gateways import MEMORY, Running, gateway
 from remote_nodes import echo, listening
 
 from ganglion.core.engine import ManagedEngine
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.node import NodeSpec

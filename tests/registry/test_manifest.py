@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import GanglionError, InvalidValue, UnknownParameter
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.registry.naming.manifest import ManifestEntry, ModelsManifest, read_manifest
 from ganglion.registry.naming.names import HubId
 

@@ -11,7 +11,7 @@ from model_files import CONFIG, TENSORS, safetensors, safetensors_model, safeten
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.registry.files.safetensors import read_facts
 
 INDEX = "model.safetensors.index.json"

@@ -11,7 +11,7 @@ from starlette.responses import PlainTextResponse
 from starlette.routing import Mount, Route
 
 from ganglion import Defaults, build_app
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.engines.echo.engine import EchoEngine
 from support.played_engine import PlayedEngine
 

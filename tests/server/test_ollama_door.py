@@ -14,7 +14,8 @@ import pytest
 from ganglion.core.engine import Embedded, EmbedRequest, LoadOptions
 from ganglion.core.errors import ContextLengthExceeded, LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import JsonSchema, Request, Sampling, TokenPrompt
+from ganglion.core.request import JsonSchema, Request, TokenPrompt
+from ganglion.core.sampling import Sampling
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.hub.download import Report

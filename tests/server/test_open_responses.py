@@ -12,7 +12,7 @@ import pytest
 from responding import MEMORY, Asking, ask, played, said_to, text_of
 from test_responses_socket import talking
 
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from support.open_responses import COMPACTED, ITEM_PAGE, SOCKET_ERROR, check_response

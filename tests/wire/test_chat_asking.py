@@ -18,7 +18,6 @@ from ganglion.core.request import (
     Message,
     Regex,
     Request,
-    Sampling,
     Score,
     Steer,
     Stop,
@@ -30,7 +29,7 @@ from ganglion.core.request import (
     ToolUse,
     WithoutWords,
 )
-from ganglion.core.samplers import Samplers
+from ganglion.core.sampling import Samplers, Sampling
 from ganglion.wire.chat import ChatParseContext, parse
 from ganglion.wire.upstream.chat_request import encode_request
 

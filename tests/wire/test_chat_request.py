@@ -20,7 +20,7 @@ from ganglion.core.request import (
     ToolUse,
     WithoutWords,
 )
-from ganglion.core.samplers import PLAIN, Samplers
+from ganglion.core.sampling import PLAIN, Samplers
 from ganglion.wire.chat import ChatCall, ChatParseContext, parse
 from ganglion.wire.field_policy import HARMLESS
 from ganglion.wire.field_policy import UNSUPPORTED_IN_CHAT as UNHONOURED
@@ -245,7 +245,7 @@ SPECIAL = {
 
 
 def test_every_special_sampler_is_a_field_of_the_same_name() -> None:
-    assert set(SPECIAL) == {field.name for field in fields(Samplers)} == set(SamplerFields.__struct_fields__)
+    assert set(SPECIAL) == {field.name for field in fields(Samplers)} <= set(SamplerFields.__struct_fields__)
     found = read(**SPECIAL).requests[0].sampling.samplers
     expected = {name: tuple(value) if isinstance(value, list) else value for name, value in SPECIAL.items()}
     assert asdict(found) == expected

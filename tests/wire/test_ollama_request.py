@@ -15,7 +15,7 @@ from ganglion.core.errors import (
     VisionUnsupported,
 )
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, TextPrompt, Thinking, Tool, ToolCall
-from ganglion.core.samplers import PLAIN, Samplers
+from ganglion.core.sampling import PLAIN, Samplers
 from ganglion.wire.fields import MAX_TOKENS
 from ganglion.wire.ollama import (
     OllamaAnswerCall,

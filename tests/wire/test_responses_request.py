@@ -26,13 +26,13 @@ from ganglion.core.request import (
     Lark,
     Message,
     Regex,
-    Sampling,
     Stop,
     Thinking,
     Tool,
     ToolCall,
     ToolUse,
 )
+from ganglion.core.sampling import Sampling
 from ganglion.wire.responses import (
     Item,
     ResponsesCall,

@@ -14,7 +14,7 @@ from cyclopts import Group, Parameter, validators
 
 from ganglion import config as configuration
 from ganglion.config import PREFIX, Config, Setting
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import PARAMS, Sampling, sampling_from
 
 MODEL = Group("Model", sort_key=1)
 ENGINE = Group("Engine", sort_key=2)
@@ -37,6 +37,14 @@ G = TypeVar("G", bound="FlagGroup")
 def option(help_text: str, validator: validators.Number | None = None) -> Parameter:
     """A flag that sets no config key, with its help and the numbers it takes."""
     return Parameter(help=help_text, validator=validator)
+
+
+def sampling_option(name: str) -> Parameter:
+    """A flag for a sampling parameter, with the help and the bounds that it has everywhere."""
+    param = PARAMS[name]
+    bounds = param.limits
+    validator = validators.Number(gte=bounds.get("ge"), gt=bounds.get("gt"), lte=bounds.get("le"))
+    return Parameter(help=param.doc, validator=validator)
 
 
 def is_text(_: object, text: str | None) -> None:
@@ -140,32 +148,19 @@ class SamplingFlags:
     max_tokens: Annotated[
         int | None, option("Stop after so many tokens (default 2048, or the room left).", AT_LEAST_1)
     ] = None
-    temperature: Annotated[float | None, option("0 always takes the likeliest token.", AT_LEAST_0)] = None
-    top_p: Annotated[
-        float | None, option("Choose among the likeliest tokens that sum to this probability.", SHARE)
-    ] = None
-    top_k: Annotated[int | None, option("Choose among so many tokens; 0 for all.", AT_LEAST_0)] = None
-    min_p: Annotated[
-        float | None, option("Leave out tokens below this share of the likeliest one's probability.", SHARE)
-    ] = None
-    repetition_penalty: Annotated[float | None, option("Above 1 makes repeats less likely.", AT_LEAST_0)] = (
-        None
-    )
-    seed: Annotated[int | None, option("The same seed gives the same answer.")] = None
+    temperature: Annotated[float | None, sampling_option("temperature")] = None
+    top_p: Annotated[float | None, sampling_option("top_p")] = None
+    top_k: Annotated[int | None, sampling_option("top_k")] = None
+    min_p: Annotated[float | None, sampling_option("min_p")] = None
+    repetition_penalty: Annotated[float | None, sampling_option("repetition_penalty")] = None
+    seed: Annotated[int | None, sampling_option("seed")] = None
     stop: Annotated[
         list[str] | None, Parameter(help="Text that ends the answer; may be repeated.", negative=())
     ] = None
 
     def sampling(self) -> Sampling:
         """As a request's sampling."""
-        return Sampling(
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            min_p=self.min_p,
-            repetition_penalty=self.repetition_penalty,
-            seed=self.seed,
-        )
+        return sampling_from({name: getattr(self, name) for name in PARAMS if hasattr(self, name)})
 
 
 @flag_group(OUTPUT)

@@ -18,7 +18,7 @@ from ganglion.config import Config
 from ganglion.core.engine import LoadOptions, ManagedEngine
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import merge
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.table import ENGINES
 from ganglion.registry.files.gguf import read_facts
@@ -86,7 +86,7 @@ def candidate_of(
         context_length=recipe.context_of(facts) if facts is not None else 0,
         created_s=facts.modified_s if facts is not None else 0,
         capabilities=facts.capabilities if facts is not None else (),
-        sampling=_merged_sampling(entry.sampling, facts.sampling) if facts is not None else entry.sampling,
+        sampling=merge(entry.sampling, facts.sampling) if facts is not None else entry.sampling,
         is_pinned=entry.is_pinned,
         priority=entry.priority,
         keep_alive_s=None if keep_alive_s is None or math.isinf(keep_alive_s) else keep_alive_s,
@@ -210,7 +210,7 @@ class ModelBuilder:
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
             concepts=fitting(self._workshop.packs, facts, self.model_id),
         )
-        facts = replace(facts, sampling=_merged_sampling(entry.sampling, facts.sampling))
+        facts = replace(facts, sampling=merge(entry.sampling, facts.sampling))
         video = self._workshop.free_video_bytes() if settings.gpu_layers > 0 else None
         build = ENGINES[config.name].load()
         return build(facts, settings, free_memory=free_bytes, free_video_memory=video)
@@ -249,16 +249,3 @@ def chat_template(written: str | None) -> str | None:
             param="chat_template",
             hint="--chat-template takes a Jinja file, or the template itself.",
         ) from error
-
-
-def _merged_sampling(asked: Sampling, own: Sampling) -> Sampling:
-    """The manifest's word before the file's own."""
-    return Sampling(
-        temperature=own.temperature if asked.temperature is None else asked.temperature,
-        top_p=own.top_p if asked.top_p is None else asked.top_p,
-        top_k=own.top_k if asked.top_k is None else asked.top_k,
-        min_p=own.min_p if asked.min_p is None else asked.min_p,
-        repetition_penalty=(
-            own.repetition_penalty if asked.repetition_penalty is None else asked.repetition_penalty
-        ),
-    )

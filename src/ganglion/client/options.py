@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, TypedDict
 
 from ganglion.core.errors import InvalidValue, UnknownParameter
+from ganglion.core.sampling import PARAMS
 from ganglion.wire.salience import salience_pb2 as pb
 
 OPEN_END: Final = 2**32 - 1
@@ -87,23 +88,20 @@ def generate_request(
             logprobs_ranges=_ranges(options.get("logprobs"), generated_from),
             logprob_top_k=options.get("top_k_logprobs", 0),
             readout_ranges=_ranges(options.get("readout"), generated_from),
-            temperature=options.get("temperature"),
-            top_p=options.get("top_p"),
-            top_k=options.get("top_k"),
-            min_p=options.get("min_p"),
-            seed=options.get("seed"),
             stop_token_ids=options.get("stop_token_ids", ()),
             priority=options.get("priority", 0),
             ignore_eos=options.get("ignore_eos", False),
             stop=_texts(options.get("stop", ())),
-            presence_penalty=options.get("presence_penalty"),
-            frequency_penalty=options.get("frequency_penalty"),
-            repetition_penalty=options.get("repetition_penalty"),
             prefix=options.get("prefix", ""),
             **_format(options),
+            **_sampling(options),
         )
     except (ValueError, TypeError) as error:
         raise InvalidValue(f"A token or an option cannot be sent: {error}.") from error
+
+
+def _sampling(options: GenerateOptions) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if name in PARAMS}
 
 
 def _texts(texts: str | Sequence[str]) -> Sequence[str]:

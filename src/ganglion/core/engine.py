@@ -11,7 +11,8 @@ from typing import Literal, Protocol, runtime_checkable
 
 from ganglion.core.events import Event, TokenEvent
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import Request, Sampling, TextPrompt, TokenPrompt, TokenRequest
+from ganglion.core.request import Request, TextPrompt, TokenPrompt, TokenRequest
+from ganglion.core.sampling import Sampling
 
 Status = Literal["unloaded", "downloading", "loading", "loaded", "draining", "recovering", "failed"]
 

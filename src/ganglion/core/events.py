@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ganglion.core.errors import GanglionError
-from ganglion.core.request import ResolvedSampling
+from ganglion.core.sampling import ResolvedSampling
 
 Kind = Literal["text", "reasoning", "tool_call"]
 FinishReason = Literal["stop", "length", "tool_calls"]

@@ -18,7 +18,7 @@ from ganglion.core.events import (
     Started,
     Token,
 )
-from ganglion.core.request import ResolvedSampling
+from ganglion.core.sampling import ResolvedSampling
 
 
 @dataclass(frozen=True, slots=True)

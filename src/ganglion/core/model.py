@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 

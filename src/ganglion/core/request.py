@@ -1,11 +1,10 @@
-"""What a client asks of an engine, in no wire's words."""
+"""A request to an engine, in no wire's words."""
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
-from ganglion.core.samplers import PLAIN, Samplers
+from ganglion.core.sampling import ResolvedSampling, Sampling
 
-T = TypeVar("T")
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
@@ -164,22 +163,6 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 
 @dataclass(frozen=True, slots=True)
-class Sampling:
-    """How to choose the next token; None takes the model's own default, then the calibrated one."""
-
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    seed: int | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    samplers: Samplers = PLAIN
-
-
-@dataclass(frozen=True, slots=True)
 class Stop:
     """What ends an answer besides its length; strings are matched across token borders."""
 
@@ -286,22 +269,6 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedSampling:
-    """Sampling with every default filled in: what an engine runs."""
-
-    temperature: float = 1.0
-    top_p: float = 0.95
-    top_k: int = 64
-    min_p: float = 0.0
-    repetition_penalty: float = 1.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    seed: int | None = None
-    logit_bias: tuple[tuple[int, float], ...] = ()
-    samplers: Samplers = PLAIN
-
-
-@dataclass(frozen=True, slots=True)
 class TokenRequest:
     """Token ids in: what a token engine runs. `salt` keeps cached KV of different owners apart."""
 
@@ -327,30 +294,3 @@ class TokenRequest:
     images: tuple[ImageBlock, ...] = ()
     wants_token_ids: bool = False
     """Tell all tokens that were generated when it ends."""
-
-
-def resolve(asked: Sampling, model: Sampling) -> ResolvedSampling:
-    """Fill each value from the request, then the model's own defaults, then the calibrated ones."""
-    calibrated = ResolvedSampling()
-    return ResolvedSampling(
-        temperature=_first(asked.temperature, model.temperature, calibrated.temperature),
-        top_p=_first(asked.top_p, model.top_p, calibrated.top_p),
-        top_k=_first(asked.top_k, model.top_k, calibrated.top_k),
-        min_p=_first(asked.min_p, model.min_p, calibrated.min_p),
-        repetition_penalty=_first(
-            asked.repetition_penalty, model.repetition_penalty, calibrated.repetition_penalty
-        ),
-        presence_penalty=_first(asked.presence_penalty, model.presence_penalty, calibrated.presence_penalty),
-        frequency_penalty=_first(
-            asked.frequency_penalty, model.frequency_penalty, calibrated.frequency_penalty
-        ),
-        seed=asked.seed if asked.seed is not None else model.seed,
-        logit_bias=asked.logit_bias,
-        samplers=asked.samplers,
-    )
-
-
-def _first(asked: T | None, model: T | None, calibrated: T) -> T:
-    if asked is not None:
-        return asked
-    return calibrated if model is None else model

@@ -20,14 +20,13 @@ from ganglion.core.request import (
     ChatPrompt,
     Prompt,
     Request,
-    ResolvedSampling,
     TextPrompt,
     TokenPrompt,
     TokenRequest,
     ToolUse,
-    resolve,
     salt_of,
 )
+from ganglion.core.sampling import ResolvedSampling, resolve
 from ganglion.engines.prompt_length import truncated
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.supervision.ipc import SpecialTokens

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ganglion.core.engine import Status
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import ALL_WIRES
 

@@ -22,7 +22,8 @@ from ganglion.core.errors import (
     WireUnsupported,
 )
 from ganglion.core.events import Closed, Delta, Event, Failed, Opened
-from ganglion.core.request import ChatPrompt, Request, Sampling, TokenPrompt, resolve
+from ganglion.core.request import ChatPrompt, Request, TokenPrompt
+from ganglion.core.sampling import Sampling, resolve
 from ganglion.gateway.failover import RunningCall, fault_of
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.routing.retry import ErrorAnswer, NodeFault, NodeOutcome, error_code_of

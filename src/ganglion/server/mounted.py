@@ -5,7 +5,7 @@ Law: nothing here listens, opens or closes: the engine and the store are the cal
 
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from msgspec import structs
@@ -15,8 +15,8 @@ from starlette.types import ASGIApp
 from ganglion.core.engine import Engine, ModelState
 from ganglion.core.errors import EngineUnavailable
 from ganglion.core.events import Event, Failed
-from ganglion.core.request import Request, Sampling
-from ganglion.core.samplers import PLAIN
+from ganglion.core.request import Request
+from ganglion.core.sampling import Sampling, merge
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
@@ -95,30 +95,19 @@ class DefaultsEngine:
     def models(self) -> tuple[ModelState, ...]:
         """The inner engine's, with these defaults before their own."""
         asked = self._defaults.sampling
-        return tuple(
-            replace(model, sampling=_with_defaults(asked, model.sampling)) for model in self._inner.models()
-        )
+        return tuple(replace(model, sampling=merge(asked, model.sampling)) for model in self._inner.models())
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The inner engine's answer to the request as it is filled in."""
         defaults = self._defaults
         filled = replace(
             request,
-            sampling=_with_defaults(request.sampling, defaults.sampling),
+            sampling=merge(request.sampling, defaults.sampling),
             max_tokens=defaults.max_tokens if request.max_tokens is None else request.max_tokens,
         )
         async with aclosing(self._inner.generate(filled)) as events:
             async for event in events:
                 yield event
-
-
-def _with_defaults(asked: Sampling, defaults: Sampling) -> Sampling:
-    missing = {
-        field.name: getattr(defaults, field.name)
-        for field in fields(Sampling)
-        if getattr(asked, field.name) in (None, (), PLAIN)
-    }
-    return replace(asked, **missing)
 
 
 def _is_served(route: BaseRoute, paths: Collection[str]) -> bool:

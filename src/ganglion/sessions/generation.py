@@ -19,8 +19,8 @@ from ganglion.core.request import (
     Score,
     Stop,
     TokenRequest,
-    resolve,
 )
+from ganglion.core.sampling import resolve
 from ganglion.sessions.table import SessionRecord
 from ganglion.sessions.token_session import ProposedChange, TokenSession
 from ganglion.sessions.values import GenerationDone, GenerationRequest, SessionEvent, SessionToken

@@ -18,7 +18,8 @@ from ganglion.core.errors import (
     GanglionError,
     InvalidValue,
 )
-from ganglion.core.request import ImageBlock, Sampling, Steering
+from ganglion.core.request import ImageBlock, Steering
+from ganglion.core.sampling import Sampling
 from ganglion.sessions.archive import (
     Models,
     SessionArchive,

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from ganglion.core.errors import GanglionError, SessionBusy, SessionNotFound, TooManySessions
-from ganglion.core.request import Sampling, Steering, salt_of
+from ganglion.core.request import Steering, salt_of
+from ganglion.core.sampling import Sampling
 from ganglion.sessions.settings import SessionSettings
 from ganglion.sessions.token_session import TokenSession
 

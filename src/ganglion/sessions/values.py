@@ -6,7 +6,8 @@ from typing import Protocol
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.events import FinishReason, Progress, Token
-from ganglion.core.request import Constraint, Ranges, Sampling, Steering
+from ganglion.core.request import Constraint, Ranges, Steering
+from ganglion.core.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,23 @@
 Null means the same as absent everywhere.
 """
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import JsonValue, Sampling, Stop
-from ganglion.core.samplers import PLAIN, Samplers
+from ganglion.core.request import JsonValue, Stop
+from ganglion.core.sampling import (
+    PARAMS,
+    PLAIN,
+    SAMPLER_PARAMS,
+    SEEDS,
+    Samplers,
+    Sampling,
+    limits,
+    sampling_from,
+)
 
 MAX_CHOICES = 16
 MAX_TOKENS = 2**31
@@ -23,10 +33,6 @@ LogitBias = Annotated[
     Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}}),
 ]
 StopString = Annotated[str, Meta(min_length=1, max_length=512)]
-Penalty = Annotated[float, Meta(ge=-2, le=2)]
-RepetitionPenalty = Annotated[float, Meta(gt=0, le=10)]
-Window = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
-Share = Annotated[float, Meta(ge=0, le=1)]
 Breaker = Annotated[str, Meta(min_length=1, max_length=40)]
 TruncatedTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 """How many of a prompt's last tokens are kept; -1 keeps what leaves room for the answer."""
@@ -36,10 +42,6 @@ AnswerLength = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 CacheKey = Annotated[str, Meta(max_length=512)]
 """Names what a request belongs with, so that its prompt meets the cache that knows it."""
 ModelName = Annotated[str, Meta(min_length=1, max_length=1024, pattern=r"\S")]
-
-# llama.cpp reads the last uint32 as "choose one for me", so seeds are folded below it.
-SEEDS = 2**32 - 1
-
 
 UsageReporting = Literal["never", "last", "always"]
 """When a stream tells its usage: in a last chunk of its own, and in every chunk as far as it has come."""
@@ -54,62 +56,57 @@ class StreamOptions(Struct, frozen=True):
 
 
 class SamplerFields(Struct, frozen=True, kw_only=True):
-    """Ways to choose the next token that few ask for: the fields of `Samplers`, by the same names."""
+    """Sampling by the names and within the bounds of `core.sampling`: what all wires that generate take."""
 
-    repeat_last_n: Window | None = None
-    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
-    top_n_sigma: Annotated[float, Meta(ge=-1, le=100)] | None = None
-    xtc_probability: Share | None = None
-    xtc_threshold: Share | None = None
-    dry_multiplier: Annotated[float, Meta(ge=0, le=100)] | None = None
-    dry_base: Annotated[float, Meta(ge=1, le=10)] | None = None
-    dry_allowed_length: Annotated[int, Meta(ge=1, le=1024)] | None = None
-    dry_penalty_last_n: Window | None = None
+    repeat_last_n: Annotated[int, Meta(**limits("repeat_last_n"))] | None = None
+    typical_p: Annotated[float, Meta(**limits("typical_p"))] | None = None
+    top_n_sigma: Annotated[float, Meta(**limits("top_n_sigma"))] | None = None
+    xtc_probability: Annotated[float, Meta(**limits("xtc_probability"))] | None = None
+    xtc_threshold: Annotated[float, Meta(**limits("xtc_threshold"))] | None = None
+    dry_multiplier: Annotated[float, Meta(**limits("dry_multiplier"))] | None = None
+    dry_base: Annotated[float, Meta(**limits("dry_base"))] | None = None
+    dry_allowed_length: Annotated[int, Meta(**limits("dry_allowed_length"))] | None = None
+    dry_penalty_last_n: Annotated[int, Meta(**limits("dry_penalty_last_n"))] | None = None
     dry_sequence_breakers: Annotated[list[Breaker], Meta(max_length=16)] | None = None
     mirostat: Literal[0, 1, 2] | None = None
-    mirostat_tau: Annotated[float, Meta(ge=0, le=100)] | None = None
-    mirostat_eta: Share | None = None
-    dynatemp_range: Annotated[float, Meta(ge=0, le=10)] | None = None
-    dynatemp_exponent: Annotated[float, Meta(gt=0, le=10)] | None = None
+    mirostat_tau: Annotated[float, Meta(**limits("mirostat_tau"))] | None = None
+    mirostat_eta: Annotated[float, Meta(**limits("mirostat_eta"))] | None = None
+    dynatemp_range: Annotated[float, Meta(**limits("dynatemp_range"))] | None = None
+    dynatemp_exponent: Annotated[float, Meta(**limits("dynatemp_exponent"))] | None = None
     allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = (
         None
     )
+    temperature: Annotated[float, Meta(**limits("temperature"))] | None = None
+    top_p: Annotated[float, Meta(**limits("top_p"))] | None = None
+    top_k: Annotated[int, Meta(**limits("top_k"))] | None = None
+    min_p: Annotated[float, Meta(**limits("min_p"))] | None = None
+    presence_penalty: Annotated[float, Meta(**limits("presence_penalty"))] | None = None
+    frequency_penalty: Annotated[float, Meta(**limits("frequency_penalty"))] | None = None
+    repeat_penalty: Annotated[float, Meta(**limits("repetition_penalty"))] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
 
 
 class SamplingFields(SamplerFields, frozen=True, kw_only=True):
     """How the next token is chosen and what ends an answer, in the words of OpenAI's first wires."""
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    """0 leaves the likeliest token alone."""
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    repetition_penalty: RepetitionPenalty | None = None
-    repeat_penalty: RepetitionPenalty | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    repetition_penalty: Annotated[float, Meta(**limits("repetition_penalty"))] | None = None
     logit_bias: LogitBias | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
     priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
 
 
-def sampling_of(asked: SamplingFields) -> Sampling:
-    """How to choose tokens, as asked."""
-    return Sampling(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=0 if asked.top_k == -1 else asked.top_k,
-        min_p=asked.min_p,
-        repetition_penalty=_repetition_penalty(asked),
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        seed=None if asked.seed is None else asked.seed % SEEDS,
-        logit_bias=tuple((asked.logit_bias or {}).items()),
-        samplers=samplers_of(asked),
+def sampling_of(body: SamplingFields) -> Sampling:
+    """How to choose tokens."""
+    return sampling_from(
+        {name: getattr(body, name) for name in PARAMS}
+        | {
+            "repetition_penalty": _repetition_penalty(body),
+            "logit_bias": tuple((body.logit_bias or {}).items()),
+            "samplers": samplers_of(body),
+        }
     )
 
 
@@ -126,11 +123,11 @@ def _repetition_penalty(asked: SamplingFields) -> float | None:
     return asked.repetition_penalty
 
 
-def samplers_of(asked: SamplerFields) -> Samplers:
+def samplers_of(body: SamplerFields) -> Samplers:
     """What is asked, what is left out as it is by default."""
     given: dict[str, Any] = {}
-    for name in SamplerFields.__struct_fields__:
-        value = getattr(asked, name)
+    for name in SAMPLER_PARAMS:
+        value = getattr(body, name)
         if value is not None:
             given[name] = tuple(value) if isinstance(value, list) else value
     return Samplers(**given) if given else PLAIN
@@ -140,12 +137,20 @@ def sampler_fields(samplers: Samplers) -> dict[str, JsonValue]:
     """The fields that ask for these: the reverse of `samplers_of`."""
     if samplers == PLAIN:
         return {}
-    told: dict[str, JsonValue] = {}
-    for name in SamplerFields.__struct_fields__:
+    asked: dict[str, JsonValue] = {}
+    for name in SAMPLER_PARAMS:
         value = getattr(samplers, name)
         if value != getattr(PLAIN, name):
-            told[name] = list(value) if isinstance(value, tuple) else value
-    return told
+            asked[name] = list(value) if isinstance(value, tuple) else value
+    return asked
+
+
+def choice_samplings(sampling: Sampling, count: int) -> tuple[Sampling, ...]:
+    """The sampling of each of `n` choices: choice i takes seed + i."""
+    seed = sampling.seed
+    if seed is None or count == 1:
+        return (sampling,) * count
+    return tuple(replace(sampling, seed=(seed + choice) % SEEDS) for choice in range(count))
 
 
 def stop_of(asked: SamplingFields) -> Stop:

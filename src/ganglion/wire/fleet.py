@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from ganglion.core.engine import ModelState, Status
 from ganglion.core.events import Usage
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.wire.decode import decode
 from ganglion.wire.health import DeviceHealth, NodeStatus
 

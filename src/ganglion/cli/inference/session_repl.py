@@ -9,6 +9,7 @@ from ganglion.cli.terminal.console import say
 from ganglion.client import Client, Done, Progress, Session, Steer, TokenEvent
 from ganglion.client.options import GenerateOptions
 from ganglion.core.errors import InvalidValue
+from ganglion.core.sampling import PARAMS
 
 COMMANDS: Final = """\
 TEXT             append it; \\n is a line break, and a leading space counts
@@ -28,14 +29,7 @@ TEXT             append it; \\n is a line break, and a leading space counts
 /save FILE       tokens and KV into a file; /restore FILE opens one
 /help, /exit     this list; leave, as Ctrl-D does"""
 SAMPLING: Final[dict[str, type[int] | type[float] | type[str]]] = {
-    "temperature": float,
-    "top_p": float,
-    "top_k": int,
-    "min_p": float,
-    "seed": int,
-    "presence_penalty": float,
-    "frequency_penalty": float,
-    "repetition_penalty": float,
+    **{name: int if name in ("top_k", "seed") else float for name in PARAMS},
     "stop": str,
     "pattern": str,
 }

@@ -21,7 +21,8 @@ from ganglion.core.events import (
     Token,
     Usage,
 )
-from ganglion.core.request import ResolvedSampling, Stop
+from ganglion.core.request import Stop
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.echo.vocabulary import EchoReadout, WordVocabulary, split_words
 from ganglion.text.stops import StopMatcher
 

@@ -45,15 +45,8 @@ from ganglion.core.events import (
     Started,
     TokenEvent,
 )
-from ganglion.core.request import (
-    PLACEHOLDER,
-    ChatPrompt,
-    Request,
-    Sampling,
-    TokenPrompt,
-    TokenRequest,
-    resolve,
-)
+from ganglion.core.request import PLACEHOLDER, ChatPrompt, Request, TokenPrompt, TokenRequest
+from ganglion.core.sampling import Sampling, resolve
 from ganglion.engines.echo.answer import (
     Block,
     EchoPiece,

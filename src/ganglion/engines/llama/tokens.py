@@ -22,7 +22,6 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.core.request import Steer, Steering, TokenRequest, salt_of, tenant_of
-from ganglion.core.samplers import PLAIN
 from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceUpdate, Submit, TokenRecord
 
 STRONGEST: Final = 100.0
@@ -83,23 +82,12 @@ REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 def submit_frame(number: int, request: TokenRequest, *, is_deterministic: bool) -> Submit:
     """A request as the worker takes it, under a number of its own."""
-    sampling = request.sampling
     return Submit(
         id=number,
         tokens=list(request.tokens),
         max_tokens=request.max_tokens,
-        temperature=sampling.temperature,
-        top_p=sampling.top_p,
-        top_k=sampling.top_k,
-        min_p=sampling.min_p,
-        repetition_penalty=sampling.repetition_penalty,
-        presence_penalty=sampling.presence_penalty,
-        frequency_penalty=sampling.frequency_penalty,
-        seed=sampling.seed,
-        logit_bias=list(sampling.logit_bias),
-        stop_strings=list(request.stop.strings),
-        stop_tokens=list(request.stop.token_ids),
-        ignore_eos=request.stop.ignore_eos,
+        sampling=request.sampling,
+        stop=request.stop,
         top_logprobs=request.top_logprobs,
         priority=request.priority,
         # What a neighbour left in the cache was cut elsewhere; only a sequence's own KV is exactly its own.
@@ -114,8 +102,6 @@ def submit_frame(number: int, request: TokenRequest, *, is_deterministic: bool) 
             (steer.concept, steer.strength, None if steer.layers is None else list(steer.layers))
             for steer in request.steering
         ],
-        samplers=None if sampling.samplers == PLAIN else sampling.samplers,
-        shows_stop=request.stop.is_shown,
         wants_token_ids=request.wants_token_ids,
         tenant=tenant_of(request.salt),
     )

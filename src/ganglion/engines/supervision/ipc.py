@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from ganglion.core.samplers import Samplers
+from ganglion.core.request import Stop
+from ganglion.core.sampling import ResolvedSampling
 
 MAX_FRAME_BYTES: Final = 256 * 2**20
 """A frame announces its size; anything larger than a prompt could be is a broken peer."""
@@ -27,18 +28,8 @@ class Submit(WorkerFrame, frozen=True):
     id: int
     tokens: list[int]
     max_tokens: int
-    temperature: float
-    top_p: float
-    top_k: int
-    min_p: float
-    repetition_penalty: float
-    presence_penalty: float
-    frequency_penalty: float
-    seed: int | None
-    logit_bias: list[tuple[int, float]]
-    stop_strings: list[str]
-    stop_tokens: list[int]
-    ignore_eos: bool
+    sampling: ResolvedSampling
+    stop: Stop
     top_logprobs: int | None
     priority: int
     salt: str
@@ -54,10 +45,6 @@ class Submit(WorkerFrame, frozen=True):
     """Positions whose readouts are wanted, of the prompt and of what is generated, half-open."""
     steering: list[tuple[str, float, list[int] | None]] = []
     """Concept, strength and layers, None for all of the pack's."""
-    samplers: Samplers | None = None
-    """What few ask for; None where nothing is."""
-    shows_stop: bool = False
-    """Whether the string that ends the answer stands at its end."""
     wants_token_ids: bool = False
     tenant: str = ""
     """Whose grammar it is: tenants take turns."""

@@ -13,7 +13,7 @@ from math import inf
 from typing import Final, Protocol
 
 from ganglion.core.engine import Status
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.gateway.fleet.node_queue import NodeQueue
 from ganglion.gateway.fleet.quarantine import LostRequest
 from ganglion.gateway.node import NodeSpec, NodeView, Replica

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.gateway.node import FOREIGN_SAMPLING, DeviceMemory, NodeSpec, NodeView, Replica
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.wire.fleet import NodeState, ReplicaState

@@ -10,7 +10,7 @@ from typing import Final, Literal
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts, Pooling
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling, file_bounds, sampling_from
 from ganglion.registry.files.capabilities import capabilities, is_encoder
 from ganglion.registry.files.gguf_reader import (
     GgufArray,
@@ -287,23 +287,27 @@ def _special_tokens(metadata: Metadata, vocabulary: GgufArray, reader: GgufReade
     )
 
 
+_SAMPLING_KEYS: Final = {
+    "temperature": "general.sampling.temp",
+    "top_p": "general.sampling.top_p",
+    "top_k": "general.sampling.top_k",
+    "min_p": "general.sampling.min_p",
+    "repetition_penalty": "general.sampling.penalty_repeat",
+}
+
+
 def _sampling(metadata: Metadata) -> Sampling:
-    top_k = _number(metadata, "general.sampling.top_k", largest=float(1 << 31))
-    return Sampling(
-        temperature=_number(metadata, "general.sampling.temp", largest=100.0),
-        top_p=_number(metadata, "general.sampling.top_p", largest=1.0),
-        top_k=None if top_k is None else int(top_k),
-        min_p=_number(metadata, "general.sampling.min_p", largest=1.0),
-        repetition_penalty=_number(metadata, "general.sampling.penalty_repeat", largest=100.0),
-    )
+    found = {name: _number(metadata, key, *file_bounds(name)) for name, key in _SAMPLING_KEYS.items()}
+    top_k = found["top_k"]
+    return sampling_from({**found, "top_k": None if top_k is None else int(top_k)})
 
 
-def _number(metadata: Metadata, key: str, *, largest: float) -> float | None:
+def _number(metadata: Metadata, key: str, low: float, high: float) -> float | None:
     value = metadata.get(key)
     if value is None:
         return None
-    if isinstance(value, bool | str | GgufArray) or not math.isfinite(value) or not 0 <= value <= largest:
-        raise MalformedGguf(f"{key} is {shortened(value)}, expected 0 to {largest:g}")
+    if isinstance(value, bool | str | GgufArray) or not math.isfinite(value) or not low <= value <= high:
+        raise MalformedGguf(f"{key} is {shortened(value)}, expected {low:g} to {high:g}")
     # Written as 32 bits: 0.6 is meant where 0.6000000238418579 is read.
     return float(f"{value:.7g}") if isinstance(value, float) else float(value)
 

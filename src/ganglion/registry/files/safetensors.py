@@ -14,7 +14,7 @@ from msgspec import Meta, Struct
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Limits, Sampling, file_bounds, sampling_from
 from ganglion.registry.files.capabilities import capabilities, is_encoder
 from ganglion.registry.files.parts import parts_of
 from ganglion.registry.files.safetensors_header import MalformedSafetensors, WeightsHeader, read_weights
@@ -106,12 +106,17 @@ class _TokenizerConfig(Struct, frozen=True):
     eos_token: str | _Token | None = None
 
 
+def _file_limits(name: str) -> Limits:
+    low, high = file_bounds(name)
+    return {"ge": low, "le": high}
+
+
 class _GenerationConfig(Struct, frozen=True):
-    temperature: Annotated[float, Meta(ge=0, le=100)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=1 << 31)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0, le=100)] | None = None
+    temperature: Annotated[float, Meta(**_file_limits("temperature"))] | None = None
+    top_p: Annotated[float, Meta(**_file_limits("top_p"))] | None = None
+    top_k: Annotated[int, Meta(**_file_limits("top_k"))] | None = None
+    min_p: Annotated[float, Meta(**_file_limits("min_p"))] | None = None
+    repetition_penalty: Annotated[float, Meta(**_file_limits("repetition_penalty"))] | None = None
 
 
 class _Index(Struct, frozen=True):
@@ -256,13 +261,7 @@ def _token(token: str | _Token | None) -> str:
 
 def _sampling(folder: Path) -> Sampling:
     found = _load(folder / "generation_config.json", CONFIG_LIMIT, _GenerationConfig) or _GenerationConfig()
-    return Sampling(
-        temperature=found.temperature,
-        top_p=found.top_p,
-        top_k=None if found.top_k is None else max(found.top_k, 0),
-        min_p=found.min_p,
-        repetition_penalty=found.repetition_penalty,
-    )
+    return sampling_from(msgspec.structs.asdict(found))
 
 
 def _load(file: Path, limit_bytes: int, kind: type[Kind]) -> Kind | None:

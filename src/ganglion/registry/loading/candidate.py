@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ganglion.core.engine import LoadOptions, ManagedEngine
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.registry.hub.download import Report
 
 

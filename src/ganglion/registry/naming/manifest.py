@@ -18,7 +18,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import asdict, fields
 
 from ganglion.core.errors import InvalidValue, ModelNotFound, UnknownParameter
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling, limits, sampling_from
 from ganglion.registry.files.quantisation import canonical
 from ganglion.registry.naming.names import HubId, ModelRef, fold, is_path, real_file
 
@@ -67,12 +67,11 @@ class ModelsManifest:
 
 
 class _SamplingTable(Struct, frozen=True):
-    # The ranges that requests have.
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repetition_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
+    temperature: Annotated[float, Meta(**limits("temperature"))] | None = None
+    top_p: Annotated[float, Meta(**limits("top_p"))] | None = None
+    top_k: Annotated[int, Meta(**limits("top_k"))] | None = None
+    min_p: Annotated[float, Meta(**limits("min_p"))] | None = None
+    repetition_penalty: Annotated[float, Meta(**limits("repetition_penalty"))] | None = None
 
 
 class _Table(Struct, frozen=True):
@@ -265,7 +264,7 @@ def _aliases(key: str, written: str | tuple[str, ...], place: _Place) -> tuple[s
 
 
 def _sampling(table: Mapping[str, object], place: _Place) -> Sampling:
-    return Sampling(**asdict(_read_table(table, _SamplingTable, place)))
+    return sampling_from(asdict(_read_table(table, _SamplingTable, place)))
 
 
 def _check_name(name: str, place: _Place) -> None:

@@ -7,25 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Final
 
-from google.protobuf.message import Message
-
 from ganglion.core.errors import InvalidValue, MissingParameter
-from ganglion.core.request import (
-    Choice,
-    Constraint,
-    Gbnf,
-    JsonSchema,
-    Lark,
-    Ranges,
-    Regex,
-    Sampling,
-    Steer,
-    Steering,
-)
+from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, Lark, Ranges, Regex, Steer, Steering
+from ganglion.core.sampling import PARAMS, Sampling, sampling_from
 from ganglion.server.grpc.chat_rendering import NewMessages
 from ganglion.sessions.values import GenerationRequest
 from ganglion.wire.constraint import CONSTRAINT_BYTES, schema_of
-from ganglion.wire.fields import MAX_TOKEN_ID, MAX_TOKENS, SEEDS
+from ganglion.wire.fields import MAX_TOKEN_ID, MAX_TOKENS
 from ganglion.wire.logprobs import MAX_ALTERNATIVES
 from ganglion.wire.salience import salience_pb2 as pb
 from ganglion.wire.steering import MAX_LAYERS, MAX_STEERS, MAX_STRENGTH
@@ -170,32 +158,18 @@ def tokens_of(name: str, tokens: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(tokens)
 
 
+_SAMPLING: Final = {
+    name: param for name, param in PARAMS.items() if name in pb.GenerateRequest.DESCRIPTOR.fields_by_name
+}
+
+
 def _sampling(message: pb.GenerateRequest) -> Sampling:
-    top_k = _optional(message, "top_k", 0, 2**31 - 1)
-    return Sampling(
-        temperature=_optional(message, "temperature", 0, 2),
-        top_p=_optional(message, "top_p", 0, 1),
-        top_k=None if top_k is None else int(top_k),
-        min_p=_optional(message, "min_p", 0, 1),
-        repetition_penalty=_repetition(message),
-        presence_penalty=_optional(message, "presence_penalty", -2, 2),
-        frequency_penalty=_optional(message, "frequency_penalty", -2, 2),
-        seed=message.seed % SEEDS if message.HasField("seed") else None,
-    )
-
-
-def _repetition(message: pb.GenerateRequest) -> float | None:
-    if message.HasField("repetition_penalty") and message.repetition_penalty == 0:
-        raise InvalidValue("Expected 'repetition_penalty' above 0, found 0.", param="repetition_penalty")
-    return _optional(message, "repetition_penalty", 0, 10)
-
-
-def _optional(message: Message, name: str, low: float, high: float) -> float | None:
-    if not message.HasField(name):
-        return None
-    value: float = getattr(message, name)
-    _between(name, value, low, high)
-    return value
+    values = {name: getattr(message, name) for name in _SAMPLING if message.HasField(name)}
+    for name, value in values.items():
+        param = _SAMPLING[name]
+        if not param.has(value):
+            raise InvalidValue(f"Expected {param.bounds} for '{name}', found {value:g}.", param=name)
+    return sampling_from(values)
 
 
 def _ranges(name: str, ranges: Sequence[pb.Range]) -> Ranges:

@@ -8,7 +8,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.core.engine import ModelState, find_model
 from ganglion.core.errors import InvalidValue, ModelLoading, ModelNotFound, ModelNotLoaded
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.gateway.routing.decision import only_loaded_model
 from ganglion.server.middleware.scope import visible_models
 from ganglion.wire.decode import ModelOmitted, with_model

@@ -40,9 +40,9 @@ from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import MAX_FREE_FORM_BYTES, UNSUPPORTED_IN_CHAT, FieldPolicy
 from ganglion.wire.fields import (
-    SEEDS,
     check_token_counts,
     check_truncation,
+    choice_samplings,
     sampling_of,
     stop_of,
     usage_reporting,
@@ -155,14 +155,10 @@ def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple
 def _choices(request: Request, count: int) -> tuple[Request, ...]:
     if count == 1:
         return (request,)
-    seed = request.sampling.seed
+    samplings = choice_samplings(request.sampling, count)
     return tuple(
-        replace(
-            request,
-            id=f"{request.id}-{choice}",
-            sampling=replace(request.sampling, seed=None if seed is None else (seed + choice) % SEEDS),
-        )
-        for choice in range(count)
+        replace(request, id=f"{request.id}-{choice}", sampling=sampling)
+        for choice, sampling in enumerate(samplings)
     )
 
 

@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
-from ganglion.core.request import Request, Sampling, Score, TextPrompt, TokenPrompt
+from ganglion.core.request import Request, Score, TextPrompt, TokenPrompt
 from ganglion.wire.completions.schema import MAX_PROMPTS, CompletionBody, CompletionReplyContext
 from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import UNSUPPORTED_IN_COMPLETIONS, FieldPolicy
 from ganglion.wire.fields import (
-    SEEDS,
     check_token_counts,
     check_truncation,
+    choice_samplings,
     sampling_of,
     stop_of,
     usage_reporting,
@@ -87,7 +87,7 @@ def parse(body: bytes, arrival: CompletionParseContext) -> CompletionCall:
     requests = [
         replace(template, prompt=prompt, score=_score(asked, prompt, is_first=choice == 0), sampling=sampling)
         for prompt in prompts
-        for choice, sampling in enumerate(_samplings(template, per_prompt))
+        for choice, sampling in enumerate(choice_samplings(template.sampling, per_prompt))
     ]
     return CompletionCall(_named(requests), reply, is_streamed, unknown)
 
@@ -122,14 +122,6 @@ def _named(requests: Sequence[Request]) -> tuple[Request, ...]:
     if len(requests) == 1:
         return tuple(requests)
     return tuple(replace(request, id=f"{request.id}-{place}") for place, request in enumerate(requests))
-
-
-def _samplings(template: Request, count: int) -> list[Sampling]:
-    seed = template.sampling.seed
-    return [
-        replace(template.sampling, seed=None if seed is None else (seed + choice) % SEEDS)
-        for choice in range(count)
-    ]
 
 
 def _check_best_of(asked: CompletionBody) -> None:

@@ -9,7 +9,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from ganglion.core.engine import LoadProgress, ModelState, TokenizerInfo, find_model
 from ganglion.core.errors import GanglionError, MissingParameter
-from ganglion.core.request import Sampling
+from ganglion.core.sampling import Sampling
 from ganglion.wire.decode import decode
 from ganglion.wire.frame import Frame
 from ganglion.wire.ollama.errors import encode_error

@@ -9,10 +9,10 @@ from typing import Any, Final
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
-from ganglion.core.request import JsonValue, Sampling, Stop
-from ganglion.core.samplers import PLAIN
+from ganglion.core.request import JsonValue, Stop
+from ganglion.core.sampling import PARAMS, PLAIN, Sampling, sampling_from
 from ganglion.wire.decode import decode
-from ganglion.wire.fields import MAX_TOKENS, SEEDS, samplers_of
+from ganglion.wire.fields import MAX_TOKENS, samplers_of
 from ganglion.wire.ollama.schema import OllamaOptions
 
 # Law: what would change an answer is honoured or refused, never accepted and ignored. So each field that we
@@ -92,24 +92,20 @@ _UNIT_S: Final = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "m"
 _NUMBER: Final = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?")
 
 
-def sampling_of(asked: OllamaOptions) -> Sampling:
-    """How to choose tokens, as asked."""
-    samplers = samplers_of(asked)
-    penalties = asked.repeat_penalty or 1, asked.presence_penalty or 0, asked.frequency_penalty or 0
+def sampling_of(options: OllamaOptions) -> Sampling:
+    """How to choose tokens."""
+    samplers = samplers_of(options)
+    penalties = options.repeat_penalty or 1, options.presence_penalty or 0, options.frequency_penalty or 0
     if penalties == (1, 0, 0):
         # Clients send the window of penalties that they do not ask for.
         samplers = replace(samplers, repeat_last_n=PLAIN.repeat_last_n)
-    return Sampling(
-        temperature=asked.temperature,
-        top_p=asked.top_p,
-        top_k=0 if asked.top_k == -1 else asked.top_k,
-        min_p=asked.min_p,
-        repetition_penalty=asked.repeat_penalty,
-        presence_penalty=asked.presence_penalty,
-        frequency_penalty=asked.frequency_penalty,
-        seed=None if asked.seed in (None, _ANY_SEED) else asked.seed % SEEDS,
-        samplers=samplers,
-    )
+    values = {name: getattr(options, name, None) for name in PARAMS}
+    own = {
+        "repetition_penalty": options.repeat_penalty,
+        "seed": None if options.seed == _ANY_SEED else options.seed,
+        "samplers": samplers,
+    }
+    return sampling_from(values | own)
 
 
 def stop_of(asked: OllamaOptions) -> Stop:

@@ -13,7 +13,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from ganglion.core.events import Alternative, Finished, Token
 from ganglion.core.request import Effort
-from ganglion.wire.fields import ModelName, Penalty, SamplerFields, StopString, TokenCount
+from ganglion.wire.fields import ModelName, SamplerFields, TokenCount
 from ganglion.wire.logprobs import json_logprob, token_text
 
 DoneReason = Literal["stop", "length", "load", "unload"]
@@ -222,17 +222,8 @@ MessageRole = Literal["system", "developer", "user", "assistant", "tool"]
 class OllamaOptions(SamplerFields, frozen=True, kw_only=True):
     """How the next token is chosen and what ends an answer."""
 
-    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
-    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
-    repeat_penalty: Annotated[float, Meta(gt=0, le=10)] | None = None
-    presence_penalty: Penalty | None = None
-    frequency_penalty: Penalty | None = None
-    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
     num_predict: Annotated[int, Meta(ge=-2, le=2**31)] | None = None
     num_ctx: TokenCount | None = None
-    stop: StopString | Annotated[list[StopString], Meta(max_length=16)] | None = None
 
 
 class OllamaToolCallFunction(Struct, frozen=True):

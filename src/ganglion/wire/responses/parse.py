@@ -11,17 +11,8 @@ from typing import Final, assert_never
 import msgspec
 
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
-from ganglion.core.request import (
-    ChatPrompt,
-    Constraint,
-    JsonSchema,
-    JsonValue,
-    Message,
-    Request,
-    Sampling,
-    Thinking,
-    resolve,
-)
+from ganglion.core.request import ChatPrompt, Constraint, JsonSchema, JsonValue, Message, Request, Thinking
+from ganglion.core.sampling import Sampling, resolve
 from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import MAX_FREE_FORM_BYTES, FieldPolicy
 from ganglion.wire.fields import sampling_of, stop_of

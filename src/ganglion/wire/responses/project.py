@@ -26,7 +26,7 @@ from ganglion.core.events import (
     Started,
 )
 from ganglion.core.fold import Answer
-from ganglion.core.request import ResolvedSampling
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.item_codec import Ids
 from ganglion.wire.responses.items import Status

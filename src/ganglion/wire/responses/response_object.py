@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidRequest, RateLimited
 from ganglion.core.events import Token, Usage
-from ganglion.core.request import ResolvedSampling
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.wire.logprobs import json_logprob, token_text
 from ganglion.wire.responses.items import ReasoningText, Status, SummaryText
 from ganglion.wire.responses.responses_tools import WireToolName

@@ -18,6 +18,7 @@ from ganglion.core.request import (
     ToolUse,
     WithoutWords,
 )
+from ganglion.core.sampling import PARAMS
 from ganglion.wire.fields import sampler_fields
 
 RequestFields = dict[str, Any]
@@ -37,14 +38,7 @@ def sampling_fields(request: Request) -> RequestFields:
     """How tokens are chosen and what ends an answer."""
     sampling, stop = request.sampling, request.stop
     return {
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "min_p": sampling.min_p,
-        "repetition_penalty": sampling.repetition_penalty,
-        "presence_penalty": sampling.presence_penalty,
-        "frequency_penalty": sampling.frequency_penalty,
-        "seed": sampling.seed,
+        **{name: getattr(sampling, name) for name in PARAMS},
         "logit_bias": {str(token): bias for token, bias in sampling.logit_bias} or None,
         "stop": stop.strings or None,
         "ignore_eos": stop.ignore_eos or None,

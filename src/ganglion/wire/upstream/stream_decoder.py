@@ -24,7 +24,7 @@ from ganglion.core.events import (
     Token,
     Usage,
 )
-from ganglion.core.request import ResolvedSampling
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.wire.upstream.chunks import (
     NO_ERROR,
     NULL,

@@ -3,7 +3,7 @@
 from typing import Any, Final
 
 from ganglion.core.errors import EngineFailed
-from ganglion.core.request import ResolvedSampling
+from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.native.library import Library
 
 MIROSTAT_LIKELIEST: Final = 100

@@ -8,8 +8,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
-from ganglion.core.request import ResolvedSampling
-from ganglion.core.samplers import PLAIN
 from ganglion.engines.llama.concepts.steering import variant_of
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
 from ganglion.engines.llama.native.context import Floats, NativeContext
@@ -91,28 +89,18 @@ class Job:
         self.prompt_hash = hash(tuple(submit.tokens))
         self._submit = submit
         self._vocabulary = vocabulary
-        self._stop_tokens = frozenset(submit.stop_tokens)
+        self._stop = submit.stop
+        self._stop_tokens = frozenset(submit.stop.token_ids)
         self._guide = guide
         self._withheld = _withheld(submit, vocabulary) if submit.min_tokens else None
         self._sampler = Sampler(
             model,
-            ResolvedSampling(
-                temperature=submit.temperature,
-                top_p=submit.top_p,
-                top_k=submit.top_k,
-                min_p=submit.min_p,
-                repetition_penalty=submit.repetition_penalty,
-                presence_penalty=submit.presence_penalty,
-                frequency_penalty=submit.frequency_penalty,
-                seed=submit.seed,
-                logit_bias=tuple(submit.logit_bias),
-                samplers=submit.samplers or PLAIN,
-            ),
+            submit.sampling,
             submit.tokens,
-            ignore_eos=submit.ignore_eos,
+            ignore_eos=submit.stop.ignore_eos,
         )
         self._detokenizer = Detokenizer()
-        self._stops = StopMatcher(tuple(submit.stop_strings), is_shown=submit.shows_stop)
+        self._stops = StopMatcher(submit.stop.strings, is_shown=submit.stop.is_shown)
         self._first_token_s: float | None = None
         self._stop_token: int | None = None
         self._final: int | None = None
@@ -197,10 +185,10 @@ class Job:
     ) -> tuple[int | None, SequenceUpdate]:
         token, record = self._choose(context, row, context.logits(row))
         count = self.sequence.generated_tokens + 1
-        is_end = token in self._vocabulary.end_tokens and not self._submit.ignore_eos
+        is_end = token in self._vocabulary.end_tokens and not self._stop.ignore_eos
         if is_end or token in self._stop_tokens:
             self._stop_token = token
-            is_shown = self._submit.shows_stop and not is_end
+            is_shown = self._stop.is_shown and not is_end
             last = self._shown(record) + self._flushed() if is_shown else self._last(record)
             return self._closed("stop", record, last, now_s)
         if self._guide is not None:
@@ -277,7 +265,7 @@ class Job:
         is_special = self._vocabulary[token.id][1]
         if not self._submit.in_tokens:
             return list(self._stops.feed(self._detokenizer.feed(token, is_special)))
-        if self._submit.stop_strings:
+        if self._stop.strings:
             # Only watched: whoever reads tokens is told each of them as it comes, those of the stop as well.
             self._stops.feed(self._detokenizer.feed(token, is_special))
         return [Piece("", (token,))]
@@ -348,5 +336,5 @@ class Job:
 
 def _withheld(submit: Submit, vocabulary: Vocabulary) -> Ids:
     """The tokens that would end an answer before it is as long as it must be."""
-    ends = vocabulary.end_tokens.union(submit.stop_tokens)
+    ends = vocabulary.end_tokens.union(submit.stop.token_ids)
     return np.fromiter(ends, np.int64, len(ends))

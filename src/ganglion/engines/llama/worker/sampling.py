@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed
-from ganglion.core.request import ResolvedSampling
-from ganglion.core.samplers import Samplers
+from ganglion.core.sampling import ResolvedSampling, Samplers
 from ganglion.engines.llama.native.context import Floats, NativeContext
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
