@@ -8,7 +8,7 @@ import pytest
 from front_stage import CHAT, Keeper, always, answer, post, staged
 
 from ganglion.gateway.access.admission import Identity
-from ganglion.gateway.proxy import client_connection
+from ganglion.gateway.proxy import body_budget
 from ganglion.gateway.proxy.body_budget import ROOM_BYTES
 from support.waiting import until
 
@@ -59,7 +59,7 @@ async def test_bodies_that_never_end_are_read_only_as_far_as_there_is_room() -> 
 
 
 async def test_who_waits_too_long_for_room_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client_connection, "WAIT_S", 0.2)
+    monkeypatch.setattr(body_budget, "WAIT_S", 0.2)
     async with staged(always(answer(GOOD)), keeper=Keeper(dict(KEYS))) as stage:
         clients = stalled(stage.port, 4)
         try:

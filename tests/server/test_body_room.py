@@ -10,6 +10,7 @@ import psutil
 import pytest
 from websockets.asyncio.client import connect
 
+from ganglion.gateway.proxy import body_budget
 from ganglion.server.middleware import body_limits
 from support.waiting import until
 
@@ -85,7 +86,7 @@ async def test_two_hundred_bodies_that_never_end_take_little_and_are_in_nobodys_
 async def test_who_waits_too_long_for_room_is_told_when_to_come_back(
     serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(body_limits, "WAIT_S", 0.2)
+    monkeypatch.setattr(body_budget, "WAIT_S", 0.2)
     async with serving(api_keys=(HOSTILE, NEIGHBOUR)) as served:
         served.http.headers["authorization"] = f"Bearer {HOSTILE}"
         with stalled(served.port, 10, is_chunked=False) as clients:

@@ -1,12 +1,11 @@
 """Every route of a node, those of the wires apart, and the small ones' handlers."""
 
 import platform
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
-from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import Engine, ModelHolder, find_model
 from ganglion.core.errors import ModelNotFound
@@ -37,7 +36,7 @@ from ganglion.server.middleware.scope import is_anthropic, visible_models
 from ganglion.server.prometheus import CONTENT_TYPE, Metrics
 from ganglion.server.responses.background import BackgroundRuns
 from ganglion.server.responses.conversations import ConversationEndpoints
-from ganglion.server.responses.endpoint import CompactEndpoint, InputTokensEndpoint, ResponsesEndpoint
+from ganglion.server.responses.endpoint import CompactionEndpoints, ResponsesEndpoint
 from ganglion.server.responses.responses_service import ResponsesService
 from ganglion.server.responses.stored import StoredResponseEndpoints
 from ganglion.server.responses.websocket import ResponsesWebSocket
@@ -49,43 +48,32 @@ from ganglion.wire.messages import anthropic_models
 from ganglion.wire.route_aliases import aliases_of
 
 
-class _AsgiMethod:
-    """A method as an app: the router hands plain methods a request instead."""
-
-    def __init__(self, handler: Callable[[Scope, Receive, Send], Awaitable[None]]) -> None:
-        self._handler = handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._handler(scope, receive, send)
-
-
 def responses_routes(
     ports: EngineCapabilities, settings: ServerSettings, gate: Gate, state: AppState
 ) -> list[BaseRoute]:
-    """The routes over one desk and one set of runs."""
-    desk = ResponsesService(state, ports.engine.models, is_strict=settings.is_strict)
-    runs = BackgroundRuns(ports.engine, desk, state, settings)
-    kept = StoredResponseEndpoints(state.store, runs, settings)
-    talks = ConversationEndpoints(state.store, settings)
+    """The routes of the Responses wire, over one service and one set of background runs."""
+    service = ResponsesService(state, ports.engine.models, is_strict=settings.is_strict)
+    runs = BackgroundRuns(ports.engine, service, state, settings)
+    stored = StoredResponseEndpoints(state.store, runs, settings)
+    conversations = ConversationEndpoints(state.store, settings)
+    prompts = CompactionEndpoints(ports, settings, gate, service, state)
     return [
-        Route("/v1/responses", ResponsesEndpoint(ports, settings, gate, desk, runs), methods=["POST"]),
-        WebSocketRoute("/v1/responses", ResponsesWebSocket(ports, settings, gate, desk, state.meter)),
-        Route(
-            "/v1/responses/input_tokens", InputTokensEndpoint(ports, settings, gate, desk), methods=["POST"]
-        ),
-        Route("/v1/responses/compact", CompactEndpoint(ports, settings, gate, desk, state), methods=["POST"]),
-        Route("/v1/responses/{id}", _AsgiMethod(kept.get), methods=["GET"]),
-        Route("/v1/responses/{id}", kept.delete, methods=["DELETE"]),
-        Route("/v1/responses/{id}/cancel", kept.cancel, methods=["POST"]),
-        Route("/v1/responses/{id}/input_items", kept.input_items, methods=["GET"]),
-        Route("/v1/conversations", _AsgiMethod(talks.create), methods=["POST"]),
-        Route("/v1/conversations/{id}", talks.get, methods=["GET"]),
-        Route("/v1/conversations/{id}", _AsgiMethod(talks.update), methods=["POST"]),
-        Route("/v1/conversations/{id}", talks.delete, methods=["DELETE"]),
-        Route("/v1/conversations/{id}/items", talks.items, methods=["GET"]),
-        Route("/v1/conversations/{id}/items", _AsgiMethod(talks.add), methods=["POST"]),
-        Route("/v1/conversations/{id}/items/{item}", talks.item, methods=["GET"]),
-        Route("/v1/conversations/{id}/items/{item}", talks.delete_item, methods=["DELETE"]),
+        Route("/v1/responses", ResponsesEndpoint(ports, settings, gate, service, runs), methods=["POST"]),
+        WebSocketRoute("/v1/responses", ResponsesWebSocket(ports, settings, gate, service, state.meter)),
+        Route("/v1/responses/input_tokens", prompts.input_tokens, methods=["POST"]),
+        Route("/v1/responses/compact", prompts.compact, methods=["POST"]),
+        Route("/v1/responses/{id}", stored, methods=["GET"]),
+        Route("/v1/responses/{id}", stored.delete, methods=["DELETE"]),
+        Route("/v1/responses/{id}/cancel", stored.cancel, methods=["POST"]),
+        Route("/v1/responses/{id}/input_items", stored.input_items, methods=["GET"]),
+        Route("/v1/conversations", conversations.create, methods=["POST"]),
+        Route("/v1/conversations/{id}", conversations.get, methods=["GET"]),
+        Route("/v1/conversations/{id}", conversations.update, methods=["POST"]),
+        Route("/v1/conversations/{id}", conversations.delete, methods=["DELETE"]),
+        Route("/v1/conversations/{id}/items", conversations.items, methods=["GET"]),
+        Route("/v1/conversations/{id}/items", conversations.add, methods=["POST"]),
+        Route("/v1/conversations/{id}/items/{item}", conversations.item, methods=["GET"]),
+        Route("/v1/conversations/{id}/items/{item}", conversations.delete_item, methods=["DELETE"]),
     ]
 
 

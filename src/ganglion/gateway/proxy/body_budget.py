@@ -1,9 +1,11 @@
 """How much of bodies that are still coming is held at once, before anything is done with them."""
 
+import asyncio
 from typing import Final
 
+from ganglion.core.errors import Overloaded
 from ganglion.core.fair_queue import FairQueue
-from ganglion.engines.fair_semaphore import FairSemaphore, PermitWaiter
+from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore, PermitWaiter
 
 SMALL_BYTES: Final = 64 * 2**10
 """A body that needs no room: what a connection holds anyway before it stops reading."""
@@ -23,3 +25,14 @@ def body_budget(max_bytes: int) -> FairSemaphore:
         most=WAITING * max_bytes, most_each=WAITING_EACH * max_bytes, of="bodies"
     )
     return FairSemaphore(room, room // 2, queue)
+
+
+async def wait_for_room(budget: FairSemaphore, tenant: str, size_bytes: int) -> FairPermit:
+    """Room for a body, once there is some; raises Overloaded when there is none for too long."""
+    try:
+        async with asyncio.timeout(WAIT_S):
+            return await budget.enter(tenant, size_bytes)
+    except TimeoutError:
+        raise Overloaded(
+            "The server is reading as many large bodies as it may.", hint="Retry in a moment."
+        ) from None

@@ -12,7 +12,7 @@ import httptools
 
 from ganglion.core.errors import BodyTooLarge, GanglionError, InvalidRequest, MethodNotAllowed, Overloaded
 from ganglion.engines.fair_semaphore import FairPermit
-from ganglion.gateway.proxy.body_budget import SMALL_BYTES, WAIT_S
+from ganglion.gateway.proxy.body_budget import SMALL_BYTES, wait_for_room
 from ganglion.gateway.proxy.client_request import (
     NOWHERE,
     ClientRequest,
@@ -255,9 +255,8 @@ class ClientConnection(asyncio.Protocol):
 
     async def _wait_for_room(self, tenant: str, size_bytes: int) -> None:
         try:
-            async with asyncio.timeout(WAIT_S):
-                self._room = await self.front.bodies.enter(tenant, size_bytes)
-        except (TimeoutError, Overloaded):
+            self._room = await wait_for_room(self.front.bodies, tenant, size_bytes)
+        except Overloaded:
             self._waiting = None
             self._refuse(Overloaded("The gateway is reading as many large bodies as it may."))
             self._advance()

@@ -5,7 +5,7 @@ goes out with the first token or after a second of waiting, whichever is earlier
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, closing
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,8 +17,10 @@ from ganglion.core.errors import BodyTooLarge, DeadlineExceeded, UnsupportedMedi
 from ganglion.core.events import Delta, Failed, Finished, Opened
 from ganglion.server.answers import Answers
 from ganglion.server.deadlines import Alarm
+from ganglion.server.gate import Gate
 from ganglion.server.middleware.errors import ClientGone
-from ganglion.server.middleware.scope import ABORT, header
+from ganglion.server.middleware.principal import Principal
+from ganglion.server.middleware.scope import ABORT, header, principal
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.frame import Comment, Frame, Projection, sse
 
@@ -264,3 +266,30 @@ class _ResponseSink:
                 await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})
         except TimeoutError:
             raise ReaderStalled from None
+
+
+AnswerBody = Callable[[bytes, Principal], Awaitable[bytes]]
+"""From a request's body and principal to the body of the answer."""
+
+
+class JsonEndpoint:
+    """Reads a JSON body, answers it with another one, and stops when the client leaves or time is up."""
+
+    def __init__(self, answer: AnswerBody, settings: ServerSettings, gate: Gate) -> None:
+        self._answer = answer
+        self._settings = settings
+        self._gate = gate
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = await read_json(scope, receive, self._settings)
+        with self._gate.admit():
+            await while_connected(scope, receive, self._respond(body, scope, receive, send))
+
+    async def _respond(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
+        limit_s = self._settings.deadlines.total_s
+        try:
+            async with asyncio.timeout(limit_s):
+                answer = await self._answer(body, principal(scope))
+        except TimeoutError:
+            raise DeadlineExceeded("total", limit_s) from None
+        await json_response(answer)(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The doors that show and count prompts: `/tokenize` and its kin, and how long a chat is."""
+"""The endpoints that show and count prompts: `/tokenize` and its kin, and the length of a chat."""
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -7,8 +7,7 @@ from ganglion.core.engine import Engine, PromptReader
 from ganglion.core.errors import WireUnsupported
 from ganglion.core.request import Request, TextPrompt
 from ganglion.server.capabilities import EngineCapabilities
-from ganglion.server.endpoints.embeddings import JsonEndpoint
-from ganglion.server.endpoints.http import json_response
+from ganglion.server.endpoints.http import JsonEndpoint, json_response
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import known_model, loaded_model, only_model
 from ganglion.server.middleware.principal import Principal
@@ -19,7 +18,7 @@ from ganglion.wire.responses.stored import input_tokens
 
 
 class TokenizerEndpoints:
-    """Everything about prompts that is no answer to one."""
+    """Tokens, templates and counts of prompts; nothing is generated."""
 
     def __init__(self, ports: EngineCapabilities, settings: ServerSettings, gate: Gate) -> None:
         self._engine: Engine = ports.engine
@@ -34,14 +33,14 @@ class TokenizerEndpoints:
         """`GET /tokenizer_info`."""
         name = request.query_params.get("model")
         model = loaded_model(request, visible_models(request.scope, self._engine.models())).id
-        told = await self._reader.tokenizer_info(model)
-        return json_response(tokenizer.info(name or model, told))
+        info = await self._reader.tokenizer_info(model)
+        return json_response(tokenizer.info(name or model, info))
 
-    async def _tokenize(self, body: bytes, visit: Principal) -> bytes:
+    async def _tokenize(self, body: bytes, principal: Principal) -> bytes:
         call = tokenizer.parse_tokenize(body, is_strict=self._settings.is_strict)
         model = self._named(call.model)
-        tokens = (await self._reader.read(self._request(call, model, visit.tenant))).tokens
-        pieces = await self._reader.pieces(model, tokens, tenant=visit.tenant) if call.has_pieces else ()
+        tokens = (await self._reader.read(self._request(call, model, principal.tenant))).tokens
+        pieces = await self._reader.pieces(model, tokens, tenant=principal.tenant) if call.has_pieces else ()
         return tokenizer.tokenized(call, tokens, pieces, await self._context_length(model))
 
     async def _context_length(self, model: str) -> int:
@@ -50,30 +49,35 @@ class TokenizerEndpoints:
         except WireUnsupported:  # a foreign server that counts, and says nothing else of its tokenizer
             return known_model(self._engine.models(), model).context_length
 
-    async def _detokenize(self, body: bytes, visit: Principal) -> bytes:
+    async def _detokenize(self, body: bytes, principal: Principal) -> bytes:
         model, tokens = tokenizer.parse_detokenize(body, is_strict=self._settings.is_strict)
-        text = await self._reader.detokenize(self._named(model), tokens, tenant=visit.tenant)
+        text = await self._reader.detokenize(self._named(model), tokens, tenant=principal.tenant)
         return tokenizer.detokenized(text)
 
-    async def _apply_template(self, body: bytes, visit: Principal) -> bytes:
+    async def _apply_template(self, body: bytes, principal: Principal) -> bytes:
         call = tokenizer.parse_template(body)
         model = self._named(call.model)
-        read = await self._reader.read(self._request(call, model, visit.tenant))
+        read = await self._reader.read(self._request(call, model, principal.tenant))
         if read.text is None:
             raise WireUnsupported(f"The server that holds {model!r} counts prompts and does not show them.")
         return tokenizer.template(read.text)
 
-    async def _count_chat(self, body: bytes, visit: Principal) -> bytes:
-        arrival = chat.ChatParseContext("count", 0, tenant=visit.tenant, is_strict=self._settings.is_strict)
+    async def _count_chat(self, body: bytes, principal: Principal) -> bytes:
+        arrival = chat.ChatParseContext(
+            "count", 0, tenant=principal.tenant, is_strict=self._settings.is_strict
+        )
         read = await self._reader.read(chat.parse(body, arrival).requests[0])
         return input_tokens(len(read.tokens))
 
     def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:
         if call.chat is None:
             return Request("tokenize", model, TextPrompt(call.text or "", adds_special=call.adds_special))
-        arrival = chat.ChatParseContext("tokenize", 0, tenant=tenant, is_strict=self._settings.is_strict)
-        return chat.parse(tokenizer.with_model(call.chat, model), arrival).requests[0]
+        return self._chat_request("tokenize", tokenizer.with_model(call.chat, model), tenant)
+
+    def _chat_request(self, request_id: str, body: bytes, tenant: str) -> Request:
+        context = chat.ChatParseContext(request_id, 0, tenant=tenant, is_strict=self._settings.is_strict)
+        return chat.parse(body, context).requests[0]
 
     def _named(self, model: str | None) -> str:
-        """The model that is meant; left out, it is the only one here."""
+        """The model that is named; left out, it is the only one here."""
         return only_model(self._engine.models()) if model is None else model

@@ -15,7 +15,7 @@ from websockets.http11 import Request
 
 from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
-from ganglion.gateway.proxy.body_budget import SMALL_BYTES, WAIT_S, body_budget
+from ganglion.gateway.proxy.body_budget import SMALL_BYTES, body_budget, wait_for_room
 from ganglion.server.middleware.scope import ABORT
 from ganglion.wire import openai_errors
 from ganglion.wire.error_format import error_headers
@@ -200,9 +200,8 @@ class BoundedWebSocket(AbortableWebSocket):
 
     async def _wait(self, asker: str) -> None:
         try:
-            async with asyncio.timeout(WAIT_S):
-                self._turn = await self.turns.enter(asker, self.max_bytes)
-        except (TimeoutError, Overloaded):
+            self._turn = await wait_for_room(self.turns, asker, self.max_bytes)
+        except Overloaded:
             self.conn.send_close(TRY_AGAIN_LATER)
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()

@@ -1,22 +1,19 @@
-"""Room for bodies that are still coming: a large one is read further only once there is room for all of it.
+"""Memory for request bodies on their way in: a large one is read further once there is room for all of it.
 
 Law: what unfinished bodies hold is bounded over all tenants and for each of them, before anything is done
 with them. A small body needs no room, and of one that waits for it not a byte is read beyond what its
 connection holds anyway.
 """
 
-import asyncio
-
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ganglion.core.errors import Overloaded
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
-from ganglion.gateway.proxy.body_budget import SMALL_BYTES, WAIT_S, body_budget
+from ganglion.gateway.proxy.body_budget import SMALL_BYTES, body_budget, wait_for_room
 from ganglion.server.middleware.scope import header, tenant
 
 
 class BodyMemoryLimit:
-    """An app whose larger bodies come in turns."""
+    """An app whose larger bodies wait for memory."""
 
     def __init__(self, app: ASGIApp, max_body_bytes: int) -> None:
         self._app = app
@@ -24,7 +21,7 @@ class BodyMemoryLimit:
         self.turns = body_budget(max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        size_bytes = self._announced(scope)
+        size_bytes = self._size_of(scope)
         if size_bytes <= SMALL_BYTES:
             await self._app(scope, receive, send)
             return
@@ -34,8 +31,8 @@ class BodyMemoryLimit:
         finally:
             body.close()
 
-    def _announced(self, scope: Scope) -> int:
-        """How large a body may become; one that says nothing true may become as large as any."""
+    def _size_of(self, scope: Scope) -> int:
+        """How large a body may become; one that does not say may become as large as any."""
         if scope["type"] != "http":
             return 0
         length = header(scope, b"content-length")
@@ -45,23 +42,25 @@ class BodyMemoryLimit:
 
 
 class _IncomingBody:
-    """One body on its way in."""
+    """One large body on its way in."""
 
     def __init__(self, receive: Receive, turns: FairSemaphore, tenant: str, size_bytes: int) -> None:
         self._receive = receive
         self._turns = turns
         self._tenant = tenant
         self._size_bytes = size_bytes
-        self._came_bytes = 0
+        self._received_bytes = 0
         self._turn: FairPermit | None = None
         self._is_whole = False
 
     async def receive(self) -> Message:
-        """The next of it, once there is room; raises Overloaded when there is none for too long."""
-        if self._came_bytes > SMALL_BYTES // 2 and self._turn is None and not self._is_whole:
-            self._turn = await self._room()
+        """The next message, once there is room for the body; raises Overloaded where that takes too long."""
+        if self._received_bytes > SMALL_BYTES // 2 and self._turn is None and not self._is_whole:
+            self._turn = self._turns.take(self._tenant, self._size_bytes) or await wait_for_room(
+                self._turns, self._tenant, self._size_bytes
+            )
         message = await self._receive()
-        self._came_bytes += len(message.get("body", b""))
+        self._received_bytes += len(message.get("body", b""))
         if not message.get("more_body", False):
             self._is_whole = True
             self.close()
@@ -72,15 +71,3 @@ class _IncomingBody:
         if self._turn is not None:
             self._turn.close()
             self._turn = None
-
-    async def _room(self) -> FairPermit:
-        turn = self._turns.take(self._tenant, self._size_bytes)
-        if turn is not None:
-            return turn
-        try:
-            async with asyncio.timeout(WAIT_S):
-                return await self._turns.enter(self._tenant, self._size_bytes)
-        except TimeoutError:
-            raise Overloaded(
-                "The server is reading as many large bodies as it may.", hint="Retry in a moment."
-            ) from None

@@ -1,4 +1,4 @@
-"""The doors of conversations: `/v1/conversations` and below."""
+"""The endpoints of conversations: `/v1/conversations` and below."""
 
 import time
 from functools import partial
@@ -6,17 +6,15 @@ from functools import partial
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import ConversationNotFound, EngineUnavailable, ItemNotFound
 from ganglion.server.endpoints.http import json_response, read_json
-from ganglion.server.middleware.scope import tenant
+from ganglion.server.middleware.scope import principal
 from ganglion.server.responses.ids import new_id
 from ganglion.server.responses.paging import PageQuery
 from ganglion.server.settings import ServerSettings
 from ganglion.store.response_store import NewItem, Store, StoredConversation
 from ganglion.wire.responses import Item, items_of, kept_items
-from ganglion.wire.responses.item_codec import ReadItem
 from ganglion.wire.responses.stored import (
     conversation,
     conversation_deleted,
@@ -34,29 +32,29 @@ class ConversationEndpoints:
     """Keeps conversations and their items, each for the tenant that made it."""
 
     def __init__(self, store: Store | None, settings: ServerSettings) -> None:
-        self._kept = store
+        self._opened = store
         self._settings = settings
 
-    async def create(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def create(self, request: Request) -> Response:
         """`POST /v1/conversations`."""
-        items, metadata = read_conversation(await read_json(scope, receive, self._settings))
+        items, metadata = read_conversation(await self._body(request))
+        tenant = principal(request.scope).tenant
         made = StoredConversation(
-            tenant(scope), new_id("conv"), float(int(time.time())), msgspec.json.encode(metadata)
+            tenant, new_id("conv"), float(int(time.time())), msgspec.json.encode(metadata)
         )
-        await self._store.create_conversation(made, _new_items(items))
-        await json_response(_encode(made))(scope, receive, send)
+        await self._store.create_conversation(made, _bodies(kept_items(items, new_id, {}, "items")))
+        return json_response(_encode(made))
 
     async def get(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}`."""
         return json_response(_encode(await self._found(request)))
 
-    async def update(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def update(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}`: other metadata."""
-        request = Request(scope)
-        metadata = read_update(await read_json(scope, receive, self._settings))
+        metadata = read_update(await self._body(request))
         found = await self._found(request)
         await self._store.set_metadata(found.tenant, found.id, msgspec.json.encode(metadata))
-        await json_response(_encode(await self._found(request)))(scope, receive, send)
+        return json_response(_encode(await self._found(request)))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/conversations/{id}`."""
@@ -66,26 +64,26 @@ class ConversationEndpoints:
 
     async def items(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items`."""
-        found, asked = await self._found(request), PageQuery.of(request)
+        found, query = await self._found(request), PageQuery.of(request)
         after = None
-        if asked.after is not None:
-            beyond = await self._store.item(found.tenant, found.id, asked.after)
+        if query.after is not None:
+            beyond = await self._store.item(found.tenant, found.id, query.after)
             if beyond is None:
-                raise ItemNotFound(f"There is no item {asked.after[:200]!r} here.", param="after")
+                raise ItemNotFound(f"There is no item {query.after[:200]!r} here.", param="after")
             after = beyond.position
-        page_of = partial(self._store.items, found.tenant, found.id, is_descending=asked.is_descending)
-        kept = await page_of(after=after, limit=asked.limit)
+        page_of = partial(self._store.items, found.tenant, found.id, is_descending=query.is_descending)
+        kept = await page_of(after=after, limit=query.limit)
         # A page of large items is shorter than asked for: only the next one tells whether there is more.
         has_more = bool(kept) and bool(await page_of(after=kept[-1].position, limit=1))
         return json_response(page(items_of(*(b"[%b]" % each.body for each in kept)), has_more=has_more))
 
-    async def add(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def add(self, request: Request) -> Response:
         """`POST /v1/conversations/{id}/items`."""
-        sent = read_added(await read_json(scope, receive, self._settings))
-        found = await self._found(Request(scope))
+        sent = read_added(await self._body(request))
+        found = await self._found(request)
         kept = kept_items(sent, new_id, {}, "items")
         await self._store.append_items(found.tenant, found.id, _bodies(kept))
-        await json_response(page(kept, has_more=False))(scope, receive, send)
+        return json_response(page(kept, has_more=False))
 
     async def item(self, request: Request) -> Response:
         """`GET /v1/conversations/{id}/items/{item}`."""
@@ -101,13 +99,16 @@ class ConversationEndpoints:
 
     @property
     def _store(self) -> Store:
-        if self._kept is None:
+        if self._opened is None:
             raise EngineUnavailable("This server keeps no conversations.")
-        return self._kept
+        return self._opened
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_json(request.scope, request.receive, self._settings)
 
     async def _found(self, request: Request) -> StoredConversation:
         conversation_id = request.path_params["id"]
-        found = await self._store.conversation(tenant(request.scope), conversation_id)
+        found = await self._store.conversation(principal(request.scope).tenant, conversation_id)
         if found is None:
             raise ConversationNotFound(f"There is no conversation {conversation_id[:200]!r} here.")
         return found
@@ -117,10 +118,6 @@ class ConversationEndpoints:
         if kept is None:
             raise ItemNotFound(f"There is no item {item_id[:200]!r} here.")
         return items_of(b"[%b]" % kept.body)[0]
-
-
-def _new_items(items: tuple[ReadItem, ...]) -> tuple[NewItem, ...]:
-    return _bodies(kept_items(items, new_id, {}, "items"))
 
 
 def _bodies(items: tuple[Item, ...]) -> tuple[NewItem, ...]:

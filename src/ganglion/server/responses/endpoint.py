@@ -4,7 +4,6 @@ import time
 from contextlib import ExitStack
 from typing import Final
 
-from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import ContextLengthExceeded
@@ -12,9 +11,17 @@ from ganglion.core.events import Failed
 from ganglion.core.fold import Answer
 from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
-from ganglion.server.endpoints.http import json_response, read_json, send_frames, stream, while_connected
+from ganglion.server.endpoints.http import (
+    JsonEndpoint,
+    json_response,
+    read_json,
+    send_frames,
+    stream,
+    while_connected,
+)
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import context_length_of
+from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import header, is_on, principal
 from ganglion.server.quota import QuotaSettlement
 from ganglion.server.responses.background import BackgroundRun, BackgroundRuns
@@ -47,39 +54,36 @@ SUMMARY_PROMPT: Final = (
 SUMMARY_HEADING: Final = "Summary of the conversation so far:\n"
 
 
-class CompactEndpoint:
-    """Has the model summarize what it is sent, and seals the summary."""
+class CompactionEndpoints:
+    """`POST /v1/responses/compact` and `/input_tokens`: what a call would send, summarized or counted."""
 
     def __init__(
         self,
         ports: EngineCapabilities,
         settings: ServerSettings,
         gate: Gate,
-        desk: ResponsesService,
+        service: ResponsesService,
         state: AppState,
     ) -> None:
-        self._engine = TruncatingEngine(ports.engine)
-        self._settings = settings
-        self._gate = gate
-        self._desk = desk
+        self._engine = ports.engine
+        self._reader = ports.reader
+        self._service = service
         self._seal = state.seal
         self._meter = state.meter
+        self.compact = JsonEndpoint(self._compact, settings, gate)
+        self.input_tokens = JsonEndpoint(self._count, settings, gate)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = compact_body(await read_json(scope, receive, self._settings), SUMMARY_PROMPT, SUMMARY_TOKENS)
-        with self._gate.admit():
-            await while_connected(scope, receive, self._compact(body, scope, receive, send))
-
-    async def _compact(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = await self._desk.open(body, principal(scope))
-        request = exchange.call.request
-        with QuotaSettlement(await self._meter.admit(exchange.visit, request)) as tab:
-            async with Answers(self._engine, (request,), visit=exchange.visit, is_folded=True) as answers:
-                tab.answers = answers
+    async def _compact(self, body: bytes, principal: Principal) -> bytes:
+        """Have the model summarize what it is sent, and seal the summary."""
+        body = compact_body(body, SUMMARY_PROMPT, SUMMARY_TOKENS)
+        exchange = await self._service.open(body, principal)
+        request, engine = exchange.call.request, TruncatingEngine(self._engine)
+        with QuotaSettlement(await self._meter.admit(principal, request)) as settlement:
+            async with Answers(engine, (request,), visit=principal, is_folded=True) as answers:
+                settlement.answers = answers
                 (answer,) = await answers.whole()
         output = self._output(exchange, answer)
-        told = compaction(new_id("resp"), int(time.time()), output, answer.finished.usage)
-        await json_response(told)(scope, receive, send)
+        return compaction(new_id("resp"), int(time.time()), output, answer.finished.usage)
 
     def _output(self, exchange: ResponsesExchange, answer: Answer) -> list[Item]:
         seal = self._seal.of(exchange.tenant)
@@ -90,30 +94,11 @@ class CompactEndpoint:
         )
         return [*said, compacted([summary], seal, new_id("cmp"))]
 
-
-class InputTokensEndpoint:
-    """Counts what a call would send to the model, its history included."""
-
-    def __init__(
-        self, ports: EngineCapabilities, settings: ServerSettings, gate: Gate, desk: ResponsesService
-    ) -> None:
-        self._engine = ports.engine
-        self._reader = ports.reader
-        self._settings = settings
-        self._gate = gate
-        self._desk = desk
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
-        with self._gate.admit():
-            await while_connected(scope, receive, self._count(body, scope, receive, send))
-
-    async def _count(self, body: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = await self._desk.open(body, principal(scope))
+    async def _count(self, body: bytes, principal: Principal) -> bytes:
+        """Count what a call would send to the model, its history included."""
+        exchange = await self._service.open(body, principal)
         context_length = context_length_of(self._engine.models(), exchange.call.request.model)
-        prompt = await read_prompt(exchange, self._reader, context_length)
-        counted = Response(input_tokens(len(prompt.tokens)), media_type="application/json")
-        await counted(scope, receive, send)
+        return input_tokens(len((await read_prompt(exchange, self._reader, context_length)).tokens))
 
 
 class ResponsesEndpoint:

@@ -1,4 +1,4 @@
-"""The doors of what was kept: `/v1/responses/{id}` and below."""
+"""The endpoints of stored responses: `/v1/responses/{id}` and below."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from ganglion.core.errors import InvalidValue, ResponseNotFound
 from ganglion.server.endpoints.http import json_response, send_frames, while_connected
-from ganglion.server.middleware.scope import tenant
+from ganglion.server.middleware.scope import principal
 from ganglion.server.responses.background import SAVE_EVENTS_S, BackgroundRun, BackgroundRuns
 from ganglion.server.responses.paging import PageQuery, query_number
 from ganglion.server.settings import ServerSettings
@@ -35,11 +35,11 @@ class StoredResponseEndpoints:
     """Reads, resumes, cancels and deletes responses, each for the tenant that asked for it."""
 
     def __init__(self, store: Store | None, runs: BackgroundRuns, settings: ServerSettings) -> None:
-        self._kept = store
+        self._opened = store
         self._runs = runs
         self._settings = settings
 
-    async def get(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """`GET /v1/responses/{id}`, and with `stream=true` its events after `starting_after`."""
         request = Request(scope)
         # A run is asked first: it goes only when the store holds its end.
@@ -88,22 +88,22 @@ class StoredResponseEndpoints:
 
     async def input_items(self, request: Request) -> Response:
         """`GET /v1/responses/{id}/input_items`: what this response itself was sent."""
-        found, asked = await self._found(request), PageQuery.of(request)
-        shown, has_more = asked.cut(items_of(found.input_items))
+        found, query = await self._found(request), PageQuery.of(request)
+        shown, has_more = query.cut(items_of(found.input_items))
         return json_response(page(shown, has_more=has_more))
 
     @property
     def _store(self) -> Store:
-        if self._kept is None:
+        if self._opened is None:
             raise ResponseNotFound("This server keeps no responses.")
-        return self._kept
+        return self._opened
 
     def _run(self, request: Request) -> BackgroundRun | None:
-        return self._runs.get(tenant(request.scope), request.path_params["id"])
+        return self._runs.get(principal(request.scope).tenant, request.path_params["id"])
 
     async def _found(self, request: Request) -> StoredResponse:
         response_id: str = request.path_params["id"]
-        found = await self._store.response(tenant(request.scope), response_id)
+        found = await self._store.response(principal(request.scope).tenant, response_id)
         if found is None:
             raise ResponseNotFound(f"There is no response {response_id[:200]!r} here.")
         return found
