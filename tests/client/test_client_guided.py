@@ -193,7 +193,7 @@ async def test_a_beam_follows_the_likeliest_tokens(kind: Kind) -> None:
     assert len(branches) == 2 and all(len(branch.tokens) == 3 for branch in branches)
     assert branches[0].logprob >= branches[1].logprob
     # The fake's alternatives are the reply's token and such as are less likely by one each.
-    replied = [node.sessions.words.tokens(text)[0] for text in (" a", " b", " c")]
+    replied = [node.sessions.vocabulary.tokens(text)[0] for text in (" a", " b", " c")]
     assert branches[0].tokens == tuple(replied)
     assert session.tokens[2:] == branches[0].tokens and node.tokens(session.id) == session.tokens
     assert list(node.sessions.sessions) == [session.id]

@@ -51,7 +51,7 @@ def tokens_of(node: FakeNode, chunks: Sequence[Chunk]) -> tuple[int, ...]:
         if isinstance(chunk, Image):
             tokens += [PLACEHOLDER] * IMAGE_POSITIONS
         elif isinstance(chunk, str):
-            tokens += node.sessions.words.tokens(chunk, add_special=not tokens, parse_special=True)
+            tokens += node.sessions.vocabulary.tokens(chunk, add_special=not tokens, parse_special=True)
         else:
             tokens += chunk
     return tuple(tokens)

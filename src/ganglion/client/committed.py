@@ -1,8 +1,9 @@
-"""What a session holds, as far as the client knows, and which chunks of a conversation are not in it yet.
+"""The tokens that the client has committed to a session, and the chunks of a list that are not in it yet.
 
-Law: the server holds exactly `tokens[:certain]`, and after it perhaps something else. Where a call was left
-or failed nobody knows how far it came; the next one then rewrites history from `certain` on, and sends again
-what belongs there. So nothing is ever asked twice, and what the client says it holds is what it will hold.
+Law: the node holds exactly `tokens[:confirmed_length]`, and perhaps something else after it. Where a call was
+cancelled or failed, it is unknown how far it came; the next one then rewrites history from `confirmed_length`
+on, and sends again what belongs there. So no extra call is made, and the session will hold what `tokens`
+says.
 """
 
 from collections.abc import Sequence
@@ -20,7 +21,7 @@ MAX_TOKEN_ID: Final = 2**32 - 1
 
 @dataclass(frozen=True, slots=True)
 class SentChunk:
-    """A chunk that stands in the session: from where, and over how many positions."""
+    """A chunk in the session: where it starts, and over how many positions."""
 
     start: int
     count: int
@@ -34,21 +35,21 @@ class SentChunk:
 
 @dataclass(frozen=True, slots=True)
 class CommittedTokens:
-    """One session's content; a value: every change is a new one."""
+    """One session's content; a value: every change makes a new one."""
 
     tokens: tuple[int, ...] = ()
-    """A PLACEHOLDER stands at positions of images, and at those below `hidden`."""
+    """PLACEHOLDER at the positions of images, and below `unknown_prefix`."""
     confirmed_length: int = 0
     is_diverged: bool = False
-    """The server may hold something else after `certain`."""
+    """The node may hold something else after `confirmed_length`."""
     unknown_prefix: int = 0
-    """So many leading tokens were put there by somebody else (a restored session)."""
+    """So many leading tokens are unknown: they are from before the session was restored or attached to."""
     sent: tuple[SentChunk, ...] = ()
-    """Text and images, whose length nobody could tell otherwise."""
+    """Text and images, whose length in tokens cannot be known otherwise."""
 
     @classmethod
     def of_unknown(cls, length: int) -> "CommittedTokens":
-        """A session that somebody else filled."""
+        """A session with tokens that are unknown here."""
         return cls(tokens=(PLACEHOLDER,) * length, confirmed_length=length, unknown_prefix=length)
 
     @property
@@ -58,27 +59,27 @@ class CommittedTokens:
 
     @property
     def unsent(self) -> tuple[int, ...]:
-        """What the next call must send before anything new."""
+        """The tokens that the next call must send before new ones."""
         return self.tokens[self.confirmed_length :]
 
     def with_tokens(self, tokens: Sequence[int]) -> "CommittedTokens":
-        """More tokens, not certain to be on the server."""
+        """With more tokens, which are not confirmed."""
         return replace(self, tokens=(*self.tokens, *tokens), sent=self._sent_up_to(self.length))
 
     def with_chunk(self, chunk: str | Image, start: int, count: int) -> "CommittedTokens":
-        """Remember that a chunk stands there; its tokens are added apart."""
+        """With the position of a chunk; its tokens are added apart."""
         return replace(self, sent=(*self.sent, SentChunk(start, count, chunk_key(chunk))))
 
     def confirmed(self) -> "CommittedTokens":
-        """The server holds all of it and nothing else."""
+        """The same, with the node holding all of it and nothing else."""
         return replace(self, confirmed_length=self.length, is_diverged=False)
 
-    def diverged_after(self, confirmed_length: int) -> "CommittedTokens":
-        """Nobody knows what the server holds after a position."""
-        return replace(self, confirmed_length=min(confirmed_length, self.confirmed_length), is_diverged=True)
+    def diverged_after(self, length: int) -> "CommittedTokens":
+        """The same, with the node's tokens after a position unknown."""
+        return replace(self, confirmed_length=min(length, self.confirmed_length), is_diverged=True)
 
     def revealed(self, tokens: Sequence[int]) -> "CommittedTokens":
-        """The same, with the leading tokens known that somebody else put there."""
+        """The same, with the unknown leading tokens filled in."""
         return replace(self, tokens=(*tokens, *self.tokens[self.unknown_prefix :]), unknown_prefix=0)
 
     def cut(self, length: int) -> "CommittedTokens":
@@ -94,7 +95,7 @@ class CommittedTokens:
         )
 
     def rest(self, chunks: Sequence[Chunk]) -> Sequence[Chunk]:
-        """The chunks that are not in the session yet; raises SessionDivergence where the others are not."""
+        """The chunks that are not in the session yet; raises SessionDivergence where the others differ."""
         known = {(each.start, each.key): each.count for each in self.sent}
         position = 0
         for number, chunk in enumerate(chunks):
@@ -105,38 +106,38 @@ class CommittedTokens:
                 raise self._divergence("unknown", number, position)
             if position + count > self.length:
                 raise self._divergence("straddles", number, position)
-            if not isinstance(chunk, str | Image) and not self._holds(chunk, position):
+            if not isinstance(chunk, str | Image) and not self._matches(chunk, position):
                 raise self._divergence("differs", number, position)
             position += count
         if position < self.length:
             raise self._divergence("short", len(chunks), position)
         return ()
 
-    def _holds(self, tokens: Sequence[int], position: int) -> bool:
+    def _matches(self, tokens: Sequence[int], position: int) -> bool:
         first = max(position, self.unknown_prefix)
         return tuple(tokens[first - position :]) == self.tokens[first : position + len(tokens)]
 
     def _sent_up_to(self, length: int) -> tuple[SentChunk, ...]:
-        # A chunk that was cut in two is no longer what stands there once something else follows its head.
+        # A chunk that was cut in two is no longer there once something else follows its first part.
         if not self.sent or all(each.end <= length for each in self.sent):
             return self.sent
         return tuple(each for each in self.sent if each.end <= length)
 
     def _divergence(self, reason: Divergence, chunk: int, position: int) -> SessionDivergence:
         where = f"at {position} of {self.length} committed tokens"
-        said = {
+        reasons = {
             "unknown": f"Chunk {chunk} begins {where} and was never sent",
             "straddles": f"Chunk {chunk} begins {where} and goes beyond them",
-            "differs": f"Chunk {chunk} is not what stands {where}",
+            "differs": f"Chunk {chunk} differs from what is {where}",
             "short": f"The chunks end {where}",
         }
         return SessionDivergence(
-            reason, f"{said[reason]}.", chunk=chunk, position=position, committed=self.length
+            reason, f"{reasons[reason]}.", chunk=chunk, position=position, committed=self.length
         )
 
 
 def chunk_key(chunk: str | Image) -> str:
-    """What tells one text or image from another."""
+    """A key that identifies a text or image."""
     if isinstance(chunk, str):
         return f"text {sha256(chunk.encode('utf-8', 'surrogatepass')).hexdigest()}"
     return f"{chunk.mime} {sha256(chunk.data).hexdigest()}"
@@ -154,7 +155,9 @@ def checked_tokens(tokens: Sequence[int]) -> tuple[int, ...]:
     ids = _ids(tokens)
     for token in ids:
         if not 0 <= token <= MAX_TOKEN_ID:
-            what = "what stands for an image or a restored token" if token == PLACEHOLDER else str(token)
+            what = (
+                "the placeholder of an image or of a restored token" if token == PLACEHOLDER else str(token)
+            )
             raise InvalidValue(f"Expected token ids, found {what}.", param="tokens")
     return ids
 

@@ -5,7 +5,7 @@ Whatever the node made of either, the next call puts it right (see `committed`).
 
 Law: a node that has forgotten the session (it was killed, or the session's time to live ran out) is sent all
 of it again, once in a call and before the call has emitted anything: the tokens are here. Where some are not,
-as with images and with what somebody else appended, SessionNotFound is raised.
+as with images and with tokens from before it was restored or attached to, SessionNotFound is raised.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,7 +38,7 @@ class NodeSession:
     is_ours: bool = True
     """It was opened by this client and ends with it: not one that was attached to."""
     is_suspended: bool = False
-    """It lies on the node's disk and outlives the client."""
+    """It is on the node's disk and outlives the client."""
 
     @property
     def is_ours_to_close(self) -> bool:
@@ -47,7 +47,7 @@ class NodeSession:
 
 
 class Committer:
-    """What the node holds of one session, and the flows that change it; one call at a time."""
+    """The state of one session, and the flows that change it; one call at a time."""
 
     def __init__(
         self,

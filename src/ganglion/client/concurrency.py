@@ -1,4 +1,4 @@
-"""What blocking calls and an event loop do in different ways: running calls together, and files.
+"""The functions that differ between blocking calls and an event loop: running calls together, and files.
 
 `_async` uses the functions with the prefix `async_`; scripts/unasync.py takes the prefix off for `_sync`.
 """

@@ -1,4 +1,4 @@
-"""Messages of the wire, read as the client's values."""
+"""The decoding of `salience.v1` messages into the client's values."""
 
 from codecs import getincrementaldecoder
 
@@ -10,7 +10,7 @@ from ganglion.wire.salience import salience_pb2 as pb
 
 
 class TokenDecoder:
-    """Reads the tokens of one call; `text` is decoded across them where they stand side by side."""
+    """Decodes the tokens of one call; `text` is decoded across adjacent ones."""
 
     def __init__(self, manifest: ReadoutManifest | None) -> None:
         self._manifest = manifest
@@ -46,12 +46,12 @@ class TokenDecoder:
 
 
 def progress_of(progress: pb.Progress) -> Progress:
-    """How far reading has come."""
+    """A progress event."""
     return Progress(progress.prefilled, progress.total)
 
 
 def done_of(done: pb.Done) -> Done:
-    """How a call ended."""
+    """The last event of a call."""
     return Done(
         done.prompt_tokens,
         done.completion_tokens,
@@ -65,7 +65,7 @@ def done_of(done: pb.Done) -> Done:
 
 
 def manifest_of(manifest: pb.ReadoutManifest) -> ReadoutManifest | None:
-    """What is read out of a model; None of one without readouts."""
+    """The readouts of a model; None of one without any."""
     if not manifest.concepts:
         return None
     return ReadoutManifest(tuple(manifest.concepts), tuple(manifest.layers))
@@ -89,5 +89,5 @@ def info_of(info: pb.SessionInfo) -> SessionInfo:
 
 
 def steering_messages(steering: Steering) -> list[pb.Steer]:
-    """Steering as the wire says it."""
+    """Steering as messages."""
     return [pb.Steer(concept=s.concept, strength=s.strength, layers=s.layers or ()) for s in steering]

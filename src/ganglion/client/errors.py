@@ -31,9 +31,9 @@ Divergence = Literal["straddles", "unknown", "short", "differs"]
 class SessionDivergence(InvalidRequest, status=409, code="session_divergence", grpc="FAILED_PRECONDITION"):
     """The chunks are not a continuation of what the session holds; nothing was sent, nothing changed.
 
-    `reason` says how: a chunk *straddles* the committed length, a chunk of *unknown* length lies before it,
-    the chunks end *short* of it, or tokens before it *differ*. `chunk` is the index of the one that is meant
-    (how many there are, where they are short), `position` where it begins, `committed` the session's length.
+    `reason` says how: a chunk *straddles* the committed length, a chunk of *unknown* length is before it, the
+    chunks end *short* of it, or tokens before it *differ*. `chunk` is the index of the first such chunk (the
+    number of chunks, where they are short), `position` where it begins, `committed` the session's length.
     Truncate the session to `position` to go on from there, or `reset()` it to send everything.
     """
 
@@ -56,7 +56,7 @@ class Disconnected(ServerError, status=502, code="disconnected", grpc="UNAVAILAB
 
 
 class Unreachable(Disconnected):
-    """Nobody listens where the node should be: nothing of the call was sent."""
+    """No server listens at the node's address: nothing of the call was sent."""
 
 
 def error_from_status(status: str, details: str, metadata: Mapping[str, str]) -> GanglionError:
@@ -70,7 +70,7 @@ def _error_without_code(status: str, details: str) -> GanglionError:
     if status == "DEADLINE_EXCEEDED":
         return rebuild(DeadlineExceeded, f"The node was too slow: {details}", hint="Raise timeout_s.")
     if status in ("UNAVAILABLE", "CANCELLED"):
-        # gRPC's own words are the only sign by which a call that was never sent is told from a lost one.
+        # gRPC's own message is the only sign that distinguishes a call that was never sent from a lost one.
         kind = Unreachable if details.startswith(NEVER_SENT) else Disconnected
         return kind(f"The node cannot be reached: {details}", hint=IS_THE_NODE_RUNNING)
     return rebuild(_BY_STATUS.get(status, ServerError), f"{status}: {details}")

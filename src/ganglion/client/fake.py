@@ -6,7 +6,7 @@
         assert session.generate().text() == " Paris."
 
 Words are tokens. Sessions drift, are busy, unknown or another key's exactly as on the wire; `fail_next` and
-`restart` break what you want to see broken.
+`restart` cause the failures that you want to test.
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class FakeNode:
     """A node in this process; `client()` and `async_client()` are real clients of it.
 
     Each answer is the next of `replies`, or " All is well.", and ends with "</s>". With `runs_ahead`, a call
-    that is cancelled has committed so many tokens more than it told, as it may be on a real node.
+    that is cancelled has committed so many tokens more than it sent, as may happen on a real node.
     """
 
     def __init__(
@@ -93,31 +93,31 @@ class FakeNode:
         return AsyncClient.over_transport(shared, CallOptions(timeout_s, timeout_s, api_key), {})
 
     def reply(self, *replies: str) -> None:
-        """Answers to give next."""
+        """Add replies to give next."""
         self.sessions.replies.extend(replies)
 
     def fail_next(self, error: GanglionError, *, rpc: str | None = None, after: int = 0) -> None:
-        """Let the next call (of an rpc) fail, after so many of its messages have been told."""
+        """Make the next call (of an rpc) fail, after so many of its messages were sent."""
         self._failures.append(_Failure(error, rpc, after))
 
     def restart(self) -> None:
-        """Forget every session and break what runs, as a node does that was killed and started again."""
+        """Drop every session and break running calls, as a node does that was killed and restarted."""
         before, self.sessions = self.sessions, self._new()
-        # What it is asked next is answered as if nothing had happened, under ids that nobody had before.
+        # The next calls are answered as if nothing had happened, under ids that were never used.
         self.sessions.replies, self.sessions.numbers = before.replies, before.numbers
         self._generation += 1
 
     def tokens(self, session_id: str | None) -> tuple[int, ...] | None:
-        """What the node holds; None where it knows no such session."""
+        """The tokens of a session on the node; None where there is no such session."""
         session = self.sessions.sessions.get(session_id or "")
         return None if session is None else tuple(session.tokens)
 
     def count(self, rpc: str) -> int:
-        """How often an rpc was called."""
-        return sum(asked.rpc == rpc for asked in self.calls)
+        """The number of calls of an rpc."""
+        return sum(call.rpc == rpc for call in self.calls)
 
     def answer(self, rpc: Rpc[Any, Any], request: Message, api_key: str | None) -> Messages:
-        """The messages of one call; raises the errors that a client is told, rebuilt as from the wire."""
+        """The messages of one call; raises its errors as a client decodes them from the wire."""
         sent = request.SerializeToString()
         self.calls.append(RecordedCall(rpc.name, rpc.request.FromString(sent), len(sent)))
         failure = self._failure(rpc.name)
@@ -126,11 +126,11 @@ class FakeNode:
             if failure is not None and failure.after == 0:
                 raise failure.error
             with closing(self.sessions.answer(rpc.request.FromString(sent), api_key)) as messages:
-                for told, message in enumerate(messages, 1):
+                for sent_count, message in enumerate(messages, 1):
                     yield rpc.reply.FromString(message.SerializeToString())
                     if generation != self._generation:
                         raise Disconnected("The node went away.")
-                    if failure is not None and failure.after == told:
+                    if failure is not None and failure.after == sent_count:
                         raise failure.error
         except GanglionError as error:
             raise _through_metadata(error) from None
@@ -178,7 +178,7 @@ class _FakeStream:
 
 
 class _AsyncFakeTransport:
-    """The same in an event loop, which gets its turn at every message."""
+    """The same in an event loop, which runs other tasks at every message."""
 
     def __init__(self, node: FakeNode) -> None:
         self._transport = _FakeTransport(node)

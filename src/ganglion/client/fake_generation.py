@@ -1,4 +1,4 @@
-"""One Generate call of the fake node, told event by event."""
+"""The sessions of the fake node, and the events of one Generate call."""
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
@@ -17,27 +17,27 @@ TTL_S: Final = 600.0
 
 @dataclass(slots=True)
 class FakeSession:
-    """One session as the fake holds it."""
+    """One session of the fake."""
 
     model: str
     owner: str | None
     tokens: list[int] = field(default_factory=list)
     images: list[tuple[int, int]] = field(default_factory=list)
-    """Where each begins, and how many positions it takes."""
+    """Where each starts, and how many positions it takes."""
     steering: tuple[pb.Steer, ...] = ()
     ttl_s: float = TTL_S
     is_busy: bool = False
     is_suspended: bool = False
 
     def cut(self, length: int) -> None:
-        """Forget everything from a position on; raises ImageBlockCut."""
+        """Drop everything from a position on; raises ImageBlockCut."""
         if any(start < length < start + count for start, count in self.images):
             raise ImageBlockCut(f"Position {length} lies inside an image.", extras=self._length())
         del self.tokens[length:]
         self.images = [(start, count) for start, count in self.images if start < length]
 
     def move(self, offset: int, is_truncating: bool) -> None:
-        """Be where a call expects it to be; raises what the wire says."""
+        """Move the end to where a call expects it; raises as a node does."""
         if self.is_busy:
             raise SessionBusy("Another call changes the session just now.", extras=self._length())
         if offset > len(self.tokens) or (offset < len(self.tokens) and not is_truncating):
@@ -54,43 +54,43 @@ DEFAULT_REPLY: Final = " All is well."
 def generate_events(
     request: pb.GenerateRequest,
     session: FakeSession,
-    words: FakeVocabulary,
+    vocabulary: FakeVocabulary,
     manifest: ReadoutManifest | None,
     *,
     reply: str,
     runs_ahead: int,
 ) -> Generator[Message, None, None]:
-    """What a call that was accepted says; closing it cancels it, and what was committed stays.
+    """The events of an accepted call; closing it cancels the call, and what was committed stays.
 
-    A node that runs ahead has committed a few tokens more than it told when it notices.
+    A node that runs ahead has committed a few tokens more than it sent when it notices.
     """
-    answer = words.tokens(request.prefix + reply)[: request.max_tokens]
+    answer = vocabulary.tokens(request.prefix + reply)[: request.max_tokens]
     if len(answer) < request.max_tokens and not request.ignore_eos:
         answer.append(EOS)
     ends = [at for at, token in enumerate(answer) if token in request.stop_token_ids]
     answer = answer[: ends[0] + 1] if ends else answer
-    answer, stop_text = _stopped(answer, request.stop, words)
+    answer, stop_text = _stopped(answer, request.stop, vocabulary)
     prompt_tokens = len(session.tokens)
     session.is_busy = True
-    told_tokens = 0
+    sent_tokens = 0
     try:
         yield _event(pb.Progress(prefilled=prompt_tokens, total=prompt_tokens))
         for position, token in enumerate(session.tokens[:prompt_tokens]):
             if _is_requested(request, position) and token != PLACEHOLDER:
-                yield _event(_token(request, token, position, words, manifest, is_prefill=True))
+                yield _event(_token(request, token, position, vocabulary, manifest, is_prefill=True))
         for token in answer:
             session.tokens.append(token)
-            told_tokens += 1
+            sent_tokens += 1
             position = len(session.tokens) - 1
-            yield _event(_token(request, token, position, words, manifest, is_prefill=False))
+            yield _event(_token(request, token, position, vocabulary, manifest, is_prefill=False))
     except GeneratorExit:
-        session.tokens += answer[told_tokens : told_tokens + runs_ahead]
+        session.tokens += answer[sent_tokens : sent_tokens + runs_ahead]
         raise
     finally:
         session.is_busy = False
     done = _done(request, session, prompt_tokens, answer, stop_text)
     if stop_text is not None:
-        done.stop_start = _start(answer, stop_text, prompt_tokens, words)
+        done.stop_start = _start(answer, stop_text, prompt_tokens, vocabulary)
     yield _event(done)
 
 
@@ -98,7 +98,7 @@ def _token(
     request: pb.GenerateRequest,
     token: int,
     position: int,
-    words: FakeVocabulary,
+    vocabulary: FakeVocabulary,
     manifest: ReadoutManifest | None,
     *,
     is_prefill: bool,
@@ -110,31 +110,33 @@ def _token(
         is_prefill=is_prefill,
         position=position,
         sampled_logprob=logprob_of(token) if has_logprob else None,
-        top=alternatives(token, request.logprob_top_k, words) if has_logprob else (),
+        top=alternatives(token, request.logprob_top_k, vocabulary) if has_logprob else (),
         readout=readout_of(token, manifest) if has_readout and manifest is not None else (),
-        piece=words.piece(token),
+        piece=vocabulary.piece(token),
     )
 
 
-def _stopped(answer: list[int], stops: Sequence[str], words: FakeVocabulary) -> tuple[list[int], str | None]:
-    """An answer up to the token with which one of the texts is whole, and which one that is."""
+def _stopped(
+    answer: list[int], stops: Sequence[str], vocabulary: FakeVocabulary
+) -> tuple[list[int], str | None]:
+    """An answer up to the token that completes one of the texts, and that text."""
     text = ""
     for count, token in enumerate(answer, 1):
-        text += words.piece(token).decode()
+        text += vocabulary.piece(token).decode()
         for stop in stops:
             if stop in text:
                 return answer[:count], stop
     return answer, None
 
 
-def _start(answer: Sequence[int], stop_text: str, prompt_tokens: int, words: FakeVocabulary) -> int:
+def _start(answer: Sequence[int], stop_text: str, prompt_tokens: int, vocabulary: FakeVocabulary) -> int:
     """The position of the first token that has a part of a text."""
-    at = "".join(words.piece(token).decode() for token in answer).index(stop_text)
+    at = "".join(vocabulary.piece(token).decode() for token in answer).index(stop_text)
     for index, token in enumerate(answer):
-        at -= len(words.piece(token).decode())
+        at -= len(vocabulary.piece(token).decode())
         if at < 0:
             return prompt_tokens + index
-    raise AssertionError("it stands somewhere")
+    raise AssertionError("the text is in the answer")
 
 
 def _done(

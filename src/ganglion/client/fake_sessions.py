@@ -1,4 +1,4 @@
-"""A node without a model: sessions of words that behave as the wire says, for tests without sockets."""
+"""The fake node's sessions: words as tokens, with the behaviour of the wire and without a model."""
 
 import itertools
 import json
@@ -48,7 +48,7 @@ class FakeSessions:
         self._context_length = context_length
         self._sees_images = sees_images
         self._runs_ahead = runs_ahead
-        self.words = FakeVocabulary()
+        self.vocabulary = FakeVocabulary()
         self.numbers = itertools.count(1)
         self._replies: dict[type[Message], Callable[[Any, str | None], Message]] = {
             pb.OpenSessionRequest: self._open,
@@ -59,7 +59,7 @@ class FakeSessions:
             pb.CloseSessionRequest: self._close,
             pb.SuspendSessionRequest: self._suspend,
             pb.SessionBytes: self._restore,
-            pb.GetReadoutManifestRequest: self._tell_manifest,
+            pb.GetReadoutManifestRequest: self._readout_manifest,
             pb.GetTokensRequest: self._tokens,
             pb.RenderMessagesRequest: self._render,
             pb.TokenizeRequest: self._tokenize,
@@ -83,7 +83,7 @@ class FakeSessions:
         session.is_suspended = False
         return session
 
-    def _hold(self, session: FakeSession) -> str:
+    def _add(self, session: FakeSession) -> str:
         session_id = f"fake-{next(self.numbers)}"
         self.sessions[session_id] = session
         return session_id
@@ -105,7 +105,7 @@ class FakeSessions:
         session.is_suspended = True
         return pb.SuspendSessionResponse(total_tokens=len(session.tokens), size_bytes=len(_MAGIC))
 
-    def _tell_manifest(self, request: pb.GetReadoutManifestRequest, _: str | None) -> Message:
+    def _readout_manifest(self, request: pb.GetReadoutManifestRequest, _: str | None) -> Message:
         self._check_model(request.model or self._models[0])
         if self._manifest is None:
             raise ReadoutNotFound("No concepts are loaded.", param="model")
@@ -123,19 +123,19 @@ class FakeSessions:
         text = render_messages(json.loads(request.chat)["messages"])
         if request.is_continued and request.preceding_tokens[-1:] != [EOS]:
             text = f"</s>{text}"
-        tokens = self.words.tokens(text, add_special=not request.is_continued, parse_special=True)
+        tokens = self.vocabulary.tokens(text, add_special=not request.is_continued, parse_special=True)
         return pb.RenderMessagesResponse(tokens=tokens, text=text)
 
     def _tokenize(self, request: pb.TokenizeRequest, _: str | None) -> Message:
         self._check_model(request.model)
-        tokens = self.words.tokens(
+        tokens = self.vocabulary.tokens(
             request.text, add_special=request.add_special, parse_special=request.parse_special
         )
         return pb.TokenizeResponse(tokens=tokens)
 
     def _detokenize(self, request: pb.DetokenizeRequest, _: str | None) -> Message:
         self._check_model(request.model)
-        pieces = [self.words.piece(token) for token in request.tokens]
+        pieces = [self.vocabulary.piece(token) for token in request.tokens]
         return pb.DetokenizeResponse(text=b"".join(pieces).decode(), pieces=pieces)
 
     def _check_model(self, model: str) -> None:
@@ -153,7 +153,7 @@ class FakeSessions:
         ttl_s = request.ttl_s if request.HasField("ttl_s") else TTL_S
         session = FakeSession(request.model, owner, steering=tuple(request.steering), ttl_s=ttl_s)
         return pb.OpenSessionResponse(
-            session_id=self._hold(session),
+            session_id=self._add(session),
             model=request.model,
             context_length=self._context_length,
             vocab_size=VOCABULARY_SIZE,
@@ -182,7 +182,7 @@ class FakeSessions:
     def _append_image(self, request: pb.AppendImageRequest, owner: str | None) -> Message:
         session = self._found(request.session_id, owner)
         if not self._sees_images:
-            raise VisionUnsupported(f"The model {session.model!r} does not see.", param="data")
+            raise VisionUnsupported(f"The model {session.model!r} does not accept images.", param="data")
         session.move(request.offset, request.truncating)
         session.images.append((len(session.tokens), IMAGE_POSITIONS))
         session.tokens += [PLACEHOLDER] * IMAGE_POSITIONS
@@ -198,7 +198,7 @@ class FakeSessions:
         )
         fork.ttl_s = request.ttl_s if request.HasField("ttl_s") else session.ttl_s
         fork.cut(at)
-        return pb.ForkSessionResponse(session_id=self._hold(fork), total_tokens=at)
+        return pb.ForkSessionResponse(session_id=self._add(fork), total_tokens=at)
 
     def _save(self, session: FakeSession) -> Messages:
         kept = {
@@ -215,14 +215,14 @@ class FakeSessions:
     def _restore(self, request: pb.SessionBytes, owner: str | None) -> Message:
         saved = request.data
         if not saved.startswith(_MAGIC):
-            raise InvalidValue("These are not the bytes of a session.", param="data")
+            raise InvalidValue("This is not a saved session.", param="data")
         kept = json.loads(saved[len(_MAGIC) :])
         self._check_model(kept["model"])
         images = [(start, count) for start, count in kept["images"]]
         steering = tuple(pb.Steer.FromString(bytes.fromhex(each)) for each in kept["steering"])
         session = FakeSession(kept["model"], owner, kept["tokens"], images, steering)
         return pb.RestoreSessionResponse(
-            session_id=self._hold(session),
+            session_id=self._add(session),
             model=session.model,
             total_tokens=len(session.tokens),
             cached_tokens=len(session.tokens),
@@ -238,5 +238,5 @@ class FakeSessions:
         session.tokens += request.append_tokens
         reply = self.replies.popleft() if request.max_tokens and self.replies else DEFAULT_REPLY
         return generate_events(
-            request, session, self.words, self._manifest, reply=reply, runs_ahead=self._runs_ahead
+            request, session, self.vocabulary, self._manifest, reply=reply, runs_ahead=self._runs_ahead
         )

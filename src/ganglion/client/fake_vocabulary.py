@@ -57,9 +57,9 @@ def readout_of(token: int, manifest: ReadoutManifest) -> list[float]:
     ]
 
 
-def alternatives(token: int, count: int, words: FakeVocabulary) -> list[pb.Alternative]:
+def alternatives(token: int, count: int, vocabulary: FakeVocabulary) -> list[pb.Alternative]:
     """The token itself, and such as are ever less likely."""
     return [
-        pb.Alternative(id=other, logprob=logprob_of(token) - number, piece=words.piece(other))
+        pb.Alternative(id=other, logprob=logprob_of(token) - number, piece=vocabulary.piece(other))
         for number, other in enumerate(range(token, token + count))
     ]

@@ -1,7 +1,7 @@
-"""Flows: what the client does, as generators that ask for calls and are handed replies, without any I/O.
+"""Flows: the client's calls as generators that yield effects and receive replies, without any I/O.
 
-A flow yields effects. Whoever drives it, blocking or in an event loop, performs each and sends the reply in,
-or throws the GanglionError that came instead. Closing a flow is leaving it: it notes what it has seen.
+A flow yields effects. Its driver, blocking or in an event loop, performs each and sends the reply in, or
+throws the GanglionError that came instead. Closing a flow abandons it: it commits what its caller has seen.
 """
 
 from collections.abc import Callable, Generator, Iterable
@@ -23,7 +23,7 @@ PAUSE_GROWTH: Final = 4
 LONGEST_PAUSE_S: Final = 30.0
 BUSY_PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 UNREACHED_PAUSES_S: Final = (0.1, 0.3, 0.5)
-"""Together longer than gRPC goes on saying that a node is away which is back (`max_reconnect_backoff_ms`)."""
+"""Together longer than gRPC reports a node as away that is back (`max_reconnect_backoff_ms`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class Sleep:
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Hands an event to whoever iterates."""
+    """Emits an event to the caller."""
 
     event: Event
 
 
 @dataclass(frozen=True, slots=True)
 class Gather:
-    """Runs other flows side by side, to whose events nobody listens; replies what they came to, in order."""
+    """Runs other flows together and drops their events; replies their results, in order."""
 
     flows: "tuple[Flow[Any], ...]"
 
@@ -79,11 +79,11 @@ class Gather:
 Effect = UnaryCall | UploadCall | StreamCall | ReadMessage | Sleep | Emit | Gather
 EffectReply = Message | tuple[Any, ...] | None
 Flow = Generator[Effect, EffectReply, T]
-"""Events for whoever listens, then an answer."""
+"""Emits events, then returns an answer."""
 
 
 def call_rpc(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
-    """Call; where that is safe and the node is away for now, again after a while.
+    """Call; where that is safe and the node is away, again after a while.
 
     All pauses together are no longer than `patience_s`. What is not safe is called again where nothing of
     it was sent.
@@ -109,14 +109,14 @@ def upload_messages(rpc: Rpc[Q, R], requests: tuple[Q, ...]) -> Flow[R]:
 
 
 def gather(flows: "Iterable[Flow[T]]") -> "Flow[tuple[T, ...]]":
-    """Run flows side by side; what each came to. Where one raises, so does this, once all are over."""
+    """Run flows together; their results. Where one raises, so does this, once all are over."""
     answers = yield Gather(tuple(flows))
     assert isinstance(answers, tuple)
     return answers
 
 
 def retry_unreached(attempt: Callable[[], Flow[T]]) -> Flow[T]:
-    """Attempt; where nobody listened, again in a moment: a node that restarts is soon back."""
+    """Attempt; where the node did not listen, again in a moment: one that restarts is soon back."""
     for pause_s in UNREACHED_PAUSES_S:
         try:
             return (yield from attempt())
@@ -126,7 +126,7 @@ def retry_unreached(attempt: Callable[[], Flow[T]]) -> Flow[T]:
 
 
 def retry_busy(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
-    """Attempt; where it is we who left a call of the session just now, again once the node has noticed.
+    """Attempt; where we have just cancelled a call of the session, again once the node has noticed.
 
     Safe for every rpc: a busy session refuses before anything is changed.
     """

@@ -1,4 +1,4 @@
-"""The blocking line to a node: gRPC's threads, no event loop."""
+"""The transports over gRPC: a blocking one in gRPC's threads, and one in an event loop."""
 
 import asyncio
 import threading
@@ -34,7 +34,7 @@ MAX_CERTIFICATE_BYTES: Final = 4 << 20
 
 
 class GrpcTransport:
-    """A Line over one channel."""
+    """A Transport over one channel."""
 
     def __init__(self, address: GrpcTarget, ca_file: str | Path | None = None) -> None:
         if address.is_tls:
@@ -66,12 +66,12 @@ class GrpcTransport:
         return _Stream(call, self._watch, options.idle_timeout_s)
 
     def close(self) -> None:
-        """Hang up; streams end."""
+        """Close the channel; streams end."""
         self._channel.close()
 
 
 class _Stream:
-    """A stream that is left when nothing comes for too long."""
+    """A stream that is cancelled when no message comes for too long."""
 
     def __init__(self, call: Any, watch: "_IdleWatch", idle_timeout_s: float) -> None:
         self._call = call
@@ -91,7 +91,7 @@ class _Stream:
                 raise DeadlineExceeded("idle", self._idle_timeout_s) from None
             raise
         finally:
-            # Whoever reads slowly is not timed: only the node is.
+            # A slow reader is not timed: only the node is.
             self.due_s = float("inf")
 
     def cancel(self) -> None:
@@ -104,7 +104,7 @@ class _Stream:
 
 
 class _IdleWatch:
-    """Ends the streams on which nothing comes for too long, in one thread that lives while there are any."""
+    """Cancels the streams that are silent for too long, in one thread that lives while there are any."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -139,7 +139,7 @@ class _IdleWatch:
 
 
 def encode(message: Message) -> bytes:
-    """A message's bytes; raises what gRPC turns into an error."""
+    """A message's bytes; gRPC turns what it raises into an error."""
     return message.SerializeToString()
 
 
@@ -158,7 +158,7 @@ def credentials(ca_file: str | Path | None) -> grpc.ChannelCredentials:
 
 
 def error_from_rpc(error: grpc.RpcError) -> GanglionError:
-    """What a call ended with, as the error that it was on the server."""
+    """The error of a call, as it was raised on the server."""
     if not isinstance(error, grpc.Call | grpc.aio.AioRpcError):
         return Disconnected(f"The call could not be made: {error}")
     trailing = error.trailing_metadata() or ()
@@ -177,12 +177,12 @@ def _translated(attempt: Callable[[], T]) -> T:
     except grpc.RpcError as error:
         raise error_from_rpc(error) from None
     except ValueError as error:
-        # A channel that was closed under the call says so in no other way.
+        # The only sign of a channel that was closed under the call.
         raise Disconnected(f"The call could not be made: {error}", hint="Is the client closed?") from None
 
 
 class AsyncGrpcTransport:
-    """An AsyncLine over one channel, which belongs to the loop it was opened in."""
+    """An AsyncTransport over one channel, which belongs to the loop it was opened in."""
 
     def __init__(self, address: GrpcTarget, ca_file: str | Path | None = None) -> None:
         if address.is_tls:
@@ -212,12 +212,12 @@ class AsyncGrpcTransport:
         return _AsyncStream(method(request, metadata=options.metadata), options.idle_timeout_s)
 
     async def close(self) -> None:
-        """Hang up; streams end."""
+        """Close the channel; streams end."""
         await self._channel.close()
 
 
 class _AsyncStream:
-    """A stream that is left when nothing comes for too long."""
+    """A stream that is cancelled when no message comes for too long."""
 
     def __init__(self, call: Any, idle_timeout_s: float) -> None:
         self._call = call
@@ -244,7 +244,7 @@ async def _awaited(reply: Awaitable[T]) -> T:
         task = asyncio.current_task()
         if task is not None and task.cancelling():
             raise
-        # Not we were cancelled: the call was, by the node or by a channel that closed.
+        # Not this task was cancelled: the call was, by the node or by a channel that closed.
         raise Disconnected("The node cancelled the call.") from None
     except grpc.aio.UsageError as error:
         raise Disconnected(f"The call could not be made: {error}", hint="Is the client closed?") from None

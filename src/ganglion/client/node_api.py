@@ -1,4 +1,4 @@
-"""A node as the client asks it, apart from any one session: flows, and what is remembered of its models."""
+"""The calls to a node that concern no one session, as flows, and what is remembered of its models."""
 
 import json
 from collections.abc import Mapping
@@ -29,18 +29,18 @@ UPLOAD_BYTES: Final = 1 << 20
 
 
 Manifests = dict[str, ReadoutManifest | None]
-"""By the name that was asked for; None of a model that has no readouts."""
+"""By the model's name as it was given; None of a model without readouts."""
 
 
 class NodeApi:
-    """One node's models, texts and lists."""
+    """One node's models, tokenizer and list of sessions."""
 
     def __init__(self, patience_s: float, manifests: Manifests | None = None) -> None:
         self.patience_s = patience_s
         self.manifests: Manifests = {} if manifests is None else manifests
         """Shared by all clones of a client."""
         self.end_ids: dict[str, frozenset[int]] = {}
-        """By which tokens a model ends its answers, as its last session was told."""
+        """The tokens that end a model's answers, as of the last session that was opened."""
 
     def open(self, model: str, ttl_s: float | None, steering: Steering) -> Flow[pb.OpenSessionResponse]:
         """A fresh session."""
@@ -51,7 +51,7 @@ class NodeApi:
         return opened
 
     def manifest(self, model: str) -> Flow[ReadoutManifest]:
-        """What is read out of a model; asked for once, also where it is nothing."""
+        """The readouts of a model; fetched once, also where there are none."""
         if model not in self.manifests:
             self.manifests[model] = yield from self._manifest(model)
         manifest = self.manifests[model]
@@ -77,7 +77,9 @@ class NodeApi:
                 model=model, chat=json.dumps(chat), is_continued=is_continued, preceding_tokens=preceding
             )
         except (ValueError, TypeError) as error:
-            raise InvalidValue(f"Expected messages that JSON can say: {error}.", param="messages") from error
+            raise InvalidValue(
+                f"Expected messages that can be written as JSON: {error}.", param="messages"
+            ) from error
         reply = yield from call_rpc(RENDER, request, patience_s=self.patience_s)
         return tuple(reply.tokens)
 
@@ -90,7 +92,7 @@ class NodeApi:
             )
             reply = yield from call_rpc(TOKENS, request, patience_s=self.patience_s)
             if not reply.tokens:
-                raise ServerError(f"The session holds {reply.total_tokens} tokens, and not {count}.")
+                raise ServerError(f"Expected a session of {count} tokens, found {reply.total_tokens}.")
             tokens += reply.tokens
         return tuple(tokens)
 
@@ -103,7 +105,9 @@ class NodeApi:
                 model=model, text=text, add_special=add_special, parse_special=parse_special
             )
         except (ValueError, TypeError) as error:
-            raise InvalidValue(f"Expected text that UTF-8 can say: {error}.", param="text") from error
+            raise InvalidValue(
+                f"Expected text that can be written as UTF-8: {error}.", param="text"
+            ) from error
         reply = yield from call_rpc(TOKENIZE, request, patience_s=self.patience_s)
         return tuple(reply.tokens)
 
@@ -136,21 +140,21 @@ class NodeApi:
 # text.
 
 MAX_HEALED_TOKENS: Final = 4
-"""Tokens that are taken back to have whole characters."""
+"""Tokens that are taken back at most, to have whole characters."""
 
 
 @dataclass(frozen=True, slots=True)
 class HealedSuffix:
-    """From which position on tokens are written again, and what they say."""
+    """The position from which tokens are generated again, and their text."""
 
     start: int
     text: str
 
 
 def healed_suffix(node: NodeApi, model: str, tokens: tuple[int, ...]) -> Flow[HealedSuffix | None]:
-    """The last tokens of a prompt as text; None where there is no ordinary one, or none before it.
+    """The last tokens of a prompt as text; None where the last is no ordinary token, or the only one.
 
-    A control token is not written again: its text, tokenized as text, is something else.
+    A control token is not generated again: its text, tokenized as text, is something else.
     """
     for count in range(1, min(MAX_HEALED_TOKENS, len(tokens) - 1) + 1):
         last = tokens[-count:]

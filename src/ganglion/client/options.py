@@ -1,4 +1,4 @@
-"""What can be asked of a generation, by keyword."""
+"""The options of a generation, and their message."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,10 +16,10 @@ Positions = Literal["generated", "all"] | Sequence[tuple[int, int | None]] | Non
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Keywords of `generate()` and `run()`; what is left out is the model's own default."""
+    """Keywords of `generate()` and `run()`; left out, the model's own defaults hold."""
 
     max_tokens: int
-    """At most so many tokens (256); 0 generates nothing, and tells what the ranges ask for."""
+    """At most so many tokens (256); 0 generates nothing, and returns what the ranges request."""
     temperature: float
     """0 always takes the likeliest token."""
     top_p: float
@@ -28,9 +28,9 @@ class GenerateOptions(TypedDict, total=False):
     seed: int
     """The same seed, session and options give the same tokens."""
     stop_token_ids: Sequence[int]
-    """Each of them ends the answer, and is its last token."""
+    """Each of these tokens ends the answer, and is its last one."""
     ignore_eos: bool
-    """Goes on where the model would end."""
+    """Continues where the model would end."""
     stop: str | Sequence[str]
     """Each of these texts ends the answer. `text()` ends before it; its tokens are in the session."""
     presence_penalty: float
@@ -50,13 +50,13 @@ class GenerateOptions(TypedDict, total=False):
     """The answer's text begins with this, in whatever tokens; a format begins after it."""
     heal: bool
     """Token healing, of `generate()`: the last token is taken back and written again, by a longer one where
-    the model would rather have that. Prompts that end within a word want it."""
+    the model would rather have that. For prompts that end within a word."""
     logprobs: Positions
-    """Where tokens come with their logprob."""
+    """The positions whose tokens have a logprob."""
     top_k_logprobs: int
-    """How many of the likeliest tokens come beside each logprob."""
+    """How many of the likeliest tokens each logprob has beside it."""
     readout: Positions
-    """Where tokens come with their readout."""
+    """The positions whose tokens have a readout."""
     priority: int
     """Lower is more urgent; 0 is the default."""
 
@@ -73,10 +73,10 @@ def generate_request(
     offset: int,
     is_truncating: bool,
 ) -> pb.GenerateRequest:
-    """The call that appends and generates; raises InvalidValue for what cannot be written on the wire."""
+    """The call that appends and generates; raises InvalidValue for values that cannot be sent."""
     for name in options:
         if name not in _KNOWN:
-            raise UnknownParameter(f"generate() knows no option {name!r}.", param=name)
+            raise UnknownParameter(f"generate() has no option {name!r}.", param=name)
     generated_from = offset + len(append)
     try:
         return pb.GenerateRequest(

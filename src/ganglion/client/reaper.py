@@ -1,8 +1,8 @@
 """The reapers, which close sessions on the node whose objects were dropped without being closed.
 
-Law: a finalizer runs wherever garbage is collected, in any thread and under anybody's locks, so it makes no
+Law: a finalizer runs wherever garbage is collected, in any thread and under any lock, so it makes no
 call: it queues the session's id for a thread or task that may wait. Only sessions that were opened here are
-closed; one that was attached to belongs to whoever opened it, and one from before an `os.fork()` to the
+closed; one that was attached to belongs to its opener, and one from before an `os.fork()` to the
 parent. What is not closed in time is dropped by the node itself, `ttl_s` after its last call.
 """
 

@@ -1,8 +1,8 @@
-"""Searches over continuations of one session: several are tried side by side in forks, and the best is kept.
+"""Searches over continuations of one session: several are tried together in forks, and the best is appended.
 
 Law: what is tried is never in the session itself; the winner's tokens are appended to it at the end, once.
-Forks share what came before, so that each costs its own tokens. They are closed at the end; those of a search
-that is left are forgotten by the node after `FORK_TTL_S`.
+Forks share what came before, so each costs its own tokens only. They are closed at the end; those of a search
+that is abandoned are dropped by the node after `FORK_TTL_S`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from ganglion.client.values import Alternative, Branch
 from ganglion.core.errors import GanglionError, InvalidValue
 
 MAX_BRANCHES: Final = 64
-"""At one time: each runs in a thread of the blocking client, and takes a place on the node."""
+"""At one time: each runs in a thread of the blocking client, and takes a slot on the node."""
 MAX_WIDTH: Final = 16
 MAX_STEPS: Final = 4096
 FORK_TTL_S: Final = 300.0
@@ -32,12 +32,12 @@ def mean_logprob(branch: Branch) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
-    """A branch, and the session that holds it; None of one that has ended."""
+    """A branch and its session, None of one that has ended."""
 
     branch: Branch
     flows: SessionFlows | None
     unsent: tuple[int, ...] = ()
-    """Tokens of it that the session does not hold yet."""
+    """Its tokens that the session does not have yet."""
 
 
 class _Forks:
@@ -47,7 +47,7 @@ class _Forks:
         self._open: list[SessionFlows] = []
 
     def of(self, flows: SessionFlows, at: int | None = None) -> Flow[SessionFlows]:
-        """Another one; made one after another, since a call on a session is one caller's at a time."""
+        """Another fork; one after another, since a session takes one call at a time."""
         fork = yield from flows.fork(at, FORK_TTL_S)
         self._open.append(fork)
         return fork

@@ -94,7 +94,7 @@ class SessionFlows:
         return (yield from self._committer.prefill(self.committed.with_tokens(tokens)))
 
     def read_tokens(self) -> Flow[tuple[int, ...]]:
-        """All tokens, also those that somebody else appended."""
+        """All tokens, also those from before it was restored or attached to."""
         committer, session_id = self._committer, self.node_session.id
         if self.committed.unknown_prefix and session_id is not None:
             if self.is_restored:

@@ -1,4 +1,4 @@
-"""What a client is told when it is made, and what it takes from the environment."""
+"""The settings of a client, from its arguments and the environment."""
 
 import os
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class GrpcTarget:
 
 
 def grpc_target(base_url: str, grpc_address: str | None = None) -> GrpcTarget:
-    """The port after the HTTP one, unless `grpc_address` (host:port) says where; raises InvalidValue."""
+    """The port after the HTTP one, unless `grpc_address` (host:port) is given; raises InvalidValue."""
     url = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
     if url.scheme not in DEFAULT_PORTS or not url.hostname or url.username is not None:
         raise _unexpected(base_url, "base_url", f"the address of a node such as {DEFAULT_URL}")
@@ -59,12 +59,12 @@ def _unexpected(found: str, param: str, expected: str) -> InvalidValue:
 
 TIMEOUT_S: Final = 60.0
 IDLE_TIMEOUT_S: Final = 300.0
-"""A node that reads a long prompt says so; one that is silent for longer is gone."""
+"""A node that reads a long prompt sends progress; one that is silent for longer is gone."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """Where, on which terms, trusting whom."""
+    """The node's address, the options of every call, and the certificates to trust."""
 
     address: GrpcTarget
     call_options: CallOptions
@@ -80,7 +80,7 @@ def client_settings(
     idle_timeout_s: float,
     ca_file: str | Path | None,
 ) -> ClientSettings:
-    """Fill what was left out from GANGLION_URL, GANGLION_GRPC_ADDRESS and GANGLION_API_KEY."""
+    """Fill missing arguments from GANGLION_URL, GANGLION_GRPC_ADDRESS and GANGLION_API_KEY."""
     url = base_url or os.environ.get("GANGLION_URL") or DEFAULT_URL
     # An address of the environment belongs to the URL of the environment, not to one that was given.
     grpc_address = grpc_address or (None if base_url else os.environ.get("GANGLION_GRPC_ADDRESS"))

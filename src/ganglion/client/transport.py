@@ -16,7 +16,7 @@ from ganglion.core.errors import InvalidValue
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What every call has: its deadline, how long a stream may be silent, the caller's key."""
+    """The options of every call: its deadline, how long a stream may be silent, the caller's key."""
 
     timeout_s: float
     idle_timeout_s: float

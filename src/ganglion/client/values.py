@@ -1,4 +1,4 @@
-"""What the client hands out and takes: events, results, images, chunks."""
+"""The client's values: chunks, images, events, results."""
 
 import mimetypes
 from collections.abc import Sequence
@@ -38,14 +38,14 @@ MAX_IMAGE_BYTES: Final = 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image as a chunk of a session: its bytes as a file holds them, and their media type."""
+    """An image as a chunk of a session: the bytes of a file, and their media type."""
 
     data: bytes
     mime: str = "image/png"
 
     @classmethod
     def file(cls, path: str | Path) -> "Image":
-        """An image of a file; its name says the media type."""
+        """An image from a file, with the media type of its name."""
         path = Path(path)
         mime = mimetypes.guess_type(path.name)[0]
         if mime is None or not mime.startswith("image/"):
@@ -65,7 +65,7 @@ Chunk = str | Sequence[int] | Image
 
 @dataclass(frozen=True, slots=True)
 class Readout:
-    """What one token's residual stream says of each concept after each layer.
+    """The projections of one token's residual stream on each concept, after each layer.
 
     `values` is `[layers x concepts]`, by layer.
     """
@@ -98,10 +98,10 @@ def _index(names: Sequence[object], name: object, kind: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class TokenEvent:
-    """One token: generated now, or (`is_prefill`) one of the session that lies in a range that was asked for.
+    """One token: generated now, or (`is_prefill`) one of the session in a requested range.
 
     `text` is what this token completes: a character that spans tokens comes with the last of them. The token
-    that ends an answer is told too, so `text` may be the written-out name of a control token.
+    that ends an answer is an event too, so `text` may be the written-out name of a control token.
     """
 
     kind: ClassVar[Literal["token"]] = "token"
@@ -117,7 +117,7 @@ class TokenEvent:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """So many of the tokens that must be read before generating have been read."""
+    """How many of the tokens that precede the answer have been read."""
 
     kind: ClassVar[Literal["progress"]] = "progress"
     prefilled: int
@@ -144,18 +144,18 @@ class Done:
     total_tokens: int
     finish_reason: str
     stop_token: int | None = None
-    """The token that ended it, where one did: the last one told, and no part of the text."""
+    """The token that ended it, where one did: the last one, and no part of the text."""
     stop_text: str | None = None
     """The text of `stop` that ended it, where one did: its tokens are in the session, and no part of the
     text."""
     stop_start: int | None = None
-    """The position of the first token that has a part of it: `truncate()` there to be rid of it."""
+    """The position of the first token that has a part of it: `truncate()` there removes it."""
     healed: str = ""
-    """What `heal=True` took back and had written again; the first tokens begin with it, the text does not."""
+    """What `heal=True` took back and generated again; the first tokens begin with it, the text does not."""
 
 
 Event = TokenEvent | Progress | ImageAppended | Done
-"""Told apart by class, or by `kind`."""
+"""Distinguished by class, or by `kind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +230,7 @@ class SessionInfo:
 
 @dataclass(frozen=True, slots=True)
 class Suspended:
-    """A session that lies on the node's disk."""
+    """A session that is on the node's disk."""
 
     total_tokens: int
     size_bytes: int
