@@ -16,7 +16,7 @@ CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 SOAK ?= 25
 ARGS ?=
 
-.PHONY: help serve setup test clients test-clients check unit soak bench bench-gateway fmt reference generate proto lock clean
+.PHONY: help serve setup test clients test-clients quick check unit soak bench bench-gateway fmt reference generate proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -73,6 +73,14 @@ serve: $(VENV)/serve.stamp ## run a node on 127.0.0.1:8080 with the embedded mod
 
 setup: $(VENV)/dev.stamp ## make .venv with everything for development
 
+# The rooms that hold no device, clock or I/O, and what is pure in the others of them: no server, no process.
+PURE := architecture core wire text scheduler sessions store client gateway
+
+quick: $(VENV)/dev.stamp ## lint, and the unit tests of the pure rooms, in under 30 s
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pytest -n 2 -m 'unit and not alone' --hypothesis-profile=quick $(PURE:%=tests/%) $(ARGS)
+
 check: $(VENV)/dev.stamp ## lint, types and architecture
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -94,7 +102,7 @@ test: check unit ## everything that must pass before a change lands
 # many more restarts, partitions, drains and clients that leave. It stops by itself, after about half an hour.
 soak: $(VENV)/dev.stamp ## a node's memory over 25,000 requests, and the fleet's faults at full count (SOAK=25 times the suite's)
 	@$(BIN)/python -m benchmarks.soak
-	@GANGLION_SOAK=$(SOAK) $(BIN)/pytest tests/gateway -k fleet_faults --durations=0 $(ARGS)
+	@GANGLION_SOAK=$(SOAK) $(BIN)/pytest -m soak --durations=0 $(ARGS)
 
 bench: $(VENV)/dev.stamp ## measure against llama.cpp's own server (ARGS="--only W1,W5 --rounds 1")
 	@$(BIN)/python -m benchmarks.run $(ARGS)

@@ -10,12 +10,14 @@ import psycopg
 import pytest
 from hypothesis import settings
 
+from support.costs import Guard, starts_something
 from support.postgres_server import ABSENT, BINARIES, Server, running_server
 
-# A busy machine is no failed property; and what CI finds, anybody finds again.
-settings.register_profile("unhurried", deadline=None)
-settings.register_profile("repeatable", deadline=None, derandomize=True, database=None)
-settings.load_profile("repeatable" if os.environ.get("CI") else "unhurried")
+# A busy machine is no failed property; and what CI finds, anybody finds again. `make quick` tries a tenth.
+settings.register_profile("default", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, database=None)
+settings.register_profile("quick", deadline=None, max_examples=10)
+settings.load_profile("ci" if os.environ.get("CI") else "default")
 
 # A shell starts its background jobs deaf to Ctrl-C, and so would be the programs that tests start.
 with suppress(ValueError):  # not the main thread, which then starts none that care
@@ -40,12 +42,17 @@ ALONE = {
 }
 """Files whose tests measure time or memory: a neighbour on the same cores would be measured with them."""
 HERE = Path(__file__).parent
+guard = Guard()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.relative_to(HERE).as_posix() in ALONE:
             item.add_marker("alone")
+        if "fleet_faults" in item.path.name:
+            item.add_marker("soak")
+        if not (item.get_closest_marker("model") or item.get_closest_marker("process")):
+            item.add_marker("process" if starts_something(item.path) else "unit")
     # Files go to whoever is free, in this order: a long one at the end would leave the others idle.
     long = {item.path for item in items if item.get_closest_marker("model") or _is_long(item)}
     items.sort(key=lambda item: item.path not in long)
@@ -54,6 +61,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _is_long(item: pytest.Item) -> bool:
     name = item.path.name
     return item.path.parent.name == "clients" or "fuzz" in name or "faults" in name or "gateway" in name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    guard.is_on = item.get_closest_marker("unit") is not None
+    try:
+        return (yield)
+    finally:
+        guard.is_on = False
 
 
 @pytest.fixture(scope="session")

@@ -28,6 +28,7 @@ from ganglion.core.errors import (
     VisionUnsupported,
 )
 from ganglion.core.request import PLACEHOLDER
+from support.examples import examples
 
 CHUNKS = st.one_of(
     st.text("ab c", max_size=6),
@@ -196,7 +197,7 @@ async def talk(kind: Kind, steps: list[tuple[str, list[Chunk], int]]) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_server_holds_the_chunks_whatever_happened_and_only_the_rest_is_sent(kind: Kind) -> None:
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=examples(80))
     @given(STEPS)
     def holds(steps: list[tuple[str, list[Chunk], int]]) -> None:
         asyncio.run(talk(kind, steps))

@@ -22,6 +22,7 @@ from ganglion.gateway.access.gatekeeper import KeyGatekeeper
 from ganglion.gateway.access.price import TokenPrice
 from ganglion.gateway.placing.catalogue import parse_catalogue
 from ganglion.store.opening import open_access
+from support.examples import examples
 
 CHAT = {"messages": [{"role": "user", "content": "hello"}]}
 CALLS: list[tuple[str, dict[str, Any]]] = [
@@ -231,7 +232,7 @@ OPERATIONS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(OPERATIONS, st.sampled_from([0, 10, 999, 1000, 5000]), st.sampled_from([None, 700, 40_000]))
 def test_what_is_booked_in_a_window_never_exceeds_its_cap(
     operations: list[tuple[Any, ...]], cap: int, budget: int | None

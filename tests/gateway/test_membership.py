@@ -15,6 +15,7 @@ from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.membership import NodeLeases, first_epoch
 from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.wire.fleet import Join, Lease, Leave
+from support.examples import examples
 from support.waiting import until
 
 LEASE_S = 10.0
@@ -363,7 +364,7 @@ def _host(view: NodeView) -> str:
 
 
 TestLeases = Leases.TestCase
-TestLeases.settings = settings(max_examples=150, stateful_step_count=30)
+TestLeases.settings = settings(max_examples=examples(150), stateful_step_count=30)
 
 
 def test_who_joined_under_a_name_that_is_declared_now_gives_way_and_is_told(

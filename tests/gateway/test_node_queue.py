@@ -20,6 +20,7 @@ from ganglion.gateway.failover import RunningCall
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.node_queue import NodeQueue
 from ganglion.gateway.node import NodeSpec, NodeView, Replica
+from support.examples import examples
 from support.waiting import settled, until
 
 CHAT = {"model": "m", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 5}
@@ -111,7 +112,7 @@ def node(name: str, cap: int | None, *, is_healthy: bool = True) -> NodeView:
     return NodeView(spec, is_healthy=is_healthy, replicas=(Replica("m", "loaded"),))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80))
 @given(st.lists(st.sampled_from(["begin", "end", "leave"]), max_size=60), st.integers(1, 3))
 def test_a_node_never_has_more_than_its_cap_and_nobody_waits_beside_a_free_place(
     steps: list[str], cap: int

@@ -23,6 +23,7 @@ from ganglion.registry.machine.describe import (
 )
 from ganglion.registry.machine.nvml import GpuSurvey, load_nvml
 
+pytestmark = pytest.mark.process  # the platform module runs `uname`
 MEMORY = Memory(16 * 2**30, 8 * 2**30)
 CARD = GpuSurvey(Accelerator("CUDA 12.8", "570.86"), (Device(0, "H200", 143771, "9.0"),))
 CPU_ONLY = NativeLibrary("2026.1", "bundled", ())

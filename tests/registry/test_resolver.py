@@ -27,6 +27,7 @@ from ganglion.registry.naming.resolver import (
     resolve,
 )
 from ganglion.registry.stores.stored_models import Store, StoredModel
+from support.examples import examples
 
 HERE = Path("/stores")
 
@@ -475,7 +476,7 @@ NAMES = st.text(alphabet=st.characters(), max_size=40) | st.lists(
 ).map("".join)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(name=NAMES, may_be_path=st.booleans(), may_catch_all=st.booleans())
 def test_any_name_is_resolved_in_one_way_or_not_found(
     name: str, may_be_path: bool, may_catch_all: bool

@@ -14,6 +14,7 @@ from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.slot_table import PoolShape
 from ganglion.scheduler.slots import Copy, Discard, KvContextShape, Move, Restore, Save, Share, Slot, Trim
 from ganglion.scheduler.step import Step
+from support.examples import examples
 
 SHAPE = PoolShape(
     kv_contexts=(KvContextShape(3, 48, False), KvContextShape(2, 96, False), KvContextShape(4, 160, True)),
@@ -163,7 +164,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300))
 @given(ACTIONS)
 def test_any_interleaving_computes_every_sequence_from_its_own_tokens_and_loses_none(actions):
     subject, pool = scheduler()

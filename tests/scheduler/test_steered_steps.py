@@ -9,6 +9,7 @@ from ganglion.scheduler.slot_table import PoolShape
 from ganglion.scheduler.slots import KvContextShape
 from ganglion.scheduler.spans import Spans
 from ganglion.scheduler.step import Step
+from support.examples import examples
 
 STEERINGS = ("", "calm", "formal")
 
@@ -58,7 +59,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200))
 @given(ACTIONS, st.booleans())
 def test_no_interleaving_mixes_steerings_in_a_step_or_loses_a_sequence(actions, is_deterministic):
     subject, pool = scheduler(is_deterministic=is_deterministic)

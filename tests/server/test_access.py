@@ -18,6 +18,7 @@ from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.openapi import OPERATIONS
+from support.examples import examples
 
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 CHAT = {"model": "echo", "messages": [{"role": "user", "content": "hello"}]}
@@ -85,7 +86,7 @@ async def test_a_wrong_key_is_refused_even_where_no_key_is_needed_to_look(callin
         assert (await http.get("/v1/models", headers={"authorization": "bearer  secret "})).status_code == 200
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.binary(max_size=64), st.sampled_from([b"authorization", b"x-api-key"]), st.booleans())
 async def test_no_made_up_credential_is_accepted(value: bytes, name: bytes, is_bearer: bool) -> None:
     reached: list[object] = []

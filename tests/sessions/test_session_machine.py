@@ -8,6 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 from ganglion.core.errors import ContextLengthExceeded, ImageBlockCut, InvalidValue, SessionDrift
 from ganglion.core.request import PLACEHOLDER, ImageBlock
 from ganglion.sessions.token_session import TokenList, TokenSession
+from support.examples import examples
 
 CONTEXT = 48
 TOKENS = st.lists(st.integers(0, 9), max_size=8).map(tuple)
@@ -136,7 +137,7 @@ class Sessions(RuleBasedStateMachine):
 
 
 TestSessions = Sessions.TestCase
-TestSessions.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestSessions.settings = settings(max_examples=examples(150), stateful_step_count=40)
 
 
 def test_a_fork_shares_its_tokens_until_it_differs() -> None:

@@ -9,7 +9,7 @@ from ganglion.store.opening import open_store
 from ganglion.store.response_store import Store
 
 
-@pytest.fixture(params=["file", "memory", "postgres"])
+@pytest.fixture(params=["file", "memory", pytest.param("postgres", marks=pytest.mark.process)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     match request.param:
         case "file":

@@ -18,6 +18,7 @@ from ganglion.store.access_store import AccessStore, Grant, HourlyUsage, StoredK
 from ganglion.store.opening import open_access, open_store
 from ganglion.store.schema import MIGRATIONS
 from ganglion.store.sqlite import APPLICATION
+from support.examples import examples
 
 HOUR = 1_800_000_000 // 3600 * 3600
 MINUTE = Window(HOUR, HOUR + 60)
@@ -118,7 +119,7 @@ async def test_two_stores_that_ask_at_once_share_one_cap(place: str) -> None:
     await other.close()
 
 
-@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     cap=st.integers(0, 30),
     steps=st.lists(

@@ -18,6 +18,7 @@ from ganglion.text.parts import CallRules, Part, PartSplitter
 from ganglion.text.tools.calls import SLICE_CHARACTERS, HeldText
 from ganglion.text.tools.cursor import Cursor
 from ganglion.text.tools.families import callable_tools, family_of
+from support.examples import examples
 
 Blocks = list[tuple[str, str | None, str]]
 NAMES = sorted(FAMILY)
@@ -181,7 +182,7 @@ def test_an_answer_that_is_cut_anywhere_shows_no_half_marker(name: str, before: 
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_borders_between_pieces_change_nothing(name: str, data: st.DataObject) -> None:
     pieces = data.draw(answers(name))
@@ -189,7 +190,7 @@ def test_borders_between_pieces_change_nothing(name: str, data: st.DataObject) -
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_tokens_come_out_once_and_in_order(name: str, data: st.DataObject) -> None:
     parts = parts_of(splitter_of(name), data.draw(answers(name)))
@@ -220,7 +221,7 @@ def test_ten_thousand_outputs_streamed_are_the_whole_and_their_text_is_theirs() 
 
 
 @pytest.mark.parametrize("name", TEXT_NAMES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_where_nothing_can_be_called_every_character_is_text(name: str, data: st.DataObject) -> None:
     text = "".join(data.draw(st.lists(st.sampled_from(fragments_of(name)), max_size=10)))
