@@ -36,7 +36,7 @@ def test_listeners_hear_each_change_once_and_no_word_that_was_said_before() -> N
     fleet.put(view)
     fleet.put(view)
     fleet.put(replace(view, last_heard_s=2.0))
-    assert fleet.nodes["a"].heard_s == 2.0
+    assert fleet.nodes["a"].last_heard_s == 2.0
     assert len(heard) == 1
     fleet.remove("a")
     fleet.remove("a")
