@@ -41,8 +41,8 @@ def saying(*pieces: bytes, stays: bool = False) -> Handle:
 async def test_a_call_carries_the_nodes_own_key_path_and_body_and_reuses_its_connection() -> None:
     async with node_client(answering, prefix="/api/v1", key="secret") as (out, spec, server):
         told = await out.call(spec, "POST", "/v1/x?a=1", headers=[(b"x-a", b"b")], body=b"{}", timeout_s=5)
-        assert (told.status, told.body, told.header(b"x-name")) == (200, b"ok", b"value")
-        assert told.header(b"x-other") is None
+        assert (told.status, told.body) == (200, b"ok")
+        assert (b"x-name", b"value") in told.headers
         assert (await out.call(spec, "GET", "/v1/models", timeout_s=5)).body == b"ok"
         [line] = server.lines
         host = server.url.removeprefix("http://").encode()

@@ -38,7 +38,8 @@ from ganglion.gateway.remote import (
 from ganglion.gateway.routing.affinity import affinity_of
 from ganglion.gateway.routing.decision import Chooser, ModelLoader, RoutingRequest
 from ganglion.gateway.routing.retry import ErrorAnswer, NodeOutcome
-from ganglion.gateway.upstream.node_client import NodeClient, node_headers
+from ganglion.gateway.upstream.node_client import NodeClient
+from ganglion.gateway.upstream.node_headers import json_headers
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import EMBEDDINGS_WIRE, PROMPT_WIRE, RERANK_WIRE, TRANSLATION_WIRE
 from ganglion.wire.upstream import auxiliary_calls
@@ -192,7 +193,7 @@ class FleetEngine:
         """Vectors of whoever makes them."""
 
         async def call(spec: NodeSpec, model: str) -> Embedded:
-            body = auxiliary_calls.encode_embed(request, model, is_ours=spec.kind == "ganglion")
+            body = auxiliary_calls.encode_embed(request, model, is_ours=spec.is_ours)
             answer = await self._post(spec, "/v1/embeddings", body, request)
             return auxiliary_calls.decode_embedded(answer, request)
 
@@ -212,7 +213,7 @@ class FleetEngine:
     async def _post(
         self, spec: NodeSpec, path: str, body: bytes, request: EmbedRequest | RankRequest
     ) -> bytes:
-        headers = node_headers(spec, tenant=request.tenant, request_id=request.id)
+        headers = json_headers(spec, tenant=request.tenant, request_id=request.id)
         answer = await self._node_client.call(
             spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S
         )

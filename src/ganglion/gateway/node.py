@@ -39,6 +39,11 @@ class NodeSpec:
     grpc: str | None = None
     """`host:port` of its sessions; None where the port after HTTP's is meant, or what `/discovery` says."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether it is a node of ours, and no foreign server."""
+        return self.kind == "ganglion"
+
 
 @dataclass(frozen=True, slots=True)
 class Replica:
@@ -113,7 +118,7 @@ class NodeView:
         held = next((replica for replica in self.replicas if replica.id == model), None)
         if held is not None:
             return held.sampling
-        return FOREIGN_SAMPLING if self.spec.kind == "openai" else Sampling()
+        return Sampling() if self.spec.is_ours else FOREIGN_SAMPLING
 
     @property
     def takes_work(self) -> bool:

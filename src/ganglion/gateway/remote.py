@@ -27,7 +27,8 @@ from ganglion.core.sampling import Sampling, resolve
 from ganglion.gateway.failover import RunningCall, fault_of
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.routing.retry import ErrorAnswer, NodeFault, NodeOutcome, error_code_of
-from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse, NodeResponseStream, node_headers
+from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse, NodeResponseStream
+from ganglion.gateway.upstream.node_headers import json_headers
 from ganglion.gateway.upstream.upstream_connection import Headers
 from ganglion.text.message_order import stricter_orders
 from ganglion.text.tools.custom import CustomText
@@ -138,7 +139,7 @@ class RemoteChat:
     ) -> AsyncGenerator[Event | BrokenAnswer, None]:
         """The answer of one node, which knows the model by this name and has these defaults for it."""
         spec = call.spec
-        is_ours = spec.kind == "ganglion"
+        is_ours = spec.is_ours
         try:
             headers = _headers(spec, request, affinity)
             for asked, is_last in _attempts(request, is_ours=is_ours):
@@ -210,11 +211,11 @@ def _event_or_broken(event: Event, fault: NodeFault | None) -> Event | BrokenAns
 
 
 def _headers(spec: NodeSpec, request: Request, affinity: str) -> Headers:
-    headers = node_headers(
+    headers = json_headers(
         spec, tenant=request.tenant, request_id=request.id, priority=request.priority, affinity=affinity
     )
     headers.append((b"accept", b"text/event-stream"))
-    if request.keep_markers and spec.kind == "ganglion":
+    if request.keep_markers and spec.is_ours:
         headers.append((INCLUDE_THINKING, b"1"))
     return headers
 
@@ -278,7 +279,7 @@ class RemotePrompts:
 
     async def read(self, spec: NodeSpec, model: str, request: Request) -> ReadPrompt:
         """The prompt rendered and tokenized by the server that would answer it."""
-        prompt, is_ours = request.prompt, spec.kind == "ganglion"
+        prompt, is_ours = request.prompt, spec.is_ours
         if isinstance(prompt, TokenPrompt):
             return ReadPrompt(prompt.tokens)
         if isinstance(prompt, ChatPrompt):
@@ -299,10 +300,10 @@ class RemotePrompts:
 
     async def info(self, spec: NodeSpec, model: str) -> TokenizerInfo:
         """The tokenizer of one of our nodes' models."""
-        if spec.kind != "ganglion":
+        if not spec.is_ours:
             raise unsupported_call(model)
         path = f"/tokenizer_info?model={quote(model, safe='')}"
-        headers = node_headers(spec, tenant="")
+        headers = json_headers(spec, tenant="")
         answer = await self._node_client.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
         return auxiliary_calls.decode_tokenizer_info(_body_of(answer, model))
 
@@ -323,7 +324,7 @@ class RemotePrompts:
         return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(counted, model)))
 
     async def _post(self, spec: NodeSpec, path: str, body: bytes, tenant: str = "") -> NodeResponse:
-        headers = node_headers(spec, tenant=tenant)
+        headers = json_headers(spec, tenant=tenant)
         return await self._node_client.call(spec, "POST", path, headers=headers, body=body, timeout_s=CALL_S)
 
 

@@ -83,7 +83,7 @@ class NodeHealthCheck:
             logger.exception("the answer of node %s was not understood", self._name)
             return self._failed(known.spec, error)
         self._heard(heard)
-        if known.spec.kind == "ganglion" and self._inquiry.is_to_discover:
+        if known.spec.is_ours and self._inquiry.is_to_discover:
             await self._discover(known.spec)
         return self._jittered(self._settings.gap_s if self._inquiry.is_waited else self._settings.every_s)
 

@@ -76,7 +76,7 @@ class NodeProbe:
     async def ask(self, known: NodeView) -> NodeView:
         """How the node is; raises GanglionError where it does not say."""
         spec = known.spec
-        if spec.kind == "openai":
+        if not spec.is_ours:
             return listed_view(spec, parse_model_list(await self._get(spec, "/v1/models")), self._clock())
         if self._has_state:
             answer = await self._state(spec)

@@ -19,7 +19,7 @@ from ganglion.core.errors import (
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.placing.catalogue import CatalogueModel
 from ganglion.gateway.upstream.node_client import NodeClient, NodeResponse
-from ganglion.wire.headers import EPOCH
+from ganglion.gateway.upstream.node_headers import JSON_BODY, lease_headers
 from ganglion.wire.health import ModelHealth
 from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
 
@@ -66,7 +66,7 @@ async def load(node_client: NodeClient, spec: NodeSpec, model: CatalogueModel, *
         spec,
         "POST",
         "/models/load",
-        headers=_headers(spec),
+        headers=(JSON_BODY, *lease_headers(spec)),
         body=msgspec.json.encode(body),
         timeout_s=LOAD_S,
     )
@@ -81,7 +81,12 @@ async def unload(node_client: NodeClient, spec: NodeSpec, replica: str) -> None:
     """Have a node let a model go once its requests are finished; one that is not there is gone."""
     body = msgspec.json.encode(UnloadBody(model_id=replica))
     answer = await node_client.call(
-        spec, "POST", "/models/unload", headers=_headers(spec), body=body, timeout_s=UNLOAD_S
+        spec,
+        "POST",
+        "/models/unload",
+        headers=(JSON_BODY, *lease_headers(spec)),
+        body=body,
+        timeout_s=UNLOAD_S,
     )
     if answer.status != 404:
         _check(answer, spec, replica)
@@ -96,11 +101,6 @@ async def busy(node_client: NodeClient, spec: NodeSpec) -> frozenset[str]:
     except msgspec.MsgspecError:
         raise UpstreamUnavailable(f"What {spec.name} answered is not a node's health.") from None
     return frozenset(model.id for model in models if model.in_flight or model.queued)
-
-
-def _headers(spec: NodeSpec) -> tuple[tuple[bytes, bytes], ...]:
-    kind = (b"content-type", b"application/json")
-    return (kind,) if spec.epoch is None else (kind, (EPOCH, b"%d" % spec.epoch))
 
 
 def _check(answer: NodeResponse, spec: NodeSpec, model: str) -> None:

@@ -163,7 +163,7 @@ def _judge(
 
 
 def _unable(model: CatalogueModel, view: NodeView, at: PlacementContext) -> str | None:
-    if view.spec.kind != "ganglion":
+    if not view.spec.is_ours:
         return "a foreign server loads nothing when asked"
     if not view.is_healthy:
         return "it is not healthy"

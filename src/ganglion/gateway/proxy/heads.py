@@ -177,13 +177,6 @@ def switching_head(headers: Headers, own: bytes) -> bytes:
     return b"".join((_LINES[101], SOCKET, *kept, own, b"\r\n"))
 
 
-def value_of(text: str) -> bytes:
-    """Text as the value of a header, whatever it holds."""
-    if text.isascii() and text.isprintable():
-        return text.encode()
-    return text.encode("ascii", "backslashreplace").replace(b"\r", b"\\r").replace(b"\n", b"\\n")
-
-
 def header_of(headers: Headers, name: bytes) -> bytes | None:
     """The first value of a header; `name` is lower case."""
     for key, value in headers:

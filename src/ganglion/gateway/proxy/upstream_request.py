@@ -8,10 +8,15 @@ from msgspec import Struct
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy import heads
 from ganglion.gateway.proxy.authorize import RequestContext
-from ganglion.gateway.proxy.heads import value_of
 from ganglion.gateway.proxy.peek import with_fields, with_model_query
+from ganglion.gateway.upstream.node_headers import (
+    header_lines,
+    identity_headers,
+    key_headers,
+    lease_headers,
+)
 from ganglion.gateway.upstream.pool import ConnectionPool, ConnectionPools
-from ganglion.wire.headers import ADMISSION, AFFINITY, EPOCH, KEY, PRIORITY, REQUEST_ID, TENANT, USAGE
+from ganglion.wire.headers import ADMISSION, AFFINITY, REQUEST_ID, USAGE
 
 MAX_UPSTREAM_HEADS = 2048
 
@@ -47,12 +52,9 @@ class UpstreamHeads:
     def _made(self, spec: NodeSpec) -> UpstreamHead:
         pool = self._pools.of(spec)
         head = b" HTTP/1.1\r\nhost: %b\r\n" % pool.address.authority.encode()
-        if spec.api_key is not None:
-            head += b"authorization: Bearer %b\r\n" % value_of(spec.api_key)
-        if spec.kind == "ganglion":
-            head += b"%b: 1\r\n" % USAGE
-            if spec.epoch is not None:
-                head += b"%b: %d\r\n" % (EPOCH, spec.epoch)
+        head += header_lines(key_headers(spec))
+        if spec.is_ours:
+            head += header_lines([(USAGE, b"1"), *lease_headers(spec)])
         return UpstreamHead(spec, pool, pool.address.prefix.encode(), head)
 
 
@@ -139,8 +141,7 @@ def _foreign_lines(errand: RequestContext) -> bytes:
 @lru_cache(maxsize=1024)
 def _identity_lines(tenant: str, key_id: str, priority: int) -> bytes:
     """What a node of ours is told of whose request it is."""
-    told = (TENANT, heads.value_of(tenant), KEY, heads.value_of(key_id), PRIORITY, priority)
-    return b"%b: %b\r\n%b: %b\r\n%b: %d\r\n" % told
+    return header_lines(identity_headers(tenant=tenant, key_id=key_id, priority=priority))
 
 
 def _internal_lines(errand: RequestContext) -> bytes:

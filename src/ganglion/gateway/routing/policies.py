@@ -174,9 +174,7 @@ def _loadable(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> ColdM
     if entry.model is None:
         # Outside the catalogue a node's own word that it could hold the model is enough.
         could = (
-            replica.id
-            for index, replica in entry.found
-            if index.view.takes_work and index.view.spec.kind == "ganglion"
+            replica.id for index, replica in entry.found if index.view.takes_work and index.view.spec.is_ours
         )
         replica_id = next(could, None)
         return ColdModel(replica_id) if replica_id is not None else None

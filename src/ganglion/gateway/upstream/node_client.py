@@ -8,38 +8,11 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-from ganglion.core.errors import DeadlineExceeded, InvalidValue, UpstreamUnavailable
+from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.upstream.node_headers import header_lines, key_headers
 from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached, StaleConnection
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
-from ganglion.wire.headers import AFFINITY, EPOCH, PRIORITY, REQUEST_ID, TENANT
-
-
-def node_headers(
-    spec: NodeSpec, *, tenant: str, request_id: str = "", priority: int = 0, affinity: str = ""
-) -> Headers:
-    """The headers of a call with a JSON body; raises InvalidValue for what no header can hold."""
-    headers = [(b"content-type", b"application/json")]
-    if spec.kind != "ganglion":
-        return headers
-    headers += [
-        (TENANT, _value(tenant)),
-        (PRIORITY, b"%d" % priority),
-    ]
-    if request_id:
-        headers.append((REQUEST_ID, _value(request_id)))
-    if affinity:
-        headers.append((AFFINITY, _value(affinity)))
-    if spec.epoch is not None:
-        headers.append((EPOCH, b"%d" % spec.epoch))
-    return headers
-
-
-def _value(text: str) -> bytes:
-    if not text.isprintable():
-        raise InvalidValue(f"{text[:64]!r} cannot stand in a header.")
-    return text.encode()
-
 
 MAX_ANSWER_BYTES = 64 * 2**20
 """Of a whole answer; beyond it the node is not to be believed."""
@@ -56,10 +29,6 @@ class NodeResponse:
     headers: Headers
     body: bytes
 
-    def header(self, name: bytes) -> bytes | None:
-        """The first value of a header; `name` is lower case."""
-        return next((value for key, value in self.headers if key == name), None)
-
 
 def encode_node_request(
     spec: NodeSpec,
@@ -71,13 +40,10 @@ def encode_node_request(
     body: bytes,
 ) -> bytes:
     """A whole request; the node's own key stands in it, and nobody else's may."""
-    lines = [f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode()]
-    if spec.api_key is not None:
-        lines.append(b"authorization: Bearer %b\r\n" % spec.api_key.encode())
-    lines += [b"%b: %b\r\n" % header for header in headers]
-    if body or method not in ("GET", "HEAD", "DELETE"):
-        lines.append(b"content-length: %d\r\n" % len(body))
-    return b"".join((*lines, b"\r\n", body))
+    first = f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode()
+    has_length = body or method not in ("GET", "HEAD", "DELETE")
+    length = b"content-length: %d\r\n" % len(body) if has_length else b""
+    return b"".join((first, header_lines(key_headers(spec)), header_lines(headers), length, b"\r\n", body))
 
 
 @dataclass(slots=True)

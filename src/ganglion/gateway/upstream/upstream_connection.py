@@ -106,11 +106,6 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether it has carried other requests, and nothing has come of this one."""
         return self.requests > 1 and not self._head_bytes
 
-    @property
-    def is_busy(self) -> bool:
-        """Whether a response is awaited or under way."""
-        return self._sink is not None
-
     def request(self, data: bytes, sink: ResponseSink) -> None:
         """Send a whole request, whose response goes to the sink."""
         assert self._sink is None and self._transport is not None

@@ -3,19 +3,17 @@
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 from ganglion.core.errors import InvalidApiKey
 from ganglion.gateway.access.admission import Admission, AdmissionRequest, Gatekeeper, Identity, require_role
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.upstream.node_headers import identity_headers, key_headers, lease_headers
 from ganglion.server.grpc.caller import REQUEST_ID, Metadata, RpcCaller, is_public_method, metadata_value
 from ganglion.server.middleware.principal import Principal, bearer_key
 from ganglion.server.middleware.request_log import request_id_of
-from ganglion.wire import headers
 
 _TRACES: Final = ("traceparent", "tracestate")
 _MAX_TRACE: Final = 512
-_PLAIN: Final = "".join(map(chr, range(0x21, 0x7F)))
 _ANYBODY: Final = Identity("")
 
 
@@ -34,16 +32,11 @@ class RelayCaller:
 
     def metadata_for(self, spec: NodeSpec) -> tuple[tuple[str, str], ...]:
         """What goes with a call to a node: its own key, and nothing else that the client sent."""
-        told = [(headers.REQUEST_ID.decode(), self.request_id), *self.traces]
-        if spec.api_key is not None:
-            told.append(("authorization", f"Bearer {spec.api_key}"))
-        if self.tenant:
-            told.append((headers.TENANT.decode(), quote(self.tenant, safe=_PLAIN, errors="replace")))
-        if self.identity.key_id:
-            told.append((headers.KEY.decode(), quote(self.identity.key_id, safe=_PLAIN, errors="replace")))
-        if spec.epoch is not None:
-            told.append((headers.EPOCH.decode(), str(spec.epoch)))
-        return tuple(told)
+        identity = identity_headers(
+            tenant=self.tenant or None, key_id=self.identity.key_id or None, request_id=self.request_id
+        )
+        headers = (*identity, *key_headers(spec), *lease_headers(spec))
+        return (*((name.decode(), value.decode()) for name, value in headers), *self.traces)
 
 
 RELAY_CALLER: Final[ContextVar[RelayCaller]] = ContextVar("asker")

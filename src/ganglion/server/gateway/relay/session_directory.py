@@ -111,4 +111,4 @@ class SessionListing:
 
 
 def _has_sessions(view: NodeView) -> bool:
-    return view.spec.kind == "ganglion" and SESSIONS_WIRE in view.spec.wires and view.is_healthy
+    return view.spec.is_ours and SESSIONS_WIRE in view.spec.wires and view.is_healthy
