@@ -9,7 +9,7 @@ from tests.support.configured import configured
 from ganglion.cli.compose import auto_loads, compose
 from ganglion.config import load
 from ganglion.core.engine import LoadOptions
-from ganglion.core.errors import ModelNotFound
+from ganglion.core.errors import InvalidValue, ModelNotFound
 from ganglion.core.events import Failed
 from ganglion.core.request import Request, TextPrompt
 
@@ -109,3 +109,11 @@ async def test_a_models_context_is_told_alike_before_while_and_after_it_loads(
     assert (state.status, state.context_length) == ("loaded", expected)
     # A length that only this load asks for is known once its engine is planned.
     assert {length for _, length in seen} <= {expected, ours or expected}
+
+
+def test_an_engine_that_does_not_exist_is_refused_with_those_that_do(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("GANGLION_HOME", str(tmp_path))
+    (tmp_path / "models.yaml").write_text("models:\n  fast: {hub: org/repo, engine: lama}\n")
+    with pytest.raises(InvalidValue, match=r"fast\.engine") as raised:
+        compose(configured({"hub.offline": True}), [], [])
+    assert raised.value.hint == "There are: llama, echo."

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from ganglion.core.machine import Accelerator, Device, Memory
+from ganglion.core.machine import Accelerator, Device, EngineFacts, Memory
+from ganglion.engines.llama.native import installed
+from ganglion.engines.llama.native.installed import accelerators_of, needed_by
+from ganglion.engines.table import installed_engines
 from ganglion.registry.machine.describe import (
-    NativeLibrary,
-    accelerators_of,
     can_accelerate,
     describe,
-    find_library,
     has_nvidia_card,
-    needed_by,
     read_cpu,
     why_unusable,
 )
@@ -26,12 +25,18 @@ from ganglion.registry.machine.nvml import GpuSurvey, load_nvml
 pytestmark = pytest.mark.process  # the platform module runs `uname`
 MEMORY = Memory(16 * 2**30, 8 * 2**30)
 CARD = GpuSurvey(Accelerator("CUDA 12.8", "570.86"), (Device(0, "H200", 143771, "9.0"),))
-CPU_ONLY = NativeLibrary("2026.1", "bundled", ())
-WITH_CUDA = NativeLibrary("2026.1", "GANGLION_LIBLLAMA", ("cuda",))
+CPU_ONLY = EngineFacts("llama", "2026.1", "bundled", ())
+WITH_CUDA = EngineFacts("llama", "2026.1", "GANGLION_LIBLLAMA", ("cuda",))
 
 
 def test_this_machine_is_described_without_loading_the_library() -> None:
-    machine = describe(version="1.2.3", memory=MEMORY, cores=2, environment=os.environ, nvml=load_nvml())
+    machine = describe(
+        engines=installed_engines("1.2.3", os.environ),
+        memory=MEMORY,
+        cores=2,
+        environment=os.environ,
+        nvml=load_nvml(),
+    )
     assert machine.hostname == socket.gethostname()
     assert machine.kernel == platform.release()
     assert machine.os
@@ -45,7 +50,7 @@ def test_this_machine_is_described_without_loading_the_library() -> None:
 
 
 def test_without_an_accelerator_the_processor_is_the_device() -> None:
-    machine = describe(version="1", memory=MEMORY, cores=1, environment={}, nvml=None, root=Path("nowhere"))
+    machine = describe(engines=(), memory=MEMORY, cores=1, environment={}, nvml=None, root=Path("nowhere"))
     assert [(device.index, device.memory_total_mb) for device in machine.devices] == [(-1, 16 * 1024)]
     assert machine.accelerator is None
     assert machine.accelerator_unusable is None
@@ -90,11 +95,11 @@ def test_a_card_on_the_bus_is_seen_and_a_sound_chip_is_not(tmp_path: Path) -> No
         (GpuSurvey(), CPU_ONLY, {}, True, "no driver"),
         (GpuSurvey(problem="Driver/library version mismatch"), CPU_ONLY, {}, True, "version mismatch"),
         (CARD, CPU_ONLY, {}, True, "built for the CPU only. Point GANGLION_LIBLLAMA"),
-        (CARD, NativeLibrary("1", "GANGLION_LIBLLAMA", ()), {}, True, "-DGGML_CUDA=ON"),
+        (CARD, EngineFacts("llama", "1", "GANGLION_LIBLLAMA", ()), {}, True, "-DGGML_CUDA=ON"),
         (CARD, None, {}, True, "pip install xllamacpp"),
         (CARD, WITH_CUDA, {"CUDA_VISIBLE_DEVICES": ""}, True, "CUDA_VISIBLE_DEVICES hides"),
         (CARD, WITH_CUDA, {"CUDA_VISIBLE_DEVICES": "0"}, True, None),
-        (CARD, NativeLibrary("1", "bundled", None), {}, True, None),
+        (CARD, EngineFacts("llama", "1", "bundled", None), {}, True, None),
     ],
 )
 def test_an_accelerator_that_does_nothing_is_explained(found, library, environment, has_card, words) -> None:
@@ -133,15 +138,15 @@ def test_what_a_library_was_built_for_is_read_from_its_file(tmp_path: Path) -> N
     assert accelerators_of(split) == ()
     (tmp_path / "libggml.so").write_bytes(elf("libggml-vulkan.so", "libggml.so"))
     assert accelerators_of(split) == ("vulkan",)
-    library = find_library({"GANGLION_LIBLLAMA": str(whole)})
+    library = installed.describe("llama", {"GANGLION_LIBLLAMA": str(whole)})
     assert library is not None
-    assert (library.source, library.accelerators) == ("GANGLION_LIBLLAMA", ("cuda",))
+    assert (library.library, library.accelerators) == ("GANGLION_LIBLLAMA", ("cuda",))
 
 
 def test_the_bundled_library_says_what_it_was_built_for() -> None:
-    library = find_library({})
+    library = installed.describe("llama", {})
     assert library is not None
-    assert library.source == "bundled"
+    assert library.library == "bundled"
     assert library.accelerators == ()
 
 

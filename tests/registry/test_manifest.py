@@ -164,7 +164,6 @@ def test_a_typo_names_the_file_the_key_and_the_nearest_right_one(
         ("fast: {hub: org/repo/file}", "fast.hub"),
         ("fast: {hub: 'org/repo:Q4_0', quant: Q8_0}", "fast.quant"),
         ("fast: {quant: 'a/b'}", "fast.quant"),
-        ("fast: {engine: lama}", "fast.engine"),
         ("fast: {context_length: 0}", "fast.context_length"),
         ("fast: {context_length: 4096.5}", "fast.context_length"),
         ("fast: {context_length: '4096'}", "fast.context_length"),

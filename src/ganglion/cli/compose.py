@@ -13,7 +13,14 @@ from msgspec import structs
 
 from ganglion import config as configuration
 from ganglion.cli.concepts.pack_files import find_packs, refuse_if_one_fits_none
-from ganglion.cli.model_builder import Bar, BuildContext, candidate_of, candidate_without_file, chat_template
+from ganglion.cli.model_builder import (
+    Bar,
+    BuildContext,
+    candidate_of,
+    candidate_without_file,
+    chat_template,
+    check_engines,
+)
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.engines.resources import free_bytes
@@ -180,6 +187,7 @@ def _models(
         return ConfiguredModels(tuple(candidate_without_file(name, config.engine) for name in named), ())
     asked = RequestedModels(tuple(names or config.models or [SMOLLM2.id]), tuple(served_names))
     catalogue = finder.catalogue()
+    check_engines(catalogue.manifest)
     warm = []
     for number, name in enumerate(asked.names):
         path = operator_path(name)

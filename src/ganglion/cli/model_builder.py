@@ -26,7 +26,7 @@ from ganglion.registry.files.parts import parts_of
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.download import Report
 from ganglion.registry.loading.candidate import Candidate, build_without_options
-from ganglion.registry.naming.manifest import ManifestEntry
+from ganglion.registry.naming.manifest import ManifestEntry, ModelsManifest
 from ganglion.registry.naming.resolver import (
     EmbeddedSource,
     HeldSource,
@@ -80,6 +80,7 @@ def candidate_of(
         build=recipe.build,
         fetch=recipe.fetch,
         path=recipe.path,
+        engine=workshop.config.engine.name,
         aliases=tuple(name for name in names if name != recipe.model_id),
         origin=f"from {recipe.origin}",
         reason=f"found by {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
@@ -91,6 +92,17 @@ def candidate_of(
         priority=entry.priority,
         keep_alive_s=None if keep_alive_s is None or math.isinf(keep_alive_s) else keep_alive_s,
     )
+
+
+def check_engines(manifest: ModelsManifest) -> None:
+    """Raise InvalidValue where an entry of models.yaml names an engine that does not exist."""
+    for entry in manifest.entries:
+        if entry.engine is not None and entry.engine not in ENGINES:
+            raise InvalidValue(
+                f"models.yaml: {entry.key}.engine is {entry.engine!r}, which is no engine.",
+                param=f"{entry.key}.engine",
+                hint=f"There are: {', '.join(ENGINES)}.",
+            )
 
 
 class ModelBuilder:

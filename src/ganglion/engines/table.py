@@ -4,11 +4,13 @@ Law: nobody else knows an engine by its name, and none is imported before it is 
 """
 
 import importlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol, cast
 
 from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import EngineUnavailable
+from ganglion.core.machine import EngineFacts
 from ganglion.core.model import ModelFacts
 
 EngineName = Literal["llama", "echo"]
@@ -37,17 +39,24 @@ class EngineKind:
     """`module:callable`, an EngineFactory."""
     formats: tuple[str, ...] = ()
     """Formats of the files that it reads; empty for an engine whose models need none."""
+    describe: str | None = None
+    """`module:function` that looks at what is installed, without loading it: from the engine's name and the
+    environment to EngineFacts, or None where it cannot be used. Left out, it needs nothing."""
 
     def load(self) -> EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
-        module, _, name = self.factory.partition(":")
-        try:
-            return cast("EngineFactory", getattr(importlib.import_module(module), name))
-        except ImportError as error:
-            raise EngineUnavailable(
-                f"The engine in {module} cannot be loaded: {error}.",
-                hint="Reinstall ganglion with its dependencies.",
-            ) from error
+        return cast("EngineFactory", _imported(self.factory))
+
+
+def _imported(location: str) -> object:
+    module, _, name = location.partition(":")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except ImportError as error:
+        raise EngineUnavailable(
+            f"The engine in {module} cannot be loaded: {error}.",
+            hint="Reinstall ganglion with its dependencies.",
+        ) from error
 
 
 ENGINES: Final[dict[EngineName, EngineKind]] = {
@@ -55,10 +64,26 @@ ENGINES: Final[dict[EngineName, EngineKind]] = {
         summary="runs GGUF files",
         factory="ganglion.engines.llama.engine:LlamaEngine",
         formats=("gguf",),
+        describe="ganglion.engines.llama.native.installed:describe",
     ),
     "echo": EngineKind(
         summary="repeats the prompt, for trying out clients",
         factory="ganglion.engines.echo.engine:build_echo",
     ),
 }
+
+
+def installed_engines(version: str, environment: Mapping[str, str]) -> tuple[EngineFacts, ...]:
+    """The engines that can be used here, by name; `version` is ours."""
+    found: list[EngineFacts] = []
+    for name, kind in sorted(ENGINES.items()):
+        if kind.describe is None:
+            found.append(EngineFacts(name, version))
+            continue
+        describe = cast("Callable[[str, Mapping[str, str]], EngineFacts | None]", _imported(kind.describe))
+        if (facts := describe(name, environment)) is not None:
+            found.append(facts)
+    return tuple(found)
+
+
 SUMMARY: Final = f"{'; '.join(f'`{name}` {kind.summary}' for name, kind in ENGINES.items())}."

@@ -13,6 +13,7 @@ from typing import Final, Literal
 import psutil
 
 from ganglion import config as configuration
+from ganglion.cli.model_builder import check_engines
 from ganglion.cli.system.this_machine import describe_machine
 from ganglion.config import Config
 from ganglion.core.errors import EngineUnavailable, GanglionError
@@ -21,6 +22,7 @@ from ganglion.engines.llama.native.probe import LibraryReport, probe
 from ganglion.engines.resources import read_memory
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.environment import cache_folder, token, token_source
+from ganglion.registry.machine.describe import native_engine
 from ganglion.registry.naming.manifest import read_manifest
 from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind
 from ganglion.server.settings import ServerSettings
@@ -107,7 +109,7 @@ def _manifest(home: Path) -> Iterator[Finding]:
     if not file.exists():
         return
     try:
-        read_manifest(file)
+        check_engines(read_manifest(file))
     except GanglionError as error:
         yield Finding("models.yaml", "fail", error.message, error.hint)
     else:
@@ -171,7 +173,8 @@ def _library(patient: CheckContext) -> tuple[LibraryReport | None, Finding]:
         works = probe(None if model is None else model.path)
     except EngineUnavailable as error:
         return None, Finding("llama.cpp", "fail", error.message, error.hint)
-    version = next((engine.version for engine in patient.machine.engines if engine.name == "llama"), "")
+    engine = native_engine(patient.machine.engines)
+    version = "" if engine is None else engine.version
     if model is None:
         found = f"{version} loads; the embedded model is not here and is fetched when it is first needed"
     else:

@@ -5,10 +5,11 @@ import os
 from functools import cached_property
 
 from ganglion import __version__
-from ganglion.core.machine import DeviceReading, Machine, MachineSource
+from ganglion.core.machine import DeviceReading, EngineFacts, Machine, MachineSource
 from ganglion.engines.resources import read_memory, usable_cores
+from ganglion.engines.table import installed_engines
 from ganglion.registry.machine.background_reading import BackgroundReading
-from ganglion.registry.machine.describe import can_accelerate, describe, find_library, processor_name
+from ganglion.registry.machine.describe import can_accelerate, describe, native_engine, processor_name
 from ganglion.registry.machine.devices import DeviceMonitor
 from ganglion.registry.machine.nvml import load_nvml
 
@@ -23,7 +24,7 @@ class ThisMachine:
             read_memory,
             cpu_name=processor_name(),
             nvml=load_nvml(),
-            can_accelerate=can_accelerate(find_library(os.environ), os.environ),
+            can_accelerate=can_accelerate(native_engine(_engines()), os.environ),
         )
 
     def source(self) -> MachineSource:
@@ -42,9 +43,13 @@ class ThisMachine:
 def describe_machine() -> Machine:
     """Look at the machine now."""
     return describe(
-        version=__version__,
+        engines=_engines(),
         memory=read_memory(),
         cores=usable_cores(),
         environment=os.environ,
         nvml=load_nvml(),
     )
+
+
+def _engines() -> tuple[EngineFacts, ...]:
+    return installed_engines(__version__, os.environ)

@@ -29,7 +29,7 @@ class Candidate:
     path: Path | None = None
     """The file, as `names.real_file` gives it, where it is known before it is fetched."""
     aliases: tuple[str, ...] = ()
-    engine: str = "llama"
+    engine: str = ""
     origin: str = ""
     """Where its file is, for people."""
     reason: str = ""

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -79,7 +79,7 @@ class _Table(Struct, frozen=True):
 
     path: Text | None = None
     hub: Text | None = None
-    engine: Literal["llama", "echo"] | None = None
+    engine: Text | None = None
     quant: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,32}$")] | None = None
     context_length: Count | None = None
     kv_tokens: Count | None = None
