@@ -15,12 +15,13 @@ from ganglion.engines.echo.engine import EchoEngine
 from ganglion.gateway.access.keys import ApiKeys
 from ganglion.gateway.proxy.routes import route_of
 from ganglion.server.capabilities import capabilities_of
+from ganglion.server.endpoints.info import InfoRoutes
 from ganglion.server.gate import Gate
 from ganglion.server.gateway.fleet_endpoints import FleetEndpoints, GatewayHealthEndpoints
 from ganglion.server.life.storage import StoreTarget
 from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.middleware.principal import Principal
-from ganglion.server.routes import InfoRoutes, wire_routes
+from ganglion.server.routes import wire_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.store.opening import open_access
 from ganglion.wire import openapi

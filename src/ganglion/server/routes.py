@@ -1,14 +1,10 @@
-"""Every route of a node, those of the wires apart, and the small ones' handlers."""
-
-import platform
-from collections.abc import Callable
+"""The routes of a node: its own, and those of every wire under every name."""
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from ganglion.core.engine import Engine, ModelHolder, find_model
-from ganglion.core.errors import ModelNotFound
+from ganglion.core.engine import ModelHolder
 from ganglion.core.machine import MachineSource
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.answer import (
@@ -19,7 +15,7 @@ from ganglion.server.endpoints.answer import (
 )
 from ganglion.server.endpoints.embeddings import embeddings_endpoint, rerank_endpoint, score_endpoint
 from ganglion.server.endpoints.health import FleetStateEndpoint, HealthEndpoints
-from ganglion.server.endpoints.http import json_response
+from ganglion.server.endpoints.info import InfoRoutes
 from ganglion.server.endpoints.models import (
     LoadModelEndpoint,
     ModelEndpoints,
@@ -27,12 +23,10 @@ from ganglion.server.endpoints.models import (
     UnloadModelEndpoint,
 )
 from ganglion.server.endpoints.ollama import ollama_routes
-from ganglion.server.endpoints.pages import docs_page, start_page
 from ganglion.server.endpoints.tokenizer import TokenizerEndpoints
 from ganglion.server.fleet_membership import FleetMembership
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import AdminOnly
-from ganglion.server.middleware.scope import is_anthropic, visible_models
 from ganglion.server.prometheus import CONTENT_TYPE, Metrics
 from ganglion.server.responses.background import BackgroundRuns
 from ganglion.server.responses.conversations import ConversationEndpoints
@@ -42,9 +36,6 @@ from ganglion.server.responses.stored import StoredResponseEndpoints
 from ganglion.server.responses.websocket import ResponsesWebSocket
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
-from ganglion.wire import health, models, openapi
-from ganglion.wire.headers import RETRY_AFTER
-from ganglion.wire.messages import anthropic_models
 from ganglion.wire.route_aliases import aliases_of
 
 
@@ -88,21 +79,21 @@ def build_routes(
     state: AppState | None = None,
     membership: FleetMembership | None = None,
 ) -> list[BaseRoute]:
-    """The table that the router and the access test read; the holder's models come and go."""
+    """Every route of a node; the holder's models come and go."""
     engine = ports.engine
-    views = InfoRoutes(engine, settings, gate)
+    info = InfoRoutes(engine, settings, gate)
     models = ModelEndpoints(engine, settings)
-    node = HealthEndpoints(engine, gate, settings, holder, machine)
+    health = HealthEndpoints(engine, gate, settings, holder, machine)
     fleet_state = FleetStateEndpoint(engine, gate, membership or FleetMembership(), machine)
 
     async def page(_: Request) -> Response:
         return Response(await metrics.page(engine.models()), headers={"content-type": CONTENT_TYPE})
 
     return [
-        *views.routes(),
-        Route("/health", node.health),
-        Route("/health/ready", views.ready),
-        Route("/discovery", node.discovery),
+        *info.routes(),
+        Route("/health", health.health),
+        Route("/health/ready", info.ready),
+        Route("/discovery", health.discovery),
         Route("/metrics", page),
         Route("/fleet/state", fleet_state, methods=["GET"]),
         Route("/models", models.every),
@@ -121,7 +112,7 @@ def build_routes(
 
 
 def with_aliases(routes: list[BaseRoute]) -> list[BaseRoute]:
-    """The routes, and each again under its other names."""
+    """The routes, and each again under its aliases."""
     others: list[BaseRoute] = []
     for route in routes:
         if isinstance(route, Route):
@@ -139,7 +130,7 @@ def wire_routes(
     holder: ModelHolder | None = None,
     state: AppState | None = None,
 ) -> list[BaseRoute]:
-    """What any engine can be asked, in every wire and under every name."""
+    """The routes of every wire, under every name."""
     engine = ports.engine
     state = state or AppState()
     prompts = TokenizerEndpoints(ports, settings, gate)
@@ -165,76 +156,3 @@ def wire_routes(
         Route("/tokenizer_info", prompts.info),
     ]
     return with_aliases(routes)
-
-
-class InfoRoutes:
-    """What answers from memory alone."""
-
-    def __init__(
-        self,
-        engine: Engine,
-        settings: ServerSettings,
-        gate: Gate,
-        surface: openapi.Surface = openapi.NODE,
-        needs_key: Callable[[], bool] | None = None,
-    ) -> None:
-        """`needs_key` where others than the settings' keys are known."""
-        self._engine = engine
-        self._settings = settings
-        self._gate = gate
-        self._needs_key = needs_key or (lambda: settings.has_keys)
-        self._greeting = surface.greeting
-        document = openapi.document(settings.build.version, surface)
-        self._openapi = openapi.encode(document)
-        self._docs = docs_page(document, surface.operations)
-        build = settings.build
-        python = platform.python_version()
-        self._version = health.version(
-            health.Version(build.version, build.git_sha, python, dict(build.libraries))
-        )
-
-    def routes(self) -> list[BaseRoute]:
-        """Those that nodes and gateways have alike."""
-        return [
-            Route("/", self.start),
-            Route("/docs", self.docs),
-            Route("/openapi.json", self.openapi),
-            Route("/health/live", self.live),
-            Route("/ping", self.live),
-            Route("/version", self.version),
-            Route("/v1/models", self.models),
-            Route("/v1/models/{model:path}", self.model),
-        ]
-
-    async def start(self, _: Request) -> Response:
-        url = f"{self._settings.scheme}://{self._settings.host}:{self._settings.port}"
-        return start_page(self._greeting, self._engine.models(), url, needs_key=self._needs_key())
-
-    async def docs(self, _: Request) -> Response:
-        return self._docs
-
-    async def openapi(self, _: Request) -> Response:
-        return json_response(self._openapi)
-
-    async def live(self, _: Request) -> Response:
-        return json_response(health.probe("ok"))
-
-    async def ready(self, _: Request) -> Response:
-        status = health.node_status(self._engine.models(), is_draining=self._gate.is_draining)
-        if status in ("ok", "degraded"):
-            return json_response(health.probe(status))
-        return Response(health.probe(status), 503, {RETRY_AFTER: "2"}, "application/json")
-
-    async def version(self, _: Request) -> Response:
-        return json_response(self._version)
-
-    async def models(self, request: Request) -> Response:
-        wire = anthropic_models if is_anthropic(request.scope) else models
-        return json_response(wire.every(visible_models(request.scope, self._engine.models())))
-
-    async def model(self, request: Request) -> Response:
-        name: str = request.path_params["model"]
-        model = find_model(visible_models(request.scope, self._engine.models()), name)
-        if model is None:
-            raise ModelNotFound(name[:200])
-        return json_response((anthropic_models if is_anthropic(request.scope) else models).one(model))

@@ -13,13 +13,14 @@ from ganglion.gateway.access.keys import ApiKeys
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
 from ganglion.server.deadlines import DeadlineEngine
+from ganglion.server.endpoints.info import InfoRoutes
 from ganglion.server.gate import Gate
 from ganglion.server.gateway.key_meter import AdmissionMiddleware
 from ganglion.server.middleware.auth import trusted_auth
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.observed import ObservedEngine
 from ganglion.server.prometheus import CONTENT_TYPE, Metrics
-from ganglion.server.routes import InfoRoutes, wire_routes
+from ganglion.server.routes import wire_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
 from ganglion.wire import openapi

@@ -1,1 +1,4 @@
-"""The doors of the Responses wire: answering, keeping, and everything that is asked of what was kept."""
+"""The Responses wire: answering over HTTP and WebSocket, background runs, stored responses, conversations.
+
+Imports the other endpoints' `http`, the store and the quota; only routes imports it.
+"""
