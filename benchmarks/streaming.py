@@ -59,7 +59,7 @@ async def by_engine(model: str, threads: int, asked: Sequence[str], output_token
 
 
 async def _run(engine: LlamaEngine, text: str, output_tokens: int) -> Record:
-    tokens = await engine.tokenize(text, add_special=False, parse_special=True)
+    tokens = await engine.tokens.tokenize(text, add_special=False, parse_special=True)
     request = TokenRequest(
         text[:16],
         tokens,
@@ -70,7 +70,7 @@ async def _run(engine: LlamaEngine, text: str, output_tokens: int) -> Record:
     )
     times: list[float] = []
     sent_s = time.perf_counter()
-    async for event in engine.run(request):
+    async for event in engine.tokens.run(request):
         if isinstance(event, Failed):
             raise ServerDied(f"the engine in process failed: {event.error}")
         if isinstance(event, Pieces):

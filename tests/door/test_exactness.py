@@ -84,7 +84,7 @@ async def test_perplexity_of_a_fixed_text_is_the_librarys_own(facts, changes, to
     subject = engine(facts, **changes)
     await subject.open()
     try:
-        tokens = list(await subject.tokenize(TEXT, add_special=True, parse_special=False))
+        tokens = list(await subject.tokens.tokenize(TEXT, add_special=True, parse_special=False))
         ours = [await forced_logprob(subject, tokens, end) for end in range(1, len(tokens))]
     finally:
         await subject.close()

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from queue import Empty, SimpleQueue
 
+from ganglion.core.model import WorkerLoad
 from ganglion.engines.supervision.ipc import (
     LENGTH_PREFIX,
     Abort,
@@ -28,7 +29,6 @@ from ganglion.engines.supervision.ipc import (
     Tokenize,
     Tokenized,
     ToWorker,
-    WorkerLoad,
     WorkerPing,
     WorkerPong,
     WorkerReady,

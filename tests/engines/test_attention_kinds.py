@@ -46,7 +46,7 @@ def tokens_of(seed: int, count: int) -> tuple[int, ...]:
 
 async def scores(engine: LlamaEngine, tokens: tuple[int, ...], *, salt: str = "") -> Logprobs:
     request = TokenRequest("score", tokens, 0, score=Score(((0, None),)), salt=salt)
-    events = [event async for event in engine.run(request)]
+    events = [event async for event in engine.tokens.run(request)]
     assert isinstance(events[-1], Finished), events[-1]
     return [token.logprob for event in events if isinstance(event, Scored) for token in event.tokens]
 
@@ -64,7 +64,7 @@ async def answer(
         salt=salt,
         in_tokens=True,
     )
-    events = [event async for event in engine.run(request)]
+    events = [event async for event in engine.tokens.run(request)]
     end = events[-1]
     assert isinstance(end, Finished), end
     pieces = [piece for event in events if isinstance(event, Pieces) for piece in event.pieces]

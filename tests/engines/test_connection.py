@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganglion.core.errors import EngineFailed, InsufficientMemory, InvalidValue, LoadFailed, ShuttingDown
+from ganglion.core.model import WorkerLoad
 from ganglion.core.request import Stop
 from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.supervision.connection import IDLE, Connection, error_from_refusal
@@ -25,7 +26,6 @@ from ganglion.engines.supervision.ipc import (
     Tokenize,
     Tokenized,
     ToWorker,
-    WorkerLoad,
     WorkerPong,
     WorkerReady,
     WorkerRefusal,
@@ -35,7 +35,7 @@ from ganglion.engines.supervision.ipc import (
 from ganglion.engines.supervision.isolation import OnReleased, Outcome
 from ganglion.engines.supervision.watchdog import WorkerVitals
 
-BUSY = WorkerLoad(running=2, waiting=1, kv_used=30, step_s=1.0, decode_s=0.9)
+BUSY = WorkerLoad(running=2, waiting=1, kv_used=30, step_s=1.0, native_s=0.9)
 
 
 class Line:
@@ -107,8 +107,10 @@ def nobody(_: Outcome) -> None:
     pass
 
 
-async def collected(subject: Connection, number: int, when_gone: OnReleased = nobody) -> list[SequenceUpdate]:
-    return [update async for update in subject.updates(submit(number), when_gone)]
+async def collected(
+    subject: Connection, number: int, on_released: OnReleased = nobody
+) -> list[SequenceUpdate]:
+    return [update async for update in subject.updates(submit(number), on_released)]
 
 
 @given(st.sets(st.integers(0, len(STREAM))))
@@ -145,7 +147,7 @@ async def test_a_lost_worker_ends_every_request_and_question_with_its_reason() -
     subject, _, news = connection()
     subject.data_received(encode(WorkerReady(100, 0.5)))
     requests = [asyncio.create_task(collected(subject, number)) for number in (11, 12, 13)]
-    question = asyncio.create_task(subject.tokenize("a", add_special=True, parse_special=False))
+    question = asyncio.create_task(subject.ask(Tokenize(subject.new_id(), "a", True, False), Tokenized))
     await asyncio.sleep(0)
     subject.data_received(stepped(SequenceUpdate(12, end=end())))
     subject.connection_lost(ConnectionResetError())
@@ -194,11 +196,10 @@ async def test_what_was_sent_is_gone_exactly_once_and_not_before_the_worker_says
         run(name, 11 + at) for at, name in enumerate(("whole", "nan", "left", "lost"))
     ]
     question = asyncio.create_task(
-        subject.tokenize(
-            "a",
-            add_special=True,
-            parse_special=False,
-            when_gone=lambda outcome: told.append(("question", outcome)),
+        subject.ask(
+            Tokenize(subject.new_id(), "a", True, False),
+            Tokenized,
+            lambda outcome: told.append(("question", outcome)),
         )
     )
     await asyncio.sleep(0)
@@ -218,11 +219,11 @@ async def test_only_news_of_work_is_counted_as_work() -> None:
     subject, _, _ = connection()
     running = asyncio.create_task(collected(subject, 7))
     await asyncio.sleep(0)
-    assert subject.signs == WorkerVitals(owes_step=True)
+    assert subject.vitals == WorkerVitals(owes_step=True)
     subject.data_received(encode(WorkerPong()) + encode(WorkerPong()))
-    assert subject.signs == WorkerVitals(frames=2, owes_step=True)
+    assert subject.vitals == WorkerVitals(frames=2, owes_step=True)
     subject.data_received(stepped(SequenceUpdate(7, end=end())))
-    assert subject.signs == WorkerVitals(frames=3, steps=1)
+    assert subject.vitals == WorkerVitals(frames=3, steps=1)
     await running
 
 
@@ -251,7 +252,8 @@ async def test_questions_are_answered_by_number_in_any_order() -> None:
     subject, line, _ = connection()
     texts = ["a", "b", "c"]
     asked = [
-        asyncio.create_task(subject.tokenize(text, add_special=False, parse_special=True)) for text in texts
+        asyncio.create_task(subject.ask(Tokenize(subject.new_id(), text, False, True), Tokenized))
+        for text in texts
     ]
     await asyncio.sleep(0)
     numbers = {frame.text: frame.id for frame in line.frames() if isinstance(frame, Tokenize)}
@@ -261,7 +263,7 @@ async def test_questions_are_answered_by_number_in_any_order() -> None:
     subject.data_received(encode(Tokenized(12345, [9])))
     refused, *answered = await asyncio.gather(*asked, return_exceptions=True)
     assert isinstance(refused, EngineFailed)
-    assert answered == [(2,), (3,)]
+    assert answered == [Tokenized(numbers["b"], [2]), Tokenized(numbers["c"], [3])]
 
 
 def test_a_refusal_becomes_the_error_that_its_code_names() -> None:

@@ -58,7 +58,7 @@ async def last_of(engine: LlamaEngine, request: Request) -> Event:
 
 
 def worker_took_s(engine: LlamaEngine) -> float:
-    process_id = engine._supervisor.process_id
+    process_id = engine.tokens.supervisor.process_id
     assert process_id is not None
     times = psutil.Process(process_id).cpu_times()
     return times.user + times.system
@@ -112,7 +112,7 @@ async def test_tenants_take_turns_in_tokenizing(engine: LlamaEngine, size: int, 
 async def test_nobody_waits_for_the_tenant_whose_text_first_has_the_vocabulary_measured(
     engine: LlamaEngine,
 ) -> None:
-    engine._floor = None
+    engine.tokens._floor = None
     tally = Tally()
     hostile = [asyncio.create_task(engine.read(reading(LINE * 1_500, "hostile"))) for _ in range(12)]
     counting = [asyncio.create_task(tally.counted(task)) for task in hostile]  # type: ignore[arg-type]

@@ -33,7 +33,7 @@ async def test_a_crowd_that_fills_every_cell_together_is_answered_whole() -> Non
             sampling=ResolvedSampling(temperature=0.0),
             stop=Stop(ignore_eos=True),
         )
-        async for event in subject.run(request):
+        async for event in subject.tokens.run(request):
             assert not isinstance(event, Failed), event.error
             if isinstance(event, Finished):
                 return event.usage.completion_tokens

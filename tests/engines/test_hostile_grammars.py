@@ -85,7 +85,7 @@ async def test_two_hundred_hostile_formats_harm_nobody():
 async def busy_s(engine: LlamaEngine, span_s: float = 0.5) -> float:
     """Processor time that the worker and its children take while nothing is asked of them."""
     await asyncio.sleep(0.2)
-    process_id = engine._supervisor.process_id
+    process_id = engine.tokens.supervisor.process_id
     assert process_id is not None
     tree = [psutil.Process(process_id), *psutil.Process(process_id).children(recursive=True)]
     before = sum(sum(each.cpu_times()[:2]) for each in tree)

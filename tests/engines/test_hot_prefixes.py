@@ -135,7 +135,7 @@ async def test_damaged_cells_cost_a_prefill_and_are_never_used(unloaded):
 @pytest.mark.model
 async def test_a_prompt_that_still_ran_when_its_model_was_unloaded_comes_back(tmp_path):
     async with engine(tmp_path / "kv") as subject:
-        tokens = await subject.tokenize(STORY * 2, add_special=True, parse_special=False)
+        tokens = await subject.tokens.tokenize(STORY * 2, add_special=True, parse_special=False)
         running = Request("r", "m", TokenPrompt(tokens), stop=Stop(ignore_eos=True), max_tokens=500)
         async with aclosing(subject.generate(running)) as events:
             async for event in events:

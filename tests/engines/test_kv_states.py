@@ -69,7 +69,7 @@ async def second() -> AsyncIterator[LlamaEngine]:
 
 
 async def prompt(engine: LlamaEngine, text: str, count: int) -> tuple[int, ...]:
-    tokens = await engine.tokenize(text + TEXT * 12, add_special=True, parse_special=False)
+    tokens = await engine.tokens.tokenize(text + TEXT * 12, add_special=True, parse_special=False)
     return tokens[:count]
 
 
@@ -83,7 +83,7 @@ async def run(
     engine: LlamaEngine, tokens: tuple[int, ...], count: int, salt: str
 ) -> tuple[tuple[int, ...], int]:
     """What follows, and how many tokens of the prompt were cached."""
-    events = [event async for event in engine.run(asked(tokens, count, salt))]
+    events = [event async for event in engine.tokens.run(asked(tokens, count, salt))]
     assert isinstance(events[-1], Finished), events[-1]
     pieces = [piece for event in events if isinstance(event, Pieces) for piece in event.pieces]
     return tuple(token.id for piece in pieces for token in piece.tokens), events[-1].usage.cached_tokens
@@ -97,7 +97,7 @@ async def test_a_state_goes_on_in_another_worker_as_if_it_had_been_there(
     source, target = (second, first) if goes_back else (first, second)
     salt = f"{goes_back}"
     # Counting leaves no doubt about what follows, however the rows of two contexts are summed.
-    tokens = await source.tokenize(salt + COUNTING, add_special=True, parse_special=False)
+    tokens = await source.tokens.tokenize(salt + COUNTING, add_special=True, parse_special=False)
     answer, _ = await run(source, tokens, 8, salt)
     whole = (*tokens, *answer)
     state = await source.save_kv("m", salt, whole)
@@ -160,7 +160,7 @@ async def test_a_running_sequence_is_saved_as_far_as_it_is_and_runs_on(
     tokens = await prompt(first, "running", 80)
     seen: list[int] = []
     lengths: list[int] = []
-    async with aclosing(first.run(asked(tokens, 12, "t"))) as events:
+    async with aclosing(first.tokens.run(asked(tokens, 12, "t"))) as events:
         async for event in events:
             if isinstance(event, Pieces):
                 seen += [token.id for piece in event.pieces for token in piece.tokens]

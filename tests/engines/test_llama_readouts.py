@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from ganglion.core.engine import ReadoutManifest, TokenEngine
+from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import LoadFailed, ReadoutUnavailable
 from ganglion.core.events import Delta, Failed, Finished, Pieces, Scored, Token, TokenEvent
 from ganglion.core.request import Ranges, Request, Score, Stop, TextPrompt, TokenRequest
@@ -122,12 +122,12 @@ class Told:
         return {token.position: np.array(token.readout) for token in tokens if token.readout}
 
 
-async def run(engine: TokenEngine, request: TokenRequest) -> Told:
-    return Told([event async for event in engine.run(request)])
+async def run(engine: LlamaEngine, request: TokenRequest) -> Told:
+    return Told([event async for event in engine.tokens.run(request)])
 
 
 async def prompt_of(engine: LlamaEngine, text: str, count: int) -> tuple[int, ...]:
-    return (await engine.tokenize(text, add_special=True, parse_special=True))[:count]
+    return (await engine.tokens.tokenize(text, add_special=True, parse_special=True))[:count]
 
 
 def far_apart(one: dict[int, np.ndarray], other: dict[int, np.ndarray]) -> float:
@@ -307,7 +307,7 @@ async def test_a_preempted_sequence_tells_every_token_once_with_its_readout(narr
     has_begun = asyncio.Event()
 
     async def follow() -> None:
-        async for event in narrow.run(replace(request, priority=5, salt="slow")):
+        async for event in narrow.tokens.run(replace(request, priority=5, salt="slow")):
             events.append(event)
             if isinstance(event, Pieces):
                 has_begun.set()
@@ -352,7 +352,7 @@ async def test_packs_stand_side_by_side_and_the_last_layer_is_read_too(
 async def test_without_packs_a_readout_is_refused_by_name() -> None:
     async with opened((), context=256, kv_tokens=256) as subject:
         assert subject.models()[0].readout is None
-        (event,) = [event async for event in subject.run(asked((1, 2, 3), (0, None)))]
+        (event,) = [event async for event in subject.tokens.run(asked((1, 2, 3), (0, None)))]
         assert isinstance(event, Failed)
         assert isinstance(event.error, ReadoutUnavailable)
         text = Request("text", "smollm2", TextPrompt("Hello"), wants_readout=True)

@@ -11,7 +11,6 @@ import psutil
 import pytest
 import pytest_asyncio
 
-from ganglion.core.engine import TokenEngine
 from ganglion.core.events import Finished, Scored, TokenEvent
 from ganglion.core.request import Score, TokenRequest
 from ganglion.core.sampling import ResolvedSampling
@@ -95,8 +94,8 @@ def asked(
     )
 
 
-async def run(engine: TokenEngine, request: TokenRequest) -> tuple[list[Scored], Finished]:
-    events: list[TokenEvent] = [event async for event in engine.run(request)]
+async def run(engine: LlamaEngine, request: TokenRequest) -> tuple[list[Scored], Finished]:
+    events: list[TokenEvent] = [event async for event in engine.tokens.run(request)]
     assert isinstance(events[-1], Finished), events[-1]
     return [event for event in events if isinstance(event, Scored)], events[-1]
 
@@ -221,7 +220,7 @@ async def test_scores_and_an_answer_come_from_one_request(engine: LlamaEngine, r
 
 async def test_scoring_a_long_prompt_whole_takes_little_memory(reference: Reference) -> None:
     async with opened(context=1024, kv_tokens=1024) as subject:
-        worker = psutil.Process(subject._supervisor.process_id)
+        worker = psutil.Process(subject.tokens.supervisor.process_id)
         await run(subject, TokenRequest("plain", reference.tokens("Warm. " + TEXT * 20, 256), 0))
         before = worker.memory_info().rss
         tokens = reference.tokens("Measured. " + TEXT * 100, 1000)

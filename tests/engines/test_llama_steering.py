@@ -81,7 +81,7 @@ async def engine(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Llam
 
 
 async def tokens_of(engine: LlamaEngine, text: str = TEXT) -> tuple[int, ...]:
-    return await engine.tokenize(text, add_special=True, parse_special=False)
+    return await engine.tokens.tokenize(text, add_special=True, parse_special=False)
 
 
 async def run(
@@ -106,7 +106,7 @@ async def run(
         in_tokens=True,
         steering=steering,
     )
-    events = [event async for event in engine.run(request)]
+    events = [event async for event in engine.tokens.run(request)]
     assert isinstance(events[-1], Finished), events[-1]
     told = [token for event in events if isinstance(event, Scored) for token in event.tokens]
     pieces = [piece for event in events if isinstance(event, Pieces) for piece in event.pieces]
@@ -227,12 +227,12 @@ async def test_what_cannot_be_steered_is_refused_before_the_worker_hears_of_it(e
     assert state.readout == MANIFEST
     wrong = (Steer("nothing", 1.0),)
     request = TokenRequest("r", (1, 2), 1, salt=salt_of("", wrong), steering=wrong)
-    (event,) = [event async for event in engine.run(request)]
+    (event,) = [event async for event in engine.tokens.run(request)]
     assert isinstance(event, Failed)
     assert (event.error.code, event.error.param) == ("invalid_value", "steering")
     careless = TokenRequest("r", (1, 2), 1, salt="tenant", steering=CALM)
     with pytest.raises(AssertionError):
-        _ = [event async for event in engine.run(careless)]
+        _ = [event async for event in engine.tokens.run(careless)]
 
 
 @pytest.mark.parametrize(

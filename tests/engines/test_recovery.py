@@ -128,7 +128,7 @@ async def opened(limits: WorkerLimits = LIMITS, facts: ModelFacts = FACTS) -> As
 
 
 def worker_of(engine: LlamaEngine) -> int:
-    process_id = engine._supervisor.process_id
+    process_id = engine.tokens.supervisor.process_id
     assert process_id is not None
     return process_id
 
@@ -163,7 +163,7 @@ async def test_every_stream_is_told_of_each_of_twenty_deaths_and_the_engine_is_r
             async with asyncio.timeout(5.0):
                 assert (await answered(engine, f"{turn} again")).error is None
         assert restarts_of(engine) == 20
-        assert (engine._ward.inside, engine._ward.queued) == (0, 0)
+        assert (engine.tokens.queue.inside, engine.tokens.queue.queued) == (0, 0)
         assert psutil.Process().num_fds() <= open_files
 
 
@@ -242,7 +242,7 @@ async def test_innocent_suspects_finish_one_after_another_and_are_cleared() -> N
         await neighbour.started()
         again = await asyncio.gather(*(answered(engine, text) for text in texts))
         assert [answer.error for answer in again] == [None] * 16
-        second = engine._second.process_id
+        second = engine.tokens.second.process_id
         assert second is not None
         os.kill(second, signal.SIGKILL)
         beside = await asyncio.gather(*(answered(engine, text) for text in texts))
@@ -275,20 +275,20 @@ async def test_a_second_worker_that_cannot_be_started_leaves_the_suspect_the_fir
         await answered(engine, "wait for the restart")
         monkeypatch.setattr(module, "WORKER", "no_such_worker")
         assert (await answered(engine, "a suspect")).error is None
-        assert engine._second.process_id is None
+        assert engine.tokens.second.process_id is None
 
 
 async def test_a_second_worker_is_ended_when_nobody_needs_it() -> None:
     async with opened() as engine:
-        engine._second._linger_s = 0.2
+        engine.tokens.second._linger_s = 0.2
         crowd = Crowd(engine, "a suspect")
         await crowd.started()
         os.kill(worker_of(engine), signal.SIGKILL)
         await crowd.ended()
         assert (await answered(engine, "a suspect")).error is None
-        assert engine._second.process_id is not None
+        assert engine.tokens.second.process_id is not None
         promised = engine.models()[0].memory_mb
-        await until(lambda: engine._second.process_id is None)
+        await until(lambda: engine.tokens.second.process_id is None)
         assert engine.models()[0].memory_mb < promised
 
 
@@ -349,7 +349,7 @@ async def test_who_waited_outside_the_worker_is_not_suspected() -> None:
         await again.started()
         outside = asyncio.create_task(answered(engine, "came later", 4000))
         assert [answer.error for answer in await again.ended()] == [EngineFailed]
-        await until(lambda: engine._ward.inside > 0)
+        await until(lambda: engine.tokens.queue.inside > 0)
         assert (await answered(engine, "beside it")).error is None, "it runs beside others"
         assert not outside.done()
         outside.cancel()

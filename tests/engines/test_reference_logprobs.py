@@ -64,7 +64,7 @@ async def told() -> AsyncIterator[list[Token]]:
     await engine.open()
     try:
         request = TokenRequest("score", prompt(), 0, score=Score(((0, None),), TOP))
-        events: list[TokenEvent] = [event async for event in engine.run(request)]
+        events: list[TokenEvent] = [event async for event in engine.tokens.run(request)]
         assert isinstance(events[-1], Finished), events[-1]
         yield [token for event in events if isinstance(event, Scored) for token in event.tokens]
     finally:

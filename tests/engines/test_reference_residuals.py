@@ -136,7 +136,7 @@ async def read_out(folder: Path, tokens: tuple[int, ...]) -> list[Token]:
         request = TokenRequest(
             "read", tokens, GENERATED, sampling=greedy, readout=((0, None),), in_tokens=True
         )
-        events: list[TokenEvent] = [event async for event in engine.run(request)]
+        events: list[TokenEvent] = [event async for event in engine.tokens.run(request)]
     finally:
         await engine.close()
     assert isinstance(events[-1], Finished), events[-1]

@@ -15,6 +15,7 @@ import uvloop
 from brief_worker import JAM
 
 from ganglion.core.errors import EngineFailed, LoadFailed, ModelRecovering, ShuttingDown
+from ganglion.engines.supervision.ipc import Tokenize, Tokenized
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from support.handles import no_more_files
@@ -111,7 +112,7 @@ def test_workers_that_die_as_soon_as_they_are_ready_leave_no_request_waiting(new
                 while subject.status != "failed":
                     with suppress(EngineFailed):
                         connection = await subject.connection()
-                        await connection.tokenize("a", add_special=False, parse_special=False)
+                        await connection.ask(Tokenize(connection.new_id(), "a", False, False), Tokenized)
             assert subject.current is None
 
     with asyncio.Runner(loop_factory=new_loop) as runner:  # uvloop's is the node's own
@@ -149,7 +150,7 @@ async def test_a_worker_that_answers_pings_and_tokenizes_nothing_is_ended_and_sa
     async with supervised("live", WATCHFUL) as subject:
         connection = await subject.connection()
         with pytest.raises(EngineFailed, match=r"tokenized nothing for 0\.8 s"):
-            await connection.tokenize(JAM, add_special=False, parse_special=False)
+            await connection.ask(Tokenize(connection.new_id(), JAM, False, False), Tokenized)
         await subject.connection()
         assert subject.restarts == 1
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model
 from ganglion.engines.llama.worker.tokenizing import longest_pieces_of
-from ganglion.engines.prompt_length import TokenFloor, longest_pieces
+from ganglion.engines.token_floor import TokenFloor, longest_pieces
 from ganglion.registry.hub.embedded import SMOLLM2, find
 
 pytestmark = pytest.mark.model

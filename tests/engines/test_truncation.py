@@ -2,7 +2,7 @@
 
 import pytest
 
-from ganglion.engines.prompt_length import truncated
+from ganglion.engines.prompt_checks import truncated
 
 TOKENS = tuple(range(100))
 

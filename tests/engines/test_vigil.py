@@ -16,13 +16,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.vigil = Watchdog(LIMITS, 0.0)
-        self.signs = WorkerVitals()
+        self.watchdog = Watchdog(LIMITS, 0.0)
+        self.vitals = WorkerVitals()
 
     def look(self, after_s: float = 2.0, *, is_answering: bool = True, **changes: object) -> str | None:
         self.now_s += after_s
-        self.signs = replace(self.signs, frames=self.signs.frames + is_answering, **changes)
-        return self.vigil.look(self.signs, self.now_s)
+        self.vitals = replace(self.vitals, frames=self.vitals.frames + is_answering, **changes)
+        return self.watchdog.look(self.vitals, self.now_s)
 
     def time_until_trouble(self, *, is_answering: bool = True, most_s: float = 10_000.0) -> float:
         began_s = self.now_s
@@ -91,11 +91,11 @@ def test_time_in_which_the_server_itself_stood_still_is_not_held_against_the_wor
     watch = working()
     for number, gap_s in enumerate(gaps_s):
         assert watch.look(gap_s, is_answering=False) is None or number > 1
-        assert watch.look(steps=watch.signs.steps + 1) is None
+        assert watch.look(steps=watch.vitals.steps + 1) is None
 
 
 @pytest.mark.parametrize("is_answering", [True, False])
 def test_the_trouble_is_no_time_in_health(is_answering) -> None:
     watch = working()
     watch.time_until_trouble(is_answering=is_answering)
-    assert watch.vigil.troubled_s > 10.0
+    assert watch.watchdog.troubled_s > 10.0

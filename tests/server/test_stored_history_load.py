@@ -55,7 +55,7 @@ async def test_nine_thousand_stored_items_are_refused_untokenized_and_forgotten_
             path = f"/v1/conversations/{conversation}/items"
             assert (await served.http.post(path, json={"items": items})).status_code == 200
         asked = {"model": "m", "input": "hi", "conversation": conversation, "max_output_tokens": 1}
-        process_id = served_engine._supervisor.process_id
+        process_id = served_engine.tokens.supervisor.process_id
         assert process_id is not None
         worker = psutil.Process(process_id)
         before_s = sum(worker.cpu_times()[:2])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 from ganglion.core.events import Event, TokenEvent
-from ganglion.core.model import ModelFacts
+from ganglion.core.model import ModelFacts, WorkerLoad
 from ganglion.core.request import Request, TextPrompt, TokenPrompt, TokenRequest
 from ganglion.core.sampling import Sampling
 
@@ -47,9 +47,8 @@ class ModelState:
     slots_used: int = 0
     slots_total: int = 0
     restarts: int = 0
-    step_s: float = 0.0
-    """Seconds that the worker spent on steps, and of these inside the native library."""
-    native_s: float = 0.0
+    load: WorkerLoad = WorkerLoad()
+    """How busy its process is, where it has one of its own."""
     error: str | None = None
     loads_on_request: bool = False
     """Whether it is not loaded and a request that names it would load it now."""

@@ -1,7 +1,7 @@
-"""What a model file says of itself before any weight is read."""
+"""A model as values: what its file says before any weight is read, and how busy its process is."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ganglion.core.sampling import Sampling
 
@@ -48,3 +48,18 @@ class ModelFacts:
     def memory_bytes(self, tokens: int, element_bytes: float) -> int:
         """Weights and cache together; what an engine itself needs comes on top."""
         return self.size_bytes + self.kv_bytes(tokens, element_bytes)
+
+
+class WorkerLoad(NamedTuple):
+    """How busy the process behind a model is: it travels whole from there to the metrics.
+
+    A tuple, since it is in every frame of every step.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    kv_used: int = 0
+    step_s: float = 0.0
+    """Seconds spent on steps so far."""
+    native_s: float = 0.0
+    """Seconds of these inside the native library."""

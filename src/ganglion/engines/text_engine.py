@@ -4,11 +4,10 @@ import uuid
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Final, assert_never
+from typing import assert_never
 
 from ganglion.core.engine import ReadPrompt, TokenEngine
 from ganglion.core.errors import (
-    ContextLengthExceeded,
     GanglionError,
     InvalidValue,
     ModelNotFound,
@@ -27,7 +26,7 @@ from ganglion.core.request import (
     salt_of,
 )
 from ganglion.core.sampling import ResolvedSampling, resolve
-from ganglion.engines.prompt_length import truncated
+from ganglion.engines.prompt_checks import check_tokens, fitted
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.supervision.ipc import SpecialTokens
 from ganglion.text.constraint import compose
@@ -58,9 +57,6 @@ GENERIC_TEMPLATE = (
 """ChatML, for model files that carry no template."""
 
 
-DEFAULT_MAX_TOKENS: Final = 2048
-
-
 class TextEngine:
     """Turns requests into token requests and token events into text events."""
 
@@ -73,10 +69,10 @@ class TextEngine:
         *,
         context: int,
         chat_template: str | None,
-        signs: Callable[[], SpecialTokens] = SpecialTokens,
+        special_tokens: Callable[[], SpecialTokens] = SpecialTokens,
     ) -> None:
-        """`signs` tells the vocabulary's own, once the model is loaded."""
-        self._signs = signs
+        """`special_tokens` gives the vocabulary's own, once the model is loaded."""
+        self._special_tokens = special_tokens
         self._model_id = model_id
         self._tokens = tokens
         self._renderer = renderer
@@ -150,12 +146,7 @@ class TextEngine:
         tokens, is_open = await self._tokenize(request.prompt, request.tenant, most=most)
         if not tokens:
             raise InvalidValue("The prompt is empty; give it at least one token.", param="prompt")
-        asked = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
-        tokens = truncated(tokens, request.truncate_prompt, self._context, asked)
-        room = self._context - len(tokens)
-        if room < min(asked, 1):
-            raise ContextLengthExceeded(len(tokens), self._context)
-        max_tokens = min(asked, room)
+        tokens, max_tokens = fitted(tokens, request, self._context)
         prepared = TokenRequest(
             id=request.id,
             tokens=tokens,
@@ -234,12 +225,12 @@ class TextEngine:
         )
 
     async def _fill_in(self, text: str, suffix: str, tenant: str, *, most: int | None) -> tuple[int, ...]:
-        """What asks for the text between two others, in the vocabulary's own signs."""
-        signs = self._signs()
-        opening, closing, middle = signs.fill_prefix, signs.fill_suffix, signs.fill_middle
+        """The prompt for the text between two others, in the vocabulary's own special tokens."""
+        special = self._special_tokens()
+        opening, closing, middle = special.fill_prefix, special.fill_suffix, special.fill_middle
         if opening is None or closing is None or middle is None:
             raise UnsupportedParameter(
-                f"The model {self._model_id!r} cannot fill in text: its vocabulary has no signs for it.",
+                f"The model {self._model_id!r} cannot fill in text: its vocabulary has no tokens for it.",
                 param="suffix",
                 hint="Leave 'suffix' out.",
             )
@@ -249,24 +240,16 @@ class TextEngine:
             )
             for part in (text, suffix)
         ]
-        bos = (signs.bos,) if signs.adds_bos and signs.bos is not None else ()
-        return (*bos, opening, *before, closing, *after, middle)
+        return (*special.opening, opening, *before, closing, *after, middle)
 
     def _check_tokens(self, request: Request) -> None:
         """Every token id a client names must exist."""
-        size = self._facts.vocabulary_size
-        named = {
-            "logit_bias": (token for token, _ in request.sampling.logit_bias),
-            "stop_token_ids": iter(request.stop.token_ids),
-            "allowed_token_ids": iter(request.sampling.samplers.allowed_token_ids or ()),
-            "prompt": iter(request.prompt.tokens if isinstance(request.prompt, TokenPrompt) else ()),
-        }
-        for param, tokens in named.items():
-            for token in tokens:
-                if not 0 <= token < size:
-                    raise InvalidValue(
-                        f"Token {token} is not in the vocabulary of {size} tokens.", param=param
-                    )
+        size, sampling = self._facts.vocabulary_size, request.sampling
+        check_tokens((token for token, _ in sampling.logit_bias), size, "logit_bias")
+        check_tokens(request.stop.token_ids, size, "stop_token_ids")
+        check_tokens(sampling.samplers.allowed_token_ids or (), size, "allowed_token_ids")
+        if isinstance(request.prompt, TokenPrompt):
+            check_tokens(request.prompt.tokens, size, "prompt")
 
 
 def _new_call_id() -> str:

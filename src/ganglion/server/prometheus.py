@@ -149,8 +149,11 @@ def _models(models: Sequence[ModelState]) -> Iterator[Metric]:
         yield family
     counters: dict[str, tuple[str, Callable[[ModelState], float]]] = {
         "ganglion_worker_restarts": ("Workers started again.", lambda model: model.restarts),
-        "ganglion_step_seconds": ("Time spent on steps.", lambda model: model.step_s),
-        "ganglion_native_seconds": ("Time of these inside the native library.", lambda model: model.native_s),
+        "ganglion_step_seconds": ("Time spent on steps.", lambda model: model.load.step_s),
+        "ganglion_native_seconds": (
+            "Time of these inside the native library.",
+            lambda model: model.load.native_s,
+        ),
     }
     for name, (documentation, count) in counters.items():
         counter = CounterMetricFamily(name, documentation, labels=("model",))

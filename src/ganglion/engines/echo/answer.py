@@ -208,7 +208,7 @@ async def play_plan(
         if made == plan.max_tokens:
             break
         await _step(script, run, made, crash)
-        told = words.told(words.id_of(word), plan.prompt_tokens + made, plan.top_logprobs)
+        told = words.token_of(words.id_of(word), plan.prompt_tokens + made, plan.top_logprobs)
         token = plan.reader.read(told)
         made += 1
         said.append(token.id)

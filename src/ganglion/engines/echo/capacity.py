@@ -1,4 +1,4 @@
-"""Token lists that an echo has run, so that it can say what a prefix cache would have of another one."""
+"""The slots that an echo's requests wait for, and a memory of prefixes like a KV cache's."""
 
 import asyncio
 import heapq
@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ganglion.core.errors import GanglionError, Overloaded
+from ganglion.scheduler.prefix import common_length
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Ticket:
-    """A place in the queue; `turn` is done once it is a place to run."""
+    """A position in the queue; `turn` is done once there is a slot."""
 
     priority: int
     order: int
@@ -35,7 +36,7 @@ class Slots:
         return len(self._queue)
 
     def enter(self, priority: int) -> Ticket:
-        """Take a free slot or a place in the queue; raises Overloaded when both are full."""
+        """Take a free slot or wait in the queue; raises Overloaded when both are full."""
         self._order += 1
         ticket = Ticket(priority, self._order, asyncio.get_running_loop().create_future())
         if self.used < self.total:
@@ -51,7 +52,7 @@ class Slots:
         return ticket
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up the place in the queue, or hand the slot to the next in line."""
+        """Leave the queue, or hand the slot to the next in it."""
         if ticket in self._queue:
             self._queue.remove(ticket)
             heapq.heapify(self._queue)
@@ -59,7 +60,7 @@ class Slots:
             self._pass_on()
 
     def refuse_waiting(self, error: GanglionError) -> None:
-        """Tell everyone who waits that it is over."""
+        """Fail everyone who waits."""
         waiting, self._queue = self._queue, []
         for ticket in waiting:
             if not ticket.turn.done():
@@ -94,17 +95,17 @@ class PrefixMemory:
         """How many leading tokens some list under this salt shares."""
         # What shares the most with a list is its neighbour in sorted order.
         lists = self._sorted.get(salt, [])
-        place = bisect_left(lists, tokens)
-        return max((_shared(each, tokens) for each in lists[max(place - 1, 0) : place + 1]), default=0)
+        index = bisect_left(lists, tokens)
+        return max((common_length(each, tokens) for each in lists[max(index - 1, 0) : index + 1]), default=0)
 
     def keep(self, salt: str, tokens: tuple[int, ...]) -> None:
-        """Remember a list in place of what it goes on from."""
+        """Remember a list in index of what it goes on from."""
         if not tokens or len(tokens) > self._max_tokens or self.common(salt, tokens) == len(tokens):
             return
         lists = self._sorted.setdefault(salt, [])
-        place = bisect_left(lists, tokens)
-        if place and lists[place - 1] == tokens[: len(lists[place - 1])]:
-            self._drop(salt, lists[place - 1])
+        index = bisect_left(lists, tokens)
+        if index and lists[index - 1] == tokens[: len(lists[index - 1])]:
+            self._drop(salt, lists[index - 1])
         insort(self._sorted.setdefault(salt, []), tokens)
         self._by_age[salt, tokens] = None
         self._tokens += len(tokens)
@@ -124,14 +125,3 @@ class PrefixMemory:
             del self._sorted[salt]
         del self._by_age[salt, tokens]
         self._tokens -= len(tokens)
-
-
-def _shared(first: tuple[int, ...], second: tuple[int, ...]) -> int:
-    low, high = 0, min(len(first), len(second))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if first[low:middle] == second[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

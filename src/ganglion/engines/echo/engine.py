@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from hashlib import sha256
-from typing import Final, assert_never
+from typing import assert_never
 
 from ganglion.core.engine import (
     Embedded,
@@ -24,7 +24,6 @@ from ganglion.core.engine import (
     TokenizerInfo,
 )
 from ganglion.core.errors import (
-    ContextLengthExceeded,
     EngineFailed,
     GanglionError,
     InvalidValue,
@@ -68,10 +67,8 @@ from ganglion.engines.echo.vocabulary import (
     scored_tokens,
     split_words,
 )
-from ganglion.engines.prompt_length import truncated
+from ganglion.engines.prompt_checks import bounded, fitted
 from ganglion.engines.settings import EngineSettings
-
-MAX_TOKENS_DEFAULT: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +229,13 @@ class EchoEngine:
         """Say the prompt's own tokens, to somebody who reads tokens."""
         try:
             self._check_name(model)
-            bounded = self._bounded(request)
+            request = bounded(request, self._settings.context)
+            if PLACEHOLDER in request.tokens and not request.images:
+                raise InvalidValue("A place is held for an image, and there is none.", param="tokens")
         except GanglionError as error:
             yield Failed(error)
             return
-        async with aclosing(self.run(bounded)) as events:
+        async with aclosing(self.run(request)) as events:
             async for event in events:
                 yield event
 
@@ -306,30 +305,24 @@ class EchoEngine:
             text, script = take_directives(text, script)
         if request.stop.ignore_eos:
             script = replace(script, is_unbounded=True)
-        asked = MAX_TOKENS_DEFAULT if request.max_tokens is None else request.max_tokens
-        tokens = self._words.ids_of(request.prompt)
-        tokens = truncated(tokens, request.truncate_prompt, self._settings.context, asked)
-        room = self._settings.context - len(tokens)
-        asked = MAX_TOKENS_DEFAULT if request.max_tokens is None else request.max_tokens
-        if room < min(asked, 1):
-            raise ContextLengthExceeded(len(tokens), self._settings.context)
+        tokens, max_tokens = fitted(self._words.ids_of(request.prompt), request, self._settings.context)
         if request.keep_markers and script.reasoning:
             text = f"<think>{script.reasoning}</think>{text if script.reply is None else script.reply}"
             script = replace(script, reasoning="", reply=None)
-        wanted = ((len(tokens), None),) if request.wants_readout else ()
-        reader = EchoReadout(self._manifest, wanted, request.steering)
+        readout = ((len(tokens), None),) if request.wants_readout else ()
+        reader = EchoReadout(self._manifest, readout, request.steering)
         return EchoPlan(
             script=script,
             words=scripted_words(text, script),
             prompt_tokens=len(tokens),
-            max_tokens=min(asked, room),
+            max_tokens=max_tokens,
             stop=request.stop,
             top_logprobs=request.top_logprobs,
             priority=request.priority,
             reader=reader,
             cached_tokens=min(script.cached_tokens, len(tokens)),
             scored=scored_tokens(tokens, request.score, reader, self._words),
-            readout_concepts=len(self._settings.concepts) if wanted else 0,
+            readout_concepts=len(self._settings.concepts) if readout else 0,
             prompt_token_ids=tokens if request.wants_token_ids else None,
             sampling=resolve(request.sampling, self._settings.sampling),
         )
@@ -354,17 +347,6 @@ class EchoEngine:
             in_tokens=request.in_tokens,
             readout_concepts=len(self._settings.concepts) if request.readout else 0,
         )
-
-    def _bounded(self, request: TokenRequest) -> TokenRequest:
-        """The request, with no more to say than there is room; raises where there is none."""
-        if not request.tokens:
-            raise InvalidValue("There is no token to continue; give at least one.", param="tokens")
-        if PLACEHOLDER in request.tokens and not request.images:
-            raise InvalidValue("A place is held for an image, and there is none.", param="tokens")
-        room = self._settings.context - len(request.tokens)
-        if room < min(request.max_tokens, 1):
-            raise ContextLengthExceeded(len(request.tokens), self._settings.context)
-        return replace(request, max_tokens=min(request.max_tokens, room))
 
     async def _play(
         self, plan: EchoPlan

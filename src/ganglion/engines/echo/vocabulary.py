@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from ganglion.core.engine import ReadoutManifest
-from ganglion.core.errors import InvalidValue, ReadoutUnavailable
+from ganglion.core.errors import ReadoutUnavailable
 from ganglion.core.events import Alternative, Token
 from ganglion.core.request import (
     PLACEHOLDER,
@@ -22,6 +22,7 @@ from ganglion.core.request import (
     TokenPrompt,
     TokenRequest,
 )
+from ganglion.engines.steering_check import check_steering
 
 VECTOR_SIZE: Final = 64
 
@@ -49,7 +50,7 @@ STEPS: Final = 64
 
 
 class EchoReadout:
-    """Reads the tokens of one request that lie in its ranges; raises for what cannot be read or steered."""
+    """Reads the tokens of one request that lie in its ranges; raises where it cannot read or steer."""
 
     def __init__(self, manifest: ReadoutManifest | None, ranges: Ranges, steering: Steering) -> None:
         if ranges and manifest is None:
@@ -59,6 +60,7 @@ class EchoReadout:
         self._ranges = ranges
         self._concepts = manifest.concepts if manifest is not None else ()
         self._layers = manifest.layers if manifest is not None else ()
+        check_steering(steering, manifest)
         self._moved = self._steered(steering)
 
     def wants(self, position: int) -> bool:
@@ -71,30 +73,15 @@ class EchoReadout:
 
     def _values(self, token_id: int) -> tuple[float, ...]:
         return tuple(
-            fake_readout(token_id, layer, place) + self._moved.get((layer, place), 0.0)
+            fake_readout(token_id, layer, concept) + self._moved.get((layer, concept), 0.0)
             for layer in self._layers
-            for place in range(len(self._concepts))
+            for concept in range(len(self._concepts))
         )
 
     def _steered(self, steering: Steering) -> dict[tuple[int, int], float]:
         moved: dict[tuple[int, int], float] = {}
         for steer in steering:
-            if steer.concept not in self._concepts:
-                raise InvalidValue(
-                    f"There is no concept {steer.concept[:64]!r} here.",
-                    param="steering",
-                    hint=f"One of: {', '.join(self._concepts)}."
-                    if self._concepts
-                    else "No concepts are loaded.",
-                )
-            layers = self._layers if steer.layers is None else steer.layers
-            for layer in layers:
-                if layer not in self._layers:
-                    raise InvalidValue(
-                        f"The concept {steer.concept!r} has no vector for layer {layer}.",
-                        param="steering",
-                        hint=f"One of: {', '.join(map(str, self._layers))}.",
-                    )
+            for layer in self._layers if steer.layers is None else steer.layers:
                 key = (layer, self._concepts.index(steer.concept))
                 moved[key] = moved.get(key, 0.0) + steer.strength
         return moved
@@ -173,7 +160,7 @@ class WordVocabulary:
             case _:
                 assert_never(prompt)
 
-    def told(self, token_id: int, position: int, alternatives: int | None) -> Token:
+    def token_of(self, token_id: int, position: int, alternatives: int | None) -> Token:
         """A token, with a logprob and alternatives made up from its id where they are asked for."""
         piece = self._words_by_id.get(token_id, "").encode()
         if alternatives is None:
@@ -191,12 +178,14 @@ def scored_tokens(
 ) -> tuple[Token, ...]:
     """The tokens of a prompt of which something was asked, each once; an image has none to tell of."""
     scored = _positions(score.ranges, len(tokens)) if score is not None else set[int]()
-    read = {place for place in range(len(tokens)) if reader.wants(place)}
+    read = {position for position in range(len(tokens)) if reader.wants(position)}
     top = score.top if score is not None else 0
     return tuple(
-        reader.read(words.told(tokens[place], place, top if place and place in scored else None))
-        for place in sorted(scored | read)
-        if tokens[place] != PLACEHOLDER
+        reader.read(
+            words.token_of(tokens[position], position, top if position and position in scored else None)
+        )
+        for position in sorted(scored | read)
+        if tokens[position] != PLACEHOLDER
     )
 
 
@@ -210,5 +199,7 @@ def reusable_tokens(request: TokenRequest, known_tokens: int) -> int:
 
 def _positions(ranges: Ranges, length: int) -> set[int]:
     return {
-        place for start, end in ranges for place in range(start, min(length if end is None else end, length))
+        position
+        for start, end in ranges
+        for position in range(start, min(length if end is None else end, length))
     }

@@ -6,15 +6,17 @@ Law: a question holds so little that whoever cancels soon stops the work, and th
 import asyncio
 import math
 from array import array
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from operator import mul
 from typing import Final
 
-from ganglion.core.engine import Embedded, Ranked, TokenEngine
+from ganglion.core.engine import Embedded, Ranked
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue
 from ganglion.core.request import TextPrompt, TokenPrompt
+from ganglion.engines.llama.tokens import WorkerTokens
+from ganglion.engines.prompt_checks import check_tokens
 from ganglion.engines.supervision.ipc import SpecialTokens, WorkerReady
 
 QUESTION_TOKENS: Final = 1024
@@ -23,16 +25,13 @@ AT_ONCE: Final = 2
 """Questions of one request in the worker: it reads one while the other travels."""
 
 Tokens = tuple[int, ...]
-AskVectors = Callable[[list[Tokens], bool, str], Awaitable[tuple[bytes, ...]]]
-"""Vectors of a few inputs of a tenant, of length 1 when told so."""
 
 
 class WorkerEmbedder:
     """Embeds and ranks with one worker."""
 
-    def __init__(self, tokens: TokenEngine, ask: AskVectors, *, longest: int, vocabulary_size: int) -> None:
+    def __init__(self, tokens: WorkerTokens, *, longest: int, vocabulary_size: int) -> None:
         self._tokens = tokens
-        self._ask = ask
         self._longest = longest
         self._vocabulary_size = vocabulary_size
 
@@ -40,20 +39,19 @@ class WorkerEmbedder:
         self, inputs: Sequence[TextPrompt | TokenPrompt], *, is_normalized: bool, tenant: str = ""
     ) -> Embedded:
         """A vector of each input."""
-        read = [await self._read(each, f"input[{place}]", tenant) for place, each in enumerate(inputs)]
+        read = [await self._read(each, f"input[{number}]", tenant) for number, each in enumerate(inputs)]
         vectors = await self._vectors(read, tenant, is_normalized=is_normalized)
         return Embedded(vectors, sum(map(len, read)))
 
-    async def rank(
-        self, query: str, documents: Sequence[str], ready: WorkerReady, tenant: str = ""
-    ) -> Ranked:
+    async def rank(self, query: str, documents: Sequence[str], tenant: str = "") -> Ranked:
         """How well each document answers the query."""
+        ready = self._tokens.ready
         if ready.ranks:
             return await self._classify(query, documents, ready, tenant)
         inputs = [TextPrompt(query), *map(TextPrompt, documents)]
         read = [
-            await self._read(each, f"documents[{place - 1}]" if place else "query", tenant)
-            for place, each in enumerate(inputs)
+            await self._read(each, f"documents[{number - 1}]" if number else "query", tenant)
+            for number, each in enumerate(inputs)
         ]
         first, *others = await self._vectors(read, tenant, is_normalized=True)
         return Ranked(tuple(_dot(first, other) for other in others), sum(map(len, read)))
@@ -62,8 +60,8 @@ class WorkerEmbedder:
         self, query: str, documents: Sequence[str], ready: WorkerReady, tenant: str
     ) -> Ranked:
         pairs = []
-        for place, document in enumerate(documents):
-            param = f"documents[{place}]"
+        for number, document in enumerate(documents):
+            param = f"documents[{number}]"
             with self._named(param):
                 pairs.append(await self._pair(query, document, ready, tenant))
             self._check(pairs[-1], param)
@@ -73,18 +71,18 @@ class WorkerEmbedder:
     async def _pair(self, query: str, document: str, ready: WorkerReady, tenant: str) -> Tokens:
         """A query and a document as the classifier was trained to see them."""
         if ready.rank_template is not None:
-            asked = ready.rank_template.replace("{query}", query).replace("{document}", document)
+            text = ready.rank_template.replace("{query}", query).replace("{document}", document)
             return await self._tokens.tokenize(
-                asked, add_special=False, parse_special=True, tenant=tenant, most=self._longest
+                text, add_special=False, parse_special=True, tenant=tenant, most=self._longest
             )
-        signs = ready.signs
+        special = ready.special_tokens
         texts = [
             await self._tokens.tokenize(
                 text, add_special=False, parse_special=False, tenant=tenant, most=self._longest
             )
             for text in (query, document)
         ]
-        return joined(texts[0], texts[1], signs)
+        return joined(texts[0], texts[1], special)
 
     async def _read(self, given: TextPrompt | TokenPrompt, param: str, tenant: str) -> Tokens:
         if isinstance(given, TextPrompt):
@@ -98,12 +96,7 @@ class WorkerEmbedder:
                 )
         else:
             tokens = given.tokens
-            for token in tokens:
-                if not 0 <= token < self._vocabulary_size:
-                    raise InvalidValue(
-                        f"Token {token} is not in the vocabulary of {self._vocabulary_size} tokens.",
-                        param=param,
-                    )
+            check_tokens(tokens, self._vocabulary_size, param)
         self._check(tokens, param)
         return tokens
 
@@ -127,7 +120,7 @@ class WorkerEmbedder:
 
         async def ask(part: list[Tokens]) -> tuple[bytes, ...]:
             async with turn:
-                return await self._ask(part, is_normalized, tenant)
+                return await self._tokens.embed(part, is_normalized=is_normalized, tenant=tenant)
 
         asking = [asyncio.ensure_future(ask(part)) for part in parts_of(inputs)]
         try:
@@ -151,13 +144,12 @@ def parts_of(inputs: Sequence[Tokens]) -> list[list[Tokens]]:
     return parts
 
 
-def joined(query: Tokens, document: Tokens, signs: SpecialTokens) -> Tokens:
-    """Two texts with the vocabulary's signs around and between them."""
-    bos = (signs.bos,) if signs.adds_bos and signs.bos is not None else ()
-    end = signs.eos if signs.eos is not None else signs.separator
-    eos = (end,) if signs.adds_eos and end is not None else ()
-    separator = (signs.separator,) if signs.adds_separator and signs.separator is not None else ()
-    return (*bos, *query, *eos, *separator, *document, *eos)
+def joined(query: Tokens, document: Tokens, special: SpecialTokens) -> Tokens:
+    """Two texts with the vocabulary's special tokens around and between them."""
+    end = special.eos if special.eos is not None else special.separator
+    eos = (end,) if special.adds_eos and end is not None else ()
+    separator = (special.separator,) if special.adds_separator and special.separator is not None else ()
+    return (*special.opening, *query, *eos, *separator, *document, *eos)
 
 
 def _relevance(answer: bytes) -> float:

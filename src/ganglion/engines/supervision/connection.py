@@ -1,16 +1,17 @@
-"""The server's end of a worker's socket: frames in, frames out, and news of its death.
+"""The server's end of a worker's socket: frames in, frames out, and the end of the worker.
 
 Law: every request that was submitted gets exactly one end: the worker's own, or the reason the worker died.
-And everything that was sent to the worker is gone from it exactly once, which is told apart from its end: an
-aborted sequence is in the worker until the worker says otherwise.
+And everything that was sent to the worker is released by it exactly once, which is reported apart from its
+end: an aborted sequence is in the worker until the worker says otherwise.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Final, assert_never, cast
+from typing import Final, TypeVar, assert_never, cast
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ShuttingDown, class_of, rebuild
+from ganglion.core.model import WorkerLoad
 from ganglion.engines.supervision.ipc import (
     LENGTH_PREFIX,
     MAX_FRAME_BYTES,
@@ -34,7 +35,6 @@ from ganglion.engines.supervision.ipc import (
     Tokenized,
     ToWorker,
     Vectors,
-    WorkerLoad,
     WorkerPing,
     WorkerPong,
     WorkerProgress,
@@ -47,15 +47,15 @@ from ganglion.engines.supervision.isolation import OnReleased, Outcome
 from ganglion.engines.supervision.watchdog import WorkerVitals
 
 RETRY_HINT: Final = "It is being restarted; try again."
-IDLE = WorkerLoad(running=0, waiting=0, kv_used=0, step_s=0.0, decode_s=0.0)
+IDLE: Final = WorkerLoad()
 
 
 class WorkerDied(EngineFailed):
-    """It was gone before it had said that it is ready, or why not."""
+    """The worker died before it was ready, or could say why not."""
 
 
 class Mailbox:
-    """What came for one request and was not read yet; bounded by the tokens the request may generate."""
+    """Updates for one request that were not read yet; bounded by the tokens the request may generate."""
 
     def __init__(self) -> None:
         self._updates: list[SequenceUpdate] = []
@@ -63,17 +63,17 @@ class Mailbox:
         self._error: GanglionError | None = None
 
     def put(self, update: SequenceUpdate) -> None:
-        """Deliver news."""
+        """Deliver an update."""
         self._updates.append(update)
         self._arrived.set()
 
     def fail(self, error: GanglionError) -> None:
-        """Say that nothing more will come."""
+        """End the mailbox: nothing more comes."""
         self._error = error
         self._arrived.set()
 
     async def take(self) -> list[SequenceUpdate]:
-        """Wait for news and take all of it; raises when the worker died and all was read."""
+        """Wait for updates and take all of them; raises when the worker died and all were read."""
         await self._arrived.wait()
         updates, self._updates = self._updates, []
         if not updates and self._error is not None:
@@ -84,18 +84,20 @@ class Mailbox:
 
 
 def _ignore_outcome(_: Outcome) -> None:
-    """For work whose end matters to nobody else."""
+    """For work whose release matters to nobody."""
 
 
+WorkerQuestion = Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv
 WorkerAnswer = Tokenized | Detokenized | PiecesMeasured | Vectors | KvSaved | KvLoaded
+Answer = TypeVar("Answer", bound=WorkerAnswer)
 
 
 @dataclass(frozen=True, slots=True)
-class PendingQuestion:
-    """Something the worker answers beside its batch, whoever still waits for it."""
+class _PendingQuestion:
+    """A question that the worker answers beside its batch, whoever still waits for it."""
 
     answer: asyncio.Future[WorkerAnswer]
-    when_gone: OnReleased
+    on_released: OnReleased
 
 
 class Connection(asyncio.Protocol):
@@ -108,7 +110,7 @@ class Connection(asyncio.Protocol):
         self._mailboxes: dict[int, Mailbox] = {}
         self._runs: dict[int, OnReleased] = {}
         """The sequences that the worker has, with or without somebody who reads them."""
-        self._questions: dict[int, PendingQuestion] = {}
+        self._questions: dict[int, _PendingQuestion] = {}
         self._next_id = 1
         self._frames = self._steps = self._answers = 0
         self._outcome: Outcome = "crashed"
@@ -118,8 +120,8 @@ class Connection(asyncio.Protocol):
         self.is_lost = False
 
     @property
-    def signs(self) -> WorkerVitals:
-        """What was heard so far, and what the worker owes."""
+    def vitals(self) -> WorkerVitals:
+        """What the worker has sent so far, and what it owes."""
         return WorkerVitals(self._frames, self._steps, self._answers, bool(self._runs), bool(self._questions))
 
     @property
@@ -149,7 +151,7 @@ class Connection(asyncio.Protocol):
             del self._buffer[:start]
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Tell everyone who waits, and what was in the worker that it is gone."""
+        """Fail everyone who waits, and report that what was in the worker is released."""
         self.is_lost = True
         for mailbox in self._mailboxes.values():
             mailbox.fail(self._reason)
@@ -160,12 +162,12 @@ class Connection(asyncio.Protocol):
             self.ready.set_exception(WorkerDied("The worker died while it was loading the model."))
         self._mailboxes.clear()
         self.load = IDLE
-        gone = [*self._runs.values(), *(question.when_gone for question in self._questions.values())]
+        gone = [*self._runs.values(), *(question.on_released for question in self._questions.values())]
         self._runs.clear()
         self._questions.clear()
         self._on_lost()
-        for when_gone in gone:
-            when_gone(self._outcome)
+        for on_released in gone:
+            on_released(self._outcome)
 
     def send(self, frame: ToWorker) -> None:
         """Send a frame; a worker that is gone is noticed by `connection_lost`."""
@@ -178,7 +180,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(LENGTH_PREFIX.pack(len(body)) + body)
 
     def ping(self) -> None:
-        """Ask for a sign of life."""
+        """Ask the worker whether it still runs."""
         self.send(WorkerPing())
 
     def stop(self, keep_s: float = 0.0) -> None:
@@ -206,12 +208,12 @@ class Connection(asyncio.Protocol):
         return self._next_id
 
     async def updates(
-        self, submit: Submit, when_gone: OnReleased = _ignore_outcome
+        self, submit: Submit, on_released: OnReleased = _ignore_outcome
     ) -> AsyncGenerator[SequenceUpdate, None]:
         """Run a sequence; closing this aborts it, and some time later it is gone."""
-        self._check_alive(when_gone)
+        self._check_alive(on_released)
         mailbox = self._mailboxes[submit.id] = Mailbox()
-        self._runs[submit.id] = when_gone
+        self._runs[submit.id] = on_released
         is_ended = False
         try:
             self.send(submit)
@@ -230,85 +232,21 @@ class Connection(asyncio.Protocol):
             mailbox.fail(error)
             self.send(Abort(number))
 
-    async def tokenize(
-        self,
-        text: str,
-        *,
-        add_special: bool,
-        parse_special: bool,
-        tenant: str = "",
-        when_gone: OnReleased = _ignore_outcome,
-    ) -> tuple[int, ...]:
-        """Ask the worker, which answers beside its running batch."""
-        asked = Tokenize(self.new_id(), text, add_special, parse_special, tenant)
-        answer = await self._ask(asked, when_gone)
-        assert isinstance(answer, Tokenized)
-        return tuple(answer.tokens)
-
-    async def detokenize(
-        self, tokens: tuple[int, ...], *, tenant: str = "", when_gone: OnReleased = _ignore_outcome
-    ) -> str:
-        """Ask the worker for the text of some ids."""
-        answer = await self._ask(Detokenize(self.new_id(), list(tokens), tenant=tenant), when_gone)
-        assert isinstance(answer, Detokenized)
-        return answer.text
-
-    async def pieces(
-        self, tokens: tuple[int, ...], *, tenant: str = "", when_gone: OnReleased = _ignore_outcome
-    ) -> tuple[bytes, ...]:
-        """Ask the worker for the bytes of each of some ids."""
-        asked = Detokenize(self.new_id(), list(tokens), in_pieces=True, tenant=tenant)
-        answer = await self._ask(asked, when_gone)
-        assert isinstance(answer, Detokenized)
-        return tuple(answer.pieces)
-
-    async def longest_pieces(self, when_gone: OnReleased = _ignore_outcome) -> list[int]:
-        """Ask the worker how long the vocabulary's pieces are, for each byte value."""
-        answer = await self._ask(MeasurePieces(self.new_id()), when_gone)
-        assert isinstance(answer, PiecesMeasured)
-        return answer.longest
-
-    async def embed(
-        self,
-        inputs: list[list[int]],
-        *,
-        is_normalized: bool,
-        tenant: str = "",
-        when_gone: OnReleased = _ignore_outcome,
-    ) -> tuple[bytes, ...]:
-        """Ask the worker for a vector of each input."""
-        answer = await self._ask(Embed(self.new_id(), inputs, is_normalized, tenant), when_gone)
-        assert isinstance(answer, Vectors)
-        return tuple(answer.vectors)
-
-    async def save_kv(
-        self, salt: str, tokens: tuple[int, ...], when_gone: OnReleased = _ignore_outcome
-    ) -> bytes:
-        """Ask the worker for the KV that it has of some tokens."""
-        answer = await self._ask(SaveKv(self.new_id(), salt, list(tokens)), when_gone)
-        assert isinstance(answer, KvSaved)
-        return answer.state
-
-    async def load_kv(
-        self, salt: str, tokens: tuple[int, ...], state: bytes, when_gone: OnReleased = _ignore_outcome
-    ) -> int:
-        """Put saved KV into the worker's cache."""
-        answer = await self._ask(LoadKv(self.new_id(), salt, list(tokens), state), when_gone)
-        assert isinstance(answer, KvLoaded)
-        return answer.length
-
-    async def _ask(
-        self, frame: Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv, when_gone: OnReleased
-    ) -> WorkerAnswer:
-        self._check_alive(when_gone)
-        question = PendingQuestion(asyncio.get_running_loop().create_future(), when_gone)
+    async def ask(
+        self, frame: WorkerQuestion, expected: type[Answer], on_released: OnReleased = _ignore_outcome
+    ) -> Answer:
+        """Ask the worker what it answers beside its running batch; raises its refusal."""
+        self._check_alive(on_released)
+        question = _PendingQuestion(asyncio.get_running_loop().create_future(), on_released)
         self._questions[frame.id] = question
         self.send(frame)
-        return await question.answer
+        answer = await question.answer
+        assert isinstance(answer, expected)
+        return answer
 
-    def _check_alive(self, when_gone: OnReleased) -> None:
+    def _check_alive(self, on_released: OnReleased) -> None:
         if self.is_lost:
-            when_gone("abandoned")
+            on_released("abandoned")
             raise self._reason.with_traceback(None)
 
     def _receive(self, frame: FromWorker) -> None:
@@ -321,7 +259,7 @@ class Connection(asyncio.Protocol):
                     self._deliver(update)
             case SequenceGone(id=number):
                 self._steps += 1
-                self._let_go(number, "abandoned")
+                self._release(number, "abandoned")
             case Tokenized() | Detokenized() | PiecesMeasured() | Vectors() | KvSaved() | KvLoaded():
                 self._answer(frame.id, frame)
             case WorkerProgress():
@@ -342,12 +280,12 @@ class Connection(asyncio.Protocol):
         if mailbox is not None:
             mailbox.put(update)
         if update.end is not None:
-            self._let_go(update.id, "completed" if update.end.error is None else "abandoned")
+            self._release(update.id, "completed" if update.end.error is None else "abandoned")
 
-    def _let_go(self, number: int, outcome: Outcome) -> None:
-        when_gone = self._runs.pop(number, None)
-        if when_gone is not None:
-            when_gone(outcome)
+    def _release(self, number: int, outcome: Outcome) -> None:
+        on_released = self._runs.pop(number, None)
+        if on_released is not None:
+            on_released(outcome)
 
     def _answer(self, number: int, answer: WorkerAnswer | GanglionError) -> None:
         question = self._questions.pop(number, None)
@@ -360,7 +298,7 @@ class Connection(asyncio.Protocol):
             question.answer.set_exception(answer)
         else:
             question.answer.set_result(answer)
-        question.when_gone("completed")
+        question.on_released("completed")
 
 
 def error_from_refusal(refused: WorkerRefusal) -> GanglionError:

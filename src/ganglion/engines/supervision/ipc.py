@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from ganglion.core.model import WorkerLoad
 from ganglion.core.request import Stop
 from ganglion.core.sampling import ResolvedSampling
 
@@ -120,7 +121,7 @@ class StopWorker(WorkerFrame, frozen=True):
 
 
 class SpecialTokens(msgspec.Struct, frozen=True, array_like=True):
-    """The vocabulary's own signs by what they are for, as far as it has them."""
+    """The vocabulary's special tokens by what they are for, None where it has none."""
 
     bos: int | None = None
     eos: int | None = None
@@ -134,13 +135,18 @@ class SpecialTokens(msgspec.Struct, frozen=True, array_like=True):
     ends: list[int] = []
     """The tokens that end a generation."""
 
+    @property
+    def opening(self) -> tuple[int, ...]:
+        """The token before every text, where the vocabulary wants one."""
+        return (self.bos,) if self.adds_bos and self.bos is not None else ()
+
 
 class WorkerReady(WorkerFrame, frozen=True):
     """The model is loaded."""
 
     vocabulary_size: int
     load_s: float
-    signs: SpecialTokens = SpecialTokens()
+    special_tokens: SpecialTokens = SpecialTokens()
     ranks: bool = False
     """Whether what it makes of an input is a rank and not a vector."""
     rank_template: str | None = None
@@ -254,18 +260,6 @@ class SequenceUpdate(msgspec.Struct, frozen=True, array_like=True):
     scored: list[TokenRecord] = []
     pieces: list[PieceRecord] = []
     end: SequenceEnd | None = None
-
-
-class WorkerLoad(msgspec.Struct, frozen=True, array_like=True):
-    """How busy the worker is."""
-
-    running: int
-    waiting: int
-    kv_used: int
-    step_s: float
-    """Seconds spent on steps so far."""
-    decode_s: float
-    """Seconds of these inside the library's decode."""
 
 
 class Stepped(WorkerFrame, frozen=True):

@@ -179,19 +179,19 @@ class Supervisor:
         """Watch a worker until it is gone; says what ended it, and for how long it had done its work."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        vigil = Watchdog(self._limits, began_s)
+        watchdog = Watchdog(self._limits, began_s)
         trouble = None
         while not self._lost.is_set():
             connection.ping()
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._lost.wait(), self._limits.ping_s)
                 break
-            trouble = vigil.look(connection.signs, loop.time())
+            trouble = watchdog.look(connection.vitals, loop.time())
             if trouble is not None:
                 self._kill()
                 connection.give_up(trouble)
                 await self._lost.wait()
-        healthy_s = loop.time() - began_s - vigil.troubled_s
+        healthy_s = loop.time() - began_s - watchdog.troubled_s
         ending = _ending(await self._reap())
         return f"The worker {trouble or ending}", healthy_s
 

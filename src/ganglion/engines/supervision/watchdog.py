@@ -15,7 +15,7 @@ class WorkerLimits:
     """Seconds, and the pauses between lives."""
 
     hang_s: float = 30.0
-    """With work and without a step for this long, a worker hangs; slow machines get more (see `vigil.py`)."""
+    """With work and without a step for this long, a worker hangs; slow machines get more (see `Watchdog`)."""
     silence_s: float = 10.0
     """A worker whose process runs answers pings at once; one that does not for this long is stopped."""
     ping_s: float = 2.0
@@ -66,20 +66,20 @@ class Watchdog:
         """How long it has not done what it owes."""
         return max(self._silent_s, self._steps.stalled_s, self._answers.stalled_s)
 
-    def look(self, signs: WorkerVitals, now_s: float) -> str | None:
+    def look(self, vitals: WorkerVitals, now_s: float) -> str | None:
         """What is wrong with the worker, in words that follow "it", or None."""
         elapsed_s = min(now_s - self._looked_s, 2 * self._limits.ping_s)
         self._looked_s = now_s
-        self._silent_s = 0.0 if signs.frames != self._frames else self._silent_s + elapsed_s
-        self._frames = signs.frames
-        self._steps.look(signs.steps, elapsed_s, is_due=signs.owes_step)
-        self._answers.look(signs.answers, elapsed_s, is_due=signs.owes_answer)
+        self._silent_s = 0.0 if vitals.frames != self._frames else self._silent_s + elapsed_s
+        self._frames = vitals.frames
+        self._steps.look(vitals.steps, elapsed_s, is_due=vitals.owes_step)
+        self._answers.look(vitals.answers, elapsed_s, is_due=vitals.owes_answer)
         if self._silent_s > self._limits.silence_s:
             return f"gave no sign of life for {self._limits.silence_s:g} s"
-        for work, told in ((self._steps, "made no step"), (self._answers, "tokenized nothing")):
+        for work, failure in ((self._steps, "made no step"), (self._answers, "tokenized nothing")):
             limit_s = work.limit_s(self._limits.hang_s)
             if work.stalled_s > limit_s:
-                return f"{told} for {limit_s:g} s"
+                return f"{failure} for {limit_s:g} s"
         return None
 
 

@@ -150,7 +150,7 @@ def _tokens(model: NativeModel, text: str) -> list[int]:
     grows to several times any other's, late in the model to fifty times, whatever the text says.
     """
     tokens = model.tokenize(text, add_special=False, parse_special=False)
-    begin = model.signs().bos
+    begin = model.special_tokens().bos
     return tokens if begin is None else [begin, *tokens]
 
 

@@ -69,7 +69,7 @@ class NativeModel:
             raise LoadFailed(f"An adapter could not be loaded: {self.library.last_error()}")
         self._adapter = adapter  # freed with the model
 
-    def signs(self) -> SpecialTokens:
+    def special_tokens(self) -> SpecialTokens:
         """The vocabulary's own signs; a token that it does not have is None."""
         lib, vocab = self.library.lib, self._vocab
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from ganglion.core.errors import EngineFailed, Overloaded
+from ganglion.core.model import WorkerLoad
 from ganglion.engines.llama.concepts.pack import ConceptBook
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, GrammarOutcome, GrammarService
 from ganglion.engines.llama.kv.hot_prefixes import HotPrefixes, LoadedPrefix, open_disk_cache
@@ -32,7 +33,6 @@ from ganglion.engines.supervision.ipc import (
     StopWorker,
     Submit,
     TokenRecord,
-    WorkerLoad,
 )
 from ganglion.scheduler.batch_cut import BY_TILES, BatchCut
 from ganglion.scheduler.pace import Pace
@@ -332,7 +332,7 @@ class StepLoop:
             waiting=self._scheduler.waiting + self._hot.waiting,
             kv_used=self._pool.used_cells,
             step_s=self._step_s,
-            decode_s=self._runner.decode_s,
+            native_s=self._runner.native_s,
         )
 
 

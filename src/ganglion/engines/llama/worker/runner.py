@@ -74,7 +74,7 @@ class Runner:
         """A slot of the shared context that nothing lives in, for cutting what is read whole."""
         self._blobs: dict[BlobId, SavedState] = {}
         self._background: BackgroundStep | None = None
-        self.decode_s = 0.0
+        self.native_s = 0.0
 
     def has_variant(self, variant: str) -> bool:
         """Whether this variant of the model can be run: its vectors are there."""
@@ -115,7 +115,7 @@ class Runner:
         began_s = perf_counter()
         self.context(step.kv_context)  # once nobody uses it
         rows = self._decode(step, runs)
-        self.decode_s += perf_counter() - began_s
+        self.native_s += perf_counter() - began_s
         return _rows_of(step, rows)
 
     def run_in_background(
@@ -145,7 +145,7 @@ class Runner:
     def collect(self, background: BackgroundStep) -> dict[SequenceId, int]:
         """The logits rows of a step that was computed in the background."""
         self._background = None
-        self.decode_s += background.elapsed_s
+        self.native_s += background.elapsed_s
         if background.error is not None:
             raise background.error
         return background.rows

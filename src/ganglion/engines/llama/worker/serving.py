@@ -121,7 +121,7 @@ def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None) -> Wo
     return WorkerReady(
         model.vocabulary_size,
         0.0,
-        model.signs(),
+        model.special_tokens(),
         ranks=plan.vectors.pooling == "rank",
         rank_template=model.metadata("tokenizer.chat_template.rerank"),
         concepts=[] if book is None else list(book.manifest.concepts),

@@ -15,7 +15,6 @@ from typing import Final
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.worker.fair_inbox import FairInbox
-from ganglion.engines.prompt_length import longest_pieces
 from ganglion.engines.supervision.ipc import (
     Detokenize,
     Detokenized,
@@ -25,6 +24,7 @@ from ganglion.engines.supervision.ipc import (
     Tokenize,
     Tokenized,
 )
+from ganglion.engines.token_floor import longest_pieces
 
 SIZE_LIMITS: Final = (64 * 2**10, 2**20, 2**62)
 """The bytes up to which a text goes into each: a prompt, a long prompt, and what is hardly one."""

@@ -1,4 +1,4 @@
-"""How many tokens a text has at least, told from its bytes and without tokenizing it.
+"""A lower bound on the tokens of a text, computed from its bytes without tokenizing it.
 
 Law: the floor never exceeds what the tokenizer would say. A token that covers a byte is no longer than the
 longest piece of the vocabulary that contains this byte; so each byte is at least one part in that many of a
@@ -8,18 +8,6 @@ token, and the parts of all bytes are a lower bound. A byte that the tokenizer m
 import asyncio
 from collections.abc import Iterable
 from typing import Final
-
-
-def truncated(tokens: tuple[int, ...], asked: int | None, context: int, answer: int) -> tuple[int, ...]:
-    """The prompt's last tokens: as many as asked for, or with -1 what leaves the answer its room.
-
-    An answer that asks for more than half of the context has half of it.
-    """
-    if asked is None:
-        return tokens
-    kept = asked if asked > 0 else context - min(answer, context // 2)
-    return tokens[-max(kept, 1) :]
-
 
 LENGTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 96, 128, 256)
 """To which the longest pieces are rounded up: a text is counted once for each that occurs."""
