@@ -1,10 +1,10 @@
-"""Whether a conversation finds its prefix cache again in a fleet: cached tokens behind a gateway.
+"""Prefix-cache hits of conversations in a fleet: cached tokens behind a gateway.
 
     python -m benchmarks.affinity
     python -m benchmarks.affinity --conversations 4 --turns 3
 
-Law: the same conversations are held with one node, with three behind the gateway, and with three of which
-each turn takes one by chance; what is compared is the share of the prompts that was cached.
+Law: the same conversations run on one node, on three behind the gateway, and on three of which each turn
+takes one at random; the share of the prompts that was cached is compared.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.load import Ask, Endpoint, Message, chat
+from benchmarks.load import ChatRequest, Endpoint, Message, chat
 from benchmarks.prompts import words
 from benchmarks.servers import Launch, ServerDied, ours, running
 
@@ -33,7 +33,7 @@ QUESTION_WORDS = 60
 ANSWER_TOKENS = 32
 TIMEOUT_S = 600.0
 AT_LEAST = 0.9
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 Pick = Callable[[], Endpoint]
 
@@ -44,7 +44,7 @@ def main() -> None:
         try:
             shares = runner.run(_measure(options, log))
         except ServerDied as error:
-            talk.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
             sys.exit(1)
     title = f"{options.conversations} conversations x {options.turns} turns"
     table = Table(title=f"prompt tokens found in a prefix cache · {title}")
@@ -68,16 +68,16 @@ def _options() -> argparse.Namespace:
 
 def _gateway(nodes: list[Endpoint]) -> Launch:
     command = [str(Path(sys.prefix) / "bin" / "ganglion"), "gateway", "--port", "{port}", "--no-grpc"]
-    for place, node in enumerate(nodes):
-        command += ["--node", f"n{place}=http://{node.host}:{node.port}"]
+    for index, node in enumerate(nodes):
+        command += ["--node", f"n{index}=http://{node.host}:{node.port}"]
     return Launch("gateway", tuple(command), MODEL_NAME)
 
 
 async def _measure(options: argparse.Namespace, log: IO[bytes]) -> dict[str, float]:
     node = ours(MODEL_NAME, 1, extra="--no-grpc")
     async with running(node, log) as one:
-        talk.print("one node …")
-        alone = await _hold(options, lambda: one.endpoint)
+        console.print("one node …")
+        alone = await _run_conversations(options, lambda: one.endpoint)
     shares = {"one node": alone}
     for name in ("gateway, 3 nodes", "by chance, 3 nodes"):
         async with AsyncExitStack() as stack:
@@ -87,13 +87,13 @@ async def _measure(options: argparse.Namespace, log: IO[bytes]) -> dict[str, flo
             if name.startswith("gateway"):
                 gateway = await stack.enter_async_context(running(_gateway(nodes), log))
                 pick = lambda gateway=gateway: gateway.endpoint  # noqa: E731
-            talk.print(f"{name} …")
-            shares[name] = await _hold(options, pick)
+            console.print(f"{name} …")
+            shares[name] = await _run_conversations(options, pick)
     return shares
 
 
-async def _hold(options: argparse.Namespace, pick: Pick) -> float:
-    """Hold all conversations side by side; the share of their prompts' tokens that was cached."""
+async def _run_conversations(options: argparse.Namespace, pick: Pick) -> float:
+    """Run all conversations together; the share of their prompts' tokens that was cached."""
     counts = await asyncio.gather(
         *(_conversation(number, options.turns, pick) for number in range(options.conversations))
     )
@@ -106,7 +106,7 @@ async def _conversation(number: int, turns: int, pick: Pick) -> tuple[int, int]:
     cached_tokens = prompt_tokens = 0
     for _ in range(turns):
         history.append(Message("user", words(random, QUESTION_WORDS)))
-        record = await chat(pick(), Ask(tuple(history), ANSWER_TOKENS), TIMEOUT_S)
+        record = await chat(pick(), ChatRequest(tuple(history), ANSWER_TOKENS), TIMEOUT_S)
         if record.error is not None:
             raise ServerDied(record.error)
         history.append(Message("assistant", record.text))

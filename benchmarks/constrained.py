@@ -1,4 +1,4 @@
-"""What a JSON schema costs: tokens a second with one against without, at 16 streams, ours and the peer's.
+"""The cost of a JSON schema: tokens a second with one against without, at 16 streams, ours and the peer's.
 
     python -m benchmarks.constrained
     python -m benchmarks.constrained --rounds 1 --requests 16 --output-tokens 16 --skip-peer
@@ -24,7 +24,7 @@ import uvloop
 from rich.console import Console
 
 from benchmarks import report
-from benchmarks.load import Ask, Endpoint, Message, Record, chat
+from benchmarks.load import ChatRequest, Endpoint, Message, Record, chat
 from benchmarks.measure import Summary, summarise
 from benchmarks.prompts import words
 from benchmarks.servers import PARALLEL, Launch, ServerDied, ours, peer, running
@@ -51,7 +51,7 @@ SCHEMA = json.dumps(
 )
 AT_LEAST = 0.80
 
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 
 def main() -> None:
@@ -60,7 +60,7 @@ def main() -> None:
         try:
             rates = runner.run(_measure(options, log))
         except ServerDied as error:
-            talk.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
             sys.exit(1)
     title = f"a JSON schema's cost · {PARALLEL} streams · {options.threads} threads · {options.rounds} rounds"
     Console(width=120).print(report.table(_rows(rates), title))
@@ -81,7 +81,7 @@ def _options() -> argparse.Namespace:
 
 
 Rates = defaultdict[tuple[str, bool], list[float]]
-"""Tokens a second by server and whether a schema was asked for, one for each round."""
+"""Tokens a second by server and whether a schema was requested, one for each round."""
 
 
 async def _measure(options: argparse.Namespace, log: IO[bytes]) -> Rates:
@@ -89,12 +89,12 @@ async def _measure(options: argparse.Namespace, log: IO[bytes]) -> Rates:
     for number in range(options.rounds):
         for launch in _launches(options):
             async with running(launch, log) as server:
-                for is_held in (False, True) if number % 2 == 0 else (True, False):
-                    summary = await _burst(server.endpoint, options, number, is_held=is_held)
-                    rates[launch.server, is_held].append(summary.tok_s)
-                    talk.print(
+                for has_schema in (False, True) if number % 2 == 0 else (True, False):
+                    summary = await _burst(server.endpoint, options, number, has_schema=has_schema)
+                    rates[launch.server, has_schema].append(summary.tok_s)
+                    console.print(
                         f"round {number + 1}/{options.rounds} · {launch.server} · "
-                        f"{'json_schema' if is_held else 'free'} · {summary.tok_s:.1f} tok/s"
+                        f"{'json_schema' if has_schema else 'free'} · {summary.tok_s:.1f} tok/s"
                         + (f" · {summary.failures} failed: {summary.errors[0]}" if summary.errors else ""),
                         markup=False,
                         soft_wrap=True,
@@ -108,13 +108,19 @@ def _launches(options: argparse.Namespace) -> list[Launch]:
     return mine + theirs
 
 
-async def _burst(endpoint: Endpoint, options: argparse.Namespace, number: int, *, is_held: bool) -> Summary:
+async def _burst(
+    endpoint: Endpoint, options: argparse.Namespace, number: int, *, has_schema: bool
+) -> Summary:
     random = Random(f"constrained/{number}")
-    asks = [
-        Ask((Message("user", words(random, PROMPT_TOKENS)),), options.output_tokens, number)
+    chat_requests = [
+        ChatRequest((Message("user", words(random, PROMPT_TOKENS)),), options.output_tokens, number)
         for _ in range(options.requests)
     ]
-    waiting = iter([replace(ask, json_schema=SCHEMA) for ask in asks] if is_held else asks)
+    waiting = iter(
+        [replace(chat_request, json_schema=SCHEMA) for chat_request in chat_requests]
+        if has_schema
+        else chat_requests
+    )
     records: list[Record] = []
     async with asyncio.TaskGroup() as clients:
         for _ in range(PARALLEL):
@@ -122,13 +128,13 @@ async def _burst(endpoint: Endpoint, options: argparse.Namespace, number: int, *
     return summarise(records, streams=PARALLEL)
 
 
-async def _client(endpoint: Endpoint, waiting: Iterator[Ask], records: list[Record]) -> None:
-    for ask in waiting:
-        records.append(await chat(endpoint, ask))
+async def _client(endpoint: Endpoint, waiting: Iterator[ChatRequest], records: list[Record]) -> None:
+    for chat_request in waiting:
+        records.append(await chat(endpoint, chat_request))
 
 
 def _rows(rates: Rates) -> list[report.Row]:
-    """The first two rows hold a schema's rate beside the free one, in the columns of the two servers."""
+    """The first two rows have the rate with a schema beside the free one, as the servers' columns."""
     rows = [
         report.row(server, "json_schema | free", "tok/s", rates[server, True], rates[server, False], target)
         for server, target in (("ganglion", report.at_least(AT_LEAST)), ("peer", None))

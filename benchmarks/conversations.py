@@ -15,7 +15,7 @@ from random import Random
 
 import msgspec
 
-from benchmarks.load import Ask, Body, Endpoint, Message, chat
+from benchmarks.load import Body, ChatRequest, Endpoint, Message, chat
 from benchmarks.prompts import words
 from benchmarks.salience import Node
 from benchmarks.servers import HOST, ServerDied
@@ -36,7 +36,7 @@ class Turn:
 
 
 class Relay:
-    """Passes connections on and counts the bytes that clients send."""
+    """Forwards connections and counts the bytes that clients send."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host, self._port = host, port
@@ -44,8 +44,8 @@ class Relay:
         self.sent_bytes = 0
         self._pumps: list[asyncio.Task[None]] = []
 
-    async def pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve one connection, until the relay is closed or both sides have ended it."""
+    async def forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward one connection, until the relay is closed or both sides have ended it."""
         far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
         self._pumps += [
             asyncio.create_task(self._pump(reader, far_writer, is_counted=True)),
@@ -67,7 +67,7 @@ class Relay:
                 target.write(data)
                 await target.drain()
         except ConnectionError:
-            pass  # whoever sent or read has left
+            pass  # the sender or the reader has left
         finally:
             target.close()
 
@@ -76,7 +76,7 @@ class Relay:
 async def relayed(port: int) -> AsyncIterator[Relay]:
     """A relay in front of a port of this machine."""
     relay = Relay(HOST, port)
-    server = await asyncio.start_server(relay.pass_on, HOST, 0)
+    server = await asyncio.start_server(relay.forward, HOST, 0)
     relay.listens_on = server.sockets[0].getsockname()[1]
     try:
         yield relay
@@ -86,35 +86,35 @@ async def relayed(port: int) -> AsyncIterator[Relay]:
 
 
 def questions(seed: str, turns: int) -> list[str]:
-    """What is asked, turn by turn."""
+    """The questions, turn by turn."""
     random = Random(seed)
     return [words(random, QUESTION_WORDS) for _ in range(turns)]
 
 
-async def by_session(node: Node, relay: Relay, asked: Sequence[str], answer_tokens: int) -> list[Turn]:
+async def by_session(node: Node, relay: Relay, script: Sequence[str], answer_tokens: int) -> list[Turn]:
     """Each turn has its text tokenized and appends it; the wait for both is in its first token's time."""
     session, length = await node.open(), 0
     turns: list[Turn] = []
-    for question in asked:
+    for question in script:
         before, began_s = relay.sent_bytes, time.perf_counter()
         tokens = await node.tokenize(_turn(question, is_first=not turns))
-        said = await node.generate(session, tokens, length, answer_tokens)
-        length = said.done.total_tokens
-        read_tokens = said.done.prompt_tokens - said.done.cached_tokens
-        turns.append(Turn(relay.sent_bytes - before, said.token_s[0] - began_s, read_tokens))
+        result = await node.generate(session, tokens, length, answer_tokens)
+        length = result.done.total_tokens
+        read_tokens = result.done.prompt_tokens - result.done.cached_tokens
+        turns.append(Turn(relay.sent_bytes - before, result.token_s[0] - began_s, read_tokens))
     await node.close(session)
     return turns
 
 
-async def by_chat(endpoint: Endpoint, relay: Relay, asked: Sequence[str], answer_tokens: int) -> list[Turn]:
+async def by_chat(endpoint: Endpoint, relay: Relay, script: Sequence[str], answer_tokens: int) -> list[Turn]:
     """Each turn sends all messages so far."""
     near = replace(endpoint, port=relay.listens_on)
     messages: list[Message] = []
     turns: list[Turn] = []
-    for question in asked:
+    for question in script:
         messages.append(Message("user", question))
         before = relay.sent_bytes
-        record = await chat(near, Ask(tuple(messages), answer_tokens))
+        record = await chat(near, ChatRequest(tuple(messages), answer_tokens))
         if record.error is not None or record.ttft_s is None:
             raise ServerDied(f"chat failed at turn {len(turns) + 1}: {record.error}")
         messages.append(Message("assistant", record.text))
@@ -123,12 +123,12 @@ async def by_chat(endpoint: Endpoint, relay: Relay, asked: Sequence[str], answer
     return turns
 
 
-async def by_slot(endpoint: Endpoint, relay: Relay, asked: Sequence[str], answer_tokens: int) -> list[Turn]:
+async def by_slot(endpoint: Endpoint, relay: Relay, script: Sequence[str], answer_tokens: int) -> list[Turn]:
     """Each turn sends the whole prompt to the slot of llama.cpp's own server that holds its KV."""
     near = replace(endpoint, port=relay.listens_on)
     prompt = ""
     turns: list[Turn] = []
-    for question in asked:
+    for question in script:
         prompt += _turn(question, is_first=not turns)
         before, began_s = relay.sent_bytes, time.perf_counter()
         text, first_s, read_tokens = await _complete(near, prompt, answer_tokens)
@@ -152,8 +152,8 @@ class _Completed(msgspec.Struct):
 
 
 async def _complete(endpoint: Endpoint, prompt: str, tokens: int) -> tuple[str, float, int]:
-    asked = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
-    data = msgspec.json.encode(asked | {"cache_prompt": True, "id_slot": 0})
+    script = {"prompt": prompt, "n_predict": tokens, "ignore_eos": True, "temperature": 0, "stream": True}
+    data = msgspec.json.encode(script | {"cache_prompt": True, "id_slot": 0})
     head = (
         f"POST /completion HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {len(data)}\r\nConnection: close\r\n\r\n"
@@ -166,10 +166,10 @@ async def _complete(endpoint: Endpoint, prompt: str, tokens: int) -> tuple[str, 
             *lines, tail = (tail + body.feed(came)).split(b"\n")
             for line in lines:
                 if line.startswith(b"data:") and line != b"data: [DONE]":
-                    told = msgspec.json.decode(line[5:], type=_Completed)
-                    first_s = first_s or (time.perf_counter() if told.content else 0.0)
-                    read_tokens = told.timings.prompt_n if told.timings else read_tokens
-                    texts.append(told.content)
+                    chunk = msgspec.json.decode(line[5:], type=_Completed)
+                    first_s = first_s or (time.perf_counter() if chunk.content else 0.0)
+                    read_tokens = chunk.timings.prompt_n if chunk.timings else read_tokens
+                    texts.append(chunk.content)
         writer.close()
     if body.status != 200 or not first_s:
         raise ServerDied(f"the peer's /completion answered {body.status} and no text")

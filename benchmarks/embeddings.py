@@ -116,12 +116,12 @@ def _embed(endpoint: Endpoint, texts: list[str]) -> tuple[list[list[float]], int
     body = json.dumps({"model": endpoint.model, "input": texts})
     connection.request("POST", "/v1/embeddings", body, {"content-type": "application/json"})
     answer = connection.getresponse()
-    said = answer.read()
+    data = answer.read()
     connection.close()
     if answer.status != 200:
-        raise http.client.HTTPException(f"{answer.status}: {said[:300].decode()}")
-    told = json.loads(said)
-    return [item["embedding"] for item in told["data"]], told["usage"]["prompt_tokens"]
+        raise http.client.HTTPException(f"{answer.status}: {data[:300].decode()}")
+    decoded = json.loads(data)
+    return [item["embedding"] for item in decoded["data"]], decoded["usage"]["prompt_tokens"]
 
 
 def _cosine(left: list[float], right: list[float]) -> float:

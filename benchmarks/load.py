@@ -1,4 +1,4 @@
-"""A streaming chat client that notes when each piece of text arrived.
+"""A streaming chat client that records when each piece of text arrived.
 
 It shares the measured machine's cores with the server, hence the raw protocol: an HTTP library would cost
 more than a millisecond a request, and that would be measured as the server's.
@@ -21,7 +21,7 @@ LONGEST_ERROR = 300
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a server listens, and the name its model goes by."""
+    """A server's address, and the name of its model."""
 
     host: str
     port: int
@@ -35,19 +35,19 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """One chat completion to request: exactly `max_tokens` tokens, whatever the model would rather do."""
+class ChatRequest:
+    """One chat completion to request: exactly `max_tokens` tokens, even where the model would end earlier."""
 
     messages: tuple[Message, ...]
     max_tokens: int
     seed: int = 0
     json_schema: str | None = None
-    """What the answer must be, as JSON text."""
+    """The schema of the answer, as JSON text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What one request saw. Times are seconds on one monotonic clock; `error` is None when all went well."""
+    """The course of one request. Times are seconds on one monotonic clock; `error` is None on success."""
 
     sent_s: float
     ended_s: float
@@ -69,16 +69,18 @@ class Record:
         return list(itertools.pairwise(self.delta_s))
 
 
-def request_bytes(endpoint: Endpoint, ask: Ask) -> bytes:
+def request_bytes(endpoint: Endpoint, chat_request: ChatRequest) -> bytes:
     """The whole request; two servers whose model has one name get the same body, byte for byte."""
     body = msgspec.json.encode(
-        _format(ask)
+        _format(chat_request)
         | {
             "model": endpoint.model,
-            "messages": [{"role": message.role, "content": message.content} for message in ask.messages],
-            "max_tokens": ask.max_tokens,
+            "messages": [
+                {"role": message.role, "content": message.content} for message in chat_request.messages
+            ],
+            "max_tokens": chat_request.max_tokens,
             "temperature": 0,
-            "seed": ask.seed,
+            "seed": chat_request.seed,
             "ignore_eos": True,
             "stream": True,
             "stream_options": {"include_usage": True},
@@ -94,10 +96,10 @@ def request_bytes(endpoint: Endpoint, ask: Ask) -> bytes:
     return head.encode() + body
 
 
-def _format(ask: Ask) -> dict[str, object]:
-    if ask.json_schema is None:
+def _format(chat_request: ChatRequest) -> dict[str, object]:
+    if chat_request.json_schema is None:
         return {}
-    schema = {"name": "answer", "schema": msgspec.Raw(ask.json_schema.encode())}
+    schema = {"name": "answer", "schema": msgspec.Raw(chat_request.json_schema.encode())}
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
@@ -221,7 +223,7 @@ class Answer:
     def feed(self, data: bytes, now_s: float) -> None:
         *lines, self._tail = (self._tail + self._body.feed(data)).split(b"\n")
         if self._body.status not in (None, 200):
-            # Not an event stream: keep all of it, it says what went wrong.
+            # Not an event stream: keep all of it for the error message.
             self._tail = b"\n".join([*lines, self._tail])
             return
         for line in lines:
@@ -232,7 +234,7 @@ class Answer:
         self._body.end()
 
     def fail(self, error: str) -> None:
-        """Something outside the response went wrong; what the server said itself is kept instead."""
+        """Something outside the response went wrong; an error of the server's own takes precedence."""
         self._error = self._error or error
 
     def record(self, now_s: float) -> Record:
@@ -245,7 +247,7 @@ class Answer:
             prompt_tokens=self._usage.prompt_tokens,
             cached_tokens=(details.cached_tokens or 0) if details else 0,
             completion_tokens=self._usage.completion_tokens,
-            error=self._verdict(),
+            error=self._failure(),
         )
 
     def _take(self, payload: bytes, now_s: float) -> None:
@@ -262,14 +264,14 @@ class Answer:
                 self._delta_s.append(now_s)
                 self._texts.append(choice.delta.content)
 
-    def _verdict(self) -> str | None:
+    def _failure(self) -> str | None:
         if self._error:
             return self._error
         if self._body.status is None:
             return "no response before the connection ended"
         if self._body.status != 200:
-            said = self._tail.decode(errors="replace")[:LONGEST_ERROR]
-            return f"HTTP {self._body.status}: {said}"
+            data = self._tail.decode(errors="replace")[:LONGEST_ERROR]
+            return f"HTTP {self._body.status}: {data}"
         if not self._body.is_complete or not self._is_done:
             return "the stream ended without [DONE]"
         if self._usage.completion_tokens != self._expected_tokens:
@@ -313,13 +315,15 @@ class _Exchange(asyncio.Protocol):
             self._finished.set_result(None)
 
 
-async def exchange(endpoint: Endpoint, ask: Ask, timeout_s: float = TIMEOUT_S) -> tuple[Record, int | None]:
-    """Send one request, read its response to the end, and give what it saw with the HTTP status."""
+async def exchange(
+    endpoint: Endpoint, chat_request: ChatRequest, timeout_s: float = TIMEOUT_S
+) -> tuple[Record, int | None]:
+    """Send one request and read its response to the end; its record and the HTTP status."""
     loop = asyncio.get_running_loop()
     finished: asyncio.Future[None] = loop.create_future()
-    request = request_bytes(endpoint, ask)
+    request = request_bytes(endpoint, chat_request)
     # Connecting counts: a server with a short accept queue makes its clients wait there.
-    answer = Answer(time.perf_counter(), ask.max_tokens)
+    answer = Answer(time.perf_counter(), chat_request.max_tokens)
     transport: asyncio.BaseTransport | None = None
     try:
         async with asyncio.timeout(timeout_s):
@@ -337,7 +341,7 @@ async def exchange(endpoint: Endpoint, ask: Ask, timeout_s: float = TIMEOUT_S) -
     return answer.record(time.perf_counter()), answer.status
 
 
-async def chat(endpoint: Endpoint, ask: Ask, timeout_s: float = TIMEOUT_S) -> Record:
+async def chat(endpoint: Endpoint, chat_request: ChatRequest, timeout_s: float = TIMEOUT_S) -> Record:
     """Send one request and read its response to the end; what went wrong is in the record."""
-    record, _ = await exchange(endpoint, ask, timeout_s)
+    record, _ = await exchange(endpoint, chat_request, timeout_s)
     return record

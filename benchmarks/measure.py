@@ -1,4 +1,4 @@
-"""What a workload's records say: rates, waits and silences."""
+"""The figures of a workload's records: rates, waits and gaps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.load import Record
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """One workload on one server. None where nothing was there to measure."""
+    """One workload on one server. None where there was nothing to measure."""
 
     tok_s: float
     wall_s: float

@@ -1,4 +1,4 @@
-"""What it takes to know and to hold models: finding ten thousand files, describing one, swapping one.
+"""The cost of managing models: finding one of ten thousand files, describing one, swapping one.
 
     python -m benchmarks.models
 

@@ -1,4 +1,4 @@
-"""What the Responses wire costs by itself: reading a request like Codex's, and telling an answer.
+"""The cost of the Responses wire alone: parsing a request like Codex's, and projecting an answer.
 
 `python -m benchmarks.parsing` prints the best and the median of many runs; a busy machine shows in the last.
 """
@@ -48,7 +48,7 @@ def codex_request(size_bytes: int = REQUEST_BYTES) -> bytes:
             "content": [{"type": "input_text", "text": "Fix the tests. " * 20}],
         }
     ]
-    asked: dict[str, object] = {
+    request: dict[str, object] = {
         "model": "tiny",
         "instructions": "You are a coding agent. " * 300,
         "input": items,
@@ -62,7 +62,7 @@ def codex_request(size_bytes: int = REQUEST_BYTES) -> bytes:
         "prompt_cache_key": "0199",
     }
     for turn in itertools.count():
-        body = json.dumps(asked).encode()
+        body = json.dumps(request).encode()
         if len(body) >= size_bytes:
             return body
         call_id = f"call_{turn}"
@@ -105,20 +105,20 @@ def main() -> None:
         return f"{prefix}_{next(numbers)}"
 
     body = codex_request()
-    arrival = ResponsesParseContext("resp_1", 0, ids)
-    reply = parse(body, arrival).reply
+    context = ResponsesParseContext("resp_1", 0, ids)
+    reply = parse(body, context).reply
     events = answer_events()
 
     def project() -> int:
         projection = ResponsesProjection(reply, ids=ids, clock_s=lambda: 0)
         return sum(len(sse(frame)) for event in events for frame in projection.feed(event))
 
-    parsing, telling = timed(lambda: parse(body, arrival)), timed(project)
+    parsing, projecting = timed(lambda: parse(body, context)), timed(project)
     scale_us = 1e6 / len(events)
     print(f"parse {len(body)} bytes: best {min(parsing) * 1e3:.2f} ms, median {median(parsing) * 1e3:.2f} ms")
     print(
-        f"projection and SSE: best {min(telling) * scale_us:.2f} µs an event, "
-        f"median {median(telling) * scale_us:.2f} µs"
+        f"projection and SSE: best {min(projecting) * scale_us:.2f} µs an event, "
+        f"median {median(projecting) * scale_us:.2f} µs"
     )
 
 

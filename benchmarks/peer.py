@@ -14,7 +14,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--threads", type=int, required=True)
     parser.add_argument("--model", required=True, help="path of a GGUF file")
-    parser.add_argument("--name", required=True, help="what the model is called on the wire")
+    parser.add_argument("--name", required=True, help="the model's name on the wire")
     parser.add_argument("--parallel", type=int, default=16)
     parser.add_argument("--context", type=int, default=32768)
     parser.add_argument("--unified", action="store_true", help="one cache for all slots, not one each")

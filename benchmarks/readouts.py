@@ -1,10 +1,10 @@
-"""What readouts cost: decoding and reading prompts without concepts, with some loaded, and with them asked.
+"""The cost of readouts: decoding and prefill without concepts, with some loaded, and with readouts requested.
 
     python -m benchmarks.readouts
     python -m benchmarks.readouts --rounds 1 --output-tokens 16 --prompt-tokens 200
 
-Law: two nodes stand side by side, one without a concept pack, and only one of them works at a time; the
-three ways take turns, and who goes first changes from round to round.
+Law: two nodes run, one of them without a concept pack, and only one works at a time; the three ways take
+turns, and which one goes first changes from round to round.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ HIDDEN_SIZE = 576
 PROMPT_TOKENS = 64
 OPEN_END = 2**32 - 1
 EVERYTHING = ((0, OPEN_END),)
-ASKED_AT_LEAST = 0.91
+REQUESTED_AT_LEAST = 0.91
 LOADED_AT_LEAST = 1.0
 
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How a node is asked."""
+    """One way to run a node."""
 
     name: str
     has_concepts: bool
-    is_asked: bool
+    is_requested: bool
 
 
-OFF, LOADED, ASKED = Way("off", False, False), Way("loaded", True, False), Way("asked", True, True)
-WAYS = (OFF, LOADED, ASKED)
+OFF, LOADED, REQUESTED = Way("off", False, False), Way("loaded", True, False), Way("requested", True, True)
+WAYS = (OFF, LOADED, REQUESTED)
 
 Rates = defaultdict[tuple[str, str], list[float]]
 """Tokens a second by what was measured and way, one for each round."""
@@ -70,9 +70,9 @@ def main() -> None:
         try:
             runner.run(_measure(options, rates, log))
         except (ServerDied, grpc.aio.AioRpcError) as error:
-            talk.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
             log.seek(0)
-            talk.print(log.read()[-2000:].decode(errors="replace"), markup=False)
+            console.print(log.read()[-2000:].decode(errors="replace"), markup=False)
             sys.exit(1)
     title = (
         f"readouts · {len(LAYERS)} layers x {CONCEPTS} concepts · {options.threads} threads · "
@@ -143,28 +143,28 @@ async def _round(number: int, without: Node, having: Node, options: argparse.Nam
             node = having if way.has_concepts else without
             what, rate = await _once(node, way, streams, options, f"{number}/{way.name}")
             rates[what, way.name].append(rate)
-            talk.print(f"round {number + 1}/{options.rounds} · {what} · {way.name} · {rate:.1f} tok/s")
+            console.print(f"round {number + 1}/{options.rounds} · {what} · {way.name} · {rate:.1f} tok/s")
 
 
 async def _once(
     node: Node, way: Way, streams: int, options: argparse.Namespace, seed: str
 ) -> tuple[str, float]:
-    """A rate, and what it is of; no streams mean a long prompt alone."""
+    """A rate and its name; no streams mean a long prompt alone."""
     random = Random(f"{seed}/{streams}")
-    readout = EVERYTHING if way.is_asked else ()
+    readout = EVERYTHING if way.is_requested else ()
     if not streams:
         tokens = await node.tokenize(words(random, options.prompt_tokens))
         session = await node.open()
-        said = await node.generate(session, tokens, 0, 0, readout=readout)
+        result = await node.generate(session, tokens, 0, 0, readout=readout)
         await node.close(session)
-        return f"prefill of {options.prompt_tokens}", len(tokens) / said.elapsed_s
+        return f"prefill of {options.prompt_tokens}", len(tokens) / result.elapsed_s
 
     async def stream(text: str) -> Record:
         tokens = await node.tokenize(text)
         session = await node.open()
-        said = await node.generate(session, tokens, 0, options.output_tokens, readout=readout)
+        result = await node.generate(session, tokens, 0, options.output_tokens, readout=readout)
         await node.close(session)
-        return said.record()
+        return result.record()
 
     records = await asyncio.gather(*(stream(words(random, PROMPT_TOKENS)) for _ in range(streams)))
     rate = decode_rate(records, streams)
@@ -174,7 +174,7 @@ async def _once(
 
 
 def _rows(rates: Rates) -> list[report.Row]:
-    """What costs stands in the first column, the node without concepts in the second."""
+    """The way in the first column, the node without concepts in the second."""
     return [
         report.row(
             what,
@@ -182,10 +182,10 @@ def _rows(rates: Rates) -> list[report.Row]:
             "tok/s",
             rates[what, way.name],
             rates[what, OFF.name],
-            report.at_least(ASKED_AT_LEAST if way.is_asked else LOADED_AT_LEAST),
+            report.at_least(REQUESTED_AT_LEAST if way.is_requested else LOADED_AT_LEAST),
         )
         for what in dict.fromkeys(what for what, _ in rates)
-        for way in (LOADED, ASKED)
+        for way in (LOADED, REQUESTED)
     ]
 
 

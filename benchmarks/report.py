@@ -1,4 +1,4 @@
-"""The one table: what was measured, the ratio, what it should reach, and whether it does."""
+"""The table of results: each measure, its ratio, its target, and whether it is reached."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Verdict = Literal["ok", "within noise", "MISS", ""]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound on the ratio ours / peer, or on ours alone, where noise excuses nothing."""
+    """A bound on the ratio ours / peer, or on ours alone, without an allowance for noise."""
 
     bound: float
     is_floor: bool
@@ -53,7 +53,7 @@ def within(bound: float) -> Target:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table, and of the JSON."""
+    """One row of the table, and of the JSON."""
 
     subject: str
     measure: str
@@ -164,25 +164,25 @@ def table(rows: Sequence[Row], title: str) -> Table:
         drawn.add_column(name, justify="right", no_wrap=True)
     drawn.add_column("verdict", no_wrap=True)
     previous = None
-    for line in rows:
-        if previous not in (None, line.subject):
+    for each in rows:
+        if previous not in (None, each.subject):
             drawn.add_section()
         drawn.add_row(
-            "" if line.subject == previous else line.subject,
-            line.measure,
-            shown(line.ours, line.unit),
-            shown(line.peer, line.unit),
-            "-" if line.ratio is None else f"{line.ratio:.2f}x",
-            _bound(line.target, line.unit),
-            line.verdict,
+            "" if each.subject == previous else each.subject,
+            each.measure,
+            shown(each.ours, each.unit),
+            shown(each.peer, each.unit),
+            "-" if each.ratio is None else f"{each.ratio:.2f}x",
+            _bound(each.target, each.unit),
+            each.verdict,
         )
-        previous = line.subject
+        previous = each.subject
     return drawn
 
 
 def write(rows: Sequence[Row], title: str, path: Path) -> None:
-    """The same as JSON, for whoever compares runs."""
-    document = {"title": title, "rows": [asdict(line) for line in rows]}
+    """The same as JSON, to compare runs."""
+    document = {"title": title, "rows": [asdict(each) for each in rows]}
     path.write_text(json.dumps(document, indent=1) + "\n")
 
 

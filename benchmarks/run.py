@@ -4,8 +4,8 @@
     make bench ARGS="--only W1,W5 --rounds 1"
     make bench ARGS="--footprint --bare"
 
-Law: one server runs at a time. Each round starts one for each workload and stops it, then the other; who goes
-first alternates from round to round, so that a machine that slows down or warms up favours neither.
+Law: one server runs at a time. Each round starts one for each workload and stops it, then the other; which
+goes first alternates from round to round, so that a machine that slows down or warms up favours neither.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ import uvloop
 from rich.console import Console
 
 from benchmarks import footprint, report, workloads
-from benchmarks.inside import step_seconds
 from benchmarks.report import Row, Run
 from benchmarks.servers import KV_TOKENS, PARALLEL, Launch, ServerDied, ours, peer, running
+from benchmarks.step_times import step_seconds
 from benchmarks.workloads import WORKLOADS, Workload
 
 RESULTS = Path(__file__).parent / "results"
 PAUSE_S = 1.0
 MODEL_NAME = "smollm2-135m-instruct"
 
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 
 @dataclass(slots=True)
 class Results:
-    """What has been measured so far."""
+    """The measurements so far."""
 
     runs: list[Run] = field(default_factory=list)
     bare: list[list[dict[str, object]]] = field(default_factory=list)
@@ -70,19 +70,19 @@ def main() -> None:
         ):
             runner.run(_measure(options, chosen, results, log))
     except ServerDied as error:
-        talk.print(
+        console.print(
             f"error: {error}\n\nhint: its output is in {path.with_suffix('.log')}",
             markup=False,
             soft_wrap=True,
         )
         status = 1
     except (KeyboardInterrupt, asyncio.CancelledError):
-        talk.print("interrupted; what was measured follows")
+        console.print("interrupted; the results so far follow")
         status = 130
     rows = _rows(results, chosen)
     path.write_text(json.dumps(_document(options, chosen, results, rows, started), indent=1) + "\n")
     _show(options, results, rows)
-    talk.print(f"written to {path}", markup=False)
+    console.print(f"written to {path}", markup=False)
     sys.exit(status)
 
 
@@ -107,18 +107,18 @@ def _options() -> argparse.Namespace:
         "a cache each, which decodes faster and takes 2,048 tokens, or whichever suits the workload",
     )
     add("--serve-args", default="", help="more flags for ganglion serve")
-    add("--model-name", default=MODEL_NAME, help=f"what both call the model (default: {MODEL_NAME})")
+    add("--model-name", default=MODEL_NAME, help=f"the model's name on both (default: {MODEL_NAME})")
     add("--bare", action="store_true", help="also a bare loop over the library, once a round")
     add("--footprint", action="store_true", help="also cold start and idle memory")
     add(
         "--download-size",
         action="store_true",
-        help="also weigh what an installation downloads (downloads it)",
+        help="also the size of what an installation downloads (downloads it)",
     )
     add(
         "--quick",
         action="store_true",
-        help="shrunk workloads, to see that all runs; the numbers mean nothing",
+        help="shrunk workloads, to see that everything runs; the numbers mean nothing",
     )
     add("--seed", type=int, default=None, help="of the first round (default: random)")
     add("--json", type=Path, help="where the results go (default: benchmarks/results/<date>.json)")
@@ -136,7 +136,7 @@ def _chosen(options: argparse.Namespace) -> list[Workload]:
     names = [] if options.only == "none" else [name.strip().upper() for name in options.only.split(",")]
     unknown = [name for name in names if name not in WORKLOADS]
     if unknown:
-        talk.print(f"error: no workload {', '.join(unknown)}\n\nhint: there are {', '.join(WORKLOADS)}")
+        console.print(f"error: no workload {', '.join(unknown)}\n\nhint: there are {', '.join(WORKLOADS)}")
         sys.exit(2)
     found = [WORKLOADS[name] for name in names]
     return [workloads.shrunk(workload) for workload in found] if options.quick else found
@@ -154,12 +154,12 @@ async def _measure(
             await _serve(launch, part, options, number, results, log)
             await asyncio.sleep(PAUSE_S)
         if options.bare:
-            talk.print(f"round {number + 1}/{options.rounds} · bare loop")
+            console.print(f"round {number + 1}/{options.rounds} · bare loop")
             results.bare.append(await asyncio.to_thread(_bare, options))
     if options.footprint:
         results.rows += await _footprint_rows(options, log)
     if options.download_size:
-        talk.print("downloading everything once to weigh it")
+        console.print("downloading everything once to add up its size")
         size = float(await asyncio.to_thread(footprint.download_bytes))
         results.rows.append(report.row("footprint", "download", "MB", [size], [], report.within(200e6)))
 
@@ -167,7 +167,7 @@ async def _measure(
 def _plan(
     options: argparse.Namespace, chosen: Sequence[Workload], number: int
 ) -> list[tuple[Launch, list[Workload]]]:
-    """The servers to start in one round, in order, and what each is asked to do.
+    """The servers to start in one round, in order, and the workloads of each.
 
     Both run a workload before either runs the next: the machine's speed drifts over minutes.
     """
@@ -207,7 +207,7 @@ async def _serve(
                 step_s, native_s = after[0] - before[0], after[1] - before[1]
                 results.outside.append(1.0 - native_s / step_s)
             results.runs.append(Run(number, launch.server, workload.name, summary))
-            talk.print(
+            console.print(
                 f"round {number + 1}/{options.rounds} · {launch.server} · {workload.name} {workload.title} · "
                 f"{summary.tok_s:.1f} tok/s in {summary.wall_s:.1f} s"
                 + (
@@ -230,7 +230,7 @@ def _bare(options: argparse.Namespace) -> list[dict[str, object]]:
 async def _footprint_rows(options: argparse.Namespace, log: IO[bytes]) -> list[Row]:
     theirs = None
     if not options.skip_peer:
-        talk.print("footprint · peer")
+        console.print("footprint · peer")
         theirs = await footprint.measure(peer(options.model_name, options.threads, is_unified=False), log)
     peer_start = [theirs.cold_start_s] if theirs else []
     peer_pss = [float(theirs.idle_pss_bytes)] if theirs else []
@@ -239,7 +239,7 @@ async def _footprint_rows(options: argparse.Namespace, log: IO[bytes]) -> list[R
             report.row("footprint", "cold start to first token", "s", [], peer_start),
             report.row("footprint", "idle PSS, 32k-token pool", "MiB", [], peer_pss),
         ]
-    talk.print("footprint · ganglion")
+    console.print("footprint · ganglion")
     pool = await footprint.measure(ours(options.model_name, options.threads, extra=options.serve_args), log)
     small = await footprint.measure(ours(options.model_name, None, kv_tokens=None), log)
     pool_pss, small_pss = float(pool.idle_pss_bytes), float(small.idle_pss_bytes)
@@ -264,7 +264,7 @@ def _rows(results: Results, chosen: Sequence[Workload]) -> list[Row]:
 
 
 def _bare_rows(results: Results) -> list[Row]:
-    """Decoding over HTTP against the faster of the bare loops; the loop stands in the peer's column."""
+    """Decoding over HTTP against the faster of the bare loops; the loop is in the peer's column."""
     rows: list[Row] = []
     for workload, streams in (("W1", 1), ("W2", PARALLEL)):
         ceiling = [

@@ -1,6 +1,6 @@
-"""A client of the session wire that notes when each token came, over nothing but grpc and the messages.
+"""A client of the session wire that records when each token came, over nothing but grpc and the messages.
 
-Like the HTTP one it shares the measured machine's cores with the server: no library stands in between.
+Like the HTTP one it shares the measured machine's cores with the server: there is no library in between.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import grpc.aio
 from benchmarks.load import Record
 from benchmarks.servers import ServerDied
 from ganglion.wire.salience import salience_pb2 as pb
+from ganglion.wire.salience.service import method_path
 
-SERVICE = "/salience.v1.Salience/"
 TIMEOUT_S = 900.0
 TTL_S = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One Generate: when it was sent, when each token came, what Done said."""
+class GenerateRecord:
+    """One Generate: when it was sent, when each token came, and its Done event."""
 
     sent_s: float
     token_s: tuple[float, ...]
@@ -40,7 +40,7 @@ class Said:
         return self.token_s[0] - self.sent_s
 
     def record(self) -> Record:
-        """The same in the words of the HTTP client."""
+        """The same as a record of the HTTP client."""
         done = self.done
         counts = done.prompt_tokens, done.cached_tokens, done.completion_tokens
         return Record(self.sent_s, self.ended_s, self.token_s, "", *counts)
@@ -52,11 +52,11 @@ class Node:
     def __init__(self, channel: grpc.aio.Channel, model: str) -> None:
         self._model = model
 
-        def unary(name: str, asked: type, answered: type) -> grpc.aio.UnaryUnaryMultiCallable:
+        def unary(name: str, request: type, reply: type) -> grpc.aio.UnaryUnaryMultiCallable:
             return channel.unary_unary(
-                SERVICE + name,
-                request_serializer=asked.SerializeToString,
-                response_deserializer=answered.FromString,
+                method_path(name),
+                request_serializer=request.SerializeToString,
+                response_deserializer=reply.FromString,
             )
 
         self._open = unary("OpenSession", pb.OpenSessionRequest, pb.OpenSessionResponse)
@@ -64,29 +64,29 @@ class Node:
         self._close = unary("CloseSession", pb.CloseSessionRequest, pb.CloseSessionResponse)
         self._tokenize = unary("Tokenize", pb.TokenizeRequest, pb.TokenizeResponse)
         self._generate = channel.unary_stream(
-            SERVICE + "Generate",
+            method_path("Generate"),
             request_serializer=pb.GenerateRequest.SerializeToString,
             response_deserializer=pb.GenerateEvent.FromString,
         )
 
     async def open(self) -> str:
         """A fresh session's id."""
-        asked = pb.OpenSessionRequest(model=self._model, ttl_s=TTL_S)
-        return str((await self._open(asked, timeout=TIMEOUT_S)).session_id)
+        request = pb.OpenSessionRequest(model=self._model, ttl_s=TTL_S)
+        return str((await self._open(request, timeout=TIMEOUT_S)).session_id)
 
     async def fork(self, session: str) -> str:
         """Another session with the same tokens."""
-        asked = pb.ForkSessionRequest(session_id=session, ttl_s=TTL_S)
-        return str((await self._fork(asked, timeout=TIMEOUT_S)).session_id)
+        request = pb.ForkSessionRequest(session_id=session, ttl_s=TTL_S)
+        return str((await self._fork(request, timeout=TIMEOUT_S)).session_id)
 
     async def close(self, session: str) -> None:
-        """Forget a session."""
+        """Close a session."""
         await self._close(pb.CloseSessionRequest(session_id=session), timeout=TIMEOUT_S)
 
     async def tokenize(self, text: str) -> tuple[int, ...]:
         """A text's tokens, control tokens that are written out included."""
-        asked = pb.TokenizeRequest(model=self._model, text=text, parse_special=True)
-        return tuple((await self._tokenize(asked, timeout=TIMEOUT_S)).tokens)
+        request = pb.TokenizeRequest(model=self._model, text=text, parse_special=True)
+        return tuple((await self._tokenize(request, timeout=TIMEOUT_S)).tokens)
 
     async def generate(
         self,
@@ -96,9 +96,9 @@ class Node:
         max_tokens: int,
         *,
         readout: Sequence[tuple[int, int]] = (),
-    ) -> Said:
+    ) -> GenerateRecord:
         """Append and generate exactly so many tokens, greedily."""
-        asked = pb.GenerateRequest(
+        request = pb.GenerateRequest(
             session_id=session,
             append_tokens=append,
             offset=offset,
@@ -111,18 +111,18 @@ class Node:
         tokens: list[int] = []
         done: pb.Done | None = None
         sent_s = time.perf_counter()
-        async for event in self._generate(asked, timeout=TIMEOUT_S):
+        async for event in self._generate(request, timeout=TIMEOUT_S):
             match event.WhichOneof("event"):
                 case "token" if readout and not event.token.readout:
-                    raise ServerDied("a token came without the readout that was asked for")
+                    raise ServerDied("a token came without the requested readout")
                 case "token" if not event.token.is_prefill:
                     times.append(time.perf_counter())
                     tokens.append(event.token.id)
                 case "done":
                     done = event.done
         if done is None or len(tokens) != max_tokens:
-            raise ServerDied(f"Generate gave {len(tokens)} tokens where {max_tokens} were asked for")
-        return Said(sent_s, tuple(times), tuple(tokens), done, time.perf_counter())
+            raise ServerDied(f"Generate gave {len(tokens)} tokens where {max_tokens} were requested")
+        return GenerateRecord(sent_s, tuple(times), tuple(tokens), done, time.perf_counter())
 
 
 @asynccontextmanager

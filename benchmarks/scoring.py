@@ -1,10 +1,10 @@
-"""What scoring a long prompt costs beside reading it: tokens a second, and memory above idle.
+"""The cost of scoring a long prompt compared with reading it: tokens a second, and memory above idle.
 
     python -m benchmarks.scoring
     python -m benchmarks.scoring --rounds 1 --tokens 1000
 
 Law: every call goes to a node of its own that has read nothing but a short prompt, so that none finds a
-cached prefix or memory that another one left; which kind goes first changes from round to round.
+cached prefix or memory of another one; which kind goes first changes from round to round.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ from rich.console import Console
 
 from benchmarks import report
 from benchmarks.load import Endpoint
+from benchmarks.memory_growth import measured_growth
 from benchmarks.prompts import words
 from benchmarks.servers import ServerDied, ours, running
-from benchmarks.weighing import weighed
 
 MODEL_NAME = "smollm2-135m-instruct"
 TIMEOUT_S = 900.0
 SPEED_AT_LEAST = 0.85
 MEMORY_WITHIN = 64 * 2**20
 
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
-Ask = Callable[[str, str], tuple[str, dict[str, object]]]
+RequestMaker = Callable[[str, str], tuple[str, dict[str, object]]]
 
 
 def _plain(model: str, prompt: str) -> tuple[str, dict[str, object]]:
     return "/v1/completions", {"model": model, "prompt": prompt, "max_tokens": 1, "temperature": 0}
 
 
-def _score(top: int) -> Ask:
-    def ask(model: str, prompt: str) -> tuple[str, dict[str, object]]:
+def _score(top: int) -> RequestMaker:
+    def make_request(model: str, prompt: str) -> tuple[str, dict[str, object]]:
         return "/v1/score", {"model": model, "prompt": prompt, "score_ranges": [[0, None]], "top_k": top}
 
-    return ask
+    return make_request
 
 
-KINDS: dict[str, Ask] = {"prefill": _plain, "score, top 0": _score(0), "score, top 5": _score(5)}
+KINDS: dict[str, RequestMaker] = {"prefill": _plain, "score, top 0": _score(0), "score, top 5": _score(5)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ def main() -> None:
         try:
             found = runner.run(_measure(options, log))
         except ServerDied as error:
-            talk.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
             sys.exit(1)
     title = f"scoring · {options.tokens} tokens · {options.threads} threads · {options.rounds} rounds"
     rows = _rows(found)
@@ -100,7 +100,7 @@ async def _measure(options: argparse.Namespace, log: IO[bytes]) -> Found:
         for name in names[number % len(names) :] + names[: number % len(names)]:
             measured = await _once(options, log, KINDS[name], f"{number}/{name}")
             found[name].append(measured)
-            talk.print(
+            console.print(
                 f"round {number + 1}/{options.rounds} · {name} · {measured.tok_s:.1f} tok/s · "
                 f"{measured.above_idle_bytes / 2**20:.0f} MiB above idle",
                 markup=False,
@@ -108,38 +108,40 @@ async def _measure(options: argparse.Namespace, log: IO[bytes]) -> Found:
     return found
 
 
-async def _once(options: argparse.Namespace, log: IO[bytes], ask: Ask, seed: str) -> Measured:
+async def _once(
+    options: argparse.Namespace, log: IO[bytes], make_request: RequestMaker, seed: str
+) -> Measured:
     random = Random(seed)
     launch = ours(MODEL_NAME, options.threads, kv_tokens=None)
     async with running(launch, log) as server:
         endpoint = server.endpoint
-        for each in KINDS.values():  # what a first call sets up is not what a prompt costs
+        for each in KINDS.values():  # the set-up of a first call is not the cost of a prompt
             await asyncio.to_thread(_call, endpoint, *each(endpoint.model, words(random, 600)))
         prompt = words(random, options.tokens)
-        async with weighed(server.pid) as scale:
+        async with measured_growth(server.pid) as gauge:
             began_s = time.perf_counter()
-            answer = await asyncio.to_thread(_call, endpoint, *ask(endpoint.model, prompt))
+            answer = await asyncio.to_thread(_call, endpoint, *make_request(endpoint.model, prompt))
             elapsed_s = time.perf_counter() - began_s
     usage = answer["usage"]
     if usage["prompt_tokens"] != options.tokens:
         raise ServerDied(f"the prompt has {usage['prompt_tokens']} tokens, expected {options.tokens}")
-    return Measured(options.tokens / elapsed_s, scale.grown_bytes)
+    return Measured(options.tokens / elapsed_s, gauge.grown_bytes)
 
 
-def _call(endpoint: Endpoint, path: str, asked: dict[str, object]) -> dict[str, dict[str, int]]:
+def _call(endpoint: Endpoint, path: str, body: dict[str, object]) -> dict[str, dict[str, int]]:
     connection = http.client.HTTPConnection(endpoint.host, endpoint.port, timeout=TIMEOUT_S)
-    connection.request("POST", path, json.dumps(asked), {"content-type": "application/json"})
+    connection.request("POST", path, json.dumps(body), {"content-type": "application/json"})
     answer = connection.getresponse()
-    said = answer.read()
+    data = answer.read()
     connection.close()
     if answer.status != 200:
-        raise ServerDied(f"{path} answered {answer.status}: {said[:300].decode(errors='replace')}")
-    told: dict[str, dict[str, int]] = json.loads(said)
-    return told
+        raise ServerDied(f"{path} answered {answer.status}: {data[:300].decode(errors='replace')}")
+    decoded: dict[str, dict[str, int]] = json.loads(data)
+    return decoded
 
 
 def _rows(found: Found) -> list[report.Row]:
-    """Scoring stands in the first column, plain reading in the second."""
+    """Scoring in the first column, plain prefill in the second."""
     rows = []
     plain = found["prefill"]
     for name in list(KINDS)[1:]:

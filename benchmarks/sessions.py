@@ -1,4 +1,4 @@
-"""What token sessions cost and save: memory, one warm token, forks, appends, streams and conversations.
+"""The cost and the savings of token sessions: memory, a warm token, forks, appends, streams, conversations.
 
     python -m benchmarks.sessions
     python -m benchmarks.sessions --only warm,fork --rounds 1
@@ -56,10 +56,10 @@ SETTLE_S = 2.0
 FORKED_TOKENS, APPENDED_TOKENS = 2000, 4000
 FORKS, APPENDS, WARM_TOKENS = 32, 16, 64
 
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 Numbers = defaultdict[str, list[float]]
-"""What was measured, by name, one for each round."""
+"""The measured figures by name, one for each round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +85,9 @@ def main() -> None:
         try:
             runner.run(_measure(options, found, log))
         except (ServerDied, grpc.aio.AioRpcError) as error:
-            talk.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
             log.seek(0)
-            talk.print(log.read()[-2000:].decode(errors="replace"), markup=False)
+            console.print(log.read()[-2000:].decode(errors="replace"), markup=False)
             status = 1
     title = f"token sessions · {options.threads} threads · {options.rounds} rounds"
     rows = _rows(found)
@@ -106,7 +106,12 @@ def _options() -> argparse.Namespace:
     add("--sessions", type=int, default=1000, help="open at once, for their memory")
     add("--turns", type=int, default=17, help="of a conversation, about 120 tokens each")
     add("--output-tokens", type=int, default=128, help="of each stream")
-    add("--tokens-scale", type=float, default=1.0, help="of the long sessions' lengths, for a try")
+    add(
+        "--tokens-scale",
+        type=float,
+        default=1.0,
+        help="scales the lengths of the long sessions, for a trial run",
+    )
     add("--threads", type=int, default=len(os.sched_getaffinity(0)))
     add("--only", default=",".join([*PARTS, "conversation"]), help="parts, with commas between them")
     add("--skip-peer", action="store_true")
@@ -120,7 +125,7 @@ async def _measure(options: argparse.Namespace, found: Numbers, log: IO[bytes]) 
         if name in chosen and not (name == "warm" and "memory" in chosen):  # which measures it among many
             async with _bench(options, found, log) as bench:
                 await part(bench)
-            talk.print(f"{name} is measured")
+            console.print(f"{name} is measured")
     if "streams" in chosen:
         for number in range(options.rounds):
             texts = streaming.texts(f"streams/{number}")
@@ -139,7 +144,7 @@ async def _bench(options: argparse.Namespace, found: Numbers, log: IO[bytes]) ->
 
 
 async def _memory(bench: Bench) -> None:
-    """Empty sessions first, then their tokens: what each of both weighs."""
+    """The memory of empty sessions, then of their tokens."""
     random = Random("memory")
     count = bench.options.sessions
     lengths = [random.randint(*PROMPT_TOKENS) for _ in range(count)]
@@ -176,16 +181,16 @@ async def _warm(bench: Bench) -> None:
     prompt = await bench.node.tokenize(words(Random("warm"), bare.PROMPT_TOKENS))
     for number in range(bench.options.rounds):
         session = await bench.node.open()
-        said = await bench.node.generate(session, prompt, 0, 1)
+        result = await bench.node.generate(session, prompt, 0, 1)
         steps: list[float] = []
         for _ in range(WARM_TOKENS):
-            said = await bench.node.generate(session, (), said.done.total_tokens, 1)
-            steps.append(said.elapsed_s)
+            result = await bench.node.generate(session, (), result.done.total_tokens, 1)
+            steps.append(result.elapsed_s)
         await bench.node.close(session)
         rate = await asyncio.to_thread(loop.rate, 1, is_unified=False, output_tokens=WARM_TOKENS)
         bench.found["warm token"].append(median(steps))
         bench.found["bare step"].append(1 / rate)
-        talk.print(f"round {number + 1} · warm {median(steps) * 1e3:.2f} ms · bare {1e3 / rate:.2f} ms")
+        console.print(f"round {number + 1} · warm {median(steps) * 1e3:.2f} ms · bare {1e3 / rate:.2f} ms")
 
 
 async def _forks(bench: Bench) -> None:
@@ -202,22 +207,22 @@ async def _forks(bench: Bench) -> None:
             await bench.node.close(fork)
         bench.found["fork"].append(median(times))
     fork = await bench.node.fork(session)
-    said = await bench.node.generate(fork, (), len(prompt), 1)
-    bench.found["fork's tokens read again"].append(said.done.prompt_tokens - said.done.cached_tokens)
+    result = await bench.node.generate(fork, (), len(prompt), 1)
+    bench.found["fork's tokens read again"].append(result.done.prompt_tokens - result.done.cached_tokens)
 
 
 async def _appends(bench: Bench) -> None:
     random = Random("append")
     prompt = await bench.node.tokenize(words(random, bench.scaled(APPENDED_TOKENS)))
     session = await bench.node.open()
-    said = await bench.node.generate(session, prompt, 0, 0)
+    result = await bench.node.generate(session, prompt, 0, 0)
     for _ in range(bench.options.rounds):
         times: list[float] = []
         for _ in range(APPENDS):
-            said = await bench.node.generate(session, prompt[:1], said.done.total_tokens, 0)
-            times.append(said.elapsed_s)
+            result = await bench.node.generate(session, prompt[:1], result.done.total_tokens, 0)
+            times.append(result.elapsed_s)
         bench.found["append"].append(median(times))
-        bench.found["tokens read again"].append(said.done.prompt_tokens - said.done.cached_tokens)
+        bench.found["tokens read again"].append(result.done.prompt_tokens - result.done.cached_tokens)
 
 
 async def _streams(bench: Bench) -> None:
@@ -233,27 +238,27 @@ async def _streams(bench: Bench) -> None:
 
 async def _conversations(options: argparse.Namespace, found: Numbers, log: IO[bytes]) -> None:
     for number in range(options.rounds):
-        asked = conversations.questions(f"talk/{number}", options.turns)
+        questions = conversations.questions(f"talk/{number}", options.turns)
         async with _bench(options, found, log) as bench:
             async with (
                 relayed(bench.grpc_port) as relay,
                 connected(HOST, relay.listens_on, MODEL_NAME) as node,
             ):
-                turns = await conversations.by_session(node, relay, asked, ANSWER_TOKENS)
+                turns = await conversations.by_session(node, relay, questions, ANSWER_TOKENS)
             _note(found, "session", turns)
-        # A node of its own: what the session left in the cache would be found by the chat.
+        # A node of its own: the chat would find the session's prefix in the cache.
         async with _bench(options, found, log) as bench, relayed(bench.endpoint.port) as relay:
-            turns = await conversations.by_chat(bench.endpoint, relay, asked, ANSWER_TOKENS)
+            turns = await conversations.by_chat(bench.endpoint, relay, questions, ANSWER_TOKENS)
             _note(found, "history", turns)
         if not options.skip_peer:
             launch = peer(MODEL_NAME, options.threads, is_unified=True)
             async with running(launch, log) as server, relayed(server.endpoint.port) as relay:
-                turns = await conversations.by_slot(server.endpoint, relay, asked, ANSWER_TOKENS)
+                turns = await conversations.by_slot(server.endpoint, relay, questions, ANSWER_TOKENS)
                 _note(found, "slot", turns)
 
 
 def _note(found: Numbers, name: str, turns: list[Turn]) -> None:
-    """The first turn sends and reads the same everywhere; what follows is what sessions are for."""
+    """The first turn sends and reads the same everywhere; the later turns show what sessions save."""
     later = turns[1:]
     noted = {
         "bytes": sum(turn.sent_bytes for turn in turns),
@@ -263,7 +268,7 @@ def _note(found: Numbers, name: str, turns: list[Turn]) -> None:
     }
     for what, value in noted.items():
         found[f"{name} {what}"].append(value)
-    talk.print(f"{name} · " + " · ".join(f"{what} {value:,.3f}" for what, value in noted.items()))
+    console.print(f"{name} · " + " · ".join(f"{what} {value:,.3f}" for what, value in noted.items()))
 
 
 PARTS: dict[str, Callable[[Bench], Awaitable[None]]] = {
@@ -300,13 +305,13 @@ def _rows(found: Numbers) -> list[report.Row]:
         report.row("16 streams", "gap | chat", "ms", found["grpc gap"], found["chat gap"]),
         report.row("16 streams", "gap | engine in process", "ms", found["grpc gap"], found["engine gap"]),
         report.row("16 streams", "added to a token", "µs", added, (), within(0.0003)),
-        *(line for other in ("history", "slot") for line in _talked(found, other)),
+        *(row for other in ("history", "slot") for row in _conversation_rows(found, other)),
     ]
-    return [line for line in rows if line.ours is not None]
+    return [row for row in rows if row.ours is not None]
 
 
-def _talked(found: Numbers, other: str) -> list[report.Row]:
-    """A conversation as a session beside another way to have it."""
+def _conversation_rows(found: Numbers, other: str) -> list[report.Row]:
+    """A conversation as a session, beside another way to hold it."""
     measures: list[tuple[str, report.Unit, report.Target | None]] = [
         ("bytes", "B", None),
         ("last bytes", "B", report.at_most(0.1)),

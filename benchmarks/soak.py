@@ -1,10 +1,10 @@
-"""Whether a node's memory grows with the requests it has answered: the slope of its RSS over many thousands.
+"""The growth of a node's memory with the requests it has answered: the slope of its RSS over many thousands.
 
     python -m benchmarks.soak
     python -m benchmarks.soak --requests 100000
 
-The echo engine answers, on every wire, streamed and whole, kept and not, well and badly; a connection carries
-a hundred requests. The first fifth warms up and does not count.
+The echo engine answers, on every wire, streamed and whole, stored and not, valid and not; a connection
+carries a hundred requests. The first fifth warms up and does not count.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from benchmarks.servers import Launch, Running, ServerDied, ours, process_tree, 
 REQUESTS = 25_000
 STREAMS = 8
 SAMPLES = 50
-WARMS_UP = 0.2
+WARM_UP_SHARE = 0.2
 AT_MOST_MIB = 1.0
-"""What every 10,000 requests may add."""
-LIVES = 100
+"""The growth that 10,000 requests may cause."""
+REQUESTS_PER_CONNECTION = 100
 """Requests that one connection carries."""
 TIMEOUT_S = 60.0
 MODEL = "echo"
 
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +47,9 @@ class Sample:
     open_files: int
 
 
-def asked(number: int) -> tuple[str, dict[str, object]]:
-    """The path and the body of the n-th request; no two say the same, in few words: echoes keep these."""
-    text = " ".join(str(number // place % 100) for place in (1, 100, 10_000)) + " more" * (number % 40)
+def request_of(number: int) -> tuple[str, dict[str, object]]:
+    """The path and body of the n-th request; texts differ, in few words: the echo engine keeps these."""
+    text = " ".join(str(number // divisor % 100) for divisor in (1, 100, 10_000)) + " more" * (number % 40)
     messages = [{"role": "user", "content": text}]
     stream = {"stream": True} if number % 2 else {}
     match number // 2 % 8:
@@ -65,7 +65,7 @@ def asked(number: int) -> tuple[str, dict[str, object]]:
         case 6:
             return "/v1/completions", {"model": MODEL, "prompt": text, "max_tokens": 32, **stream}
         case _:
-            return "/v1/chat/completions", {"model": f"nobody-{number % 7}", "messages": messages, **stream}
+            return "/v1/chat/completions", {"model": f"unknown-{number % 7}", "messages": messages, **stream}
 
 
 def slope_mib(samples: list[Sample]) -> float:
@@ -78,7 +78,7 @@ def slope_mib(samples: list[Sample]) -> float:
 
 
 async def soak(server: Running, requests: int) -> list[Sample]:
-    """Send so many requests, and look at the node's processes now and then."""
+    """Send so many requests, and sample the node's processes now and then."""
     numbers = iter(range(requests))
     answered = count(1)
     samples: list[Sample] = []
@@ -88,26 +88,26 @@ async def soak(server: Running, requests: int) -> list[Sample]:
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         for number in numbers:
             if streams is None or not left:
-                await _hang_up(streams)
+                await _close(streams)
                 streams, left = (
                     await asyncio.open_connection(server.endpoint.host, server.endpoint.port),
-                    LIVES,
+                    REQUESTS_PER_CONNECTION,
                 )
             left -= 1
-            await _exchange(server.endpoint, *streams, *asked(number))
+            await _exchange(server.endpoint, *streams, *request_of(number))
             done = next(answered)
             if done % (requests // SAMPLES) == 0:
                 samples.append(_sample(server.pid, done))
-                talk.print(
+                console.print(
                     f"{done:>8} requests  {samples[-1].resident_bytes / 2**20:8.2f} MiB", highlight=False
                 )
-        await _hang_up(streams)
+        await _close(streams)
 
     await asyncio.gather(*(one_client() for _ in range(STREAMS)))
     return samples
 
 
-async def _hang_up(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None) -> None:
+async def _close(streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None) -> None:
     if streams is not None:
         streams[1].close()
 
@@ -160,9 +160,9 @@ def main() -> None:
         try:
             samples = runner.run(_measure(options.requests))
         except (ServerDied, psutil.Error) as error:
-            talk.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
             sys.exit(1)
-    counted = samples[int(len(samples) * WARMS_UP) :]
+    counted = samples[int(len(samples) * WARM_UP_SHARE) :]
     slope = slope_mib(counted)
     files = [sample.open_files for sample in counted]
     print(f"{slope:.2f} MiB per 10,000 requests (at most {AT_MOST_MIB:g})")

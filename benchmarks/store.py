@@ -1,4 +1,4 @@
-"""What keeping a response costs: beside the disk's own fsync, and with many writers at once.
+"""The cost of storing a response: compared with the disk's own fsync, and with many writers at once.
 
 python -m benchmarks.store [--folder DIR] [--url postgresql://…] [--seconds 5]
 """
@@ -51,7 +51,7 @@ async def lone_s(store: Store) -> list[float]:
 
 
 async def sustained(store: Store, seconds: float) -> tuple[float, list[float]]:
-    """Responses a second by many writers, and what each waited."""
+    """Responses a second by many writers, and the wait of each."""
     times: list[float] = []
     end_s = perf_counter() + seconds
 

@@ -1,4 +1,4 @@
-"""Many answers at once, by sessions, by chat and by an engine in this process: the gap between tokens."""
+"""The gap between tokens of many answers at once: by sessions, by chat, and by an engine in this process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from random import Random
 
-from benchmarks.load import Ask, Endpoint, Message, Record, chat
+from benchmarks.load import ChatRequest, Endpoint, Message, Record, chat
 from benchmarks.measure import decode_rate
 from benchmarks.prompts import words
 from benchmarks.salience import Node
@@ -23,37 +23,37 @@ PROMPT_TOKENS = 64
 
 
 def texts(seed: str) -> list[str]:
-    """What the streams begin with."""
+    """The prompts of the streams."""
     random = Random(seed)
     return [words(random, PROMPT_TOKENS) for _ in range(PARALLEL)]
 
 
-async def by_sessions(node: Node, asked: Sequence[str], output_tokens: int) -> float:
+async def by_sessions(node: Node, prompts: Sequence[str], output_tokens: int) -> float:
     """One Generate a session, all at once."""
 
     async def stream(text: str) -> Record:
         tokens = await node.tokenize(text)
         session = await node.open()
-        said = await node.generate(session, tokens, 0, output_tokens)
+        result = await node.generate(session, tokens, 0, output_tokens)
         await node.close(session)
-        return said.record()
+        return result.record()
 
-    return gap_s(await asyncio.gather(*map(stream, asked)))
+    return gap_s(await asyncio.gather(*map(stream, prompts)))
 
 
-async def by_chat(endpoint: Endpoint, asked: Sequence[str], output_tokens: int) -> float:
+async def by_chat(endpoint: Endpoint, prompts: Sequence[str], output_tokens: int) -> float:
     """One streamed chat completion each."""
-    asks = [Ask((Message("user", text),), output_tokens) for text in asked]
-    return gap_s(await asyncio.gather(*(chat(endpoint, ask) for ask in asks)))
+    chat_requests = [ChatRequest((Message("user", text),), output_tokens) for text in prompts]
+    return gap_s(await asyncio.gather(*(chat(endpoint, chat_request) for chat_request in chat_requests)))
 
 
-async def by_engine(model: str, threads: int, asked: Sequence[str], output_tokens: int) -> float:
+async def by_engine(model: str, threads: int, prompts: Sequence[str], output_tokens: int) -> float:
     """Without a server: the engine in this process, its worker beside it."""
     settings = EngineSettings(model, threads=threads, kv_tokens=KV_TOKENS)
     engine = LlamaEngine(read_facts(model_path()), settings)
     await engine.open()
     try:
-        return gap_s(await asyncio.gather(*(_run(engine, text, output_tokens) for text in asked)))
+        return gap_s(await asyncio.gather(*(_run(engine, text, output_tokens) for text in prompts)))
     finally:
         await engine.close()
 

@@ -13,14 +13,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.footprint import pss_bytes
-from benchmarks.load import Ask, Endpoint, Message, chat
+from benchmarks.load import ChatRequest, Endpoint, Message, chat
 from benchmarks.servers import model_path, ours, running
 
 CYCLES = 50
 SETTLE_S = 0.5
 WARM_UP = 3
 """Cycles before the baseline: the first ones fill caches that stay."""
-ANSWER = Ask((Message("user", "Say something."),), max_tokens=32)
+ANSWER = ChatRequest((Message("user", "Say something."),), max_tokens=32)
 _LOADED = re.compile(rb"worker \d+ loaded in ([0-9.]+) s")
 
 
@@ -39,7 +39,7 @@ class Swapping:
 
     @property
     def growth(self) -> float:
-        """What is held without a model after the last cycle, as a share of the baseline."""
+        """The memory without a model after the last cycle, as a share of the baseline."""
         return self.last_bytes / self.baseline_bytes
 
 
@@ -47,7 +47,7 @@ async def measure(cycles: int = CYCLES) -> Swapping:
     """Swap one model in and out of a node that runs, then have two models answer at once."""
     loads: list[float] = []
     unloads: list[float] = []
-    held: list[int] = []
+    sizes: list[int] = []
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as log:
         other = Path(folder) / "other.gguf"
         other.symlink_to(model_path())
@@ -56,7 +56,7 @@ async def measure(cycles: int = CYCLES) -> Swapping:
                 unloads.append(await _post(node.endpoint, "unload"))
                 await asyncio.sleep(SETTLE_S)
                 if cycle >= WARM_UP:
-                    held.append(pss_bytes(node.pid)[0])
+                    sizes.append(pss_bytes(node.pid)[0])
                 loads.append(await _post(node.endpoint, "load"))
         both = await _two_at_once(other)
         log.seek(0)
@@ -66,9 +66,9 @@ async def measure(cycles: int = CYCLES) -> Swapping:
         load_s=median(loads),
         worker_load_s=median(worker_loads),
         unload_s=median(unloads),
-        baseline_bytes=held[0],
-        most_bytes=max(held),
-        last_bytes=held[-1],
+        baseline_bytes=sizes[0],
+        most_bytes=max(sizes),
+        last_bytes=sizes[-1],
         both_answered=both,
     )
 
@@ -91,10 +91,10 @@ async def _post(endpoint: Endpoint, verb: str) -> float:
         body = json.dumps({"model_id": endpoint.model})
         connection.request("POST", f"/models/{verb}", body, {"content-type": "application/json"})
         answer = connection.getresponse()
-        said = answer.read()
+        data = answer.read()
         connection.close()
         if answer.status != 200:
-            raise RuntimeError(f"{verb} answered {answer.status}: {said.decode()}")
+            raise RuntimeError(f"{verb} answered {answer.status}: {data.decode()}")
         return time.perf_counter() - began_s
 
     return await asyncio.to_thread(call)

@@ -1,10 +1,10 @@
-"""What a wire costs: tokens a second over Responses and Messages against chat, 16 streams on one server.
+"""The cost of a wire: tokens a second over Responses and Messages against chat, 16 streams on one server.
 
     python -m benchmarks.wires
     python -m benchmarks.wires --rounds 1 --requests 16 --output-tokens 16
 
 Law: all rates of a ratio come from one server in one run, the wires taking turns. Responses are stored, as
-they are by default, so that their rate holds the store's share too.
+they are by default, so that their rate includes the cost of the store.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ PROMPT_TOKENS = 64
 TIMEOUT_S = 600.0
 AT_LEAST = 0.97
 
-talk = Console(stderr=True, highlight=False)
+console = Console(stderr=True, highlight=False)
 
 
 def _chat(model: str, text: str, tokens: int) -> tuple[str, dict[str, object]]:
     messages = [{"role": "user", "content": text}]
-    asked = {"model": model, "messages": messages, "max_tokens": tokens, "ignore_eos": True}
-    return "/v1/chat/completions", asked | {"stream_options": {"include_usage": True}}
+    body = {"model": model, "messages": messages, "max_tokens": tokens, "ignore_eos": True}
+    return "/v1/chat/completions", body | {"stream_options": {"include_usage": True}}
 
 
 def _responses(model: str, text: str, tokens: int) -> tuple[str, dict[str, object]]:
-    asked = {"model": model, "input": text, "max_output_tokens": tokens, "ignore_eos": True}
-    return "/v1/responses", asked
+    body = {"model": model, "input": text, "max_output_tokens": tokens, "ignore_eos": True}
+    return "/v1/responses", body
 
 
 def _messages(model: str, text: str, tokens: int) -> tuple[str, dict[str, object]]:
@@ -65,7 +65,7 @@ def main() -> None:
         try:
             rates = runner.run(_measure(options, log))
         except ServerDied as error:
-            talk.print(f"error: {error}", markup=False, soft_wrap=True)
+            console.print(f"error: {error}", markup=False, soft_wrap=True)
             sys.exit(1)
     title = f"wires beside chat · {PARALLEL} streams · {options.threads} threads · {options.rounds} rounds"
     rows = [
@@ -94,7 +94,7 @@ async def _measure(options: argparse.Namespace, log: IO[bytes]) -> defaultdict[s
             for name in names[number % len(names) :] + names[: number % len(names)]:
                 rate = await _burst(server.endpoint, WIRES[name], options, f"{number}/{name}")
                 rates[name].append(rate)
-                talk.print(f"round {number + 1}/{options.rounds} · {name} · {rate:.1f} tok/s")
+                console.print(f"round {number + 1}/{options.rounds} · {name} · {rate:.1f} tok/s")
     return rates
 
 
@@ -103,9 +103,9 @@ async def _burst(endpoint: Endpoint, wire: Wire, options: argparse.Namespace, se
     random = Random(seed)
     bodies = []
     for _ in range(options.requests):
-        path, asked = wire(endpoint.model, words(random, PROMPT_TOKENS), options.output_tokens)
-        asked |= {"stream": True, "temperature": 0}
-        bodies.append(_request(endpoint, path, msgspec.json.encode(asked)))
+        path, body = wire(endpoint.model, words(random, PROMPT_TOKENS), options.output_tokens)
+        body |= {"stream": True, "temperature": 0}
+        bodies.append(_request(endpoint, path, msgspec.json.encode(body)))
     waiting, counts = iter(bodies), list[int]()
     began_s = time.perf_counter()
     async with asyncio.TaskGroup() as clients:
@@ -114,7 +114,7 @@ async def _burst(endpoint: Endpoint, wire: Wire, options: argparse.Namespace, se
     elapsed_s = time.perf_counter() - began_s
     expected = options.requests * options.output_tokens
     if sum(counts) != expected:
-        raise ServerDied(f"{sum(counts)} tokens came where {expected} were asked for")
+        raise ServerDied(f"{sum(counts)} tokens came where {expected} were requested")
     return expected / elapsed_s
 
 

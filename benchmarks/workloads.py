@@ -1,4 +1,4 @@
-"""The workloads W1 to W7, as data, and how each is run against a server."""
+"""The workloads W1 to W7 as data, and their execution against a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import assert_never
 
-from benchmarks.load import Ask, Endpoint, Message, Record, chat
+from benchmarks.load import ChatRequest, Endpoint, Message, Record, chat
 from benchmarks.measure import Summary, summarise
 from benchmarks.prompts import words
 
@@ -138,10 +138,10 @@ async def run(workload: Workload, endpoint: Endpoint, seed: int) -> Summary:
 
 async def _burst(shape: Burst, endpoint: Endpoint, random: Random, seed: int) -> Summary:
     shared = (Message("system", words(random, shape.shared_tokens)),) if shape.shared_tokens else ()
-    # Written before the clock starts, so that making prompts is nobody's time.
+    # Made before the clock starts, so that making prompts does not count.
     waiting = iter(
         [
-            Ask((*shared, _user(random, shape.prompt_tokens)), shape.output_tokens, seed)
+            ChatRequest((*shared, _user(random, shape.prompt_tokens)), shape.output_tokens, seed)
             for _ in range(shape.requests)
         ]
     )
@@ -152,9 +152,9 @@ async def _burst(shape: Burst, endpoint: Endpoint, random: Random, seed: int) ->
     return summarise(records, streams=shape.at_once)
 
 
-async def _client(endpoint: Endpoint, waiting: Iterator[Ask], records: list[Record]) -> None:
-    for ask in waiting:
-        records.append(await chat(endpoint, ask))
+async def _client(endpoint: Endpoint, waiting: Iterator[ChatRequest], records: list[Record]) -> None:
+    for chat_request in waiting:
+        records.append(await chat(endpoint, chat_request))
 
 
 async def _conversations(shape: Conversations, endpoint: Endpoint, random: Random, seed: int) -> Summary:
@@ -171,7 +171,7 @@ async def _converse(
 ) -> None:
     history: tuple[Message, ...] = ()
     for message in script:
-        record = await chat(endpoint, Ask((*history, message), output_tokens, seed))
+        record = await chat(endpoint, ChatRequest((*history, message), output_tokens, seed))
         records.append(record)
         if record.error is not None:
             return
@@ -179,14 +179,15 @@ async def _converse(
 
 
 async def _intrusion(shape: Intrusion, endpoint: Endpoint, random: Random, seed: int) -> Summary:
-    asks = [
-        Ask((_user(random, shape.prompt_tokens),), shape.output_tokens, seed) for _ in range(shape.streams)
+    chat_requests = [
+        ChatRequest((_user(random, shape.prompt_tokens),), shape.output_tokens, seed)
+        for _ in range(shape.streams)
     ]
-    long_ask = Ask((_user(random, shape.long_prompt_tokens),), shape.long_output_tokens, seed)
+    long_request = ChatRequest((_user(random, shape.long_prompt_tokens),), shape.long_output_tokens, seed)
     async with asyncio.TaskGroup() as clients:
-        streams = [clients.create_task(chat(endpoint, ask)) for ask in asks]
+        streams = [clients.create_task(chat(endpoint, chat_request)) for chat_request in chat_requests]
         await asyncio.sleep(shape.after_s)
-        intruder = await chat(endpoint, long_ask)
+        intruder = await chat(endpoint, long_request)
     return summarise([stream.result() for stream in streams], streams=shape.streams, intruder=intruder)
 
 

@@ -67,7 +67,7 @@ def train_concept(folder: Path) -> Path:
 
 
 def show_layers(concept: TrainedConcept) -> None:
-    """One line a layer: where in the model the concept can be told."""
+    """One line a layer: where in the model the concept can be read."""
     print("layer  AUC    of held-out sentences")
     for each in concept.judged:
         mark = "  <- kept" if each.layer in concept.chosen else ""
@@ -82,7 +82,7 @@ def show_layers(concept: TrainedConcept) -> None:
 
 
 def read_while_generating(url: str) -> dict[str, list[float]]:
-    """Two answers to one question, and what the deepest layer's readout says of each of their tokens."""
+    """Two answers to one question, and the readout of the deepest layer at each of their tokens."""
     found = {}
     for manner in ("formal", "casual"):
         messages = [{"role": "system", "content": f"Write in a very {manner} style."}, user_says(QUESTION)]
@@ -109,9 +109,9 @@ def steer(url: str, strengths: tuple[float, ...] = (-3.0, -1.5, 0.0, 1.5, 3.0)) 
     return found
 
 
-def answer(url: str, **asked: Any) -> tuple[list[str], list[list[float]]]:
-    """Stream one chat answer: its pieces, and for each token what the layers say of our one concept."""
-    body = {"model": SMOLLM2.id, "stream": True, "max_tokens": 60, "temperature": 0, **asked}
+def answer(url: str, **options: Any) -> tuple[list[str], list[list[float]]]:
+    """Stream one chat answer: its pieces, and for each token the readouts of our one concept."""
+    body = {"model": SMOLLM2.id, "stream": True, "max_tokens": 60, "temperature": 0, **options}
     request = urllib.request.Request(
         f"{url}/chat/completions", json.dumps(body).encode(), {"content-type": "application/json"}
     )
@@ -169,20 +169,20 @@ def node(pack: Path) -> Iterator[str]:
 
 
 def main() -> None:
-    """Walk through the parts that were asked for."""
+    """Run the chosen parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--part", choices=["train", "all"], default="all")
     parser.add_argument("--url", help="a node that serves the pack (default: one is started)")
     parser.add_argument("--out", type=Path, default=Path("concepts-example"), help="where files go")
-    asked = parser.parse_args()
-    pack = train_concept(asked.out)
-    if asked.part == "train":
+    options = parser.parse_args()
+    pack = train_concept(options.out)
+    if options.part == "train":
         return
-    if asked.url:
-        explore(asked.url, asked.out)
+    if options.url:
+        explore(options.url, options.out)
     else:
         with node(pack) as url:
-            explore(url, asked.out)
+            explore(url, options.out)
 
 
 def explore(url: str, folder: Path) -> None:

@@ -9,7 +9,7 @@ from ganglion.core.events import Closed, Delta, Finished, Opened, Started, Usage
 
 
 class Shouting:
-    """Says what it is told, loudly."""
+    """Answers in capitals."""
 
     def models(self):
         return (ModelState(id="shout", engine="mine", status="loaded", context_length=4096, created_s=0),)

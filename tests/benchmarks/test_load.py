@@ -5,7 +5,7 @@ import json
 from random import Random
 
 import pytest
-from benchmarks.load import Answer, Ask, Endpoint, Message, Record, request_bytes
+from benchmarks.load import Answer, ChatRequest, Endpoint, Message, Record, request_bytes
 from benchmarks.measure import decode_rate, full_windows, percentile, summarise, worst_gap
 from benchmarks.prompts import WORDS, words
 from benchmarks.report import Run, at_least, at_most, row, within, workload_rows
@@ -122,8 +122,8 @@ def test_fewer_tokens_than_asked_for_are_a_failure() -> None:
 
 
 def test_two_servers_get_the_same_bytes_but_for_the_port() -> None:
-    ask = Ask((Message("user", "time way"),), max_tokens=3, seed=7)
-    one, other = (request_bytes(Endpoint("127.0.0.1", port, "m"), ask) for port in (8001, 8002))
+    chat_request = ChatRequest((Message("user", "time way"),), max_tokens=3, seed=7)
+    one, other = (request_bytes(Endpoint("127.0.0.1", port, "m"), chat_request) for port in (8001, 8002))
     assert one.replace(b":8001", b":8002") == other
     head, _, body = one.partition(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head

@@ -1,7 +1,7 @@
 """The slope that a soak reports."""
 
 import pytest
-from benchmarks.soak import Sample, asked, slope_mib
+from benchmarks.soak import Sample, request_of, slope_mib
 
 
 def test_the_slope_is_what_ten_thousand_requests_add() -> None:
@@ -11,7 +11,7 @@ def test_the_slope_is_what_ten_thousand_requests_add() -> None:
 
 
 def test_every_wire_is_asked_streamed_and_whole() -> None:
-    kinds = {(path, "stream" in body, body["model"] == "echo") for path, body in map(asked, range(16))}
+    kinds = {(path, "stream" in body, body["model"] == "echo") for path, body in map(request_of, range(16))}
     paths = {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"}
     assert {(path, is_streamed, True) for path in paths for is_streamed in (False, True)} <= kinds
     assert ("/v1/chat/completions", True, False) in kinds

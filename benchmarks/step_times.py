@@ -1,4 +1,4 @@
-"""What our server says of its own time: how long its steps took, and how much of it the library."""
+"""Our server's own figures of its steps: their time, and the part of it inside the library."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.load import Endpoint
 
 
 def step_seconds(endpoint: Endpoint) -> tuple[float, float] | None:
-    """Seconds of all steps so far and of these inside the library; None from a server that does not say."""
+    """Seconds of all steps so far, and of these inside the library; None from a server without metrics."""
     try:
         with urllib.request.urlopen(f"http://{endpoint.host}:{endpoint.port}/metrics", timeout=5) as response:
             page = response.read().decode()
