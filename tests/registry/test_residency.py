@@ -26,7 +26,7 @@ from ganglion.core.request import Request, TextPrompt
 from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.hub.download import Report
-from ganglion.registry.loading import residency
+from ganglion.registry.loading import eviction, residency
 from ganglion.registry.loading.activation import ActivationQueue
 from ganglion.registry.loading.candidate import Candidate
 from ganglion.registry.loading.residency import Residency
@@ -256,7 +256,7 @@ async def test_a_load_that_fails_fails_everyone_who_waits_once_and_is_not_tried_
     assert set(errors) == {broken}
     assert await error_of(subject, "bad") is broken
     assert shop.builds == ["bad"]
-    resident = subject._residents["bad"]
+    resident = subject._table.by_id["bad"]
     resident.failure = replace(resident.failure, until_s=0.0)
     assert await error_of(subject, "bad") is broken
     assert shop.builds == ["bad", "bad"]
@@ -375,7 +375,7 @@ async def test_a_busy_model_finishes_before_it_makes_room_and_newcomers_line_up_
         order.append(name)
 
     first = asyncio.create_task(ask("busy"))
-    await until(lambda: not subject._residents["busy"].is_idle)
+    await until(lambda: not subject._table.by_id["busy"].is_idle)
     second = asyncio.create_task(ask("next"))
     await until(lambda: statuses(subject)["busy"] == "draining")
     third = asyncio.create_task(ask("busy"))
@@ -398,7 +398,7 @@ async def test_ten_models_on_two_places_all_answer_and_no_busy_one_is_cut() -> N
 
 
 async def test_a_model_that_nobody_asks_for_goes_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(residency, "WATCH_S", 0.01)
+    monkeypatch.setattr(eviction, "WATCH_S", 0.01)
     shop = Shop()
     brief, forever = shop.candidate("brief", keep_alive_s=0.05), shop.candidate("forever")
     pinned = shop.candidate("pinned", keep_alive_s=0.01, is_pinned=True)
@@ -438,13 +438,13 @@ async def test_unloading_waits_for_the_answers_and_forcing_it_ends_them() -> Non
     subject = shop.residency(shop.candidate("one", answer_s=0.1))
     await loads(subject, "one")
     answer = asyncio.create_task(said(subject, "one"))
-    await until(lambda: not subject._residents["one"].is_idle)
+    await until(lambda: not subject._table.by_id["one"].is_idle)
     await subject.unload("one", is_forced=False)
     assert await answer == "one"
     assert statuses(subject) == {"one": "unloaded"}
     await loads(subject, "one")
     cut = asyncio.create_task(error_of(subject, "one"))
-    await until(lambda: not subject._residents["one"].is_idle)
+    await until(lambda: not subject._table.by_id["one"].is_idle)
     await asyncio.sleep(0.02)
     await subject.unload("one", is_forced=True)
     assert isinstance(await cut, ShuttingDown | EngineFailed)
@@ -495,7 +495,7 @@ async def test_giving_up_a_load_that_waits_for_room_leaves_the_others_whole() ->
     subject = shop.residency(shop.candidate("busy", answer_s=0.1), shop.candidate("next"), max_models=1)
     await loads(subject, "busy")
     answer = asyncio.create_task(said(subject, "busy"))
-    await until(lambda: not subject._residents["busy"].is_idle)
+    await until(lambda: not subject._table.by_id["busy"].is_idle)
     waiting = asyncio.create_task(error_of(subject, "next"))
     await until(lambda: statuses(subject)["busy"] == "draining")
     await subject.unload("next", is_forced=False)
@@ -509,7 +509,7 @@ async def test_an_engine_that_gave_up_counts_as_failed_and_can_be_loaded_again()
     shop = Shop()
     subject = shop.residency(shop.candidate("one"))
     await loads(subject, "one")
-    engine = subject._residents["one"].engine
+    engine = subject._table.by_id["one"].engine
     assert isinstance(engine, Sized)
     engine.gave_up = "it died three times"
     error = await error_of(subject, "one")

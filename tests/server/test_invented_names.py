@@ -111,7 +111,7 @@ async def test_ten_thousand_invented_names_leave_nothing_behind(serving, tmp_pat
             assert MARK not in "".join(after.values())
             assert _labels(after["/metrics"]) - _labels(before["/metrics"]) <= _outcomes()
             assert [model.id for model in engine.models()] == ["echo"]
-            assert set(engine._residents) == {"echo"}
+            assert set(engine._table.by_id) == {"echo"}
             assert len(engine._failures) <= 2 * MOST_NAMES
             assert min(costs_s[-3:]) < 2 * min(costs_s[:3]), "the last cost what the first did"
 
@@ -197,7 +197,7 @@ async def test_one_tenants_lookups_leave_room_for_anothers(serving, tmp_path, mo
             release()
             assert {await each for each in many} == {503, 404}
             assert await other == 404
-            assert set(engine._residents) == {"echo"}
+            assert set(engine._table.by_id) == {"echo"}
 
 
 def _held_up(hub: HubServer, patch) -> Callable[[], None]:
@@ -220,7 +220,7 @@ async def test_whoever_leaves_before_a_load_begins_leaves_no_name_behind(tmp_pat
             events = engine.generate(Request("1", f"org/name{number}", TextPrompt("hi")))
             await anext(events)
             await events.aclose()
-        assert set(engine._residents) == {"echo"}
+        assert set(engine._table.by_id) == {"echo"}
         await engine.close()
 
 

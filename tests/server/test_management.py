@@ -8,7 +8,7 @@ from ganglion.core.engine import LoadOptions
 from ganglion.core.errors import HubUnreachable, InsufficientMemory, LoadFailed, ModelNotFound
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.hub.download import Report
-from ganglion.registry.loading import failures, residency
+from ganglion.registry.loading import eviction, failures
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
 from ganglion.registry.settings import ResidencySettings
@@ -193,7 +193,7 @@ async def readiness(served) -> tuple[int, str]:
 async def test_a_node_is_ready_while_its_only_model_sleeps_and_not_while_it_first_wakes(
     serving, monkeypatch
 ) -> None:
-    monkeypatch.setattr(residency, "WATCH_S", 0.01)
+    monkeypatch.setattr(eviction, "WATCH_S", 0.01)
     asleep = echo("brief", delay_s=0.3, keep_alive_s=0.05)
     async with serving(Residency([asleep], [echo("other")], free_bytes=lambda: 0)) as served:
         assert await readiness(served) == (503, "loading"), "what is to be warm is waited for"

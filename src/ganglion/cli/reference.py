@@ -25,7 +25,8 @@ from ganglion.engines.llama.worker import embedding, tokenizing
 from ganglion.engines.rendering import renderer
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.gateway.proxy import body_budget
-from ganglion.registry.loading.residency import LOOKUPS, LOOKUPS_OF_TENANT, WAITING_LIMIT
+from ganglion.registry.loading.residency import WAITING_LIMIT
+from ganglion.registry.loading.resident_table import LOOKUPS, LOOKUPS_OF_TENANT
 from ganglion.server.grpc import message_limits
 from ganglion.server.life.connection import HEAD_S, MAX_HEAD_BYTES
 from ganglion.server.settings import ServerSettings

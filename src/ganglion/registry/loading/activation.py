@@ -72,13 +72,13 @@ class ActivationQueue:
         """Whether it is configured and has not come up yet."""
         return model in self._pending or model == self._in_progress
 
-    def hopeless(self) -> GanglionError | None:
+    def final_error(self) -> GanglionError | None:
         """The first reason, when every model failed for good."""
         if self._failed and not self._pending and not self._completed and self._in_progress is None:
             return next(iter(self._failed.values()))
         return None
 
-    def lists(self) -> Activation:
+    def snapshot(self) -> Activation:
         """Every configured model, in the list that says how far it is."""
         return Activation(
             pending=tuple(self._pending),

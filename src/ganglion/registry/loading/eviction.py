@@ -1,9 +1,22 @@
-"""How much room loaded models leave, and which of them makes room for another. Pure."""
+"""How loaded models make room for others: what is free, which one goes, and how it goes.
 
+Law: a model that is pinned is never evicted, and one in use is closed only when its last request is finished.
+"""
+
+import asyncio
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
 
-from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory
+from ganglion.core.errors import GanglionError, InsufficientMemory, InsufficientVideoMemory
 from ganglion.registry.loading.resident import Resident
+from ganglion.registry.loading.resident_table import ResidentTable
+
+logger = logging.getLogger("ganglion.registry")
+
+WATCH_S: Final = 1.0
+"""How often idle models are looked at."""
 
 
 def available_bytes(loaded: Sequence[Resident], free_bytes: int, limit_bytes: int | None) -> int:
@@ -39,3 +52,51 @@ def cannot_fit(candidates: Sequence[Resident], error: InsufficientMemory) -> boo
         return False
     states = [state for each in candidates for state in each.states()]
     return error.required_mb > error.free_mb + sum(state.memory_mb for state in states)
+
+
+async def evict(resident: Resident) -> None:
+    """Return once a loaded model finished what it does and is closed."""
+    if resident.unloading is None and resident.status == "loaded":
+        logger.info("unloading %s, %d requests in flight", resident.id, resident.claims)
+        resident.set_status("draining")
+        resident.unloading = asyncio.create_task(_unload_when_idle(resident), name=f"unload {resident.id}")
+    if resident.unloading is not None:
+        # Waited for and not awaited: whoever gives up meanwhile does not leave it half gone.
+        await asyncio.wait((resident.unloading,))
+
+
+async def _unload_when_idle(resident: Resident) -> None:
+    try:
+        while not resident.is_idle:
+            await resident.wait_changed()
+        await unload_now(resident)
+    finally:
+        resident.unloading = None
+
+
+async def unload_now(resident: Resident) -> None:
+    """Close its engine now, whoever uses it."""
+    if resident.engine is not None:
+        await close_engine(resident)
+    if resident.status != "failed":
+        resident.set_status("unloaded")
+
+
+async def close_engine(resident: Resident) -> None:
+    """Close its engine and leave its status to the caller."""
+    engine, resident.engine = resident.engine, None
+    if engine is not None:
+        await engine.close()
+
+
+async def unload_idle(table: ResidentTable) -> None:
+    """Unload models that had no request for as long as they are kept."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(WATCH_S)
+        for resident in table.loaded():
+            keep_s = resident.candidate.keep_alive_s
+            is_due = keep_s is not None and loop.time() - resident.idle_since_s >= keep_s
+            if is_due and resident.is_idle and not resident.is_pinned and resident.status == "loaded":
+                with suppress(GanglionError):
+                    await evict(resident)

@@ -29,18 +29,18 @@ class Resident:
         """How its last load failed; its times are on the event loop's clock."""
         self.is_established = False
         """Whether an operator named it, or it was loaded once: else its name may be anybody's invention."""
-        self.is_ordered = False
+        self.is_operator_requested = False
         """Whether somebody had it loaded, rather than naming it in a request."""
-        self.asked_by: set[str] = set()
+        self.tenants: set[str] = set()
         """The tenants that asked for it before it was established."""
         self.idle_since_s = 0.0
         """On the event loop's clock."""
         self.loading: asyncio.Task[None] | None = None
-        self.leaving: asyncio.Task[None] | None = None
+        self.unloading: asyncio.Task[None] | None = None
         self._last_used_s: float | None = None
         self._bytes = (0, 0)
         self._claims: set[object] = set()
-        self._late: set[object] = set()
+        self._next_claims: set[object] = set()
         self._changed = asyncio.Event()
 
     @property
@@ -56,7 +56,9 @@ class Resident:
     @property
     def is_listed(self) -> bool:
         """Whether others hear of it: not of a name that a hub has yet to confirm, or a load that failed."""
-        is_likely = self.is_ordered or self.candidate.path is not None or self.status == "downloading"
+        is_likely = (
+            self.is_operator_requested or self.candidate.path is not None or self.status == "downloading"
+        )
         return self.is_established or (is_likely and self.status != "failed")
 
     @property
@@ -68,7 +70,7 @@ class Resident:
     @property
     def claims(self) -> int:
         """How many use it or wait for it, now and in its next life."""
-        return len(self._claims) + len(self._late)
+        return len(self._claims) + len(self._next_claims)
 
     def serves(self, claim: object) -> bool:
         """Whether the holder of a claim may use it now: also while it drains, who came before that."""
@@ -78,39 +80,39 @@ class Resident:
     def claimed(self) -> Iterator[object]:
         """Use it, or wait for it, until the block is left."""
         claim = object()
-        (self._late if self.status == "draining" else self._claims).add(claim)
+        (self._next_claims if self.status == "draining" else self._claims).add(claim)
         self._last_used_s = time.time()
         try:
             yield claim
         finally:
             self._claims.discard(claim)
-            self._late.discard(claim)
+            self._next_claims.discard(claim)
             self._last_used_s = time.time()
             self.idle_since_s = asyncio.get_running_loop().time()
-            self._tell()
+            self._notify()
 
-    def become(self, status: Status, error: GanglionError | None = None) -> None:
+    def set_status(self, status: Status, error: GanglionError | None = None) -> None:
         """Enter the next part of its life, and tell everyone who watches."""
         self.status, self.error = status, error
         self.idle_since_s = asyncio.get_running_loop().time()
         if status != "downloading":
             self._bytes = (0, 0)
         if status == "unloaded":
-            self._claims |= self._late
-            self._late.clear()
+            self._claims |= self._next_claims
+            self._next_claims.clear()
         if status in ("loaded", "unloaded"):
             self.failure = None
         if status == "loaded":
             self.is_established = True
-            self.asked_by.clear()
-        self._tell()
+            self.tenants.clear()
+        self._notify()
 
     def report(self, done: int, total: int) -> None:
         """Note bytes that were downloaded; a load that has none to fetch never says so."""
         self.status, self._bytes = "downloading", (done, total)
-        self._tell()
+        self._notify()
 
-    async def changed(self) -> None:
+    async def wait_changed(self) -> None:
         """Wait until something about it is different."""
         await self._changed.wait()
 
@@ -161,6 +163,6 @@ class Resident:
             return self.candidate.context_length
         return self.engine.models()[0].context_length
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
