@@ -122,8 +122,9 @@ fmt: $(VENV)/dev.stamp ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-reference: $(VENV)/dev.stamp ## write the tables of docs/configuration.md from the code
+reference: $(VENV)/dev.stamp ## write the tables of docs/*.md from the code
 	@$(BIN)/python -m ganglion.cli.reference docs/configuration.md
+	@$(BIN)/python -m ganglion.cli.field_reference docs/*.md
 
 generate: $(VENV)/dev.stamp ## write the blocking client from the one in an event loop
 	@$(BIN)/python scripts/unasync.py

@@ -126,6 +126,22 @@ class BodyTooLarge(InvalidRequest, status=413, code="body_too_large"):
         )
 
 
+class HeadersTooLarge(InvalidRequest, status=431, code="headers_too_large"):
+    """The request line and headers are larger than any client of ours sends."""
+
+
+class UnknownTransferCoding(InvalidRequest, status=501, code="unsupported_transfer_encoding"):
+    """The body comes in a transfer coding other than `chunked`."""
+
+
+class RequestTimeout(InvalidRequest, status=408, code="request_timeout"):
+    """The request did not arrive in time."""
+
+
+class OnlyHolder(InvalidRequest, status=409, code="only_holder"):
+    """The node to drain holds a model that no other node can have."""
+
+
 class RouteNotFound(InvalidRequest, status=404, code="not_found", grpc="UNIMPLEMENTED"):
     """There is no such route."""
 

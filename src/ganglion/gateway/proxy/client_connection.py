@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, cast
 
 import httptools
 
-from ganglion.core.errors import BodyTooLarge, GanglionError, InvalidRequest, MethodNotAllowed, Overloaded
+from ganglion.core.errors import (
+    BodyTooLarge,
+    GanglionError,
+    HeadersTooLarge,
+    InvalidRequest,
+    MethodNotAllowed,
+    Overloaded,
+    RequestTimeout,
+    UnknownTransferCoding,
+)
 from ganglion.engines.fair_semaphore import FairPermit
 from ganglion.gateway.proxy.body_budget import SMALL_BYTES, wait_for_room
 from ganglion.gateway.proxy.client_request import (
@@ -38,27 +47,6 @@ _LARGE_BYTES = SMALL_BYTES
 """A larger body is read only from somebody whose key is good, and once there is room for it."""
 _LINGER_S = 2.0
 """How long a refused client may go on sending: cut at once, it would never read why."""
-
-
-class RequestHeadTooLarge(InvalidRequest):
-    """The request line and headers are larger than any client of ours sends."""
-
-    status = 431
-    code = "headers_too_large"
-
-
-class UnknownTransferCoding(InvalidRequest):
-    """The body comes in a form that only its sender can read."""
-
-    status = 501
-    code = "unsupported_transfer_encoding"
-
-
-class RequestTimeout(InvalidRequest):
-    """The request did not arrive in time."""
-
-    status = 408
-    code = "request_timeout"
 
 
 class ClientConnection(asyncio.Protocol):
@@ -141,7 +129,7 @@ class ClientConnection(asyncio.Protocol):
             self._head_bytes += len(data)
         self._feed(data)
         if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(RequestHeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+            self._refuse(HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
         if is_first:
             call = self._queue[0] if self._queue else None
             self._known = None if call is None or len(self._queue) > 1 else cache_head(data, call.head)
@@ -210,7 +198,7 @@ class ClientConnection(asyncio.Protocol):
         if head_bytes > MAX_HEAD_BYTES:
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
             if size > MAX_HEAD_BYTES:
-                raise RequestHeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
+                raise HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
         named = self._named = dict(self._headers)
         if len(named) != len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1:
             raise InvalidRequest("The request names more than one host.")

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ganglion.core.errors import GanglionError, InvalidRequest, InvalidValue
+from ganglion.core.errors import GanglionError, InvalidValue, OnlyHolder
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.fleet.membership import NodeLeases
 from ganglion.gateway.node import NodeView, Replica
@@ -110,19 +110,13 @@ def _replica_state(replica: Replica) -> ReplicaState:
     )
 
 
-class OnlyHolder(InvalidRequest):
-    """A node holds what nobody else has."""
-
-    status = 409
-    code = "only_holder"
-
-    def __init__(self, node: str, missing: Mapping[str, str]) -> None:
-        reasons = " ".join(f"{model}: {why}" for model, why in missing.items())
-        super().__init__(
-            f"Nobody but {node} has {', '.join(missing)}, and requests for that would fail. {reasons}",
-            param="node",
-            hint="Force it to drain the node all the same.",
-        )
+def _only_holder(node: str, missing: Mapping[str, str]) -> OnlyHolder:
+    reasons = " ".join(f"{model}: {why}" for model, why in missing.items())
+    return OnlyHolder(
+        f"Nobody but {node} has {', '.join(missing)}, and requests for that would fail. {reasons}",
+        param="node",
+        hint="Force it to drain the node all the same.",
+    )
 
 
 async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked: Drain) -> list[str]:
@@ -147,7 +141,7 @@ async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked:
             else:
                 missing[replica.id] = error.message
     if missing and not asked.force:
-        raise OnlyHolder(view.name, missing)
+        raise _only_holder(view.name, missing)
     fleet.set_draining(view.name, is_draining=True)
     alone = [f"{model} is served by nobody now: {why}" for model, why in missing.items()]
     return [f"{view.name} takes no new work", *steps, *alone]

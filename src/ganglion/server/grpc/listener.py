@@ -31,11 +31,8 @@ MAX_WATCHERS: Final = 256
 """They need no key, and stay as long as they like."""
 
 
-class _NoSuchService(InvalidRequest):
+class _NoSuchService(InvalidRequest, code="not_found", grpc="NOT_FOUND"):
     """Health was asked of a service that is not here."""
-
-    code = "not_found"
-    grpc = "NOT_FOUND"
 
 
 class HealthService:

@@ -13,7 +13,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
-from ganglion.core.errors import GanglionError, InvalidRequest, Overloaded
+from ganglion.core.errors import GanglionError, HeadersTooLarge, InvalidRequest, Overloaded
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 from ganglion.gateway.proxy.body_budget import SMALL_BYTES, body_budget, wait_for_room
 from ganglion.server.middleware.scope import ABORT
@@ -27,13 +27,6 @@ HEAD_S = 30.0
 STALLED_CLOSE_S = 30.0
 MAX_PIPELINED = 64
 """Requests that may wait behind the one being answered; nobody honest sends them at all."""
-
-
-class HttpHeadTooLarge(InvalidRequest):
-    """The request line and headers are larger than any client of ours sends."""
-
-    status = 431
-    code = "headers_too_large"
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -69,14 +62,14 @@ class BoundedHttpProtocol(HttpToolsProtocol):
                 self._head_timer = self.loop.call_later(HEAD_S, self._give_up_on_head)
         super().data_received(data)
         if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(HttpHeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+            self._refuse(HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
 
     def on_headers_complete(self) -> None:
         self._stop_head_timer()
         self._is_in_head, self._head_bytes = False, 0
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
         if size > MAX_HEAD_BYTES:
-            self._refuse(HttpHeadTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+            self._refuse(HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
             return
         self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
         super().on_headers_complete()

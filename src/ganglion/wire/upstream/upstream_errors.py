@@ -22,6 +22,7 @@ from ganglion.core.errors import (
     ExceedsLimit,
     Extra,
     GanglionError,
+    HeadersTooLarge,
     InsufficientMemory,
     InvalidApiKey,
     InvalidValue,
@@ -31,14 +32,17 @@ from ganglion.core.errors import (
     ModelMismatch,
     ModelNotFound,
     NotAllowed,
+    OnlyHolder,
     Overloaded,
     RateLimited,
+    RequestTimeout,
     ResponseNotFound,
     RouteNotFound,
     ServerError,
     SessionBusy,
     SessionDrift,
     SessionNotFound,
+    UnknownTransferCoding,
     UnsupportedMediaType,
     UpstreamRefused,
     UpstreamUnavailable,
@@ -57,7 +61,8 @@ _NOT_THE_CLIENTS: Final = frozenset(
     kind.code
     for denied in (
         *(InvalidApiKey, NotAllowed, RateLimited, ExceedsLimit),  # of the key that the gateway showed
-        *(RouteNotFound, MethodNotAllowed, UnsupportedMediaType, BodyTooLarge),  # of how it asked
+        *(RouteNotFound, MethodNotAllowed, OnlyHolder),  # of where it asked
+        *(UnsupportedMediaType, BodyTooLarge, HeadersTooLarge, UnknownTransferCoding, RequestTimeout),
         *(ResponseNotFound, ConversationNotFound, ItemNotFound),  # of what the gateway itself stores
         *(SessionNotFound, SessionDrift, SessionBusy, ModelMismatch),
     )

@@ -1,0 +1,100 @@
+"""The tables of sampling parameters and of errors in docs/*.md, written from the code.
+
+`python -m ganglion.cli.field_reference FILES` fills in what stands between `<!-- NAME -->` and
+`<!-- end of NAME -->`, for each name of `TABLES`.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from ganglion.core.errors import GanglionError, class_of, error_classes
+from ganglion.core.sampling import PARAMS, PLAIN, SAMPLER_PARAMS, Param, ResolvedSampling
+
+_SAMPLING_HEAD: Final = "| field | bounds | default | meaning |\n|---|---|---|---|\n"
+_ERRORS_HEAD: Final = "| status | type | code | gRPC | when |\n|---|---|---|---|---|\n"
+_BOUNDS: Final = {
+    "seed": "64-bit integer",
+    "mirostat": "0, 1, 2",
+    "dry_sequence_breakers": "up to 16 texts of 1 to 40 characters",
+    "allowed_token_ids": "1 to 65536 token ids of the vocabulary",
+}
+
+
+def main(arguments: list[str]) -> int:
+    """Write the tables of some files anew."""
+    for file in map(Path, arguments):
+        file.write_text(filled(file.read_text()))
+    return 0
+
+
+def filled(document: str) -> str:
+    """The document with every table as the code has it."""
+    for name, table in TABLES.items():
+        begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
+        before, found, rest = document.partition(begin)
+        if found:
+            document = f"{before}{begin}{table()}{end}{rest.partition(end)[2]}"
+    return document
+
+
+def _sampling(name: Callable[[str, Param], str]) -> str:
+    return _SAMPLING_HEAD + "".join(_rows(PARAMS, ResolvedSampling(), name))
+
+
+def _samplers() -> str:
+    return _SAMPLING_HEAD + "".join(_rows(SAMPLER_PARAMS, PLAIN, _own_name))
+
+
+def _own_name(name: str, _: Param) -> str:
+    return f"`{name}`"
+
+
+def _alias(name: str, param: Param) -> str:
+    return f"`{param.alias or name}`"
+
+
+def _both_names(name: str, param: Param) -> str:
+    return f"`{name}`, `{param.alias}`" if param.alias else f"`{name}`"
+
+
+def _rows(params: Mapping[str, Param], defaults: object, title: Callable[[str, Param], str]) -> Iterator[str]:
+    for name, param in params.items():
+        bounds = _BOUNDS.get(name) or param.bounds
+        yield f"| {title(name, param)} | {bounds} | {_default(getattr(defaults, name))} | {param.doc} |\n"
+
+
+def _default(value: object) -> str:
+    match value:
+        case None:
+            return "none"
+        case tuple():
+            return " ".join(f"`{text}`".replace("\n", r"\n") for text in value)
+        case _:
+            return f"{value:g}"
+
+
+def _errors() -> str:
+    """Every code, by status; where two classes state one, the class that it leads back to."""
+    ours = [kind for kind in error_classes() if kind.__module__ == GanglionError.__module__]
+    kinds = {kind.code: class_of(kind.code) or kind for kind in ours}.values()
+    return _ERRORS_HEAD + "".join(map(_error_row, sorted(kinds, key=lambda kind: kind.status)))
+
+
+def _error_row(kind: type[GanglionError]) -> str:
+    when = (kind.__doc__ or "").partition("\n")[0]
+    return f"| {kind.status} | `{kind.type}` | `{kind.code}` | `{kind.grpc}` | {when} |\n"
+
+
+TABLES: Final[Mapping[str, Callable[[], str]]] = {
+    "sampling": partial(_sampling, _both_names),
+    "options": partial(_sampling, _alias),  # of Ollama's wire
+    "session options": partial(_sampling, _own_name),
+    "samplers": _samplers,
+    "errors": _errors,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
