@@ -30,7 +30,8 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.core.sampling import Samplers, Sampling
-from ganglion.wire.chat import ChatParseContext, parse
+from ganglion.wire.answer_format import ParseContext
+from ganglion.wire.chat import parse
 from ganglion.wire.upstream.chat_request import encode_request
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
@@ -171,7 +172,7 @@ REQUESTS = st.builds(
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(REQUESTS)
 def test_our_own_wire_reads_back_the_request_that_was_put_into_its_words(request: Request) -> None:
-    arrival = ChatParseContext("r", 0, tenant="t", keep_markers=request.keep_markers, is_strict=True)
+    arrival = ParseContext("r", 0, tenant="t", keep_markers=request.keep_markers, is_strict=True)
     call = parse(encode_request(request, request.model, is_ours=True), arrival)
     assert call.requests == (request,)
     assert call.is_streamed
@@ -190,7 +191,7 @@ def foreign(request: Request) -> dict[str, Any]:
 
 def test_a_budget_reaches_our_templates_though_no_field_is_for_it() -> None:
     request = asked(ChatPrompt((Message("user", "hi"),), thinking=Thinking(budget_tokens=99)))
-    (read,) = parse(encode_request(request, "m", is_ours=True), ChatParseContext("r", 0)).requests
+    (read,) = parse(encode_request(request, "m", is_ours=True), ParseContext("r", 0)).requests
     assert isinstance(read.prompt, ChatPrompt)
     assert read.prompt.template_arguments == {"thinking_budget": 99}
     assert read.prompt.thinking == Thinking(is_enabled=True)

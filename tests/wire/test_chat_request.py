@@ -21,20 +21,21 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.core.sampling import PLAIN, Samplers
-from ganglion.wire.chat import ChatCall, ChatParseContext, parse
+from ganglion.wire.answer_format import ParseContext, ParsedCall
+from ganglion.wire.chat import ChatReplyContext, parse
 from ganglion.wire.field_policy import HARMLESS
 from ganglion.wire.field_policy import UNSUPPORTED_IN_CHAT as UNHONOURED
 from ganglion.wire.fields import SamplerFields
 
-ARRIVAL = ChatParseContext("chatcmpl-1", 1700000000, "fp", "tenant")
+ARRIVAL = ParseContext("chatcmpl-1", 1700000000, "fp", "tenant")
 HELLO = {"role": "user", "content": "hello"}
 
 
-def read(arrival: ChatParseContext = ARRIVAL, **fields: object) -> ChatCall:
+def read(arrival: ParseContext = ARRIVAL, **fields: object) -> ParsedCall[ChatReplyContext]:
     return parse(json.dumps({"model": "tiny", "messages": [HELLO]} | fields).encode(), arrival)
 
 
-def refusal(raw: str | bytes, arrival: ChatParseContext = ARRIVAL) -> GanglionError:
+def refusal(raw: str | bytes, arrival: ParseContext = ARRIVAL) -> GanglionError:
     with pytest.raises(InvalidRequest) as caught:
         parse(raw.encode() if isinstance(raw, str) else raw, arrival)
     return caught.value
@@ -60,7 +61,7 @@ def test_a_plain_body_is_one_request() -> None:
 
 def test_every_field_reaches_the_request() -> None:
     call = read(
-        ChatParseContext("a", 1, tenant="t", keep_markers=True, is_thought_shown=True),
+        ParseContext("a", 1, tenant="t", keep_markers=True, is_thought_shown=True),
         temperature=0,
         top_p=0.5,
         top_k=-1,
@@ -219,9 +220,9 @@ def test_verbosity_reaches_the_template_and_its_own_arguments_win() -> None:
 def test_a_prediction_is_a_hint_and_what_is_to_be_stored_is_said_to_be_left_out() -> None:
     call = read(prediction={"type": "content", "content": "x" * 2**19}, store=True)
     assert call.requests == read().requests
-    (said,) = call.left_out
+    (said,) = call.ignored
     assert said.startswith("'store'")
-    assert read(store=False).left_out == ()
+    assert read(store=False).ignored == ()
 
 
 SPECIAL = {
@@ -483,13 +484,13 @@ def test_a_field_we_do_not_honour_is_refused_by_name_and_its_neutral_values_are_
     assert isinstance(error, UnsupportedParameter)
     assert error.param == name
     for neutral in (None, *UNHONOURED[name]):
-        assert read(ChatParseContext("a", 1, is_strict=True), **{name: neutral}).requests
+        assert read(ParseContext("a", 1, is_strict=True), **{name: neutral}).requests
 
 
 def test_unknown_fields_are_collected_or_refused_when_strict() -> None:
     harmless = dict.fromkeys(HARMLESS, "x")
     assert read(zebra=1, **harmless, apple=None).unknown_fields == ("zebra", "apple")
-    error = refusal(body(zebra=1, **harmless), ChatParseContext("a", 1, is_strict=True))
+    error = refusal(body(zebra=1, **harmless), ParseContext("a", 1, is_strict=True))
     assert isinstance(error, UnknownParameter)
     assert error.param == "zebra"
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidRequest
 from ganglion.core.request import ChatPrompt, Lark, Regex, Tool, ToolUse
-from ganglion.wire.chat import ChatParseContext, parse
+from ganglion.wire.answer_format import ParseContext
+from ganglion.wire.chat import parse
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = {"type": "function", "function": {"name": "weather", "description": "Now.", "parameters": SCHEMA}}
@@ -18,7 +19,7 @@ TOOLS = (Tool("weather", "Now.", SCHEMA), Tool("shell", "Runs.", is_custom=True)
 
 def used(**fields: object) -> ToolUse:
     messages = [{"role": "user", "content": "hello"}]
-    call = parse(json.dumps({"model": "m", "messages": messages} | fields).encode(), ChatParseContext("a", 1))
+    call = parse(json.dumps({"model": "m", "messages": messages} | fields).encode(), ParseContext("a", 1))
     prompt = call.requests[0].prompt
     assert isinstance(prompt, ChatPrompt)
     return prompt.tool_use

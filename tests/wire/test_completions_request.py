@@ -8,14 +8,15 @@ from hypothesis import strategies as st
 
 from ganglion.core.errors import InvalidRequest, UnknownParameter, UnsupportedParameter
 from ganglion.core.request import Score, TextPrompt, TokenPrompt
-from ganglion.wire.completions import CompletionCall, CompletionParseContext, parse
+from ganglion.wire.answer_format import ParseContext, ParsedCall
+from ganglion.wire.completions import CompletionReplyContext, parse
 from ganglion.wire.field_policy import HARMLESS, UNSUPPORTED_IN_COMPLETIONS
 
-ARRIVAL = CompletionParseContext("cmpl-1", 1700000000, "fp", "tenant")
+ARRIVAL = ParseContext("cmpl-1", 1700000000, "fp", "tenant")
 ALL = ((0, None),)
 
 
-def read(arrival: CompletionParseContext = ARRIVAL, **fields: object) -> CompletionCall:
+def read(arrival: ParseContext = ARRIVAL, **fields: object) -> ParsedCall[CompletionReplyContext]:
     return parse(json.dumps({"model": "tiny", "prompt": "Once"} | fields).encode(), arrival)
 
 
@@ -161,14 +162,14 @@ def test_a_field_we_do_not_honour_is_refused_by_name_and_its_neutral_values_are_
         read(**{name: "something else"})
     assert caught.value.param == name
     for neutral in (None, *UNSUPPORTED_IN_COMPLETIONS[name]):
-        assert read(CompletionParseContext("a", 1, is_strict=True), **{name: neutral}).requests
+        assert read(ParseContext("a", 1, is_strict=True), **{name: neutral}).requests
 
 
 def test_unknown_fields_are_collected_or_refused_when_strict() -> None:
     harmless = dict.fromkeys(HARMLESS, "x")
     assert read(zebra=1, **harmless).unknown_fields == ("zebra",)
     with pytest.raises(UnknownParameter):
-        read(CompletionParseContext("a", 1, is_strict=True), zebra=1, **harmless)
+        read(ParseContext("a", 1, is_strict=True), zebra=1, **harmless)
 
 
 json_values = st.recursive(

@@ -7,6 +7,7 @@ import pytest
 from ganglion.core.errors import InvalidRequest
 from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, Lark, Regex
 from ganglion.wire import chat, completions
+from ganglion.wire.answer_format import ParseContext
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
 GBNF = 'root ::= "yes" | "no"'
@@ -16,13 +17,9 @@ LARK = 'start: "yes" | "no" // ::= is how GBNF writes it'
 def asked(wire: str, **fields: object) -> Constraint | None:
     if wire == "chat":
         fields = {"model": "m", "messages": [{"role": "user", "content": "hello"}]} | fields
-        return chat.parse(json.dumps(fields).encode(), chat.ChatParseContext("a", 1)).requests[0].constraint
+        return chat.parse(json.dumps(fields).encode(), ParseContext("a", 1)).requests[0].constraint
     fields = {"model": "m", "prompt": "hello"} | fields
-    return (
-        completions.parse(json.dumps(fields).encode(), completions.CompletionParseContext("a", 1))
-        .requests[0]
-        .constraint
-    )
+    return completions.parse(json.dumps(fields).encode(), ParseContext("a", 1)).requests[0].constraint
 
 
 def named(**fields: object) -> dict[str, object]:

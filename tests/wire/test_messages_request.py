@@ -17,7 +17,8 @@ from ganglion.core.errors import (
     VisionUnsupported,
 )
 from ganglion.core.request import JsonSchema, Message, Stop, Thinking, Tool, ToolCall, ToolUse
-from ganglion.wire.messages import CountCall, MessagesCall, MessagesParseContext, parse, parse_count
+from ganglion.wire.answer_format import ParseContext, ParsedCall
+from ganglion.wire.messages import CountCall, MessagesReplyContext, parse, parse_count
 from ganglion.wire.seal import HmacSeal
 
 SEAL = HmacSeal(bytes(range(32)))
@@ -25,15 +26,15 @@ CLAUDE_CODE = Path(__file__).parent.parent / "golden" / "messages" / "claude_cod
 TOOL = {"name": "f", "description": "Does f.", "input_schema": {"type": "object"}}
 
 
-def arrival(**fields: object) -> MessagesParseContext:
-    return MessagesParseContext("msg_1", "req_1", **({"seal": SEAL, "tenant": "t"} | fields))
+def arrival(**fields: object) -> ParseContext:
+    return ParseContext("msg_1", request_id="req_1", **({"seal": SEAL, "tenant": "t"} | fields))
 
 
 def ask(**fields: object) -> dict[str, Any]:
     return {"model": "tiny", "max_tokens": 8, "messages": [{"role": "user", "content": "hi"}]} | fields
 
 
-def parsed(**fields: object) -> MessagesCall:
+def parsed(**fields: object) -> ParsedCall[MessagesReplyContext]:
     return parse(json.dumps(ask(**fields)).encode(), arrival())
 
 
@@ -63,7 +64,7 @@ def test_everything_that_claude_code_sends_is_taken() -> None:
     call = parse(CLAUDE_CODE.read_bytes(), arrival(is_strict=True))
     prompt = call.request.prompt
     assert call.is_streamed
-    assert (call.unknown_fields, call.dropped_tools) == ((), ())
+    assert (call.unknown_fields, call.ignored) == ((), ())
     assert call.request.max_tokens == 32000
     assert prompt.thinking == Thinking(effort="high")
     assert len(prompt.tool_use.tools) == 24
@@ -194,7 +195,7 @@ def test_an_empty_result_and_a_found_tool_are_results_too() -> None:
 def test_thoughts_without_our_seal_are_left_out_and_the_turn_stays(block: dict[str, object]) -> None:
     call = parsed(messages=[user(text("a")), assistant(block, text("b")), user(text("c"))])
     assert call.request.prompt.messages[1] == Message("assistant", "b")
-    assert call.unsealed_thoughts == 1
+    assert call.remarks == ("1 thinking blocks without our seal were left out",)
 
 
 def test_neighbours_of_one_role_are_one_turn() -> None:
@@ -264,13 +265,8 @@ def test_tools_are_told_to_the_model_and_hosted_ones_are_set_aside() -> None:
     )
     tool = Tool("f", "Does f.", {"type": "object"}, is_strict=True)
     assert call.request.prompt.tool_use == ToolUse((tool,))
-    assert call.dropped_tools == (
-        "web_search_20250305",
-        "bash_20250124",
-        "mcp_toolset",
-        "mcp_servers",
-        "container",
-    )
+    names = ("web_search_20250305", "bash_20250124", "mcp_toolset", "mcp_servers", "container")
+    assert call.ignored == tuple(f"the tool {name!r}, which is not run here" for name in names)
     assert call.unknown_fields == ()
 
 
@@ -451,7 +447,7 @@ def test_what_other_servers_tools_did_is_told_as_calls_and_answers(name: str) ->
             user(text("thanks")),
         ]
     )
-    assert call.left_out == ()
+    assert call.ignored == ()
     assert call.request.prompt.messages == (
         Message("user", "q"),
         Message("assistant", "I look.", tool_calls=(ToolCall("srvtoolu_1", name, '{"q": 1}'),)),
@@ -480,7 +476,7 @@ def test_what_of_other_servers_tools_has_no_words_is_left_out_with_a_warning(
 ) -> None:
     call = parsed(messages=[user(text("q")), assistant(text("a"), *blocks, text("b")), user(text("c"))])
     assert [turn.content for turn in call.request.prompt.messages] == ["q", "ab", "c"]
-    (warning,) = call.left_out
+    (warning,) = call.ignored
     assert named in warning
 
 
@@ -503,7 +499,7 @@ def test_search_results_and_documents_with_citations_are_read_as_text() -> None:
     asked, _, answered = call.request.prompt.messages
     assert asked.content == "A\nhttp://a\nIt is.d before"
     assert answered.content == "A\nhttp://a\nIt is."
-    assert call.left_out == ("citations, which no model makes here",)
+    assert call.ignored == ("citations, which no model makes here",)
 
 
 def test_fields_that_ask_for_nothing_are_taken() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ganglion.core.errors import UnknownParameter
 from ganglion.wire import chat, completions, messages, ollama, responses, unknown_fields
+from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.score import ScoreBody
 from ganglion.wire.seal import HmacSeal
 from ganglion.wire.unknown_fields import MAX_LISTED_BYTES
@@ -26,13 +27,11 @@ def ids() -> Callable[[str], str]:
 
 
 def parse_chat(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    return chat.parse(body, chat.ChatParseContext("1", 0, is_strict=is_strict)).unknown_fields
+    return chat.parse(body, ParseContext("1", 0, is_strict=is_strict)).unknown_fields
 
 
 def parse_completions(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    return completions.parse(
-        body, completions.CompletionParseContext("1", 0, is_strict=is_strict)
-    ).unknown_fields
+    return completions.parse(body, ParseContext("1", 0, is_strict=is_strict)).unknown_fields
 
 
 def parse_responses(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
@@ -43,12 +42,12 @@ def parse_responses(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
 
 def parse_messages(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
     return messages.parse(
-        body, messages.MessagesParseContext("1", "r", SEAL, is_strict=is_strict)
+        body, ParseContext("1", request_id="r", seal=SEAL, is_strict=is_strict)
     ).unknown_fields
 
 
 def parse_ollama(body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-    return ollama.parse_chat(body, ollama.OllamaParseContext("1", 0, is_strict=is_strict)).unknown_fields
+    return ollama.parse_chat(body, ParseContext("1", 0, is_strict=is_strict)).unknown_fields
 
 
 Parse = Callable[..., tuple[str, ...]]

@@ -16,10 +16,10 @@ from ganglion.core.errors import (
 )
 from ganglion.core.request import ChatPrompt, JsonSchema, Message, TextPrompt, Thinking, Tool, ToolCall
 from ganglion.core.sampling import PLAIN, Samplers
+from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.fields import MAX_TOKENS
 from ganglion.wire.ollama import (
-    OllamaAnswerCall,
-    OllamaParseContext,
+    OllamaReplyContext,
     embed_body,
     parse_chat,
     parse_embed,
@@ -27,17 +27,17 @@ from ganglion.wire.ollama import (
 )
 from ganglion.wire.ollama.ollama_models import meant, parse_pull, parse_show
 
-ARRIVAL = OllamaParseContext("ollama-1", 1700000000.5, "tenant")
+ARRIVAL = ParseContext("ollama-1", 1700000000.5, tenant="tenant")
 HI = [{"role": "user", "content": "hi"}]
 CALLED_WITH_TEXT = [{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]}]
 
 
-def chat(is_strict: bool = False, **fields: object) -> OllamaAnswerCall:
+def chat(is_strict: bool = False, **fields: object) -> ParsedCall[OllamaReplyContext]:
     body = json.dumps({"model": "m", "messages": HI} | fields).encode()
-    return parse_chat(body, OllamaParseContext("ollama-1", 1700000000.5, "tenant", is_strict))
+    return parse_chat(body, ParseContext("ollama-1", 1700000000.5, tenant="tenant", is_strict=is_strict))
 
 
-def generate(**fields: object) -> OllamaAnswerCall:
+def generate(**fields: object) -> ParsedCall[OllamaReplyContext]:
     return parse_generate(json.dumps({"model": "m", "prompt": "hi"} | fields).encode(), ARRIVAL)
 
 

@@ -26,7 +26,7 @@ from ganglion.core.events import (
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Comment
-from ganglion.wire.ollama import OllamaProjection, OllamaReplyContext, body, empty_reply, encode_error, ndjson
+from ganglion.wire.ollama import NDJSON, OllamaProjection, OllamaReplyContext, body, empty_reply, encode_error
 
 GOLDEN = Path(__file__).parent.parent / "golden" / "ollama"
 CREATED = "2023-11-14T22:13:20.000000Z"
@@ -99,7 +99,7 @@ TRANSCRIPTS: dict[str, tuple[OllamaReplyContext, list[Event]]] = {
 
 def transcript(reply: OllamaReplyContext, events: list[Event]) -> bytes:
     projection = OllamaProjection(reply)
-    lines = b"".join(ndjson(frame) for event in events for frame in projection.feed(event))
+    lines = b"".join(NDJSON.encode(frame) for event in events for frame in projection.feed(event))
     assert projection.is_done
     assert projection.feed(HELLO[3]) == []
     return lines
@@ -134,7 +134,7 @@ def test_silence_is_filled_with_a_line_that_adds_nothing() -> None:
         assert said["done"] is False
         assert (said["message"]["content"] if reply.route == "chat" else said["response"]) == ""
         assert not projection.is_done
-    assert ndjson(Comment()) == b""
+    assert NDJSON.encode(Comment()) == b""
 
 
 def test_a_load_and_an_unload_say_nothing_else() -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ganglion.core.errors import GanglionError, InvalidRequest
 from ganglion.core.request import Request, Steer
 from ganglion.wire import chat, completions, messages, ollama, responses, score
+from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.seal import HmacSeal
 
 HELLO = [{"role": "user", "content": "hello"}]
@@ -17,14 +18,12 @@ HELLO = [{"role": "user", "content": "hello"}]
 
 def ask_chat(is_strict: bool = True, **fields: object) -> Request:
     body = json.dumps({"model": "tiny", "messages": HELLO} | fields).encode()
-    return chat.parse(body, chat.ChatParseContext("1", 1, is_strict=is_strict)).requests[0]
+    return chat.parse(body, ParseContext("1", 1, is_strict=is_strict)).requests[0]
 
 
 def ask_completion(is_strict: bool = True, **fields: object) -> Request:
     body = json.dumps({"model": "tiny", "prompt": ["a", "b"]} | fields).encode()
-    return completions.parse(body, completions.CompletionParseContext("1", 1, is_strict=is_strict)).requests[
-        -1
-    ]
+    return completions.parse(body, ParseContext("1", 1, is_strict=is_strict)).requests[-1]
 
 
 def ask_score(is_strict: bool = True, **fields: object) -> Request:
@@ -34,7 +33,7 @@ def ask_score(is_strict: bool = True, **fields: object) -> Request:
 
 def ask_messages(**fields: object) -> object:
     body = json.dumps({"model": "tiny", "messages": HELLO, "max_tokens": 1} | fields).encode()
-    return messages.parse(body, messages.MessagesParseContext("1", "1", HmacSeal(b"k" * 32), is_strict=True))
+    return messages.parse(body, ParseContext("1", request_id="1", seal=HmacSeal(b"k" * 32), is_strict=True))
 
 
 def ask_responses(**fields: object) -> object:
@@ -45,12 +44,12 @@ def ask_responses(**fields: object) -> object:
 
 def ask_ollama_chat(**fields: object) -> object:
     body = json.dumps({"model": "tiny", "messages": HELLO} | fields).encode()
-    return ollama.parse_chat(body, ollama.OllamaParseContext("1", 1.0, is_strict=True))
+    return ollama.parse_chat(body, ParseContext("1", 1.0, is_strict=True))
 
 
 def ask_ollama_generate(**fields: object) -> object:
     body = json.dumps({"model": "tiny", "prompt": "hello"} | fields).encode()
-    return ollama.parse_generate(body, ollama.OllamaParseContext("1", 1.0, is_strict=True))
+    return ollama.parse_generate(body, ParseContext("1", 1.0, is_strict=True))
 
 
 Ask = Callable[..., Request]
@@ -123,7 +122,7 @@ def test_a_strength_is_a_finite_number(number: str) -> None:
     steering = f'[{{"concept": "calm", "strength": {number}}}]'
     body = f'{{"model": "tiny", "messages": [{{"role": "user", "content": "x"}}], "steering": {steering}}}'
     with pytest.raises(InvalidRequest):
-        chat.parse(body.encode(), chat.ChatParseContext("1", 1))
+        chat.parse(body.encode(), ParseContext("1", 1))
 
 
 @given(st.recursive(st.none() | st.booleans() | st.floats() | st.text() | st.integers(), st.lists))

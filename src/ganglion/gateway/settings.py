@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-ForeignWire = Literal["chat", "completions", "embeddings", "messages", "responses", "rerank"]
-"""The wires that a server of another kind may be declared to speak."""
+from ganglion.wire.dialects import ForeignWire
 
 
 class GatewaySettings(Struct, frozen=True):

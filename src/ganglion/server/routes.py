@@ -8,10 +8,8 @@ from ganglion.core.engine import ModelHolder
 from ganglion.core.machine import MachineSource
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.answer import (
-    ChatEndpoint,
-    CompletionsEndpoint,
     CountTokensEndpoint,
-    MessagesEndpoint,
+    answer_routes,
 )
 from ganglion.server.endpoints.embeddings import embeddings_endpoint, rerank_endpoint, score_endpoint
 from ganglion.server.endpoints.health import FleetStateEndpoint, HealthEndpoints
@@ -135,17 +133,15 @@ def wire_routes(
     state = state or AppState()
     prompts = TokenizerEndpoints(ports, settings, gate)
     routes: list[BaseRoute] = [
-        Route("/v1/chat/completions", ChatEndpoint(engine, settings, gate), methods=["POST"]),
+        *answer_routes(ports, settings, gate, holder, state.seal),
         Route("/v1/chat/completions/input_tokens", prompts.count_chat, methods=["POST"]),
         *responses_routes(ports, settings, gate, state),
-        Route("/v1/messages", MessagesEndpoint(ports, settings, gate, state.seal), methods=["POST"]),
         Route(
             "/v1/messages/count_tokens",
             CountTokensEndpoint(ports, settings, gate, state.seal),
             methods=["POST"],
         ),
         *ollama_routes(ports, settings, gate, holder),
-        Route("/v1/completions", CompletionsEndpoint(engine, settings, gate), methods=["POST"]),
         Route("/v1/embeddings", embeddings_endpoint(ports.embedder, settings, gate), methods=["POST"]),
         Route("/v1/rerank", rerank_endpoint(ports.embedder, settings, gate), methods=["POST"]),
         Route("/v1/score", score_endpoint(engine, settings, gate), methods=["POST"]),

@@ -7,12 +7,13 @@ dialects is read by commands too, so that a dialect's own modules are imported w
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ganglion.wire import openai_errors
 from ganglion.wire.error_format import ErrorFormat
 
 if TYPE_CHECKING:
+    from ganglion.wire.answer_format import AnswerFormat
     from ganglion.wire.proxy_dialect import ProxyDialect
 
 Wire = str
@@ -62,6 +63,11 @@ class Dialect:
     def keeps_answers(self) -> bool:
         """Whether answers can be asked for again, below its prefix."""
         return any(route.is_stored for route in self.routes)
+
+    @cached_property
+    def answers(self) -> "tuple[AnswerFormat[Any], ...]":
+        """How a server answers its calls; none for a wire without answers, or with a service of its own."""
+        return getattr(import_module(self.module), "ANSWERS", ())
 
     @cached_property
     def proxy(self) -> "ProxyDialect":

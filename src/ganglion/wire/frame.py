@@ -3,7 +3,7 @@
 Law: LF only, one blank line after each frame, and `data` holds no line break (JSON escapes them).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -32,6 +32,17 @@ def sse(frame: Frame | Comment) -> bytes:
     if frame.event is None:
         return b"data: %b\n\n" % frame.data
     return b"event: %b\ndata: %b\n\n" % (frame.event.encode(), frame.data)
+
+
+@dataclass(frozen=True, slots=True)
+class Framing:
+    """How a wire's frames become bytes."""
+
+    content_type: bytes
+    encode: Callable[[Frame | Comment], bytes]
+
+
+SERVER_SENT_EVENTS = Framing(b"text/event-stream; charset=utf-8", sse)
 
 
 class Projection(Protocol):

@@ -1,59 +1,152 @@
-"""The door of `POST /v1/chat/completions`."""
+"""The endpoint on which models answer, the same for every wire, and the one that only counts a prompt."""
 
 import logging
 import time
 import uuid
+from dataclasses import replace
+from typing import Any
 
+from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from ganglion.core.engine import Engine
+from ganglion.core.engine import ModelHolder, find_model
+from ganglion.core.request import Request
 from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import json_response, read_json, stream, while_connected
+from ganglion.server.endpoints.models import require_holder
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.request_log import ignored_field_log, unknown_field_log
+from ganglion.server.middleware.auth import require_admin
+from ganglion.server.middleware.request_log import LogOnce, ignored_field_log, unknown_field_log
 from ganglion.server.middleware.scope import is_on, principal, request_id, tenant
 from ganglion.server.settings import ServerSettings
-from ganglion.wire import chat, completions, messages
+from ganglion.server.truncation import TruncatingEngine
+from ganglion.wire import messages
+from ganglion.wire.answer_format import AnswerFormat, ParseContext, ParsedCall
+from ganglion.wire.dialects import DIALECTS
 from ganglion.wire.headers import INCLUDE_THINKING
 from ganglion.wire.seal import HmacSeal
 
 logger = logging.getLogger("ganglion.server")
 
+Call = ParsedCall[Any]
 
-class MessagesEndpoint:
-    """Parses a call, runs its request, and streams or returns what it answers."""
+
+def answer_routes(
+    capabilities: EngineCapabilities,
+    settings: ServerSettings,
+    gate: Gate,
+    holder: ModelHolder | None,
+    seal: HmacSeal,
+) -> list[Route]:
+    """Every route on which a model answers, but those of wires with a service of their own."""
+    return [
+        Route(
+            answers.path,
+            AnswerEndpoint(answers, capabilities, settings, gate, holder=holder, seal=seal),
+            methods=["POST"],
+        )
+        for dialect in DIALECTS
+        for answers in dialect.answers
+    ]
+
+
+def parse_context(
+    scope: Scope, settings: ServerSettings, id_prefix: str, seal: HmacSeal | None = None
+) -> ParseContext:
+    """What is known of a request besides its body."""
+    return ParseContext(
+        id=f"{id_prefix}{uuid.uuid4().hex}",
+        created_s=time.time(),
+        fingerprint=f"ganglion-{settings.build.version}",
+        tenant=tenant(scope),
+        keep_markers=is_on(scope, INCLUDE_THINKING),
+        is_thought_shown=is_on(scope, b"x-thought"),
+        is_strict=settings.is_strict,
+        request_id=request_id(scope),
+        seal=seal,
+    )
+
+
+class AnswerEndpoint:
+    """Parses a call, runs its requests, and streams or returns what they answer; or only loads or unloads."""
 
     def __init__(
-        self, ports: EngineCapabilities, settings: ServerSettings, gate: Gate, seal: HmacSeal
+        self,
+        answers: AnswerFormat[Any],
+        capabilities: EngineCapabilities,
+        settings: ServerSettings,
+        gate: Gate,
+        *,
+        holder: ModelHolder | None,
+        seal: HmacSeal,
     ) -> None:
-        self._engine = ports.engine
+        self._format = answers
+        self._engine = capabilities.engine
         self._settings = settings
         self._gate = gate
+        self._holder = holder
         self._seal = seal
         self._unknown = unknown_field_log()
-        self._left_out = ignored_field_log()
+        self._ignored = ignored_field_log()
+        self._contexts = LogOnce("a client asks %s", logging.WARNING)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
-        call = messages.parse(body, _messages_arrival(scope, self._settings, self._seal))
-        self._unknown.note(call.unknown_fields)
-        self._left_out.note(f"the tool {name!r}, which is not run here" for name in call.dropped_tools)
-        self._left_out.note(call.left_out)
-        _log_unsealed(call, scope)
+        body = await read_json(scope, receive, self._settings, is_any_type=self._format.is_any_type)
+        call = self._format.parse(
+            body, parse_context(scope, self._settings, self._format.id_prefix, self._seal)
+        )
+        self._log(call, scope)
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
-    async def _answer(self, call: messages.MessagesCall, scope: Scope, receive: Receive, send: Send) -> None:
-        async with Answers(
-            self._engine, (call.request,), visit=principal(scope), is_folded=not call.is_streamed
-        ) as answers:
-            if call.is_streamed:
-                await stream(answers, messages.MessagesProjection(call.reply), send, self._settings)
-                return
-            (answer,) = await answers.whole()
-        whole = messages.body(answer, call.reply)
-        await json_response(whole)(scope, receive, send)
+    async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+        answer_format, requests = self._format, self._resolved(call)
+        is_streamed = call.is_streamed and call.purpose == "answer"
+        if call.purpose == "unload":
+            require_admin(scope, "unload models")
+            await require_holder(self._holder).unload(requests[0].model, is_forced=False)
+        else:
+            engine = TruncatingEngine(self._engine) if call.may_truncate else self._engine
+            async with Answers(
+                engine,
+                requests,
+                visit=principal(scope),
+                at_once=answer_format.at_once,
+                is_folded=not is_streamed,
+            ) as answers:
+                if is_streamed:
+                    projection = answer_format.projection(call.reply, len(requests))
+                    await stream(answers, projection, send, self._settings, framing=answer_format.framing)
+                    return
+                whole = await answers.whole()
+        if call.purpose == "answer":
+            body = answer_format.body(whole, call.reply)
+        else:
+            assert answer_format.empty_body is not None
+            body = answer_format.empty_body(call.reply, call.purpose)
+        await json_response(body)(scope, receive, send)
+
+    def _resolved(self, call: Call) -> tuple[Request, ...]:
+        """The requests with the model's name as the engine knows it."""
+        resolve = self._format.resolve_model
+        if resolve is None:
+            return call.requests
+        models = self._engine.models()
+        return tuple(replace(each, model=resolve(each.model, models)) for each in call.requests)
+
+    def _log(self, call: Call, scope: Scope) -> None:
+        self._unknown.note(call.unknown_fields)
+        self._ignored.note(call.ignored)
+        for remark in call.remarks:
+            logger.debug("%s, request_id=%s", remark, request_id(scope))
+        if call.context_tokens is None:
+            return
+        model = find_model(self._engine.models(), self._resolved(call)[0].model)
+        # Clients ask for room they may never use. A prompt that needs it is refused, so nothing is lost.
+        if model is not None and 0 < model.context_length < call.context_tokens:
+            asked = f"{model.id} for a context of {call.context_tokens} tokens"
+            self._contexts.note([f"{asked}; it has {model.context_length}"])
 
 
 class CountTokensEndpoint:
@@ -70,7 +163,7 @@ class CountTokensEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
-        call = messages.parse_count(body, _messages_arrival(scope, self._settings, self._seal))
+        call = messages.parse_count(body, parse_context(scope, self._settings, "msg_", self._seal))
         self._unknown.note(call.unknown_fields)
         with self._gate.admit():
             await while_connected(scope, receive, self._count(call, scope, receive, send))
@@ -79,114 +172,3 @@ class CountTokensEndpoint:
         read = await self._reader.read(call.request)
         counted = messages.count_body(len(read.tokens))
         await json_response(counted)(scope, receive, send)
-
-
-def _messages_arrival(
-    scope: Scope, settings: ServerSettings, seal: HmacSeal
-) -> messages.MessagesParseContext:
-    """What is known of a request besides its body."""
-    return messages.MessagesParseContext(
-        id=f"msg_{uuid.uuid4().hex}",
-        request_id=request_id(scope),
-        seal=seal,
-        tenant=tenant(scope),
-        is_strict=settings.is_strict,
-    )
-
-
-def _log_unsealed(call: messages.MessagesCall, scope: Scope) -> None:
-    if call.unsealed_thoughts:
-        logger.debug(
-            "%d thinking blocks without our seal were left out, request_id=%s",
-            call.unsealed_thoughts,
-            request_id(scope),
-        )
-
-
-# One call may hold a thousand prompts: enough of them at once to fill a batch, and no engine's whole queue.
-_CONCURRENT_PROMPTS = 32
-
-
-class CompletionsEndpoint:
-    """Parses a call, runs its requests, and streams or returns what they answer."""
-
-    def __init__(self, engine: Engine, settings: ServerSettings, gate: Gate) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._gate = gate
-        self._unknown = unknown_field_log()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
-        call = completions.parse(body, self._arrival(scope))
-        self._unknown.note(call.unknown_fields)
-        with self._gate.admit():
-            await while_connected(scope, receive, self._answer(call, scope, receive, send))
-
-    async def _answer(
-        self, call: completions.CompletionCall, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        answering = Answers(
-            self._engine,
-            call.requests,
-            visit=principal(scope),
-            at_once=_CONCURRENT_PROMPTS,
-            is_folded=not call.is_streamed,
-        )
-        async with answering as answers:
-            if call.is_streamed:
-                projection = completions.CompletionProjection(call.reply, len(call.requests))
-                await stream(answers, projection, send, self._settings)
-                return
-            whole = completions.body(await answers.whole(), call.reply)
-        await json_response(whole)(scope, receive, send)
-
-    def _arrival(self, scope: Scope) -> completions.CompletionParseContext:
-        return completions.CompletionParseContext(
-            id=f"cmpl-{uuid.uuid4().hex}",
-            created_s=int(time.time()),
-            fingerprint=f"ganglion-{self._settings.build.version}",
-            tenant=tenant(scope),
-            is_strict=self._settings.is_strict,
-        )
-
-
-class ChatEndpoint:
-    """Parses a call, runs its requests, and streams or returns what they answer."""
-
-    def __init__(self, engine: Engine, settings: ServerSettings, gate: Gate) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._gate = gate
-        self._unknown = unknown_field_log()
-        self._left_out = ignored_field_log()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
-        call = chat.parse(body, self._arrival(scope))
-        self._unknown.note(call.unknown_fields)
-        self._left_out.note(call.left_out)
-        with self._gate.admit():
-            await while_connected(scope, receive, self._answer(call, scope, receive, send))
-
-    async def _answer(self, call: chat.ChatCall, scope: Scope, receive: Receive, send: Send) -> None:
-        async with Answers(
-            self._engine, call.requests, visit=principal(scope), is_folded=not call.is_streamed
-        ) as answers:
-            if call.is_streamed:
-                projection = chat.ChatProjection(call.reply, len(call.requests))
-                await stream(answers, projection, send, self._settings)
-                return
-            whole = chat.body(await answers.whole(), call.reply)
-        await json_response(whole)(scope, receive, send)
-
-    def _arrival(self, scope: Scope) -> chat.ChatParseContext:
-        return chat.ChatParseContext(
-            id=f"chatcmpl-{uuid.uuid4().hex}",
-            created_s=int(time.time()),
-            fingerprint=f"ganglion-{self._settings.build.version}",
-            tenant=tenant(scope),
-            keep_markers=is_on(scope, INCLUDE_THINKING),
-            is_thought_shown=is_on(scope, b"x-thought"),
-            is_strict=self._settings.is_strict,
-        )

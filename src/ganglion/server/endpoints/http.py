@@ -7,7 +7,6 @@ goes out with the first token or after a second of waiting, whichever is earlier
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import aclosing, closing
-from dataclasses import dataclass
 from typing import Protocol
 
 from starlette.responses import Response
@@ -22,18 +21,7 @@ from ganglion.server.middleware.errors import ClientGone
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import ABORT, header, principal
 from ganglion.server.settings import ServerSettings
-from ganglion.wire.frame import Comment, Frame, Projection, sse
-
-
-@dataclass(frozen=True, slots=True)
-class Framing:
-    """How a wire's frames become bytes."""
-
-    content_type: bytes
-    encode: Callable[[Frame | Comment], bytes]
-
-
-SERVER_SENT_EVENTS = Framing(b"text/event-stream; charset=utf-8", sse)
+from ganglion.wire.frame import SERVER_SENT_EVENTS, Comment, Frame, Framing, Projection
 
 
 def stream_headers(framing: Framing = SERVER_SENT_EVENTS) -> list[tuple[bytes, bytes]]:

@@ -28,13 +28,13 @@ from ganglion.core.errors import (
     ReadoutNotFound,
 )
 from ganglion.server.capabilities import EngineCapabilities
-from ganglion.server.endpoints.http import Framing, json_response, read_json, stream_headers, while_connected
+from ganglion.server.endpoints.http import json_response, read_json, stream_headers, while_connected
 from ganglion.server.middleware.model_lookup import loaded_model
 from ganglion.server.middleware.scope import header, visible_models
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import management, readout
 from ganglion.wire.frame import Comment, Frame, sse
-from ganglion.wire.ollama import ndjson, ollama_models
+from ganglion.wire.ollama import NDJSON, ollama_models
 
 
 class ReadoutEndpoint:
@@ -184,9 +184,6 @@ def require_holder(holder: ModelHolder | None) -> ModelHolder:
     return holder
 
 
-NDJSON = Framing(b"application/x-ndjson", ndjson)
-
-
 class OllamaModelEndpoints:
     """What is known of models, without loading any."""
 
@@ -265,7 +262,7 @@ class OllamaPullEndpoint:
         self, step: LoadProgress, steps: AsyncGenerator[LoadProgress, None], send: Send
     ) -> None:
         async def tell(*frames: Frame, is_last: bool = False) -> None:
-            body = b"".join(map(ndjson, frames))
+            body = b"".join(map(NDJSON.encode, frames))
             await send({"type": "http.response.body", "body": body, "more_body": not is_last})
 
         await send({"type": "http.response.start", "status": 200, "headers": stream_headers(NDJSON)})

@@ -1,8 +1,6 @@
-"""The doors of Ollama's wire that answer: `/api/chat`, `/api/generate`, `/api/embed`, `/api/embeddings`."""
+"""The endpoints of Ollama's wire beside those that answer: vectors, and the list and fetching of models."""
 
-import logging
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,37 +10,26 @@ from starlette.types import Receive, Scope, Send
 from ganglion.core.engine import Embedded, EmbedRequest, ModelHolder
 from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.request import Request, TextPrompt, TokenPrompt
-from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
-from ganglion.server.endpoints.http import json_response, read_json, stream, while_connected
-from ganglion.server.endpoints.models import NDJSON, OllamaModelEndpoints, OllamaPullEndpoint, require_holder
+from ganglion.server.endpoints.answer import parse_context
+from ganglion.server.endpoints.http import json_response, read_json, while_connected
+from ganglion.server.endpoints.models import OllamaModelEndpoints, OllamaPullEndpoint
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.auth import AdminOnly, require_admin
-from ganglion.server.middleware.scope import principal, tenant
+from ganglion.server.middleware.auth import AdminOnly
 from ganglion.server.settings import ServerSettings
-from ganglion.server.truncation import TruncatingEngine
 from ganglion.wire import ollama
+from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.ollama import ollama_models
-
-logger = logging.getLogger("ganglion.server")
-
-# Field and model names are the clients' to choose: remember enough for every real one.
-_REMEMBERED = 1024
-_SHOWN = 64
 
 
 def ollama_routes(
     ports: EngineCapabilities, settings: ServerSettings, gate: Gate, holder: ModelHolder | None
 ) -> list[Route]:
-    """Everything under `/api/`."""
-    chat = OllamaAnswerEndpoint(ollama.parse_chat, ports, settings, gate, holder)
-    generate = OllamaAnswerEndpoint(ollama.parse_generate, ports, settings, gate, holder)
+    """Everything under `/api/` but the routes that answer."""
     views = OllamaModelEndpoints(ports, settings)
     embed = OllamaEmbedEndpoint(ollama.parse_embed, ollama.embed_body, ports, settings, gate)
     embeddings = OllamaEmbedEndpoint(ollama.parse_embeddings, ollama.embeddings_body, ports, settings, gate)
     return [
-        Route("/api/chat", chat, methods=["POST"]),
-        Route("/api/generate", generate, methods=["POST"]),
         Route("/api/embed", embed, methods=["POST"]),
         Route("/api/embeddings", embeddings, methods=["POST"]),
         Route("/api/show", views.show, methods=["POST"]),
@@ -57,77 +44,12 @@ def ollama_routes(
     ]
 
 
-class OllamaAnswerEndpoint:
-    """Chat or generate: parses a call, and streams or returns its answer, or only loads or unloads."""
-
-    def __init__(
-        self,
-        parse: Callable[[bytes, ollama.OllamaParseContext], ollama.OllamaAnswerCall],
-        ports: EngineCapabilities,
-        settings: ServerSettings,
-        gate: Gate,
-        holder: ModelHolder | None,
-    ) -> None:
-        self._parse = parse
-        self._engine = ports.engine
-        self._settings = settings
-        self._gate = gate
-        self._holder = holder
-        self._once = _SeenNames()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings, is_any_type=True)
-        call = self._parse(body, _arrival(scope, self._settings))
-        self._note(call)
-        with self._gate.admit():
-            await while_connected(scope, receive, self._answer(call, scope, receive, send))
-
-    async def _answer(
-        self, call: ollama.OllamaAnswerCall, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        request = replace(call.request, model=ollama_models.meant(call.request.model, self._engine.models()))
-        if call.purpose == "unload":
-            require_admin(scope, "unload models")
-            await require_holder(self._holder).unload(request.model, is_forced=False)
-            await json_response(ollama.empty_reply(call.reply, "unload"))(scope, receive, send)
-            return
-        is_streamed = call.is_streamed and call.purpose == "answer"
-        engine = TruncatingEngine(self._engine) if call.may_truncate else self._engine
-        async with Answers(engine, (request,), visit=principal(scope), is_folded=not is_streamed) as answers:
-            if is_streamed:
-                projection = ollama.OllamaProjection(call.reply)
-                await stream(answers, projection, send, self._settings, framing=NDJSON)
-                return
-            (answer,) = await answers.whole()
-        if call.purpose == "load":
-            whole = ollama.empty_reply(call.reply, "load")
-        else:
-            whole = ollama.body(answer, call.reply)
-        await json_response(whole)(scope, receive, send)
-
-    def _note(self, call: ollama.OllamaAnswerCall) -> None:
-        for field in call.unknown_fields:
-            if self._once.is_new(field):
-                logger.debug("a client sent the unknown field %r", field[:_SHOWN])
-        model = ollama_models.known(call.request.model, self._engine.models())
-        if model is None or call.context_tokens is None or not model.context_length:
-            return
-        # Clients ask for room they may never use. A prompt that needs it is refused, so nothing is lost.
-        if call.context_tokens > model.context_length and self._once.is_new(f"num_ctx of {model.id}"):
-            logger.warning(
-                "a client asks %s for a context of %d tokens; it has %d",
-                model.id,
-                call.context_tokens,
-                model.context_length,
-            )
-
-
 class OllamaEmbedEndpoint:
     """Texts to vectors, new words or old."""
 
     def __init__(
         self,
-        parse: Callable[[bytes, ollama.OllamaParseContext], ollama.OllamaEmbedCall],
+        parse: Callable[[bytes, ParseContext], ollama.OllamaEmbedCall],
         body: Callable[[ollama.OllamaEmbedCall, Embedded, float], bytes],
         ports: EngineCapabilities,
         settings: ServerSettings,
@@ -141,7 +63,7 @@ class OllamaEmbedEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings, is_any_type=True)
-        call = self._parse(body, _arrival(scope, self._settings))
+        call = self._parse(body, parse_context(scope, self._settings, "ollama-"))
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
@@ -177,27 +99,3 @@ class OllamaEmbedEndpoint:
             )
             inputs.append(TokenPrompt(read.tokens[:most]) if len(read.tokens) > most else prompt)
         return replace(request, inputs=tuple(inputs))
-
-
-class _SeenNames:
-    """Remembers what has been said, so that it is said once."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def is_new(self, text: str) -> bool:
-        """Whether to say it: not if it was, nor once too much has been."""
-        shown = text[:_SHOWN]
-        if shown in self._said or len(self._said) >= _REMEMBERED:
-            return False
-        self._said.add(shown)
-        return True
-
-
-def _arrival(scope: Scope, settings: ServerSettings) -> ollama.OllamaParseContext:
-    return ollama.OllamaParseContext(
-        id=f"ollama-{uuid.uuid4().hex}",
-        created_s=time.time(),
-        tenant=tenant(scope),
-        is_strict=settings.is_strict,
-    )

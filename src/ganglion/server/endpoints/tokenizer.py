@@ -14,6 +14,7 @@ from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import visible_models
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import chat, tokenizer
+from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.responses.stored import input_tokens
 
 
@@ -63,10 +64,8 @@ class TokenizerEndpoints:
         return tokenizer.template(read.text)
 
     async def _count_chat(self, body: bytes, principal: Principal) -> bytes:
-        arrival = chat.ChatParseContext(
-            "count", 0, tenant=principal.tenant, is_strict=self._settings.is_strict
-        )
-        read = await self._reader.read(chat.parse(body, arrival).requests[0])
+        context = ParseContext("count", 0, tenant=principal.tenant, is_strict=self._settings.is_strict)
+        read = await self._reader.read(chat.parse(body, context).requests[0])
         return input_tokens(len(read.tokens))
 
     def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:
@@ -75,7 +74,7 @@ class TokenizerEndpoints:
         return self._chat_request("tokenize", tokenizer.with_model(call.chat, model), tenant)
 
     def _chat_request(self, request_id: str, body: bytes, tenant: str) -> Request:
-        context = chat.ChatParseContext(request_id, 0, tenant=tenant, is_strict=self._settings.is_strict)
+        context = ParseContext(request_id, 0, tenant=tenant, is_strict=self._settings.is_strict)
         return chat.parse(body, context).requests[0]
 
     def _named(self, model: str | None) -> str:

@@ -16,6 +16,7 @@ from ganglion.core.engine import PromptReader
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, ToolCall
 from ganglion.wire import chat, tokenizer
+from ganglion.wire.answer_format import ParseContext
 
 MAX_CLOSING_CHARACTERS: Final = 64
 """Characters of what closes a turn that are looked for at the end of the tokens before."""
@@ -44,8 +45,8 @@ async def render_messages(
 ) -> RenderedMessages:
     """Render new messages; raises what the chat wire would, and InvalidValue where a template hides them."""
     body = tokenizer.with_model(tokenizer.parse_template(new.chat).chat or b"{}", new.model)
-    arrival = chat.ChatParseContext(request_id, 0, tenant=tenant, is_strict=is_strict)
-    request = chat.parse(body, arrival).requests[0]
+    context = ParseContext(request_id, 0, tenant=tenant, is_strict=is_strict)
+    request = chat.parse(body, context).requests[0]
     if not new.is_continued:
         read = await reader.read(request)
         return RenderedMessages(read.tokens, read.text or "")

@@ -8,8 +8,11 @@ Silence is filled with comments. With `readout`, a chunk that holds tokens holds
 one is sent also where they have no text.
 """
 
-from ganglion.wire.chat.parse import ChatCall, ChatParseContext, parse
+from ganglion.wire.answer_format import AnswerFormat
+from ganglion.wire.chat.parse import parse
 from ganglion.wire.chat.project import ChatProjection, body
 from ganglion.wire.chat.schema import ChatReplyContext
 
-__all__ = ["ChatCall", "ChatParseContext", "ChatProjection", "ChatReplyContext", "body", "parse"]
+__all__ = ["ANSWERS", "ChatProjection", "ChatReplyContext", "body", "parse"]
+
+ANSWERS = (AnswerFormat("/v1/chat/completions", "chatcmpl-", parse, ChatProjection, body),)

@@ -1,6 +1,6 @@
 """A chat body to the requests it means: n of them, one per choice, sharing their prompt."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TypeVar, assert_never
 
 import msgspec
@@ -15,6 +15,7 @@ from ganglion.core.request import (
     ToolCall,
     ToolUse,
 )
+from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.chat.chat_tools import LegacyFunctionChoice, legacy_call_id, legacy_tool_use, tool_use_of
 from ganglion.wire.chat.schema import (
     ChatAssistantMessage,
@@ -73,39 +74,14 @@ _KNOWN = FieldPolicy(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ChatParseContext:
-    """What the door knows of a request besides its body."""
-
-    id: str
-    created_s: int
-    fingerprint: str | None = None
-    tenant: str = ""
-    keep_markers: bool = False
-    is_thought_shown: bool = False
-    is_strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChatCall:
-    """What one body asks for: its requests, how to answer them, and the fields nobody knows."""
-
-    requests: tuple[Request, ...]
-    reply: ChatReplyContext
-    is_streamed: bool
-    unknown_fields: tuple[str, ...] = ()
-    left_out: tuple[str, ...] = ()
-    """What was asked for and is not done, though the answer is the same without it."""
-
-
-def parse(body: bytes, arrival: ChatParseContext) -> ChatCall:
+def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    unknown = _KNOWN.check(body, is_strict=arrival.is_strict)
+    unknown = _KNOWN.check(body, is_strict=context.is_strict)
     asked = decode(_body, body)
     check_prompt_logprobs(asked.prompt_logprobs, is_streamed=bool(asked.stream))
     prompt, top_logprobs = _prompt(asked), _top_logprobs(asked)
     request = Request(
-        id=arrival.id,
+        id=context.id,
         model=asked.model,
         prompt=prompt,
         sampling=sampling_of(asked),
@@ -115,8 +91,8 @@ def parse(body: bytes, arrival: ChatParseContext) -> ChatCall:
         constraint=constraint_of(asked),
         top_logprobs=top_logprobs,
         priority=asked.priority or 0,
-        tenant=arrival.tenant,
-        keep_markers=arrival.keep_markers,
+        tenant=context.tenant,
+        keep_markers=context.keep_markers,
         wants_readout=bool(asked.readout),
         steering=steering_of(asked.steering),
         affinity=asked.prompt_cache_key or "",
@@ -126,12 +102,12 @@ def parse(body: bytes, arrival: ChatParseContext) -> ChatCall:
     )
     check_token_counts(request.min_tokens, request.max_tokens)
     reply = ChatReplyContext(
-        id=arrival.id,
-        created_s=arrival.created_s,
+        id=context.id,
+        created_s=int(context.created_s),
         model=asked.model,
-        fingerprint=arrival.fingerprint,
+        fingerprint=context.fingerprint,
         usage_told=usage_reporting(asked.stream_options, is_streamed=bool(asked.stream)),
-        is_thought_shown=arrival.is_thought_shown,
+        is_thought_shown=context.is_thought_shown,
         has_logprobs=top_logprobs is not None,
         prompt_logprobs=asked.prompt_logprobs,
         has_readout=request.wants_readout,
@@ -140,8 +116,8 @@ def parse(body: bytes, arrival: ChatParseContext) -> ChatCall:
         has_token_ids=request.wants_token_ids,
     )
     requests = _scored(_choices(request, asked.n or 1), asked.prompt_logprobs)
-    left_out = ("'store' of a chat, which is kept nowhere (/v1/responses keeps)",) if asked.store else ()
-    return ChatCall(requests, reply, bool(asked.stream), unknown, left_out)
+    ignored = ("'store' of a chat, which is kept nowhere (/v1/responses keeps)",) if asked.store else ()
+    return ParsedCall(requests, reply, bool(asked.stream), unknown, ignored)
 
 
 def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple[Request, ...]:

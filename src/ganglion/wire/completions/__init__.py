@@ -7,15 +7,12 @@ first byte is one `data: {"error": …}` and the end, without `[DONE]`. Silence 
 `readout`, a chunk that holds tokens holds their readouts, and one is sent also where they have no text.
 """
 
-from ganglion.wire.completions.parse import CompletionCall, CompletionParseContext, parse
+from ganglion.wire.answer_format import AnswerFormat
+from ganglion.wire.completions.parse import parse
 from ganglion.wire.completions.project import CompletionProjection, body
 from ganglion.wire.completions.schema import CompletionReplyContext
 
-__all__ = [
-    "CompletionCall",
-    "CompletionParseContext",
-    "CompletionProjection",
-    "CompletionReplyContext",
-    "body",
-    "parse",
-]
+__all__ = ["ANSWERS", "CompletionProjection", "CompletionReplyContext", "body", "parse"]
+
+# One call may hold a thousand prompts: enough of them at once to fill a batch, and no engine's whole queue.
+ANSWERS = (AnswerFormat("/v1/completions", "cmpl-", parse, CompletionProjection, body, at_once=32),)

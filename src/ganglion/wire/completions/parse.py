@@ -1,12 +1,13 @@
 """A completion body to the requests it means: n for each prompt, the prompts in order."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import Request, Score, TextPrompt, TokenPrompt
+from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.completions.schema import MAX_PROMPTS, CompletionBody, CompletionReplyContext
 from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
@@ -35,30 +36,9 @@ _KNOWN = FieldPolicy(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CompletionParseContext:
-    """What the door knows of a request besides its body."""
-
-    id: str
-    created_s: int
-    fingerprint: str | None = None
-    tenant: str = ""
-    is_strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class CompletionCall:
-    """What one body asks for: its requests, how to answer them, and the fields nobody knows."""
-
-    requests: tuple[Request, ...]
-    reply: CompletionReplyContext
-    is_streamed: bool
-    unknown_fields: tuple[str, ...] = ()
-
-
-def parse(body: bytes, arrival: CompletionParseContext) -> CompletionCall:
+def parse(body: bytes, context: ParseContext) -> ParsedCall[CompletionReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    unknown = _KNOWN.check(body, is_strict=arrival.is_strict)
+    unknown = _KNOWN.check(body, is_strict=context.is_strict)
     asked = decode(_body, body)
     is_streamed, per_prompt = bool(asked.stream), asked.n or 1
     check_prompt_logprobs(asked.prompt_logprobs, is_streamed=is_streamed)
@@ -71,10 +51,10 @@ def parse(body: bytes, arrival: CompletionParseContext) -> CompletionCall:
             param="prompt",
         )
     reply = CompletionReplyContext(
-        id=arrival.id,
-        created_s=arrival.created_s,
+        id=context.id,
+        created_s=int(context.created_s),
         model=asked.model,
-        fingerprint=arrival.fingerprint,
+        fingerprint=context.fingerprint,
         usage_told=usage_reporting(asked.stream_options, is_streamed=is_streamed),
         per_prompt=per_prompt,
         logprobs=asked.logprobs,
@@ -83,20 +63,20 @@ def parse(body: bytes, arrival: CompletionParseContext) -> CompletionCall:
         has_token_ids=bool(asked.return_token_ids),
         echoes=tuple(_echo(prompt) for prompt in prompts for _ in range(per_prompt)) if asked.echo else (),
     )
-    template = _request(asked, arrival)
+    template = _request(asked, context)
     requests = [
         replace(template, prompt=prompt, score=_score(asked, prompt, is_first=choice == 0), sampling=sampling)
         for prompt in prompts
         for choice, sampling in enumerate(choice_samplings(template.sampling, per_prompt))
     ]
-    return CompletionCall(_named(requests), reply, is_streamed, unknown)
+    return ParsedCall(_named(requests), reply, is_streamed, unknown)
 
 
-def _request(asked: CompletionBody, arrival: CompletionParseContext) -> Request:
+def _request(asked: CompletionBody, context: ParseContext) -> Request:
     max_tokens = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
     check_token_counts(asked.min_tokens, max_tokens)
     return Request(
-        id=arrival.id,
+        id=context.id,
         model=asked.model,
         prompt=TextPrompt(""),
         sampling=sampling_of(asked),
@@ -106,7 +86,7 @@ def _request(asked: CompletionBody, arrival: CompletionParseContext) -> Request:
         constraint=constraint_of(asked),
         top_logprobs=asked.logprobs,
         priority=asked.priority or 0,
-        tenant=arrival.tenant,
+        tenant=context.tenant,
         # This wire has no place for reasoning: whatever a model writes is its text.
         keep_markers=True,
         wants_readout=bool(asked.readout),

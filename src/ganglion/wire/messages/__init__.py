@@ -7,16 +7,16 @@ whole usage; `message_stop`. `ping` may come at any time, also first, while the 
 the first byte is one `error` and the end, without `message_stop`.
 """
 
+from ganglion.wire.answer_format import AnswerFormat
 from ganglion.wire.messages.errors import MessagesError, encode_error, status_of
 from ganglion.wire.messages.message_object import MessagesReplyContext
-from ganglion.wire.messages.parse import CountCall, MessagesCall, MessagesParseContext, parse, parse_count
+from ganglion.wire.messages.parse import CountCall, parse, parse_count
 from ganglion.wire.messages.project import MessagesProjection, body, count_body
 
 __all__ = [
+    "ANSWERS",
     "CountCall",
-    "MessagesCall",
     "MessagesError",
-    "MessagesParseContext",
     "MessagesProjection",
     "MessagesReplyContext",
     "body",
@@ -26,3 +26,13 @@ __all__ = [
     "parse_count",
     "status_of",
 ]
+
+ANSWERS = (
+    AnswerFormat(
+        "/v1/messages",
+        "msg_",
+        parse,
+        projection=lambda reply, _: MessagesProjection(reply),
+        body=lambda answers, reply: body(answers[0], reply),
+    ),
+)

@@ -1,6 +1,6 @@
 """A Messages body to the one request it means."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import assert_never
 
@@ -8,6 +8,7 @@ import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, JsonSchema, Request, Thinking
+from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.decode import decode, read_object
 from ganglion.wire.fields import sampling_of, stop_of
 from ganglion.wire.messages.conversation import MessagesConversation, conversation_of
@@ -78,31 +79,6 @@ PromptBody = MessagesBody | CountBody
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesParseContext:
-    """What the door knows of a request besides its body."""
-
-    id: str
-    request_id: str
-    seal: HmacSeal = field(repr=False)
-    tenant: str = ""
-    is_strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class MessagesCall:
-    """What one body asks for, how to answer it, and what of it was set aside."""
-
-    request: Request
-    reply: MessagesReplyContext
-    is_streamed: bool
-    unknown_fields: tuple[str, ...] = ()
-    dropped_tools: tuple[str, ...] = ()
-    unsealed_thoughts: int = 0
-    left_out: tuple[str, ...] = ()
-    """What else of it was, for the log."""
-
-
-@dataclass(frozen=True, slots=True)
 class CountCall:
     """A prompt whose tokens are to be counted."""
 
@@ -117,14 +93,14 @@ class _BuiltPrompt:
     turns: MessagesConversation
 
 
-def parse(body: bytes, arrival: MessagesParseContext) -> MessagesCall:
+def parse(body: bytes, context: ParseContext) -> ParsedCall[MessagesReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    fields, unknown = _checked(body, arrival)
+    fields, unknown = _checked(body, context)
     asked = decode(_body, body)
-    prompted = _built_prompt(asked, arrival)
+    prompted = _built_prompt(asked, context)
     stop = stop_of(asked)
     request = Request(
-        id=arrival.id,
+        id=context.id,
         model=asked.model,
         prompt=prompted.prompt,
         sampling=sampling_of(asked),
@@ -132,32 +108,47 @@ def parse(body: bytes, arrival: MessagesParseContext) -> MessagesCall:
         max_tokens=asked.max_tokens,
         constraint=_constraint(asked),
         priority=asked.priority or 0,
-        tenant=arrival.tenant,
+        tenant=context.tenant,
     )
     reply = MessagesReplyContext(
-        id=arrival.id,
+        id=context.id,
         model=asked.model,
-        request_id=arrival.request_id,
-        tenant=arrival.tenant,
-        seal=arrival.seal,
+        request_id=context.request_id,
+        tenant=context.tenant,
+        seal=_seal(context),
         is_thinking_omitted=_is_omitted(asked),
     )
     hosted = tuple(name for name in fields if name in HOSTED and bytes(fields[name]) not in _NOTHING)
-    dropped = prompted.dropped + hosted
     turns = prompted.turns
-    return MessagesCall(request, reply, bool(asked.stream), unknown, dropped, turns.unsealed, turns.left_out)
+    unsealed = f"{turns.unsealed} thinking blocks without our seal were left out"
+    return ParsedCall(
+        (request,),
+        reply,
+        bool(asked.stream),
+        unknown,
+        ignored=(
+            *(f"the tool {name!r}, which is not run here" for name in prompted.dropped + hosted),
+            *turns.left_out,
+        ),
+        remarks=(unsealed,) if turns.unsealed else (),
+    )
 
 
-def parse_count(body: bytes, arrival: MessagesParseContext) -> CountCall:
+def _seal(context: ParseContext) -> HmacSeal:
+    assert context.seal is not None, "thoughts of this wire are signed"
+    return context.seal
+
+
+def parse_count(body: bytes, context: ParseContext) -> CountCall:
     """Read a body whose prompt is only counted, or raise what is wrong with it."""
-    _, unknown = _checked(body, arrival)
+    _, unknown = _checked(body, context)
     asked = decode(_count, body)
-    prompt = _built_prompt(asked, arrival).prompt
+    prompt = _built_prompt(asked, context).prompt
     _constraint(asked)
-    return CountCall(Request(arrival.id, asked.model, prompt, tenant=arrival.tenant), unknown)
+    return CountCall(Request(context.id, asked.model, prompt, tenant=context.tenant), unknown)
 
 
-def _checked(body: bytes, arrival: MessagesParseContext) -> tuple[dict[str, msgspec.Raw], tuple[str, ...]]:
+def _checked(body: bytes, context: ParseContext) -> tuple[dict[str, msgspec.Raw], tuple[str, ...]]:
     fields = decode(_fields, body)
     if len(fields) > _MAX_FIELDS:
         raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
@@ -169,7 +160,7 @@ def _checked(body: bytes, arrival: MessagesParseContext) -> tuple[dict[str, msgs
                 f"The parameter '{name}' is not supported.", param=name, hint="Leave it out."
             )
     unknown = tuple(name for name in fields if name not in _KNOWN)
-    return fields, check_unknown(unknown, fields, _shapes(), _HARMLESS_INSIDE, is_strict=arrival.is_strict)
+    return fields, check_unknown(unknown, fields, _shapes(), _HARMLESS_INSIDE, is_strict=context.is_strict)
 
 
 @cache
@@ -180,13 +171,13 @@ def _shapes() -> FieldShapes:
     return {**fields, "tools": list_of(tool)}
 
 
-def _built_prompt(asked: PromptBody, arrival: MessagesParseContext) -> _BuiltPrompt:
+def _built_prompt(asked: PromptBody, context: ParseContext) -> _BuiltPrompt:
     turns = conversation_of(
         asked.system,
         asked.messages,
         model=asked.model,
-        tenant=arrival.tenant,
-        seal=arrival.seal,
+        tenant=context.tenant,
+        seal=_seal(context),
     )
     tooling = tool_use_of(asked.tools, asked.tool_choice)
     prompt = ChatPrompt(

@@ -10,6 +10,7 @@ A stream of `/api/pull`: `{"status": "pulling manifest"}`; while bytes come, lin
 `completed`; `{"status": "loading model"}`; `{"status": "success"}`, or `{"error": "…"}`.
 """
 
+from ganglion.wire.answer_format import AnswerFormat
 from ganglion.wire.ollama.embed import (
     OllamaEmbedCall,
     embed_body,
@@ -18,14 +19,15 @@ from ganglion.wire.ollama.embed import (
     parse_embeddings,
 )
 from ganglion.wire.ollama.errors import encode_error
-from ganglion.wire.ollama.parse import OllamaAnswerCall, OllamaParseContext, parse_chat, parse_generate
-from ganglion.wire.ollama.project import OllamaProjection, body, empty_reply, ndjson
+from ganglion.wire.ollama.ollama_models import meant
+from ganglion.wire.ollama.parse import parse_chat, parse_generate
+from ganglion.wire.ollama.project import NDJSON, OllamaProjection, body, empty_reply
 from ganglion.wire.ollama.schema import OllamaReplyContext
 
 __all__ = [
-    "OllamaAnswerCall",
+    "ANSWERS",
+    "NDJSON",
     "OllamaEmbedCall",
-    "OllamaParseContext",
     "OllamaProjection",
     "OllamaReplyContext",
     "body",
@@ -33,9 +35,23 @@ __all__ = [
     "embeddings_body",
     "empty_reply",
     "encode_error",
-    "ndjson",
     "parse_chat",
     "parse_embed",
     "parse_embeddings",
     "parse_generate",
 ]
+
+ANSWERS = tuple(
+    AnswerFormat(
+        path,
+        "ollama-",
+        parse,
+        projection=lambda reply, _: OllamaProjection(reply),
+        body=lambda answers, reply: body(answers[0], reply),
+        framing=NDJSON,
+        is_any_type=True,
+        resolve_model=meant,
+        empty_body=empty_reply,
+    )
+    for path, parse in (("/api/chat", parse_chat), ("/api/generate", parse_generate))
+)

@@ -10,9 +10,10 @@ from msgspec import Struct
 from ganglion.core.engine import Embedded, EmbedRequest
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import TextPrompt
+from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.decode import decode
 from ganglion.wire.ollama.options import is_unloading
-from ganglion.wire.ollama.parse import OllamaParseContext, check_fields
+from ganglion.wire.ollama.parse import check_fields
 from ganglion.wire.ollama.schema import OllamaEmbedBody, OllamaEmbeddingsBody, nanoseconds
 
 _embed = msgspec.json.Decoder(OllamaEmbedBody)
@@ -47,28 +48,28 @@ class OllamaEmbedCall:
     unknown_fields: tuple[str, ...] = ()
 
 
-def parse_embed(body: bytes, arrival: OllamaParseContext) -> OllamaEmbedCall:
+def parse_embed(body: bytes, context: ParseContext) -> OllamaEmbedCall:
     """Read a body of `/api/embed`, or raise the InvalidRequest that names what is wrong with it."""
-    unknown = check_fields(body, OllamaEmbedBody, is_strict=arrival.is_strict)
+    unknown = check_fields(body, OllamaEmbedBody, is_strict=context.is_strict)
     asked = decode(_embed, body)
     is_unloading(asked.keep_alive)
     texts = asked.input if isinstance(asked.input, list) else [asked.input] if asked.input else []
     return OllamaEmbedCall(
-        _request(asked.model, texts, arrival, is_normalized=True),
+        _request(asked.model, texts, context, is_normalized=True),
         may_truncate=asked.truncate is not False,
         dimensions=asked.dimensions or None,
         unknown_fields=unknown,
     )
 
 
-def parse_embeddings(body: bytes, arrival: OllamaParseContext) -> OllamaEmbedCall:
+def parse_embeddings(body: bytes, context: ParseContext) -> OllamaEmbedCall:
     """Read a body of `/api/embeddings`, or raise the InvalidRequest that names what is wrong with it."""
-    unknown = check_fields(body, OllamaEmbeddingsBody, is_strict=arrival.is_strict)
+    unknown = check_fields(body, OllamaEmbeddingsBody, is_strict=context.is_strict)
     asked = decode(_embeddings, body)
     is_unloading(asked.keep_alive)
     texts = [asked.prompt] if asked.prompt else []
     return OllamaEmbedCall(
-        _request(asked.model, texts, arrival, is_normalized=False), may_truncate=True, unknown_fields=unknown
+        _request(asked.model, texts, context, is_normalized=False), may_truncate=True, unknown_fields=unknown
     )
 
 
@@ -92,11 +93,9 @@ def embeddings_body(_: OllamaEmbedCall, embedded: Embedded, total_s: float) -> b
     return _encode(OllamaEmbeddingsReply(vectors[0] if vectors else []))
 
 
-def _request(
-    model: str, texts: list[str], arrival: OllamaParseContext, *, is_normalized: bool
-) -> EmbedRequest:
+def _request(model: str, texts: list[str], context: ParseContext, *, is_normalized: bool) -> EmbedRequest:
     inputs = tuple(TextPrompt(text) for text in texts)
-    return EmbedRequest(arrival.id, model, inputs, is_normalized=is_normalized, tenant=arrival.tenant)
+    return EmbedRequest(context.id, model, inputs, is_normalized=is_normalized, tenant=context.tenant)
 
 
 def _shortened(vector: "array[float]", dimensions: int | None) -> "array[float]":

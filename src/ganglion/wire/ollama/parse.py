@@ -1,6 +1,5 @@
 """The bodies of chat and generate to the request that each means."""
 
-from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
@@ -19,6 +18,7 @@ from ganglion.core.request import (
     ToolCall,
     ToolUse,
 )
+from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.decode import decode
 from ganglion.wire.ollama.options import (
     HARMLESS_OPTIONS,
@@ -53,51 +53,26 @@ _MAX_BYTES = {"format": 2**18, "options": 2**18, "tools": 2**20}
 _KNOWN_OPTIONS = frozenset(OllamaOptions.__struct_fields__) | UNSUPPORTED_OPTIONS.keys() | HARMLESS_OPTIONS
 
 
-@dataclass(frozen=True, slots=True)
-class OllamaParseContext:
-    """What the door knows of a request besides its body."""
-
-    id: str
-    created_s: float
-    tenant: str = ""
-    is_strict: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OllamaAnswerCall:
-    """What one body asks for, how to answer it, and the fields nobody knows."""
-
-    request: Request
-    reply: OllamaReplyContext
-    is_streamed: bool
-    purpose: Literal["answer", "load", "unload"] = "answer"
-    context_tokens: int | None = None
-    """The room that the client hopes for."""
-    may_truncate: bool = False
-    """Whether a prompt that is too long is rather cut than refused."""
-    unknown_fields: tuple[str, ...] = ()
-
-
-def parse_chat(body: bytes, arrival: OllamaParseContext) -> OllamaAnswerCall:
+def parse_chat(body: bytes, context: ParseContext) -> ParsedCall[OllamaReplyContext]:
     """Read a body of `/api/chat`, or raise the InvalidRequest that names the first thing wrong with it."""
-    unknown = check_fields(body, OllamaChatBody, is_strict=arrival.is_strict)
+    unknown = check_fields(body, OllamaChatBody, is_strict=context.is_strict)
     asked = decode(_chat, body)
     prompt: Prompt | None = None
     if asked.messages:
         tools = ToolUse(tuple(_tool(tool) for tool in asked.tools or ()))
         messages = _messages(asked.messages, asked.model)
         prompt = ChatPrompt(messages, tool_use=tools, thinking=_thinking(asked.think))
-    return _call(asked, prompt, "chat", arrival, unknown)
+    return _call(asked, prompt, "chat", context, unknown)
 
 
-def parse_generate(body: bytes, arrival: OllamaParseContext) -> OllamaAnswerCall:
+def parse_generate(body: bytes, context: ParseContext) -> ParsedCall[OllamaReplyContext]:
     """Read a body of `/api/generate`, or raise the InvalidRequest that names what is wrong with it."""
-    unknown = check_fields(body, OllamaGenerateBody, is_strict=arrival.is_strict)
+    unknown = check_fields(body, OllamaGenerateBody, is_strict=context.is_strict)
     asked = decode(_generate, body)
     if asked.images:
         raise _vision_unsupported("images", asked.model)
     prompt = _prompt(asked) if asked.prompt or asked.suffix else None
-    return _call(asked, prompt, "generate", arrival, unknown)
+    return _call(asked, prompt, "generate", context, unknown)
 
 
 def check_fields(body: bytes, shape: type[msgspec.Struct], *, is_strict: bool) -> tuple[str, ...]:
@@ -128,14 +103,14 @@ def _call(
     asked: OllamaAnswerFields,
     prompt: Prompt | None,
     route: Literal["chat", "generate"],
-    arrival: OllamaParseContext,
+    context: ParseContext,
     unknown: tuple[str, ...],
-) -> OllamaAnswerCall:
+) -> ParsedCall[OllamaReplyContext]:
     options = asked.options or OllamaOptions()
     is_leaving = is_unloading(asked.keep_alive)
     top_logprobs = _top_logprobs(asked)
     request = Request(
-        id=arrival.id,
+        id=context.id,
         model=asked.model,
         # A model that is only to be loaded reads one blank and says nothing.
         prompt=prompt or TextPrompt(" "),
@@ -144,14 +119,14 @@ def _call(
         max_tokens=max_tokens_of(options) if prompt else 0,
         constraint=_constraint(asked.format),
         top_logprobs=top_logprobs,
-        tenant=arrival.tenant,
+        tenant=context.tenant,
         truncate_prompt=-1 if asked.truncate and _is_bare(prompt) else None,
     )
     reply = OllamaReplyContext(
-        route, asked.model, moment(arrival.created_s), has_logprobs=top_logprobs is not None
+        route, asked.model, moment(context.created_s), has_logprobs=top_logprobs is not None
     )
-    return OllamaAnswerCall(
-        request,
+    return ParsedCall(
+        (request,),
         reply,
         is_streamed=asked.stream is not False,
         purpose="answer" if prompt else "unload" if is_leaving else "load",

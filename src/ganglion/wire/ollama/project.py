@@ -15,7 +15,7 @@ from ganglion.core.events import (
     Token,
 )
 from ganglion.core.fold import Answer
-from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.frame import Comment, Frame, Framing
 from ganglion.wire.ollama.errors import encode_error
 from ganglion.wire.ollama.schema import (
     DoneReason,
@@ -40,6 +40,9 @@ def ndjson(frame: Frame | Comment) -> bytes:
     for end, escaped in _LINE_ENDS:
         data = data.replace(end, escaped)
     return data + b"\n"
+
+
+NDJSON = Framing(b"application/x-ndjson", ndjson)
 
 
 class OllamaProjection:
