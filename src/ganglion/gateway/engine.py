@@ -68,7 +68,7 @@ class FleetEngine:
         *,
         catalogue: Callable[[], tuple[ModelState, ...]] = tuple,
         listed_as: Callable[[NodeView, Replica], str] = lambda view, replica: replica.id,
-        probe_now: ProbeNow | None = None,
+        probe_now: ProbeNow = lambda name: None,
         deadlines: RemoteDeadlines | None = None,
         quarantine: Quarantine | None = None,
     ) -> None:

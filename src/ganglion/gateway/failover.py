@@ -122,7 +122,7 @@ class Failover:
         loader: ModelLoader,
         asked: RoutingRequest,
         *,
-        probe_now: ProbeNow | None = None,
+        probe_now: ProbeNow = lambda name: None,
         suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
     ) -> None:
         self._fleet = fleet
@@ -211,12 +211,7 @@ class Failover:
         """Note a failure: what follows from it, and what was lost, where the request may be at fault."""
         spec, fleet = call.spec, self._fleet
         decision = decide_retry(outcome, kind=spec.kind, is_given_out=is_given_out)
-        if decision.mark is HealthMark.SUCCESS:
-            fleet.succeeded(spec.name)
-        elif decision.mark is HealthMark.FAILURE:
-            fleet.failed(spec.name)
-        if self._probe_now is not None and needs_probe(outcome, decision):
-            self._probe_now(spec.name)
+        mark_node(fleet, spec.name, outcome, decision, self._probe_now)
         return decision, fleet.record_loss(spec.name, call.began_after) if decision.is_crash else None
 
     def goes_on(self, spec: NodeSpec, decision: RetryDecision, error: GanglionError) -> GanglionError | None:
@@ -233,6 +228,18 @@ class Failover:
 
     def _current(self) -> RoutingRequest:
         return replace(self._asked, tried=frozenset(self._tried))
+
+
+def mark_node(
+    fleet: Fleet, name: str, outcome: NodeOutcome, decision: RetryDecision, probe_now: ProbeNow
+) -> None:
+    """Note what an outcome says about its node, and have the node probed where that is worth it."""
+    if decision.mark is HealthMark.SUCCESS:
+        fleet.succeeded(name)
+    elif decision.mark is HealthMark.FAILURE:
+        fleet.failed(name)
+    if needs_probe(outcome, decision):
+        probe_now(name)
 
 
 def choose_node(

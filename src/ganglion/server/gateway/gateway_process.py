@@ -156,6 +156,7 @@ class GatewayProcess:
             loader=self.parts.loader,
             secret=await _relay_secret(self.state),
             metrics=self.metrics,
+            probe_now=self.parts.health.probe_now,
         )
         return relay
 

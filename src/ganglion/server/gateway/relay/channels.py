@@ -1,4 +1,4 @@
-"""The ways to nodes: one channel each, opened when it is first needed and closed once its node has left.
+"""gRPC channels to nodes: one each, opened when it is first needed and closed once its node has left.
 
 Law: a channel is closed when the last call on it has ended; a node's leaving cuts nobody off. One whose lease
 was not renewed, or who no longer answers, is not waited for.
@@ -21,7 +21,7 @@ from ganglion.server.grpc.message_limits import LARGEST_BYTES
 
 MAX_ANSWER_BYTES: Final = 64 * 2**20
 CONNECT_S: Final = 2.0
-"""For a node that does not even refuse."""
+"""How long a node may take that does not even refuse."""
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
@@ -29,7 +29,7 @@ _OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
-    # Which calls may be made again is decided in `nodes`, and nowhere else.
+    # Which calls may be made again is decided in `routing.retry`, and nowhere else.
     ("grpc.enable_retries", 0),
     # Else a channel would inherit the back-off of one that was closed.
     ("grpc.use_local_subchannel_pool", 1),
@@ -44,6 +44,10 @@ _State = grpc.ChannelConnectivity
 
 class ChannelUnreached(UpstreamUnavailable):
     """Nothing of the call was sent."""
+
+
+class ChannelLost(UpstreamUnavailable):
+    """The channel ended during the call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +76,9 @@ class _NodeChannel:
 class _ChannelCall:
     """A call on a node's channel, for the fleet to end."""
 
-    def __init__(self, lines: "NodeChannels", line: _NodeChannel) -> None:
-        self._lines = lines
-        self._line = line
+    def __init__(self, channels: "NodeChannels", channel: _NodeChannel) -> None:
+        self._channels = channels
+        self._channel = channel
 
     @property
     def last_heard_s(self) -> float:
@@ -83,7 +87,7 @@ class _ChannelCall:
 
     def withdraw(self) -> None:
         """The node is not waited for any longer."""
-        self._lines.cut(self._line)
+        self._channels.cut(self._channel)
 
 
 class NodeChannels:
@@ -92,76 +96,75 @@ class NodeChannels:
     def __init__(self, fleet: Fleet, authorities: bytes | None = None) -> None:
         self._fleet = fleet
         self._authorities = authorities
-        self._lines: dict[str, _NodeChannel] = {}
+        self._channels: dict[str, _NodeChannel] = {}
         self._closing: set[asyncio.Task[None]] = set()
         fleet.listen(self._prune)
 
     @asynccontextmanager
-    async def held(self, view: NodeView) -> AsyncIterator[grpc.aio.Channel]:
-        """A node's channel, connected, and one call more on it; raises NotReached."""
-        line = self._of(view)
-        line.calls += 1
-        call = _ChannelCall(self, line)
+    async def connected(self, view: NodeView) -> AsyncIterator[grpc.aio.Channel]:
+        """A node's channel, connected, with one call more on it; raises ChannelUnreached."""
+        entry = self._of(view)
+        entry.calls += 1
+        call = _ChannelCall(self, entry)
         self._fleet.count_in(view.name, call)
         try:
             try:
-                await _connect(line.channel)
+                await _connect(entry.channel)
             except (TimeoutError, ConnectionError):
-                self._fleet.failed(view.name)
                 raise ChannelUnreached(f"The node {view.name!r} cannot be reached.") from None
-            yield line.channel
+            yield entry.channel
         finally:
             self._fleet.count_out(view.name, call)
-            line.calls -= 1
-            if line.has_left and not line.calls and not line.is_closing:
-                self._close(line)
+            entry.calls -= 1
+            if entry.has_left and not entry.calls and not entry.is_closing:
+                self._close(entry)
 
     async def close(self) -> None:
         """Let go of every channel; calls that are still on one end."""
-        lines, self._lines = list(self._lines.values()), {}
-        await asyncio.gather(*(line.channel.close() for line in lines), *self._closing)
+        entries, self._channels = list(self._channels.values()), {}
+        await asyncio.gather(*(entry.channel.close() for entry in entries), *self._closing)
 
-    def cut(self, line: _NodeChannel) -> None:
+    def cut(self, entry: _NodeChannel) -> None:
         """End every call on a channel."""
-        for name in [name for name, each in self._lines.items() if each is line]:
-            del self._lines[name]
-        if not line.is_closing:
-            self._close(line)
+        for name in [name for name, each in self._channels.items() if each is entry]:
+            del self._channels[name]
+        if not entry.is_closing:
+            self._close(entry)
 
     def _of(self, view: NodeView) -> _NodeChannel:
         where = channel_target_of(view)
-        line = self._lines.get(view.name)
-        if line is not None and line.where != where:
+        entry = self._channels.get(view.name)
+        if entry is not None and entry.where != where:
             self._retire(view.name)
-            line = None
-        if line is None:
-            line = self._lines[view.name] = _NodeChannel(where, self._authorities)
-        return line
+            entry = None
+        if entry is None:
+            entry = self._channels[view.name] = _NodeChannel(where, self._authorities)
+        return entry
 
     def _prune(self) -> None:
-        for name in self._lines.keys() - self._fleet.nodes.keys():
+        for name in self._channels.keys() - self._fleet.nodes.keys():
             self._retire(name)
 
     def _retire(self, name: str) -> None:
-        line = self._lines.pop(name)
-        line.has_left = True
-        if not line.calls:
-            self._close(line)
+        entry = self._channels.pop(name)
+        entry.has_left = True
+        if not entry.calls:
+            self._close(entry)
 
-    def _close(self, line: _NodeChannel) -> None:
-        line.is_closing = True
-        task = asyncio.get_running_loop().create_task(line.channel.close())
+    def _close(self, entry: _NodeChannel) -> None:
+        entry.is_closing = True
+        task = asyncio.get_running_loop().create_task(entry.channel.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
 
 def channel_target_of(view: NodeView) -> ChannelTarget:
-    """Where a node listens for gRPC: as declared, as it says, or beside HTTP."""
+    """Where a node listens for gRPC: as declared, as it says, or on the port after HTTP's."""
     address = parse_node_url(view.spec.url)
-    told = view.spec.grpc or view.grpc
-    if told is None and address.unix is not None:
+    known = view.spec.grpc or view.grpc
+    if known is None and address.unix is not None:
         raise InvalidValue(f"The node {view.name!r} does not say where it listens for gRPC.")
-    return ChannelTarget(told or str(ListenAddress(address.host, address.port + 1)), address.is_tls)
+    return ChannelTarget(known or str(ListenAddress(address.host, address.port + 1)), address.is_tls)
 
 
 async def _connect(channel: grpc.aio.Channel) -> None:

@@ -1,11 +1,11 @@
-"""Who makes a call, as the gatekeeper knows them, and what a node is told of it."""
+"""The caller of a relayed gRPC call, as the gatekeeper knows it, and the metadata that its node gets."""
 
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
 from ganglion.core.errors import InvalidApiKey
-from ganglion.gateway.access.admission import Admission, AdmissionRequest, Gatekeeper, Identity, require_role
+from ganglion.gateway.access.admission import Gatekeeper, Identity, require_role
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.node_headers import identity_headers, key_headers, lease_headers
 from ganglion.server.grpc.caller import REQUEST_ID, Metadata, RpcCaller, is_public_method, metadata_value
@@ -19,7 +19,7 @@ _ANYBODY: Final = Identity("")
 
 @dataclass(frozen=True, slots=True)
 class RelayCaller:
-    """Whose call it is, its name, and what its traces say."""
+    """Whose call it is, its request id, and its trace context."""
 
     identity: Identity
     request_id: str
@@ -27,7 +27,7 @@ class RelayCaller:
 
     @property
     def tenant(self) -> str:
-        """Whose sessions it sees."""
+        """The tenant whose sessions it sees."""
         return self.identity.tenant
 
     def metadata_for(self, spec: NodeSpec) -> tuple[tuple[str, str], ...]:
@@ -39,18 +39,18 @@ class RelayCaller:
         return (*((name.decode(), value.decode()) for name, value in headers), *self.traces)
 
 
-RELAY_CALLER: Final[ContextVar[RelayCaller]] = ContextVar("asker")
-"""Written by the judge for the call that it lets in."""
+RELAY_CALLER: Final[ContextVar[RelayCaller]] = ContextVar("relay_caller")
+"""Set by the authorizer for each call that it lets in."""
 
 
 class GatekeeperAuthorizer:
-    """Judges each call by its key, as the gatekeeper knows it now."""
+    """Authorizes each call by its key, as the gatekeeper knows it now."""
 
     def __init__(self, gatekeeper: Gatekeeper) -> None:
         self._gatekeeper = gatekeeper
 
     def request_id(self, metadata: Metadata) -> str:
-        """The call's name, the client's own where it is a sane one."""
+        """The call's request id: the client's own where it is a valid one."""
         return request_id_of(metadata_value(metadata, REQUEST_ID))
 
     def caller(self, method: str, metadata: Metadata, request_id: str) -> RpcCaller:
@@ -66,11 +66,6 @@ class GatekeeperAuthorizer:
             require_role(identity, "user")
         RELAY_CALLER.set(RelayCaller(identity, request_id, _traces(metadata)))
         return RpcCaller(Principal(identity.tenant), request_id)
-
-
-async def admit(gatekeeper: Gatekeeper, identity: Identity, wanted: AdmissionRequest) -> Admission:
-    """A place for what is wanted; raises NotAllowed, RateLimited, QuotaExceeded."""
-    return gatekeeper.admit_now(identity, wanted) or await gatekeeper.admit(identity, wanted)
 
 
 def _traces(metadata: Metadata) -> tuple[tuple[str, str], ...]:

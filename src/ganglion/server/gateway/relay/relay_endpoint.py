@@ -1,7 +1,7 @@
-"""Token sessions as a gateway serves them: the relay behind the listener and the guard that a node has.
+"""The gRPC endpoint of a gateway: the relay behind the listener and the interceptor that a node has.
 
-Law: on leaving, new calls are refused, those that run have their grace, and only then the ways to the nodes
-are closed.
+Law: at shutdown new calls are refused, those that run have their grace, and only then the channels to the
+nodes are closed.
 """
 
 import asyncio
@@ -12,6 +12,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import MethodDescriptor
 
 from ganglion.gateway.access.admission import Gatekeeper
+from ganglion.gateway.failover import ProbeNow
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.routing.decision import Chooser, ModelLoader
 from ganglion.server.gate import Gate
@@ -29,14 +30,14 @@ from ganglion.server.settings import ServerSettings
 from ganglion.wire.salience.service import SERVICE
 
 _LAST_ANSWERS_S: Final = 2.0
-"""For calls that outlast the grace to be told why they end."""
+"""For calls that outlast the grace to hear why they end."""
 
 
 class RelayEndpoint:
-    """Takes its port when it is made; opened, it relays; closed, it has told everybody.
+    """Binds its port when it is made; relays once it is opened; closed, every call has ended.
 
     `secret` signs session ids: the same one for every gateway of a fleet, and after each restart.
-    `authorities` are the certificates, in PEM, that vouch for nodes with TLS; None for the system's.
+    `authorities` are the CA certificates, in PEM, for nodes with TLS; None for the system's.
     """
 
     def __init__(
@@ -49,12 +50,13 @@ class RelayEndpoint:
         loader: ModelLoader,
         secret: bytes,
         metrics: Metrics | None = None,
+        probe_now: ProbeNow = lambda name: None,
         authorities: bytes | None = None,
     ) -> None:
         self._fleet = fleet
         self._gate = Gate(settings.max_in_flight)
-        self._lines = NodeChannels(fleet, authorities)
-        nodes = RelayNodes(fleet, chooser, loader, self._lines)
+        self._channels = NodeChannels(fleet, authorities)
+        nodes = RelayNodes(fleet, chooser, loader, self._channels, probe_now)
         self._service = RelayService(fleet, nodes, gatekeeper, SessionHandles(secret))
         self._listener = GrpcListener(
             settings, CallInterceptor(GatekeeperAuthorizer(gatekeeper), settings, metrics or Metrics())
@@ -66,22 +68,22 @@ class RelayEndpoint:
         return self._listener.address
 
     async def open(self) -> None:
-        """Relay calls."""
+        """Begin to relay calls."""
         salience = generic_handler(SERVICE, behaviours_of(self._service, self._gate), gives_bytes=True)
         await self._listener.start(salience, self._is_serving)
 
     def drain(self) -> None:
-        """Refuse new work from now on; what runs goes on."""
+        """Refuse new calls from now on; what runs goes on."""
         self._gate.drain()
 
     async def close(self, grace_s: float) -> None:
-        """Refuse new work, let what runs go on for so long, end the rest, and let go of the nodes."""
+        """Refuse new calls, let what runs go on for so long, end the rest, and close the channels."""
         self.drain()
         with suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await self._gate.idle()
         await self._listener.end(_LAST_ANSWERS_S)
-        await self._lines.close()
+        await self._channels.close()
         await self._listener.stop()
 
     def _is_serving(self) -> bool:

@@ -1,6 +1,6 @@
-"""The service `salience.v1.Salience` as a gateway gives it: a method finds its node, and the rest is relayed.
+"""The service `salience.v1.Salience` of a gateway: a method finds its node, and the rest is relayed.
 
-Law: what a node says of a session leaves with the gateway's handle in place of the node's id, and as the
+Law: what a node says of a session leaves with the gateway's handle in location of the node's id, and as the
 bytes that the node sent wherever there is no id in it.
 """
 
@@ -17,7 +17,6 @@ from ganglion.gateway.access.admission import AdmissionRequest, Gatekeeper
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.node import NodeView
 from ganglion.server.gateway.relay.channels import ChannelUnreached
-from ganglion.server.gateway.relay.relay_caller import admit
 from ganglion.server.gateway.relay.relay_calls import HoldingNode, RelayCall, RelayNodes
 from ganglion.server.gateway.relay.session_directory import SessionListing, SessionOwner, SessionOwners
 from ganglion.server.gateway.relay.session_handles import SessionHandles, SessionLocation
@@ -29,14 +28,14 @@ from ganglion.wire.salience import salience_pb2 as pb
 
 @dataclass(frozen=True, slots=True)
 class SessionUpload:
-    """Saved bytes that began to come."""
+    """A saved session whose first bytes have come."""
 
     model: str
     beginning: bytes
     rest: AsyncIterator[pb.SessionBytes]
 
     async def messages(self) -> AsyncGenerator[bytes, None]:
-        """All of them as messages; to be read once."""
+        """All of its bytes as messages; to be read once."""
         yield pb.SessionBytes(data=self.beginning).SerializeToString()
         async for message in self.rest:
             yield message.SerializeToString()
@@ -61,12 +60,12 @@ _DONE: Final = b"\x1a"
 
 
 def generate_admission_request(message: pb.GenerateRequest, model: str) -> AdmissionRequest:
-    """What a call may take; its prompt is all that the session then holds."""
+    """What a call takes at most; its prompt is all that the session then holds."""
     return AdmissionRequest(model, _prompt_tokens(message) + min(message.max_tokens, MAX_TOKENS))
 
 
 class GenerateMeter:
-    """Counts one call: by its last message, or by what came where that did not."""
+    """Counts the tokens of one call: by its last message, or by what came where that did not."""
 
     def __init__(self, message: pb.GenerateRequest) -> None:
         self._prompt_tokens = _prompt_tokens(message)
@@ -76,7 +75,7 @@ class GenerateMeter:
         self._done: Usage | None = None
 
     def feed(self, data: bytes) -> None:
-        """One message that passed."""
+        """Count one message that passed."""
         self._messages += 1
         if data[:1] == _DONE:
             self._done = _done_of(data)
@@ -85,10 +84,10 @@ class GenerateMeter:
 
     @property
     def usage(self) -> Usage | None:
-        """What it came to until now; None where nothing ran."""
+        """The tokens until now; None where nothing ran."""
         if self._done is not None or not self._messages:
             return self._done
-        # Positions that were asked about again are told as tokens too.
+        # Positions that were read out again are sent as tokens too.
         return Usage(self._prompt_tokens, min(self._tokens, self._max_tokens))
 
 
@@ -108,7 +107,7 @@ RelayMethod = Callable[[Any, RelayCall], Any]
 
 
 class RelayService:
-    """Every method, by the name that the descriptor gives it; each answers in bytes."""
+    """Every method by its name in the descriptor; each answers in bytes."""
 
     def __init__(
         self, fleet: Fleet, nodes: RelayNodes, gatekeeper: Gatekeeper, handles: SessionHandles
@@ -117,8 +116,8 @@ class RelayService:
         self._nodes = nodes
         self._gatekeeper = gatekeeper
         self._handles = handles
-        self._register = SessionOwners()
-        self._listing = SessionListing(fleet, nodes, self._register)
+        self._owners = SessionOwners()
+        self._sessions = SessionListing(fleet, nodes, self._owners)
         self.methods: dict[str, RelayMethod] = {
             "OpenSession": self._open,
             "Generate": self._generate,
@@ -130,7 +129,7 @@ class RelayService:
             "SaveSession": self._save,
             "RestoreSession": self._restore,
             "SuspendSession": self._on_session,
-            "GetReadoutManifest": self._manifest,
+            "GetReadoutManifest": self._on_model,
             "GetTokens": self._on_session,
             "RenderMessages": self._on_model,
             "Tokenize": self._on_model,
@@ -138,23 +137,23 @@ class RelayService:
         }
 
     async def _open(self, message: pb.OpenSessionRequest, call: RelayCall) -> bytes:
-        asked = message.model = self._meant(message, call)
+        model = message.model = self._model_named(message, call)
         view, reply = await self._by_model(message, call)
         opened = pb.OpenSessionResponse.FromString(reply)
-        opened.session_id = self._named(SessionLocation(view.name, opened.session_id), call, asked)
+        opened.session_id = self._handle_of(SessionLocation(view.name, opened.session_id), call, model)
         return opened.SerializeToString()
 
     async def _generate(self, message: pb.GenerateRequest, call: RelayCall) -> AsyncGenerator[bytes, None]:
         handle = message.session_id
-        view, place = self._place(handle, call)
-        identity = call.asker.identity
+        view, location = self._located(handle, call)
+        identity = call.caller.identity
         message.priority = max(message.priority, identity.priority)
-        model = await self._model_of(view, place, handle, call)
-        admission = await admit(self._gatekeeper, identity, generate_admission_request(message, model))
+        model = await self._model_of(view, location, handle, call)
+        admission = await self._gatekeeper.admit(identity, generate_admission_request(message, model))
         meter = GenerateMeter(message)
         try:
             await self._fleet.wait_for_room(view, identity.tenant)
-            message.session_id = place.id
+            message.session_id = location.id
             with _as_session(handle):
                 async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
                     async for data in answers:
@@ -165,31 +164,31 @@ class RelayService:
 
     async def _on_session(self, message: Any, call: RelayCall) -> bytes:
         handle = message.session_id
-        view, place = self._place(handle, call)
-        message.session_id = place.id
+        view, location = self._located(handle, call)
+        message.session_id = location.id
         with _as_session(handle):
             return await self._nodes.ask(view, call, message.SerializeToString())
 
     async def _fork(self, message: pb.ForkSessionRequest, call: RelayCall) -> bytes:
         handle = message.session_id
-        view, place = self._place(handle, call)
+        view, location = self._located(handle, call)
         forked = pb.ForkSessionResponse.FromString(await self._on_session(message, call))
-        heard = self._register.of(place)
+        owner = self._owners.of(location)
         fork = SessionLocation(view.name, forked.session_id)
-        forked.session_id = self._handles.write(call.asker.tenant, fork)
-        if heard is not None:
-            self._register.note(fork, heard)
+        forked.session_id = self._handles.write(call.caller.tenant, fork)
+        if owner is not None:
+            self._owners.note(fork, owner)
         return forked.SerializeToString()
 
     async def _close(self, message: pb.CloseSessionRequest, call: RelayCall) -> bytes:
-        _, place = self._place(message.session_id, call)
-        self._register.forget(place)
+        _, location = self._located(message.session_id, call)
+        self._owners.forget(location)
         return await self._on_session(message, call)
 
     async def _save(self, message: pb.SaveSessionRequest, call: RelayCall) -> AsyncGenerator[bytes, None]:
         handle = message.session_id
-        view, place = self._place(handle, call)
-        message.session_id = place.id
+        view, location = self._located(handle, call)
+        message.session_id = location.id
         with _as_session(handle):
             async with aclosing(self._nodes.stream(view, call, message.SerializeToString())) as answers:
                 async for data in answers:
@@ -199,74 +198,77 @@ class RelayService:
         upload = await begin_upload(messages)
         model = model_of(upload.model)
         await self._check(model, call)
-        view, reply = await self._nodes.anywhere(
-            model, lambda held: self._nodes.upload(held.view, call, upload.messages()), is_safe=False
+        view, reply = await self._nodes.on_any_node(
+            model,
+            call.caller.tenant,
+            lambda holding: self._nodes.upload(holding.view, call, upload.messages()),
+            is_repeatable=False,
         )
         restored = pb.RestoreSessionResponse.FromString(reply)
-        restored.session_id = self._named(SessionLocation(view.name, restored.session_id), call, model)
+        restored.session_id = self._handle_of(SessionLocation(view.name, restored.session_id), call, model)
         return restored.SerializeToString()
 
     async def _list(self, _: pb.ListSessionsRequest, call: RelayCall) -> bytes:
-        listed = await self._listing.all(call, lambda place: self._handles.write(call.asker.tenant, place))
+        listed = await self._sessions.all(
+            call, lambda location: self._handles.write(call.caller.tenant, location)
+        )
         return listed.SerializeToString()
-
-    async def _manifest(self, message: pb.GetReadoutManifestRequest, call: RelayCall) -> bytes:
-        return await self._on_model(message, call)
 
     async def _on_model(self, message: Any, call: RelayCall) -> bytes:
         _, reply = await self._by_model(message, call)
         return reply
 
     async def _by_model(self, message: Any, call: RelayCall) -> tuple[NodeView, bytes]:
-        model = self._meant(message, call)
+        model = self._model_named(message, call)
         await self._check(model, call)
 
-        async def attempt(held: HoldingNode) -> bytes:
-            message.model = held.model
-            return await self._nodes.ask(held.view, call, message.SerializeToString())
+        async def attempt(holding: HoldingNode) -> bytes:
+            message.model = holding.model
+            return await self._nodes.ask(holding.view, call, message.SerializeToString())
 
-        return await self._nodes.anywhere(model, attempt)
+        return await self._nodes.on_any_node(model, call.caller.tenant, attempt)
 
-    def _meant(self, message: Any, call: RelayCall) -> str:
+    def _model_named(self, message: Any, call: RelayCall) -> str:
         """The model that a message names; left out, it is the only one that is loaded."""
         model: str = message.model
-        return model_of(model) if model else self._nodes.only_model(call.asker.identity)
+        return model_of(model) if model else self._nodes.only_model(call.caller.identity)
 
     async def _check(self, model: str, call: RelayCall) -> None:
-        """Raise where the asker may not have the model now; nothing is counted."""
-        (await admit(self._gatekeeper, call.asker.identity, AdmissionRequest(model, 0))).settle(None)
+        """Raise where the caller may not use the model now; nothing is counted."""
+        admission = await self._gatekeeper.admit(call.caller.identity, AdmissionRequest(model, 0))
+        admission.settle(None)
 
-    def _place(self, handle: str, call: RelayCall) -> tuple[NodeView, SessionLocation]:
-        """The node of a session, and where it lies; raises SessionNotFound where either is gone."""
-        place = self._handles.read(call.asker.tenant, session_of(handle))
-        view = self._fleet.nodes.get(place.node)
-        # One that nobody heard of yet may well be there: a gateway that starts knows none.
+    def _located(self, handle: str, call: RelayCall) -> tuple[NodeView, SessionLocation]:
+        """The node of a session, and its location; raises SessionNotFound where either is gone."""
+        location = self._handles.read(call.caller.tenant, session_of(handle))
+        view = self._fleet.nodes.get(location.node)
+        # One that was never heard from may well be there: a gateway that starts knows none.
         if view is None or not (view.is_healthy or view.last_heard_s is None):
             raise SessionNotFound(handle)
-        return view, place
+        return view, location
 
-    async def _model_of(self, view: NodeView, place: SessionLocation, handle: str, call: RelayCall) -> str:
-        """By which name a session's model is counted."""
-        heard = self._register.of(place)
-        if heard is not None:
-            return heard.model
+    async def _model_of(self, view: NodeView, location: SessionLocation, handle: str, call: RelayCall) -> str:
+        """The name under which a session's model is counted."""
+        owner = self._owners.of(location)
+        if owner is not None:
+            return owner.model
         with _as_session(handle):
-            infos = await self._listing.held(view, call)
+            infos = await self._sessions.on_node(view, call)
         for info in infos:
-            if info.session_id == place.id:
-                self._register.note(place, SessionOwner(call.asker.tenant, info.model))
+            if info.session_id == location.id:
+                self._owners.note(location, SessionOwner(call.caller.tenant, info.model))
                 return info.model
         raise SessionNotFound(handle)
 
-    def _named(self, place: SessionLocation, call: RelayCall, model: str) -> str:
+    def _handle_of(self, location: SessionLocation, call: RelayCall, model: str) -> str:
         """The handle of a session that was just made."""
-        self._register.note(place, SessionOwner(call.asker.tenant, model))
-        return self._handles.write(call.asker.tenant, place)
+        self._owners.note(location, SessionOwner(call.caller.tenant, model))
+        return self._handles.write(call.caller.tenant, location)
 
 
 @contextmanager
 def _as_session(handle: str) -> Iterator[None]:
-    """A node that cannot be reached has lost its sessions; what it calls this one is not told."""
+    """A node that cannot be reached has lost its sessions; its own id of this one is not given away."""
     try:
         yield
     except (ChannelUnreached, SessionNotFound):

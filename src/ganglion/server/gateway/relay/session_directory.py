@@ -1,7 +1,7 @@
-"""The sessions of a tenant on every node at once.
+"""Lists the sessions of a tenant on every node at once.
 
-Law: a node that does not know the gateway's tenants shows all sessions to each of them. So what a tenant that
-never was is shown too is nobody's, unless this process heard whose it is.
+Law: a node that does not know the gateway's tenants shows all sessions to each of them. So what is shown to a
+made-up tenant too is nobody's, unless this process knows whose it is.
 """
 
 import asyncio
@@ -19,10 +19,9 @@ from ganglion.server.gateway.relay.session_handles import SessionLocation
 from ganglion.wire.dialects import SESSIONS_WIRE
 from ganglion.wire.salience import salience_pb2 as pb
 
-# Nothing is lost with it: a session that is not in here is asked for at its node.
-
 MAX_KNOWN: Final = 65_536
-"""The sessions of sixteen keys that have as many as a node gives each; the oldest are forgotten first."""
+"""The sessions of sixteen keys that have as many as a node gives each. The oldest are forgotten first, and
+nothing is lost with them: their nodes are asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +33,26 @@ class SessionOwner:
 
 
 class SessionOwners:
-    """The sessions that were heard of last."""
+    """Whose the sessions are that were used last."""
 
     def __init__(self, limit: int = MAX_KNOWN) -> None:
         self._limit = limit
-        self._heard: dict[SessionLocation, SessionOwner] = {}
+        self._known: dict[SessionLocation, SessionOwner] = {}
 
-    def note(self, place: SessionLocation, heard: SessionOwner) -> None:
-        """A session, now the one heard of last."""
-        self._heard.pop(place, None)
-        if len(self._heard) >= self._limit:
-            del self._heard[next(iter(self._heard))]
-        self._heard[place] = heard
+    def note(self, location: SessionLocation, owner: SessionOwner) -> None:
+        """Remember whose a session is, as the latest one."""
+        self._known.pop(location, None)
+        if len(self._known) >= self._limit:
+            del self._known[next(iter(self._known))]
+        self._known[location] = owner
 
-    def of(self, place: SessionLocation) -> SessionOwner | None:
-        """What is known of a session; None where it is too long ago, or was another process's."""
-        return self._heard.get(place)
+    def of(self, location: SessionLocation) -> SessionOwner | None:
+        """Whose a session is; None where it is too long ago, or was opened through another process."""
+        return self._known.get(location)
 
-    def forget(self, place: SessionLocation) -> None:
-        """A session that is no more."""
-        self._heard.pop(place, None)
+    def forget(self, location: SessionLocation) -> None:
+        """Forget a session that was closed."""
+        self._known.pop(location, None)
 
 
 LIST_S: Final = 2.0
@@ -64,39 +63,41 @@ _METHOD: Final = "ListSessions"
 
 
 class SessionListing:
-    """Asks the nodes what they hold."""
+    """Asks the nodes for their sessions."""
 
-    def __init__(self, fleet: Fleet, nodes: RelayNodes, register: SessionOwners) -> None:
+    def __init__(self, fleet: Fleet, nodes: RelayNodes, owners: SessionOwners) -> None:
         self._fleet = fleet
         self._nodes = nodes
-        self._register = register
+        self._owners = owners
         self._nobody = Identity(f"nobody-{secrets.token_hex(16)}")
 
-    async def all(self, call: RelayCall, named: Callable[[SessionLocation], str]) -> pb.ListSessionsResponse:
-        """The asker's sessions on all nodes that answer in time, each under the name that it is to have."""
-        asked = [view for view in self._fleet.nodes.values() if _has_sessions(view)]
-        found = await asyncio.gather(*(self._of(view, call) for view in asked))
+    async def all(
+        self, call: RelayCall, handle_of: Callable[[SessionLocation], str]
+    ) -> pb.ListSessionsResponse:
+        """The caller's sessions on all nodes that answer in time, each under its handle."""
+        views = [view for view in self._fleet.nodes.values() if _has_sessions(view)]
+        found = await asyncio.gather(*(self._sessions_on(view, call) for view in views))
         listed = pb.ListSessionsResponse()
-        for view, infos in zip(asked, found, strict=True):
+        for view, infos in zip(views, found, strict=True):
             for info in infos:
-                info.session_id = named(SessionLocation(view.name, info.session_id))
+                info.session_id = handle_of(SessionLocation(view.name, info.session_id))
                 listed.sessions.append(info)
         return listed
 
-    async def held(self, view: NodeView, call: RelayCall) -> list[pb.SessionInfo]:
-        """What a node shows the asker."""
+    async def on_node(self, view: NodeView, call: RelayCall) -> list[pb.SessionInfo]:
+        """The sessions that a node shows the caller."""
         reply = await self._nodes.ask(view, replace(call, method=_METHOD), _EMPTY)
         return list(pb.ListSessionsResponse.FromString(reply).sessions)
 
-    async def _of(self, view: NodeView, call: RelayCall) -> list[pb.SessionInfo]:
+    async def _sessions_on(self, view: NodeView, call: RelayCall) -> list[pb.SessionInfo]:
         try:
             async with asyncio.timeout(LIST_S):
-                infos = await self.held(view, call)
-                if not call.asker.tenant or not infos:
+                infos = await self.on_node(view, call)
+                if not call.caller.tenant or not infos:
                     return infos
                 # After the first list, so that nothing stands in that one and not yet in this.
-                stranger = replace(call, asker=replace(call.asker, identity=self._nobody))
-                shown = {info.session_id for info in await self.held(view, stranger)}
+                stranger = replace(call, caller=replace(call.caller, identity=self._nobody))
+                shown = {info.session_id for info in await self.on_node(view, stranger)}
         except (GanglionError, TimeoutError):
             return []
         return [
@@ -105,9 +106,9 @@ class SessionListing:
             if info.session_id not in shown or self._is_own(SessionLocation(view.name, info.session_id), call)
         ]
 
-    def _is_own(self, place: SessionLocation, call: RelayCall) -> bool:
-        heard = self._register.of(place)
-        return heard is not None and heard.tenant == call.asker.tenant
+    def _is_own(self, location: SessionLocation, call: RelayCall) -> bool:
+        owner = self._owners.of(location)
+        return owner is not None and owner.tenant == call.caller.tenant
 
 
 def _has_sessions(view: NodeView) -> bool:

@@ -1,7 +1,7 @@
-"""A session's id as the gateway gives it out: `NODE~ID~MAC`, so that nobody must remember where it lies.
+"""A session's id as the gateway gives it out: `NODE~ID~MAC`, so that nobody must remember where it is.
 
-Law: the MAC covers the tenant, the node and the id. Whoever brings another tenant's handle is told what they
-are told of one that never was.
+Law: the MAC covers the tenant, the node and the id. Whoever brings another tenant's handle is given what they
+are given of one that never was.
 """
 
 import hmac
@@ -16,7 +16,7 @@ _MAC_BYTES: Final = 8
 
 
 class SessionLocation(NamedTuple):
-    """Where a session lies, and its id there."""
+    """The node of a session, and its id there."""
 
     node: str
     id: str
@@ -28,23 +28,23 @@ class SessionHandles:
     def __init__(self, secret: bytes) -> None:
         self._key = blake2b(secret).digest()
 
-    def write(self, tenant: str, place: SessionLocation) -> str:
+    def write(self, tenant: str, location: SessionLocation) -> str:
         """The handle under which a tenant finds its session again."""
-        return _MARK.join((place.node, place.id, self._mac(tenant, place)))
+        return _MARK.join((location.node, location.id, self._mac(tenant, location)))
 
     def read(self, tenant: str, handle: str) -> SessionLocation:
-        """Where a tenant's session lies; raises SessionNotFound for anything else."""
+        """Where a tenant's session is; raises SessionNotFound for anything else."""
         node, _, rest = handle.partition(_MARK)
         session_id, _, mac = rest.rpartition(_MARK)
-        place = SessionLocation(node, session_id)
-        told = mac.encode(errors="surrogatepass")
-        if not session_id or not hmac.compare_digest(told, self._mac(tenant, place).encode()):
+        location = SessionLocation(node, session_id)
+        given = mac.encode(errors="surrogatepass")
+        if not session_id or not hmac.compare_digest(given, self._mac(tenant, location).encode()):
             raise SessionNotFound(handle)
-        return place
+        return location
 
-    def _mac(self, tenant: str, place: SessionLocation) -> str:
+    def _mac(self, tenant: str, location: SessionLocation) -> str:
         digest = blake2b(key=self._key, digest_size=_MAC_BYTES)
-        for part in (tenant, *place):
+        for part in (tenant, *location):
             encoded = part.encode(errors="surrogatepass")
             digest.update(b"%d:" % len(encoded))
             digest.update(encoded)
