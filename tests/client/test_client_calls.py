@@ -257,7 +257,7 @@ def test_a_status_without_a_code_is_an_error_as_well(status: str, kind: type[Gan
         ("http://node", "[::1]:50051", "[::1]:50051", False),
     ],
 )
-def test_the_grpc_door_is_the_next_port_unless_told(
+def test_the_grpc_port_is_the_next_one_unless_it_is_given(
     url: str, grpc_address: str | None, target: str, is_tls: bool
 ) -> None:
     assert grpc_target(url, grpc_address) == GrpcTarget(target, is_tls)

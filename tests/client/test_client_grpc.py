@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 from both import KINDS, AnyClient, Kind, done, every, some
-from fake_door import serving
+from grpc_server import serving
 
 from ganglion.client import (
     AsyncClient,
@@ -78,18 +78,18 @@ async def test_errors_arrive_with_code_hint_and_length(kind: Kind) -> None:
 
 async def test_leaving_an_iteration_cancels_the_call_on_the_node(kind: Kind) -> None:
     node = FakeNode(runs_ahead=2)
-    with serving(node) as (door, port):
+    with serving(node) as (server, port):
         client = real_client(kind, port)
         session = client.session("fake")
         await done(session.append("one"))
-        door.cancelled.clear()
-        door.silence.set()
+        server.cancelled.clear()
+        server.silence.set()
         generation = session.generate()
         await some(generation, 1)
         await done(generation.close())  # type: ignore[func-returns-value]
-        await until(door.cancelled.is_set)
+        await until(server.cancelled.is_set)
         await until(lambda: not next(iter(node.sessions.sessions.values())).is_busy)
-        door.silence.clear()
+        server.silence.clear()
         assert session.length == 2
         await done(session.append(" two"))
         assert node.tokens(session.id) == session.tokens
@@ -97,15 +97,15 @@ async def test_leaving_an_iteration_cancels_the_call_on_the_node(kind: Kind) -> 
 
 
 async def test_a_node_that_falls_silent_is_given_up(kind: Kind) -> None:
-    with serving(FakeNode()) as (door, port):
+    with serving(FakeNode()) as (server, port):
         client = real_client(kind, port, idle_timeout_s=0.2)
         session = client.session("fake")
         await done(session.append("one"))
-        door.silence.set()
+        server.silence.set()
         with pytest.raises(DeadlineExceeded, match="idle"):
             await every(session.generate())
         assert session.length == 2
-        door.silence.clear()
+        server.silence.clear()
         assert isinstance((await every(session.generate()))[-1], Done)
         generation = session.generate()
         await some(generation, 1)
@@ -125,10 +125,10 @@ async def test_no_node_is_said_with_what_to_do(kind: Kind) -> None:
 
 
 async def test_a_node_that_dies_under_an_answer_and_comes_back_gets_everything_again(kind: Kind) -> None:
-    with serving(FakeNode()) as (door, port):
+    with serving(FakeNode()) as (server, port):
         client = real_client(kind, port)
         session = client.session("fake")
-        door.silence.set()
+        server.silence.set()
         generation = session.run(["one two"], max_tokens=8)
         await some(generation, 1)
     with pytest.raises(Disconnected):

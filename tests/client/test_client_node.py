@@ -40,7 +40,7 @@ def client_of(grpc_address: str, kind: Kind, **options: str | float) -> AnyClien
 
 @contextmanager
 def serving(home: Path, *flags: str, port: int = 0) -> Iterator[tuple[Node, str]]:
-    """A node, and where its gRPC door is."""
+    """A node, and where its gRPC server is."""
     port = port or free_port()
     with running_node(home, "--grpc-port", str(port), *flags) as node:
         yield node, f"127.0.0.1:{port}"

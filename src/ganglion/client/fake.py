@@ -20,11 +20,13 @@ from typing import Any, Final
 from google.protobuf.message import Message
 
 from ganglion.client._async.client import AsyncClient
+from ganglion.client._async.protocols import AsyncTransport
 from ganglion.client._sync.client import Client
+from ganglion.client._sync.protocols import Transport
 from ganglion.client.errors import Disconnected, error_from_status
 from ganglion.client.fake_sessions import FakeSessions
 from ganglion.client.rpcs import Rpc
-from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport, Transport
+from ganglion.client.transport import CallOptions, SharedTransport
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError
 from ganglion.wire.salience.error_metadata import encode_details, encode_metadata

@@ -16,10 +16,12 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 from weakref import finalize
 
+from ganglion.client._async.protocols import AsyncTransport
+from ganglion.client._sync.protocols import Transport
 from ganglion.client.committer import NodeSession
 from ganglion.client.rpcs import CLOSE
 from ganglion.client.session_flows import SessionFlows
-from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport, Transport
+from ganglion.client.transport import CallOptions, SharedTransport
 from ganglion.core.errors import GanglionError
 from ganglion.wire.salience import salience_pb2 as pb
 

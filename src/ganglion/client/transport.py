@@ -1,16 +1,10 @@
-"""The transports that the client needs, blocking and in an event loop, and their sharing among clones.
-
-Law: a transport raises GanglionErrors and nothing else of its own.
-"""
+"""The options of every call, and the sharing of one transport among a client and its clones."""
 
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
-from google.protobuf.message import Message
-
-from ganglion.client.rpcs import Rpc
 from ganglion.core.errors import InvalidValue
 
 
@@ -33,72 +27,6 @@ class CallOptions:
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata of a gRPC call."""
         return (("authorization", f"Bearer {self.api_key}"),) if self.api_key else ()
-
-
-class ReplyStream(Protocol):
-    """A stream that was opened."""
-
-    def read(self) -> Message | None:
-        """The next message; None at the end."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel it; may be called after its end."""
-        ...
-
-
-class Transport(Protocol):
-    """A blocking transport to a node; threads may share it."""
-
-    def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
-        """One message there, one back."""
-        ...
-
-    def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions) -> Message:
-        """Several messages there, one back."""
-        ...
-
-    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> ReplyStream:
-        """One message there, several back."""
-        ...
-
-    def close(self) -> None:
-        """Close the channel; streams end."""
-        ...
-
-
-class AsyncReplyStream(Protocol):
-    """A stream that was opened."""
-
-    async def read(self) -> Message | None:
-        """The next message; None at the end."""
-        ...
-
-    def cancel(self) -> None:
-        """Cancel it; may be called after its end."""
-        ...
-
-
-class AsyncTransport(Protocol):
-    """A transport to a node in an event loop."""
-
-    async def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
-        """One message there, one back."""
-        ...
-
-    async def upload(
-        self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions
-    ) -> Message:
-        """Several messages there, one back."""
-        ...
-
-    def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> AsyncReplyStream:
-        """One message there, several back."""
-        ...
-
-    async def close(self) -> None:
-        """Close the channel; streams end."""
-        ...
 
 
 def client_closed() -> InvalidValue:

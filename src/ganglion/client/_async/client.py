@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from ganglion.client._async.generation import finish
+from ganglion.client._async.protocols import AsyncTransport
 from ganglion.client._async.session import AsyncSession
 from ganglion.client.committed import CommittedTokens, checked_tokens
 from ganglion.client.committer import NodeSession
@@ -16,7 +17,7 @@ from ganglion.client.node_api import Manifests, NodeApi
 from ganglion.client.reaper import AsyncSessionReaper
 from ganglion.client.session_flows import SessionFlows
 from ganglion.client.settings import IDLE_TIMEOUT_S, TIMEOUT_S, client_settings
-from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport, client_closed
+from ganglion.client.transport import CallOptions, SharedTransport, client_closed
 from ganglion.client.values import ReadoutManifest, Score, SessionInfo
 from ganglion.core.request import Steer
 

@@ -6,6 +6,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar, assert_never
 
+from ganglion.client._async.protocols import AsyncReplyStream, AsyncTransport
 from ganglion.client.concurrency import async_run_together
 from ganglion.client.flow import (
     Effect,
@@ -20,7 +21,7 @@ from ganglion.client.flow import (
     UploadCall,
 )
 from ganglion.client.flow_run import FlowRun, ResultBuilder
-from ganglion.client.transport import AsyncReplyStream, AsyncTransport, CallOptions
+from ganglion.client.transport import CallOptions
 from ganglion.client.values import Event, Result
 from ganglion.core.errors import GanglionError, SessionBusy
 

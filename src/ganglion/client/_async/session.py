@@ -8,13 +8,14 @@ from typing import TypeVar, Unpack
 from weakref import ref
 
 from ganglion.client._async.generation import AsyncGeneration, finish
+from ganglion.client._async.protocols import AsyncTransport
 from ganglion.client.concurrency import async_write_file
 from ganglion.client.flow import Flow
 from ganglion.client.options import GenerateOptions
 from ganglion.client.reaper import AsyncSessionReaper
 from ganglion.client.search import Judge, beam, mean_logprob, tree
 from ganglion.client.session_flows import SessionFlows
-from ganglion.client.transport import AsyncTransport, CallOptions, SharedTransport
+from ganglion.client.transport import CallOptions, SharedTransport
 from ganglion.client.values import Branch, Chunk, Score, Suspended
 from ganglion.core.errors import InvalidValue, SessionBusy
 

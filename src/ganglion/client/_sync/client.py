@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import TypeVar
 
 from ganglion.client._sync.generation import finish
+from ganglion.client._sync.protocols import Transport
 from ganglion.client._sync.session import Session
 from ganglion.client.committed import CommittedTokens, checked_tokens
 from ganglion.client.committer import NodeSession
@@ -17,7 +18,7 @@ from ganglion.client.node_api import Manifests, NodeApi
 from ganglion.client.reaper import SessionReaper
 from ganglion.client.session_flows import SessionFlows
 from ganglion.client.settings import IDLE_TIMEOUT_S, TIMEOUT_S, client_settings
-from ganglion.client.transport import CallOptions, SharedTransport, Transport, client_closed
+from ganglion.client.transport import CallOptions, SharedTransport, client_closed
 from ganglion.client.values import ReadoutManifest, Score, SessionInfo
 from ganglion.core.request import Steer
 

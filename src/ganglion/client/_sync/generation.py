@@ -7,6 +7,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypeVar, assert_never
 
+from ganglion.client._sync.protocols import ReplyStream, Transport
 from ganglion.client.concurrency import run_together
 from ganglion.client.flow import (
     Effect,
@@ -21,7 +22,7 @@ from ganglion.client.flow import (
     UploadCall,
 )
 from ganglion.client.flow_run import FlowRun, ResultBuilder
-from ganglion.client.transport import CallOptions, ReplyStream, Transport
+from ganglion.client.transport import CallOptions
 from ganglion.client.values import Event, Result
 from ganglion.core.errors import GanglionError, SessionBusy
 

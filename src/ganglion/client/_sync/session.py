@@ -9,13 +9,14 @@ from typing import TypeVar, Unpack
 from weakref import ref
 
 from ganglion.client._sync.generation import Generation, finish
+from ganglion.client._sync.protocols import Transport
 from ganglion.client.concurrency import write_file
 from ganglion.client.flow import Flow
 from ganglion.client.options import GenerateOptions
 from ganglion.client.reaper import SessionReaper
 from ganglion.client.search import Judge, beam, mean_logprob, tree
 from ganglion.client.session_flows import SessionFlows
-from ganglion.client.transport import CallOptions, SharedTransport, Transport
+from ganglion.client.transport import CallOptions, SharedTransport
 from ganglion.client.values import Branch, Chunk, Score, Suspended
 from ganglion.core.errors import InvalidValue, SessionBusy
 

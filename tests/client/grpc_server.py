@@ -1,4 +1,4 @@
-"""A fake node behind a real gRPC door on loopback."""
+"""A fake node behind a real gRPC server on loopback."""
 
 import threading
 from collections.abc import Generator, Iterator
@@ -17,7 +17,7 @@ from ganglion.wire.salience.error_metadata import encode_details, encode_metadat
 from ganglion.wire.salience.service import SERVICE
 
 
-class FakeDoor:
+class FakeServer:
     """Serves a fake node; `silence` holds every stream after its first message while it is set."""
 
     def __init__(self, node: FakeNode) -> None:
@@ -66,10 +66,10 @@ class FakeDoor:
 @contextmanager
 def serving(
     node: FakeNode, port: int = 0, credentials: grpc.ServerCredentials | None = None
-) -> Generator[tuple[FakeDoor, int], None, None]:
-    """A door that is open, and its port."""
-    door = FakeDoor(node)
-    table = {rpc.name: door.handler(rpc) for rpc in vars(rpcs).values() if isinstance(rpc, Rpc)}
+) -> Generator[tuple[FakeServer, int], None, None]:
+    """A running server, and its port."""
+    fake = FakeServer(node)
+    table = {rpc.name: fake.handler(rpc) for rpc in vars(rpcs).values() if isinstance(rpc, Rpc)}
     server = grpc.server(ThreadPoolExecutor(8), options=[("grpc.so_reuseport", 0)])
     server.add_generic_rpc_handlers([grpc.method_handlers_generic_handler(SERVICE.full_name, table)])
     address = f"127.0.0.1:{port}"
@@ -79,6 +79,6 @@ def serving(
         port = server.add_secure_port(address, credentials)
     server.start()
     try:
-        yield door, port
+        yield fake, port
     finally:
         server.stop(0).wait(5)
