@@ -16,7 +16,7 @@ CLIENTS := .clients/npm.stamp $(PYTHON_CLIENTS:%=.clients/%.stamp)
 SOAK ?= 25
 ARGS ?=
 
-.PHONY: help serve setup test clients test-clients quick check unit soak bench bench-gateway fmt reference generate proto lock clean
+.PHONY: help serve setup test clients test-clients quick check unit soak bench bench-gateway fmt shape reference generate proto lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -121,6 +121,9 @@ bench-gateway: $(VENV)/dev.stamp .bench/gateways.stamp ## the gateway beside ngi
 fmt: $(VENV)/dev.stamp ## format and fix what can be fixed
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
+
+shape: $(VENV)/dev.stamp ## print the measures of the source tree (ARGS="/another/checkout --path --list --json")
+	@$(BIN)/python scripts/shape.py $(ARGS)
 
 reference: $(VENV)/dev.stamp ## write the tables of docs/*.md from the code
 	@$(BIN)/python -m ganglion.cli.reference docs/configuration.md

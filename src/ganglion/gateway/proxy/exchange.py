@@ -2,6 +2,9 @@
 
 Law: whatever happens, the client hears one answer, the place that was reserved is settled once, and nothing
 is tried again after the first of an answer has left. As long as nobody must be waited for, no task is made.
+
+Long because its states are changed by callbacks of two connections, which come in any order: in one file all
+of them are seen together.
 """
 
 import logging

@@ -26,7 +26,7 @@ from ganglion.registry.settings import ResidencySettings
 logger = logging.getLogger("ganglion.registry")
 
 
-class ModelLoader:
+class ResidentLoader:
     """Loads the residents of one table."""
 
     def __init__(

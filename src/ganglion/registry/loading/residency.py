@@ -43,7 +43,7 @@ from ganglion.registry.loading.activation import ActivationQueue
 from ganglion.registry.loading.candidate import Candidate
 from ganglion.registry.loading.eviction import evict, unload_idle, unload_now
 from ganglion.registry.loading.failures import RecentFailures
-from ganglion.registry.loading.loader import ModelLoader, is_over, without_traceback
+from ganglion.registry.loading.loader import ResidentLoader, is_over, without_traceback
 from ganglion.registry.loading.resident import Resident
 from ganglion.registry.loading.resident_table import NameLookup, ResidentTable, no_lookup
 from ganglion.registry.naming.catalogue import HeldModelRef
@@ -112,7 +112,7 @@ class Residency:
         self._auto_load = self._settings.auto_load is not False
         self._table = ResidentTable(find)
         self._failures = RecentFailures()
-        self._loader = ModelLoader(self._table, self._failures, self._settings, free_bytes)
+        self._loader = ResidentLoader(self._table, self._failures, self._settings, free_bytes)
         self._activating = ActivationQueue()
         self._watch: asyncio.Task[None] | None = None
         self._warming: asyncio.Task[None] | None = None
