@@ -230,14 +230,14 @@ async def test_runs_hold_places_like_all_other_work(serving) -> None:
 async def test_what_the_store_holds_is_not_held_in_memory_too(serving, monkeypatch) -> None:
     monkeypatch.setattr(background, "SAVE_EVENTS_S", 0.02)
     longest = 0
-    keep_up = background.BackgroundRun.keep_up
+    save_new = background.BackgroundRun.save_new
 
     async def watched(run: background.BackgroundRun) -> None:
         nonlocal longest
-        await keep_up(run)
-        longest = max(longest, len(run.unkept()))
+        await save_new(run)
+        longest = max(longest, len(run.unsaved()))
 
-    monkeypatch.setattr(background.BackgroundRun, "keep_up", watched)
+    monkeypatch.setattr(background.BackgroundRun, "save_new", watched)
     async with serving(storage=MEMORY) as served:
         asking = Asking(served.http)
         response_id = await begun(served, "!echo delay=0.001\n" + "word " * 600)

@@ -25,23 +25,23 @@ from ganglion.wire.headers import USAGE
 
 @dataclass(slots=True)
 class _ChoiceUsage:
-    """One answer so far."""
+    """The usage of one answer so far."""
 
     usage: Usage | None = None
     is_finished: bool = False
     tokens: int = 0
     deltas: int = 0
 
-    def told(self) -> Usage | None:
+    def so_far(self) -> Usage | None:
         if self.usage is None or self.is_finished:
             return self.usage
-        # An engine that does not tell its tokens tells about one with each delta.
+        # An engine that does not name its tokens sends about one with each delta.
         return Usage(self.usage.prompt_tokens, self.tokens or self.deltas, self.usage.cached_tokens)
 
 
 @dataclass(slots=True)
 class UsageCounter:
-    """The counts of all choices; one that failed counts with what it took until then."""
+    """Adds up the usage of all choices; one that failed counts with what it took until then."""
 
     requests: Sequence[Request]
     _choices: list[_ChoiceUsage] = field(init=False)
@@ -49,8 +49,8 @@ class UsageCounter:
     def __post_init__(self) -> None:
         self._choices = [_ChoiceUsage() for _ in self.requests]
 
-    def see(self, choice: int, event: Event) -> None:
-        """The next event of a choice."""
+    def record(self, choice: int, event: Event) -> None:
+        """Count the next event of a choice."""
         of_choice = self._choices[choice]
         match event:
             case Delta(tokens=tokens):
@@ -64,10 +64,10 @@ class UsageCounter:
                 pass
 
     def total(self) -> Usage | None:
-        """Everything together; a prompt that several choices share counts once. None where nothing ran."""
+        """The sum; a prompt that several choices share counts once. None where nothing ran."""
         prompts: dict[int, list[Usage]] = {}
         for request, choice in zip(self.requests, self._choices, strict=True):
-            usage = choice.told()
+            usage = choice.so_far()
             if usage is not None:
                 prompts.setdefault(id(request.prompt), []).append(usage)
         if not prompts:
@@ -90,10 +90,10 @@ ChoiceEvent = tuple[int, Event]
 
 
 class Answers:
-    """Runs the requests of one call at the same time and hands out what comes, by choice.
+    """Runs the requests of one call at the same time and hands out their events, by choice.
 
-    `visit` says for whom they run; `at_once` bounds how many of them run, the others wait their turn.
-    `is_folded` promises the engine that nothing is given out before it is whole.
+    `principal` is whose they are; `at_once` bounds how many run at the same time, the others wait.
+    `is_folded` promises the engine that nothing is sent before the answer is whole.
     """
 
     def __init__(
@@ -101,15 +101,15 @@ class Answers:
         engine: Engine,
         requests: Sequence[Request],
         *,
-        visit: Principal = ANONYMOUS,
+        principal: Principal = ANONYMOUS,
         at_once: int | None = None,
         is_folded: bool = False,
     ) -> None:
         self._engine = engine
-        self._requests = [visit.bounded(request) for request in requests]
+        self._requests = [principal.bounded(request) for request in requests]
         if is_folded:
             self._requests = [replace(request, is_folded=True) for request in self._requests]
-        self._spent = UsageCounter(self._requests) if visit.wants_usage else None
+        self._usage_counter = UsageCounter(self._requests) if principal.wants_usage else None
         self._queue: asyncio.Queue[ChoiceEvent] = asyncio.Queue(_QUEUED_EVENTS)
         self._pumps: list[asyncio.Task[None]] = []
         self._turns = asyncio.Semaphore(at_once or len(requests))
@@ -149,11 +149,11 @@ class Answers:
         return [fold(of_choice) for of_choice in events]
 
     def usage(self) -> Usage | None:
-        """What it came to so far, for a gateway that asked for it; None where nothing ran."""
-        return None if self._spent is None else self._spent.total()
+        """The usage so far, for a gateway that asks for it; None where nothing ran."""
+        return None if self._usage_counter is None else self._usage_counter.total()
 
-    def farewell(self) -> list[Comment]:
-        """What follows a stream's last frame: the counts, for a gateway that asked for them."""
+    def usage_comments(self) -> list[Comment]:
+        """The comment after a stream's last frame: its usage, for a gateway that asks for it."""
         usage = self.usage()
         return [] if usage is None else [Comment(f"{USAGE.decode()} {encode_usage(usage).decode()}")]
 
@@ -161,8 +161,8 @@ class Answers:
         try:
             async with self._turns, aclosing(self._engine.generate(request)) as events:
                 async for event in events:
-                    if self._spent is not None:
-                        self._spent.see(choice, event)
+                    if self._usage_counter is not None:
+                        self._usage_counter.record(choice, event)
                     await self._queue.put((choice, event))
                     if isinstance(event, Finished | Failed):
                         return

@@ -61,8 +61,8 @@ def build_app(
     inner = DefaultsEngine(engine or NoEngine(), defaults or Defaults())
     gate, metrics = Gate(chosen.max_in_flight), Metrics()
     measured = ObservedEngine(DeadlineEngine(inner, chosen.deadlines), metrics)
-    ports = capabilities_of(engine or NoEngine(), measured)
-    routes = build_routes(ports, chosen, gate, metrics, state=state)
+    capabilities = capabilities_of(engine or NoEngine(), measured)
+    routes = build_routes(capabilities, chosen, gate, metrics, state=state)
     keys = key_ring(chosen)
     return with_middleware(
         [route for route in routes if _is_served(route, paths or DEFAULT_PATHS)],

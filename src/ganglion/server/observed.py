@@ -40,7 +40,7 @@ class ObservedEngine:
 
 
 def metrics_label(models: Iterable[ModelState], name: str) -> str:
-    """Under which model a request is counted that names its model so."""
+    """The label under which a request for this name is counted."""
     found = find_model(models, name)
     return _UNKNOWN_MODEL if found is None else found.id
 
@@ -51,14 +51,14 @@ async def observed_stream(events: AsyncGenerator[E, None], metrics: ModelMetrics
     try:
         async with aclosing(events):
             async for event in events:
-                watch.see(event)
+                watch.record(event)
                 yield event
     finally:
         watch.end()
 
 
 class _StreamStopwatch:
-    """One stream's stop-watch."""
+    """Times and counts one stream."""
 
     def __init__(self, metrics: ModelMetrics) -> None:
         self._metrics = metrics
@@ -68,7 +68,7 @@ class _StreamStopwatch:
         self._prompt_tokens = 0
         metrics.in_flight.inc()
 
-    def see(self, event: Event | TokenEvent) -> None:
+    def record(self, event: Event | TokenEvent) -> None:
         match event:
             case Delta() | Pieces():
                 self._delta(time.perf_counter())
@@ -100,7 +100,7 @@ class _StreamStopwatch:
 
 
 class ObservedSessions:
-    """The inner engine, its streams counted among all answers and under the same deadlines."""
+    """The inner engine, with its streams measured and under deadlines like all answers."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What answers take of somebody's limits, where the gateway's front cannot know it.
+"""What answers take of a key's quota, where the gateway's proxy cannot know it.
 
 In the background and inside sockets nobody else hears the end of an answer. Every other answer is counted by
-the front as it passes; but what a call continues stands in the store and not in its body, so that only here
+the proxy as it passes; but what a call continues stands in the store and not in its body, so that only here
 is known how long its prompt can be.
 """
 
@@ -16,44 +16,43 @@ from ganglion.server.answers import Answers
 from ganglion.server.middleware.principal import Principal
 
 Settle = Callable[[Usage | None], None]
-"""Is told once what an answer came to; None where nothing ran."""
+"""Is called once with what an answer took; None where nothing ran."""
 
 
 def _no_settlement(usage: Usage | None) -> None:
-    """Nobody counts it, or somebody else does."""
+    """Used where nobody counts the answer, or somebody else does."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaReservation:
-    """What a call got of its key's limits."""
+    """What a call may take of its key's quota."""
 
     settle: Settle = _no_settlement
     answer_tokens: int | None = None
-    """How long an answer may be that its client did not bound; None for as long as it likes."""
+    """The longest answer to a call whose client did not bound it; None for any length."""
 
 
 class QuotaMeter(Protocol):
-    """Knows what each key may still take."""
+    """Says what each key may still take."""
 
-    async def admit(self, visit: Principal, request: Request) -> QuotaReservation:
+    async def admit(self, principal: Principal, request: Request) -> QuotaReservation:
         """Reserve what a call may take, whose prompt is whole; raises why it may not."""
         ...
 
 
 class NoQuota:
-    """For a server on which nobody's answers are counted."""
+    """A server that counts nobody's answers."""
 
-    async def admit(self, visit: Principal, request: Request) -> QuotaReservation:
+    async def admit(self, principal: Principal, request: Request) -> QuotaReservation:
         """Nothing to reserve."""
         return QuotaReservation()
 
 
 class QuotaSettlement:
-    """Settles what was reserved when it is left, by what the answers under it came to."""
+    """Settles a reservation when it is left, by what the answers under it took."""
 
-    def __init__(self, reserved: QuotaReservation) -> None:
-        self._settle = reserved.settle
-        self.answer_tokens = reserved.answer_tokens
+    def __init__(self, settle: Settle = _no_settlement) -> None:
+        self._settle = settle
         self.answers: Answers | None = None
 
     def __enter__(self) -> Self:

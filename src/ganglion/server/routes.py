@@ -38,17 +38,19 @@ from ganglion.wire.route_aliases import aliases_of
 
 
 def responses_routes(
-    ports: EngineCapabilities, settings: ServerSettings, gate: Gate, state: AppState
+    capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, state: AppState
 ) -> list[BaseRoute]:
     """The routes of the Responses wire, over one service and one set of background runs."""
-    service = ResponsesService(state, ports.engine.models, is_strict=settings.is_strict)
-    runs = BackgroundRuns(ports.engine, service, state, settings)
+    service = ResponsesService(state, capabilities.engine.models, is_strict=settings.is_strict)
+    runs = BackgroundRuns(capabilities.engine, service, state, settings)
     stored = StoredResponseEndpoints(state.store, runs, settings)
     conversations = ConversationEndpoints(state.store, settings)
-    prompts = CompactionEndpoints(ports, settings, gate, service, state)
+    prompts = CompactionEndpoints(capabilities, settings, gate, service, state)
     return [
-        Route("/v1/responses", ResponsesEndpoint(ports, settings, gate, service, runs), methods=["POST"]),
-        WebSocketRoute("/v1/responses", ResponsesWebSocket(ports, settings, gate, service, state.meter)),
+        Route(
+            "/v1/responses", ResponsesEndpoint(capabilities, settings, gate, service, runs), methods=["POST"]
+        ),
+        WebSocketRoute("/v1/responses", ResponsesWebSocket(capabilities, settings, gate, service)),
         Route("/v1/responses/input_tokens", prompts.input_tokens, methods=["POST"]),
         Route("/v1/responses/compact", prompts.compact, methods=["POST"]),
         Route("/v1/responses/{id}", stored, methods=["GET"]),
@@ -67,7 +69,7 @@ def responses_routes(
 
 
 def build_routes(
-    ports: EngineCapabilities,
+    capabilities: EngineCapabilities,
     settings: ServerSettings,
     gate: Gate,
     metrics: Metrics,
@@ -78,7 +80,7 @@ def build_routes(
     membership: FleetMembership | None = None,
 ) -> list[BaseRoute]:
     """Every route of a node; the holder's models come and go."""
-    engine = ports.engine
+    engine = capabilities.engine
     info = InfoRoutes(engine, settings, gate)
     models = ModelEndpoints(engine, settings)
     health = HealthEndpoints(engine, gate, settings, holder, machine)
@@ -105,7 +107,7 @@ def build_routes(
         ),
         Route("/models/{model:path}/endpoint", models.endpoint),
         Route("/models/{model:path}/capabilities", models.capabilities),
-        *wire_routes(ports, settings, gate, holder, state),
+        *wire_routes(capabilities, settings, gate, holder, state),
     ]
 
 
@@ -122,28 +124,28 @@ def with_aliases(routes: list[BaseRoute]) -> list[BaseRoute]:
 
 
 def wire_routes(
-    ports: EngineCapabilities,
+    capabilities: EngineCapabilities,
     settings: ServerSettings,
     gate: Gate,
     holder: ModelHolder | None = None,
     state: AppState | None = None,
 ) -> list[BaseRoute]:
     """The routes of every wire, under every name."""
-    engine = ports.engine
+    engine = capabilities.engine
     state = state or AppState()
-    prompts = TokenizerEndpoints(ports, settings, gate)
+    prompts = TokenizerEndpoints(capabilities, settings, gate)
     routes: list[BaseRoute] = [
-        *answer_routes(ports, settings, gate, holder, state.seal),
+        *answer_routes(capabilities, settings, gate, holder, state.seal),
         Route("/v1/chat/completions/input_tokens", prompts.count_chat, methods=["POST"]),
-        *responses_routes(ports, settings, gate, state),
+        *responses_routes(capabilities, settings, gate, state),
         Route(
             "/v1/messages/count_tokens",
-            CountTokensEndpoint(ports, settings, gate, state.seal),
+            CountTokensEndpoint(capabilities, settings, gate, state.seal),
             methods=["POST"],
         ),
-        *ollama_routes(ports, settings, gate, holder),
-        Route("/v1/embeddings", embeddings_endpoint(ports.embedder, settings, gate), methods=["POST"]),
-        Route("/v1/rerank", rerank_endpoint(ports.embedder, settings, gate), methods=["POST"]),
+        *ollama_routes(capabilities, settings, gate, holder),
+        Route("/v1/embeddings", embeddings_endpoint(capabilities.embedder, settings, gate), methods=["POST"]),
+        Route("/v1/rerank", rerank_endpoint(capabilities.embedder, settings, gate), methods=["POST"]),
         Route("/v1/score", score_endpoint(engine, settings, gate), methods=["POST"]),
         Route("/v1/readout/manifest", ReadoutEndpoint(engine).manifest),
         Route("/tokenize", prompts.tokenize, methods=["POST"]),

@@ -111,7 +111,7 @@ class AnswerEndpoint:
             async with Answers(
                 engine,
                 requests,
-                visit=principal(scope),
+                principal=principal(scope),
                 at_once=answer_format.at_once,
                 is_folded=not is_streamed,
             ) as answers:
@@ -153,9 +153,9 @@ class CountTokensEndpoint:
     """Says how long a prompt is, without answering it."""
 
     def __init__(
-        self, ports: EngineCapabilities, settings: ServerSettings, gate: Gate, seal: HmacSeal
+        self, capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, seal: HmacSeal
     ) -> None:
-        self._reader = ports.reader
+        self._reader = capabilities.reader
         self._settings = settings
         self._gate = gate
         self._seal = seal

@@ -42,7 +42,7 @@ def score_endpoint(engine: Engine, settings: ServerSettings, gate: Gate) -> Json
         request_id = f"score-{uuid.uuid4().hex}"
         tenant, is_strict = principal.tenant, settings.is_strict
         call = score.parse(body, request_id=request_id, tenant=tenant, is_strict=is_strict)
-        async with Answers(engine, (call.request,), visit=principal, is_folded=True) as answers:
+        async with Answers(engine, (call.request,), principal=principal, is_folded=True) as answers:
             (whole,) = await answers.whole()
         return score.body(whole, call)
 

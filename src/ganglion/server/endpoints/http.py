@@ -115,11 +115,11 @@ def abort_connection(scope: Scope) -> None:
 class AnswerRecorder(Protocol):
     """Somebody who must be done with an answer before it is told."""
 
-    async def begun(self) -> None:
+    async def wait_begun(self) -> None:
         """Return when the first byte may leave; raises why it may not."""
         ...
 
-    async def ended(self, frames: Sequence[Frame | Comment]) -> Sequence[Frame | Comment]:
+    async def record_end(self, frames: Sequence[Frame | Comment]) -> Sequence[Frame | Comment]:
         """The frames to end with, in place of these, once they may leave."""
         ...
 
@@ -143,7 +143,7 @@ async def stream(
     settings: ServerSettings,
     *,
     framing: Framing = SERVER_SENT_EVENTS,
-    keeping: AnswerRecorder | None = None,
+    recorder: AnswerRecorder | None = None,
     ending: Sequence[Frame] = (),
 ) -> None:
     """Stream the answers as the projection tells them, from the first byte to the last.
@@ -152,7 +152,7 @@ async def stream(
     """
     with closing(Alarm()) as alarm:
         out = _ResponseSink(send, alarm, settings.stalled_reader_s, framing)
-        await write_answers(answers, projection, out, settings, alarm=alarm, keeping=keeping, ending=ending)
+        await write_answers(answers, projection, out, settings, alarm=alarm, recorder=recorder, ending=ending)
 
 
 async def write_answers(
@@ -162,23 +162,23 @@ async def write_answers(
     settings: ServerSettings,
     *,
     alarm: Alarm,
-    keeping: AnswerRecorder | None = None,
+    recorder: AnswerRecorder | None = None,
     ending: Sequence[Frame] = (),
 ) -> None:
     """Write the answers as the projection tells them; raises what goes wrong before the first of it."""
     frames: Sequence[Frame | Comment]
     frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
-    if keeping is not None:
-        await keeping.begun()
+    if recorder is not None:
+        await recorder.wait_begun()
     await out.start()
     while not projection.is_done:
         await out.write(frames)
         frames = await _next_frames(answers, projection, alarm.after(settings.keep_alive_s))
-    if keeping is not None:
+    if recorder is not None:
         # Whatever it takes to keep an answer, only its end waits for it.
         await out.write(frames[:-1])
-        frames = await keeping.ended(frames[-1:])
-    await out.write([*frames, *ending, *answers.farewell()], is_last=True)
+        frames = await recorder.record_end(frames[-1:])
+    await out.write([*frames, *ending, *answers.usage_comments()], is_last=True)
 
 
 async def send_frames(

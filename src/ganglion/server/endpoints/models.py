@@ -187,9 +187,9 @@ def require_holder(holder: ModelHolder | None) -> ModelHolder:
 class OllamaModelEndpoints:
     """What is known of models, without loading any."""
 
-    def __init__(self, ports: EngineCapabilities, settings: ServerSettings) -> None:
-        self._engine = ports.engine
-        self._reader = ports.reader
+    def __init__(self, capabilities: EngineCapabilities, settings: ServerSettings) -> None:
+        self._engine = capabilities.engine
+        self._reader = capabilities.reader
         self._settings = settings
 
     async def tags(self, request: Request) -> Response:

@@ -23,19 +23,21 @@ from ganglion.wire.ollama import ollama_models
 
 
 def ollama_routes(
-    ports: EngineCapabilities, settings: ServerSettings, gate: Gate, holder: ModelHolder | None
+    capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, holder: ModelHolder | None
 ) -> list[Route]:
     """Everything under `/api/` but the routes that answer."""
-    views = OllamaModelEndpoints(ports, settings)
-    embed = OllamaEmbedEndpoint(ollama.parse_embed, ollama.embed_body, ports, settings, gate)
-    embeddings = OllamaEmbedEndpoint(ollama.parse_embeddings, ollama.embeddings_body, ports, settings, gate)
+    views = OllamaModelEndpoints(capabilities, settings)
+    embed = OllamaEmbedEndpoint(ollama.parse_embed, ollama.embed_body, capabilities, settings, gate)
+    embeddings = OllamaEmbedEndpoint(
+        ollama.parse_embeddings, ollama.embeddings_body, capabilities, settings, gate
+    )
     return [
         Route("/api/embed", embed, methods=["POST"]),
         Route("/api/embeddings", embeddings, methods=["POST"]),
         Route("/api/show", views.show, methods=["POST"]),
         Route(
             "/api/pull",
-            AdminOnly(OllamaPullEndpoint(ports.engine, settings, holder), "pull models"),
+            AdminOnly(OllamaPullEndpoint(capabilities.engine, settings, holder), "pull models"),
             methods=["POST"],
         ),
         Route("/api/tags", views.tags),
@@ -51,13 +53,13 @@ class OllamaEmbedEndpoint:
         self,
         parse: Callable[[bytes, ParseContext], ollama.OllamaEmbedCall],
         body: Callable[[ollama.OllamaEmbedCall, Embedded, float], bytes],
-        ports: EngineCapabilities,
+        capabilities: EngineCapabilities,
         settings: ServerSettings,
         gate: Gate,
     ) -> None:
         self._parse = parse
         self._body = body
-        self._ports = ports
+        self._capabilities = capabilities
         self._settings = settings
         self._gate = gate
 
@@ -69,7 +71,7 @@ class OllamaEmbedEndpoint:
 
     async def _answer(self, call: ollama.OllamaEmbedCall, scope: Scope, receive: Receive, send: Send) -> None:
         began_s = time.perf_counter()
-        name = ollama_models.meant(call.request.model, self._ports.engine.models())
+        name = ollama_models.meant(call.request.model, self._capabilities.engine.models())
         embedded = await self._embed(call, replace(call.request, model=name))
         whole = self._body(call, embedded, time.perf_counter() - began_s)
         await json_response(whole)(scope, receive, send)
@@ -78,23 +80,23 @@ class OllamaEmbedEndpoint:
         if not request.inputs:
             return await self._embed_nothing(request)
         try:
-            return await self._ports.embedder.embed(request)
+            return await self._capabilities.embedder.embed(request)
         except ContextLengthExceeded as error:
             most = error.extras.get("max")
             if not call.may_truncate or not isinstance(most, int) or most < 2:
                 raise
         # One short of all: an engine that asks for room to answer finds it.
-        return await self._ports.embedder.embed(await self._cut(request, most - 1))
+        return await self._capabilities.embedder.embed(await self._cut(request, most - 1))
 
     async def _embed_nothing(self, request: EmbedRequest) -> Embedded:
         """No vectors, from a model that is there: Ollama's way to load one."""
-        await self._ports.embedder.embed(replace(request, inputs=(TextPrompt(" "),)))
+        await self._capabilities.embedder.embed(replace(request, inputs=(TextPrompt(" "),)))
         return Embedded((), 0)
 
     async def _cut(self, request: EmbedRequest, most: int) -> EmbedRequest:
         inputs: list[TextPrompt | TokenPrompt] = []
         for prompt in request.inputs:
-            read = await self._ports.reader.read(
+            read = await self._capabilities.reader.read(
                 Request(request.id, request.model, prompt, tenant=request.tenant)
             )
             inputs.append(TokenPrompt(read.tokens[:most]) if len(read.tokens) > most else prompt)

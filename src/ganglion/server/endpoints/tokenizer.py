@@ -21,9 +21,9 @@ from ganglion.wire.responses.stored import input_tokens
 class TokenizerEndpoints:
     """Tokens, templates and counts of prompts; nothing is generated."""
 
-    def __init__(self, ports: EngineCapabilities, settings: ServerSettings, gate: Gate) -> None:
-        self._engine: Engine = ports.engine
-        self._reader: PromptReader = ports.reader
+    def __init__(self, capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate) -> None:
+        self._engine: Engine = capabilities.engine
+        self._reader: PromptReader = capabilities.reader
         self._settings = settings
         self.tokenize = JsonEndpoint(self._tokenize, settings, gate)
         self.detokenize = JsonEndpoint(self._detokenize, settings, gate)

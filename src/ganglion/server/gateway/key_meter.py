@@ -40,9 +40,9 @@ class KeyMeter:
         self._gatekeeper = gatekeeper
         self._metrics = metrics
 
-    async def admit(self, visit: Principal, request: Request) -> QuotaReservation:
+    async def admit(self, principal: Principal, request: Request) -> QuotaReservation:
         """Raises InvalidApiKey for a key that was revoked meanwhile, and what a gatekeeper raises."""
-        identity = self._gatekeeper.keys.identity(visit.key_id)
+        identity = self._gatekeeper.keys.identity(principal.key_id)
         bound = bound_of_request(request) if identity.is_metered else TokenBound(0)
         wanted = AdmissionRequest(request.model, bound.tokens, bound.open_answers)
         place = proxy_admission()

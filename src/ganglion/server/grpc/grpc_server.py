@@ -58,16 +58,18 @@ class GrpcServer:
 
     async def open(self, engine: Engine, session_settings: SessionSettings | None = None) -> None:
         """Bring back what was kept, and answer calls."""
-        ports = capabilities_of(engine)
-        measured = ObservedSessions(ports.sessions, self._settings.deadlines, self._metrics, engine.models)
+        capabilities = capabilities_of(engine)
+        measured = ObservedSessions(
+            capabilities.sessions, self._settings.deadlines, self._metrics, engine.models
+        )
         sessions = self._sessions = EngineSessionService(
-            measured, ports.reader, engine.models, session_settings
+            measured, capabilities.reader, engine.models, session_settings
         )
         await sessions.start()
         self._metrics.sessions = lambda: SessionCounts(sessions.open_sessions, sessions.tokens_in_memory)
         service = SalienceService(
             sessions,
-            ports.reader,
+            capabilities.reader,
             engine.models,
             max_text_bytes=self._settings.max_body_bytes,
             is_strict=self._settings.is_strict,

@@ -1,4 +1,4 @@
-"""The door of `POST /v1/responses`."""
+"""The endpoint of `POST /v1/responses`, and those that count and compact what a call would send."""
 
 import time
 from contextlib import ExitStack
@@ -9,7 +9,6 @@ from starlette.types import Receive, Scope, Send
 from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.events import Failed
 from ganglion.core.fold import Answer
-from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import (
     JsonEndpoint,
@@ -23,7 +22,6 @@ from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import context_length_of
 from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.scope import header, is_on, principal
-from ganglion.server.quota import QuotaSettlement
 from ganglion.server.responses.background import BackgroundRun, BackgroundRuns
 from ganglion.server.responses.ids import new_id
 from ganglion.server.responses.recorder import ResponseRecorder
@@ -32,7 +30,6 @@ from ganglion.server.responses.responses_service import (
     ResponsesService,
     answers_to,
     read_prompt,
-    within_quota,
 )
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
@@ -59,28 +56,25 @@ class CompactionEndpoints:
 
     def __init__(
         self,
-        ports: EngineCapabilities,
+        capabilities: EngineCapabilities,
         settings: ServerSettings,
         gate: Gate,
         service: ResponsesService,
         state: AppState,
     ) -> None:
-        self._engine = ports.engine
-        self._reader = ports.reader
+        self._engine = capabilities.engine
+        self._reader = capabilities.reader
         self._service = service
         self._seal = state.seal
-        self._meter = state.meter
         self.compact = JsonEndpoint(self._compact, settings, gate)
         self.input_tokens = JsonEndpoint(self._count, settings, gate)
 
     async def _compact(self, body: bytes, principal: Principal) -> bytes:
         """Have the model summarize what it is sent, and seal the summary."""
         body = compact_body(body, SUMMARY_PROMPT, SUMMARY_TOKENS)
-        exchange = await self._service.open(body, principal)
-        request, engine = exchange.call.request, TruncatingEngine(self._engine)
-        with QuotaSettlement(await self._meter.admit(principal, request)) as settlement:
-            async with Answers(engine, (request,), visit=principal, is_folded=True) as answers:
-                settlement.answers = answers
+        exchange = await self._service.reserve(await self._service.open(body, principal))
+        with exchange.settlement:
+            async with answers_to(exchange, TruncatingEngine(self._engine), is_folded=True) as answers:
                 (answer,) = await answers.whole()
         output = self._output(exchange, answer)
         return compaction(new_id("resp"), int(time.time()), output, answer.finished.usage)
@@ -106,74 +100,63 @@ class ResponsesEndpoint:
 
     def __init__(
         self,
-        ports: EngineCapabilities,
+        capabilities: EngineCapabilities,
         settings: ServerSettings,
         gate: Gate,
-        desk: ResponsesService,
+        service: ResponsesService,
         runs: BackgroundRuns,
     ) -> None:
-        self._engine = ports.engine
+        self._engine = capabilities.engine
         self._settings = settings
         self._gate = gate
-        self._desk = desk
+        self._service = service
         self._runs = runs
-        self._meter = runs.meter
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
         markers = is_on(scope, INCLUDE_THINKING)
-        with ExitStack() as place:
-            place.enter_context(self._gate.admit())
-            exchange = await self._desk.open(body, principal(scope), keep_markers=markers)
+        with ExitStack() as admission:
+            admission.enter_context(self._gate.admit())
+            exchange = await self._service.open(body, principal(scope), keep_markers=markers)
             if not exchange.call.is_background:
-                with QuotaSettlement(await self._meter.admit(exchange.visit, exchange.call.request)) as tab:
-                    await self._answer(within_quota(exchange, tab), tab, scope, receive, send)
+                exchange = await self._service.reserve(exchange)
+                with exchange.settlement:
+                    await self._answer(exchange, scope, receive, send)
                 return
-            run = await self._runs.start(exchange, place)
+            run = await self._runs.start(exchange, admission)
         await self._follow(run, scope, receive, send)
 
-    async def _answer(
-        self, exchange: ResponsesExchange, tab: QuotaSettlement, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _answer(self, exchange: ResponsesExchange, scope: Scope, receive: Receive, send: Send) -> None:
         if not exchange.call.is_streamed:
-            await while_connected(scope, receive, self._whole(exchange, tab, scope, receive, send))
+            await while_connected(scope, receive, self._whole(exchange, scope, receive, send))
             return
-        async with ResponseRecorder(self._desk, exchange) as keeping:
-            await while_connected(scope, receive, self._stream(exchange, tab, keeping, scope, send))
+        async with ResponseRecorder(self._service, exchange) as recorder:
+            await while_connected(scope, receive, self._stream(exchange, recorder, scope, send))
 
-    async def _whole(
-        self, exchange: ResponsesExchange, tab: QuotaSettlement, scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _whole(self, exchange: ResponsesExchange, scope: Scope, receive: Receive, send: Send) -> None:
         projection = exchange.projection
         async with answers_to(exchange, self._engine, is_folded=True) as answers:
-            tab.answers = answers
             while not projection.is_done:
                 for _, event in await answers.take():
                     if isinstance(event, Failed):
                         raise event.error
                     projection.feed(event)
-        await self._desk.keep(exchange)
+        await self._service.save(exchange)
         assert projection.final is not None
         await json_response(projection.final)(scope, receive, send)
 
     async def _stream(
-        self,
-        exchange: ResponsesExchange,
-        tab: QuotaSettlement,
-        keeping: ResponseRecorder,
-        scope: Scope,
-        send: Send,
+        self, exchange: ResponsesExchange, recorder: ResponseRecorder, scope: Scope, send: Send
     ) -> None:
+        projection = exchange.projection
         try:
             async with answers_to(exchange, self._engine) as answers:
-                tab.answers = answers
-                projection = exchange.projection
-                await stream(answers, projection, send, self._settings, keeping=keeping, ending=ENDING)
+                await stream(answers, projection, send, self._settings, recorder=recorder, ending=ENDING)
         except ContextLengthExceeded as error:
             if not is_codex(scope):
                 raise
-            frames = exchange.projection.feed(Failed(error))
-            await send_frames(await keeping.ended(frames), send, self._settings, ending=ENDING)
+            frames = projection.feed(Failed(error))
+            await send_frames(await recorder.record_end(frames), send, self._settings, ending=ENDING)
 
     async def _follow(self, run: BackgroundRun, scope: Scope, receive: Receive, send: Send) -> None:
         if run.exchange.call.is_streamed:

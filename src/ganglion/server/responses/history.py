@@ -25,13 +25,13 @@ class History:
     def __init__(self, store: Store | None) -> None:
         self._store = store
 
-    async def before(self, asked: ParsedResponsesBody, tenant: str, recent: Recent) -> tuple[Item, ...]:
+    async def before(self, parsed: ParsedResponsesBody, tenant: str, recent: Recent) -> tuple[Item, ...]:
         """Every item, input and output, that precedes the call's own."""
-        if asked.previous_response_id is not None:
-            known = recent.get(asked.previous_response_id)
-            return known if known is not None else await self.until(asked.previous_response_id, tenant)
-        if asked.conversation_id is not None:
-            return await self.conversation(asked.conversation_id, tenant)
+        if parsed.previous_response_id is not None:
+            known = recent.get(parsed.previous_response_id)
+            return known if known is not None else await self.until(parsed.previous_response_id, tenant)
+        if parsed.conversation_id is not None:
+            return await self.conversation(parsed.conversation_id, tenant)
         return ()
 
     async def until(self, response_id: str, tenant: str) -> tuple[Item, ...]:
@@ -62,17 +62,19 @@ class History:
         return await self._items(conversation_id, tenant)
 
     async def referenced(
-        self, asked: ParsedResponsesBody, tenant: str, history: tuple[Item, ...]
+        self, parsed: ParsedResponsesBody, tenant: str, history: tuple[Item, ...]
     ) -> dict[str, Item]:
         """The kept items that the input refers to, as far as they can be found."""
-        wanted = set(asked.references)
-        found = {item.id: item for item in history if item.id in wanted and item.id is not None}
-        responses = {response_of(item_id) for item_id in wanted - found.keys()} - {None}
+        referenced_ids = set(parsed.references)
+        found = {item.id: item for item in history if item.id in referenced_ids and item.id is not None}
+        responses = {response_of(item_id) for item_id in referenced_ids - found.keys()} - {None}
         for response_id in responses:
             assert response_id is not None
             kept = None if self._store is None else await self._store.response(tenant, response_id)
             if kept is not None:
-                found |= {item.id: item for item in items_of_response(kept) if item.id in wanted and item.id}
+                found |= {
+                    item.id: item for item in items_of_response(kept) if item.id in referenced_ids and item.id
+                }
         return found
 
     async def _refuse_part(self, missing_id: str, response_id: str, tenant: str) -> NoReturn:
@@ -87,7 +89,7 @@ class History:
         )
 
     async def _conversation_before(self, first: StoredResponse, response_id: str) -> tuple[Item, ...]:
-        """The items that the conversation of a chain's first response held when that was asked for."""
+        """The items that the conversation of a chain's first response held when that was parsed for."""
         conversation_id = first.conversation_id
         if conversation_id is None:
             return ()

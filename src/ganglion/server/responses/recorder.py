@@ -18,22 +18,22 @@ class ResponseRecorder:
     kept as failed, when an error ended it, and as cancelled otherwise.
     """
 
-    def __init__(self, desk: ResponsesService, exchange: ResponsesExchange) -> None:
-        self._desk = desk
+    def __init__(self, service: ResponsesService, exchange: ResponsesExchange) -> None:
+        self._service = service
         self._exchange = exchange
         self._ending: asyncio.Task[list[Frame]] | None = None
 
     async def __aenter__(self) -> Self:
         self._beginning = asyncio.create_task(
-            self._desk.begin(self._exchange), name=f"begin {self._exchange.id}"
+            self._service.save_begun(self._exchange), name=f"begin {self._exchange.id}"
         )
         return self
 
-    async def begun(self) -> None:
+    async def wait_begun(self) -> None:
         """Return once the response is kept as begun; raises why it cannot be."""
         await asyncio.shield(self._beginning)
 
-    async def ended(self, frames: Sequence[Frame | Comment]) -> list[Frame]:
+    async def record_end(self, frames: Sequence[Frame | Comment]) -> list[Frame]:
         """Keep the response; the frames to end with."""
         return await asyncio.shield(self._end(only_frames(frames)))
 
@@ -51,7 +51,7 @@ class ResponseRecorder:
             await self._ending
 
     def _end(self, frames: list[Frame]) -> asyncio.Task[list[Frame]]:
-        ending = self._desk.end(self._exchange, frames)
+        ending = self._service.save_ended(self._exchange, frames)
         self._ending = asyncio.create_task(ending, name=f"end {self._exchange.id}")
         return self._ending
 

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -84,12 +84,13 @@ _identified = msgspec.json.Decoder(_Identified)
 
 @dataclass(frozen=True, slots=True)
 class ResponsesExchange:
-    """One call on its way: what is asked, how it is told, whose it is, and what came before."""
+    """One call on its way: what is parsed, how it is told, whose it is, and what came before."""
 
     call: responses.ResponsesCall
     projection: responses.ResponsesProjection
-    visit: Principal
+    principal: Principal
     history: tuple[responses.Item, ...] = ()
+    settlement: QuotaSettlement = field(default_factory=QuotaSettlement)
 
     @property
     def id(self) -> str:
@@ -97,7 +98,7 @@ class ResponsesExchange:
 
     @property
     def tenant(self) -> str:
-        return self.visit.tenant
+        return self.principal.tenant
 
 
 class ResponsesService:
@@ -109,32 +110,33 @@ class ResponsesService:
         """`models` tells those that may be named, with their defaults."""
         self._store = state.store
         self._seal = state.seal
+        self._meter = state.meter
         self._models = models
         self._is_strict = is_strict
         self._history = History(state.store)
         self._unknown = unknown_field_log()
         self._left_out = ignored_field_log()
-        self._owed = UnsavedEndings(state)
+        self._unsaved = UnsavedEndings(state)
 
     async def open(
         self,
         body: bytes,
-        visit: Principal,
+        principal: Principal,
         *,
         keep_markers: bool = False,
         recent: Recent = NO_RECENT,
         transport: Literal["http", "socket"] = "http",
     ) -> ResponsesExchange:
         """Read a call and everything it continues; raises what is wrong with it."""
-        tenant = visit.tenant
-        asked = responses.parse_body(body, is_strict=self._is_strict)
-        self._unknown.note(asked.unknown_fields)
-        if self._store is None and asked.body.background:
+        tenant = principal.tenant
+        parsed = responses.parse_body(body, is_strict=self._is_strict)
+        self._unknown.note(parsed.unknown_fields)
+        if self._store is None and parsed.body.background:
             raise InvalidValue("'background' needs a server that stores responses.", param="background")
-        if transport == "socket" and asked.body.background:
+        if transport == "socket" and parsed.body.background:
             raise InvalidValue("'background' is for HTTP; a socket ends what it began.", param="background")
-        history = await self._history.before(asked, tenant, recent)
-        referenced = await self._history.referenced(asked, tenant, history) if asked.references else {}
+        history = await self._history.before(parsed, tenant, recent)
+        referenced = await self._history.referenced(parsed, tenant, history) if parsed.references else {}
         response_id = new_response_id()
         ids = ItemIds(response_id)
         seal = self._seal.of(tenant)
@@ -146,27 +148,38 @@ class ResponsesService:
             seal=seal,
             can_store=self._store is not None,
             keep_markers=keep_markers,
-            defaults=default_sampling(self._models(), asked.body.model),
+            defaults=default_sampling(self._models(), parsed.body.model),
         )
-        call = responses.build_call(asked, arrival, history=history, referenced=referenced)
+        call = responses.build_call(parsed, arrival, history=history, referenced=referenced)
         self._left_out.note(call.warnings)
         projection = responses.ResponsesProjection(
             call.reply, ids=ids, clock_s=lambda: int(time.time()), seal=seal
         )
-        return ResponsesExchange(call, projection, visit, history)
+        return ResponsesExchange(call, projection, principal, history)
 
-    async def begin(self, exchange: ResponsesExchange, events: Sequence[StoredEvent] = ()) -> None:
+    async def reserve(self, exchange: ResponsesExchange) -> ResponsesExchange:
+        """The exchange within its key's quota; what its answers take is settled when its settlement is left.
+
+        An answer that its client did not bound is bounded by what was reserved. Raises why it may not run.
+        """
+        call, request = exchange.call, exchange.call.request
+        reserved = await self._meter.admit(exchange.principal, request)
+        if reserved.answer_tokens is not None and request.max_tokens is None:
+            call = replace(call, request=replace(request, max_tokens=reserved.answer_tokens))
+        return replace(exchange, call=call, settlement=QuotaSettlement(reserved.settle))
+
+    async def save_begun(self, exchange: ResponsesExchange, events: Sequence[StoredEvent] = ()) -> None:
         """Keep a response that has only begun, so that a crash leaves a trace of it."""
         if exchange.call.is_stored and self._store is not None:
             await self._store.put(_stored_response(exchange, exchange.projection.snapshot()), events=events)
 
-    async def keep(self, exchange: ResponsesExchange) -> None:
+    async def save(self, exchange: ResponsesExchange) -> None:
         """Keep a whole response that was not begun; raises why it cannot be."""
         if exchange.call.is_stored and self._store is not None:
             ended = _ended_response(exchange)
             await self._store.put(ended, items=_new_items(exchange, ended))
 
-    async def end(
+    async def save_ended(
         self, exchange: ResponsesExchange, frames: Sequence[Frame], events: Sequence[StoredEvent] = ()
     ) -> list[Frame]:
         """Keep how a response that was begun ended; where that fails, frames that end with that instead.
@@ -181,25 +194,20 @@ class ResponsesService:
         except GanglionError as error:
             logger.error("%s could not be stored: %s", exchange.id, error)
             last = exchange.projection.instead(error)
-            told = [*events[:-1], StoredEvent(events[-1].sequence_number, last.data)] if events else []
-            self._owed.add(_ended_response(exchange), told)
+            saved_events = (
+                [*events[:-1], StoredEvent(events[-1].sequence_number, last.data)] if events else []
+            )
+            self._unsaved.add(_ended_response(exchange), saved_events)
             return [*frames[:-1], last]
         return list(frames)
-
-
-def within_quota(exchange: ResponsesExchange, tab: QuotaSettlement) -> ResponsesExchange:
-    """The exchange with its answer held to what was reserved for it, where its client left it open."""
-    request = exchange.call.request
-    if tab.answer_tokens is None or request.max_tokens is not None:
-        return exchange
-    request = replace(request, max_tokens=tab.answer_tokens)
-    return replace(exchange, call=replace(exchange.call, request=request))
 
 
 def answers_to(exchange: ResponsesExchange, engine: Engine, *, is_folded: bool = False) -> Answers:
     """The answers to an exchange's request, which may be shortened when the call says so."""
     chosen = TruncatingEngine(engine) if exchange.call.may_truncate else engine
-    return Answers(chosen, (exchange.call.request,), visit=exchange.visit, is_folded=is_folded)
+    answers = Answers(chosen, (exchange.call.request,), principal=exchange.principal, is_folded=is_folded)
+    exchange.settlement.answers = answers
+    return answers
 
 
 async def read_prompt(exchange: ResponsesExchange, reader: PromptReader, context_length: int) -> ReadPrompt:

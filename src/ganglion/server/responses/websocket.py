@@ -24,7 +24,6 @@ from ganglion.server.endpoints.http import ReaderStalled, abort_connection, writ
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import only_model
 from ganglion.server.middleware.scope import current_principal
-from ganglion.server.quota import QuotaMeter, QuotaSettlement
 from ganglion.server.responses.endpoint import is_codex
 from ganglion.server.responses.history import Recent
 from ganglion.server.responses.recorder import ResponseRecorder
@@ -34,7 +33,6 @@ from ganglion.server.responses.responses_service import (
     ResponsesService,
     answers_to,
     full_history,
-    within_quota,
 )
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.decode import ModelOmitted, with_model
@@ -51,88 +49,84 @@ class ResponsesWebSocket:
 
     def __init__(
         self,
-        ports: EngineCapabilities,
+        capabilities: EngineCapabilities,
         settings: ServerSettings,
         gate: Gate,
-        desk: ResponsesService,
-        meter: QuotaMeter,
+        service: ResponsesService,
     ) -> None:
-        self._engine = ports.engine
+        self._engine = capabilities.engine
         self._settings = settings
         self._gate = gate
-        self._desk = desk
-        self._meter = meter
+        self._service = service
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         socket = WebSocket(scope, receive, send)
         try:
             await socket.accept()
-            line = WebSocketChannel(socket, self._settings.stalled_reader_s)
+            channel = WebSocketChannel(socket, self._settings.stalled_reader_s)
             try:
-                await self._converse(line)
+                await self._converse(channel)
             finally:
-                await line.close()
+                await channel.close()
         except WebSocketDisconnect:
             return
         except ReaderStalled:
             abort_connection(scope)
 
-    async def _converse(self, line: "WebSocketChannel") -> None:
+    async def _converse(self, channel: "WebSocketChannel") -> None:
         recent: Recent = NO_RECENT
         while True:
-            message = await line.hear()
+            message = await channel.receive()
             try:
-                recent = await self._answer(message, line, recent)
+                recent = await self._answer(message, channel, recent)
             except InvalidApiKey as error:
-                await line.say(encode_socket_error(error))
-                await line.refuse(error.message)
+                await channel.send(encode_socket_error(error))
+                await channel.close_refused(error.message)
                 return
             except GanglionError as error:
                 # What a turn was to continue goes when it fails: nobody continues from there by mistake.
                 recent = {
                     name: items for name, items in recent.items() if name != previous_response_id_of(message)
                 }
-                await line.say(encode_socket_error(error))
+                await channel.send(encode_socket_error(error))
 
-    async def _answer(self, message: bytes, line: "WebSocketChannel", recent: Recent) -> Recent:
-        asker = current_principal(line.scope)
+    async def _answer(self, message: bytes, channel: "WebSocketChannel", recent: Recent) -> Recent:
+        principal = current_principal(channel.scope)
         with self._gate.admit():
             create = parse_message(message)
             try:
-                exchange = await self._desk.open(create.body, asker, recent=recent, transport="socket")
+                exchange = await self._service.open(create.body, principal, recent=recent, transport="socket")
             except ModelOmitted as missing:
-                named = with_model(missing.body, only_model(asker.visible(self._engine.models())))
-                exchange = await self._desk.open(named, asker, recent=recent, transport="socket")
-            with QuotaSettlement(await self._meter.admit(asker, exchange.call.request)) as tab:
-                exchange = within_quota(exchange, tab)
-                async with ResponseRecorder(self._desk, exchange) as keeping:
-                    await line.while_heard(self._stream(create, exchange, keeping, line, tab))
+                named = with_model(missing.body, only_model(principal.visible(self._engine.models())))
+                exchange = await self._service.open(named, principal, recent=recent, transport="socket")
+            exchange = await self._service.reserve(exchange)
+            with exchange.settlement:
+                async with ResponseRecorder(self._service, exchange) as recorder:
+                    await channel.while_connected(self._stream(create, exchange, recorder, channel))
         return {exchange.id: full_history(exchange)}
 
     async def _stream(
         self,
         create: SocketCreate,
         exchange: ResponsesExchange,
-        keeping: ResponseRecorder,
-        line: "WebSocketChannel",
-        tab: QuotaSettlement,
+        recorder: ResponseRecorder,
+        channel: "WebSocketChannel",
     ) -> None:
         projection = exchange.projection
         if not create.is_generated:
-            await keeping.begun()
-            await line.write(await keeping.ended(projection.feed(_EMPTY_FINISH)))
+            await recorder.wait_begun()
+            await channel.write(await recorder.record_end(projection.feed(_EMPTY_FINISH)))
             return
         try:
             with closing(Alarm()) as alarm:
                 async with answers_to(exchange, self._engine) as answers:
-                    tab.answers = answers
                     await write_answers(
-                        answers, projection, line, self._settings, alarm=alarm, keeping=keeping
+                        answers, projection, channel, self._settings, alarm=alarm, recorder=recorder
                     )
         except ContextLengthExceeded as error:
-            if not is_codex(line.scope):
+            if not is_codex(channel.scope):
                 raise
-            await line.write(await keeping.ended(projection.feed(Failed(error))))
+            await channel.write(await recorder.record_end(projection.feed(Failed(error))))
 
 
 class WebSocketChannel:
@@ -142,24 +136,24 @@ class WebSocketChannel:
         self.scope = socket.scope
         self._socket = socket
         self._stalled_s = stalled_s
-        self._hearing = asyncio.create_task(self._next())
+        self._receiving = asyncio.create_task(self._next_message())
 
-    async def hear(self) -> bytes:
+    async def receive(self) -> bytes:
         """The next message; raises WebSocketDisconnect."""
-        message = await self._hearing
-        self._hearing = asyncio.create_task(self._next())
+        message = await self._receiving
+        self._receiving = asyncio.create_task(self._next_message())
         return message
 
-    async def while_heard(self, work: Coroutine[None, None, None]) -> None:
+    async def while_connected(self, work: Coroutine[None, None, None]) -> None:
         """Do the work unless the client leaves first; a message that comes meanwhile is too early."""
         working = asyncio.create_task(work)
         try:
             while not working.done():
-                await asyncio.wait((working, self._hearing), return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait((working, self._receiving), return_when=asyncio.FIRST_COMPLETED)
                 if not working.done():
-                    await self.hear()
+                    await self.receive()
                     early = InvalidValue("A response is still running on this connection.", param="type")
-                    await self.say(encode_socket_error(early))
+                    await self.send(encode_socket_error(early))
         finally:
             working.cancel()
             await asyncio.gather(working, return_exceptions=True)
@@ -172,9 +166,9 @@ class WebSocketChannel:
         """Say frames, each in a message."""
         for frame in frames:
             if isinstance(frame, Frame):
-                await self.say(frame.data)
+                await self.send(frame.data)
 
-    async def say(self, data: bytes) -> None:
+    async def send(self, data: bytes) -> None:
         """Say one message; raises ReaderStalled or WebSocketDisconnect."""
         try:
             async with asyncio.timeout(self._stalled_s):
@@ -182,7 +176,7 @@ class WebSocketChannel:
         except TimeoutError:
             raise ReaderStalled from None
 
-    async def refuse(self, reason: str) -> None:
+    async def close_refused(self, reason: str) -> None:
         """Close the connection: whoever holds it may not come in any more."""
         try:
             async with asyncio.timeout(self._stalled_s):
@@ -192,10 +186,10 @@ class WebSocketChannel:
 
     async def close(self) -> None:
         """Hear nothing more."""
-        self._hearing.cancel()
-        await asyncio.gather(self._hearing, return_exceptions=True)
+        self._receiving.cancel()
+        await asyncio.gather(self._receiving, return_exceptions=True)
 
-    async def _next(self) -> bytes:
+    async def _next_message(self) -> bytes:
         message = await self._socket.receive()
         if message["type"] == "websocket.disconnect":
             raise WebSocketDisconnect(message.get("code", 1000))
