@@ -1,11 +1,11 @@
 """Chat messages as the tokens that continue a session, by the model's own template.
 
 A template writes whole conversations, and a session holds the turns that were. So new messages are rendered
-behind an earlier turn that is known by a mark of its own, and what stands after the mark is theirs: the sign
-that closes the turn before them, where that is still open, and then they themselves.
+after an earlier turn that contains a mark, and the text after the mark is theirs: the text that closes the
+turn before them, where that is still open, and then they themselves.
 
 Law: what a session holds is never rewritten. A template that writes earlier turns otherwise once others
-follow (that leaves their reasoning out, say) is asked about the new ones alone.
+follow (that leaves their reasoning out, say) is given the new ones alone.
 """
 
 import secrets
@@ -19,12 +19,12 @@ from ganglion.wire import chat, tokenizer
 from ganglion.wire.answer_format import ParseContext
 
 MAX_CLOSING_CHARACTERS: Final = 64
-"""Characters of what closes a turn that are looked for at the end of the tokens before."""
+"""Characters of a turn's closing text that are looked for at the end of the tokens before."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewMessages:
-    """New messages, and what stands before them."""
+    """New messages, and the tokens before them."""
 
     model: str
     chat: bytes
@@ -34,7 +34,7 @@ class NewMessages:
 
 @dataclass(frozen=True, slots=True)
 class RenderedMessages:
-    """Tokens to append, and what they say."""
+    """Tokens to append, and their text."""
 
     tokens: tuple[int, ...]
     text: str
@@ -83,19 +83,19 @@ def _earlier(mark: str, first: Message) -> tuple[Message, ...]:
         return (Message("user", mark),)
     calls: tuple[ToolCall, ...] = ()
     if first.role == "tool":
-        # Templates refuse a result that nobody asked for, and some leave out what was said beside a call.
+        # Templates refuse a result without a call, and some leave out the text beside a call.
         calls = (ToolCall(first.tool_call_id or "call_1", first.name or "tool", f'{{"mark": "{mark}"}}'),)
     return (Message("user", "."), Message("assistant", mark, tool_calls=calls))
 
 
 def without_closed_part(after: str, before: str, ends: list[str]) -> str:
-    """What follows a turn, without as much of the sign that closes it as stands before already.
+    """The text after a turn, without the part of its closing text that is already before it.
 
-    The closing sign begins with the model's own end, where the template writes one: what stands between the
+    The closing text begins with the model's own end token, where the template writes one: what is between the
     turn's text and that, as the rest of a call, belongs to the earlier turn.
     """
-    places = [place for end in ends if end and (place := after.find(end)) >= 0]
-    sign = after[min(places) :] if places else after
+    positions = [position for end in ends if end and (position := after.find(end)) >= 0]
+    sign = after[min(positions) :] if positions else after
     for count in range(min(len(sign), MAX_CLOSING_CHARACTERS), 0, -1):
         if before.endswith(sign[:count]):
             return sign[count:]

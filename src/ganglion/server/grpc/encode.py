@@ -1,4 +1,4 @@
-"""From what sessions answer to messages of `salience.v1`."""
+"""The encoding of session results as messages of `salience.v1`."""
 
 from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
@@ -27,7 +27,7 @@ def opened(value: OpenedSession) -> pb.OpenSessionResponse:
 
 
 def manifest(model: str, readout: ReadoutManifest) -> pb.ReadoutManifest:
-    """What is read out of a model."""
+    """The readouts of a model."""
     return pb.ReadoutManifest(model=model, concepts=readout.concepts, layers=readout.layers)
 
 
@@ -56,7 +56,7 @@ def event(value: SessionEvent) -> pb.GenerateEvent:
 
 
 def token(value: Token, *, is_prefill: bool) -> pb.Token:
-    """One token, with what was asked of its position."""
+    """One token, with what was requested at its position."""
     return pb.Token(
         id=value.id,
         is_prefill=is_prefill,
@@ -92,7 +92,7 @@ def _session(value: SessionSummary) -> pb.SessionInfo:
 
 
 def steers(values: Steering) -> list[pb.Steer]:
-    """By which concepts a session is steered."""
+    """The steering of a session."""
     return [
         pb.Steer(concept=each.concept, strength=each.strength, layers=each.layers or ()) for each in values
     ]

@@ -1,7 +1,7 @@
 """Token sessions as a node serves them: a session service behind the gRPC listener.
 
 Law: calls end before the service closes its sessions, and it does so before the engine closes, so
-that what is kept on disk is what the clients were told.
+that the sessions on disk are what the clients have seen.
 """
 
 import asyncio
@@ -29,11 +29,11 @@ from ganglion.wire.salience.service import SERVICE
 logger = logging.getLogger("ganglion.server")
 
 SAVE_SESSIONS_S: Final = 10.0
-"""Sessions that take longer to write are left behind."""
+"""Sessions that are not written by then are lost."""
 
 
 class GrpcServer:
-    """Takes its port when it is made; opened, it answers; closed, it has told everybody."""
+    """Binds its port when it is made; opened, it answers calls; closed, it has ended all of them."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class GrpcServer:
         return self._listener.address
 
     async def open(self, engine: Engine, session_settings: SessionSettings | None = None) -> None:
-        """Bring back what was kept, and answer calls."""
+        """Register the suspended sessions, and answer calls."""
         capabilities = capabilities_of(engine)
         measured = ObservedSessions(
             capabilities.sessions, self._settings.deadlines, self._metrics, engine.models
@@ -78,7 +78,7 @@ class GrpcServer:
         await self._listener.start(salience, lambda: self._is_serving(engine.models()))
 
     async def close(self, within_s: float) -> None:
-        """End every call, give them so long to hear of it, and keep the sessions where that is wanted."""
+        """End every call within `within_s`, and write the sessions to disk where the settings say so."""
         await self._listener.end(within_s)
         sessions, self._sessions = self._sessions, None
         if sessions is not None:
@@ -86,7 +86,7 @@ class GrpcServer:
                 async with asyncio.timeout(SAVE_SESSIONS_S):
                     await sessions.stop()
             except TimeoutError:
-                logger.error("the sessions were not all kept within %g s", SAVE_SESSIONS_S)
+                logger.error("not all sessions could be written to disk within %g s", SAVE_SESSIONS_S)
         await self._listener.stop()
 
     def _is_serving(self, models: tuple[ModelState, ...]) -> bool:

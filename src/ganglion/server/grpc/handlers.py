@@ -1,4 +1,4 @@
-"""From a service's descriptor to the handlers that answer it."""
+"""The gRPC handlers of a service, from its descriptor."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
 
 MethodBehaviour = Callable[[Any, Any], Any]
-"""Takes the message, or an iterator of them, and the context; gives a message, or an iterator of them."""
+"""Takes the message, or an iterator of them, and the context; returns a message, or an iterator of them."""
 
 
 def generic_handler(
@@ -33,5 +33,5 @@ def _handler(
         (True, False): grpc.stream_unary_rpc_method_handler,
         (True, True): grpc.stream_stream_rpc_method_handler,
     }[method.client_streaming, method.server_streaming]
-    asked, told = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
-    return make(behaviour, asked.FromString, bytes if gives_bytes else told.SerializeToString)
+    request, reply = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return make(behaviour, request.FromString, bytes if gives_bytes else reply.SerializeToString)

@@ -1,7 +1,8 @@
-"""What every call passes, whatever its service: it is named, judged, run, ended with a status and logged.
+"""The interceptor of every call, whatever its service: it authenticates, runs, ends and logs it.
 
-Law: nothing leaves but a typed status. A call without a valid key ends before its first message is read,
-also when no such method exists. A client that goes cancels its call's task, which closes what it reads from.
+Law: every call ends with a typed status. A call without a valid key ends before its first message is read,
+also when no such method exists. A client that leaves cancels its call's task, which closes what it reads
+from.
 """
 
 import asyncio
@@ -36,13 +37,13 @@ logger = logging.getLogger("ganglion.server")
 request_logger = logging.getLogger("ganglion.request")
 
 MethodHandler = Any
-"""A RpcMethodHandler; its types know nothing of asyncio."""
+"""A RpcMethodHandler, whose types do not cover asyncio."""
 Context = grpc.aio.ServicerContext[Any, Any]
 CallBody = Callable[[Context], Awaitable[Any]]
 AbortArguments = tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]
 
 _METHOD_SHOWN = 200
-# A method's name is the client's to choose: those that nobody serves share one label.
+# A method's name is the client's to choose: unknown ones share one label.
 _UNKNOWN_METHOD = "unknown"
 _ABORT_S = 2.0
 """For the status of a client that has stopped reading."""
@@ -64,9 +65,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> MethodHandler:
-        """The same method behind the guard, as one that takes bytes and gives them.
+        """The same method behind this interceptor, as one that takes and returns bytes.
 
-        The wire does not tell how many messages a call has, so each is read as a stream, and here.
+        The wire does not say how many messages a call has, so each is read as a stream, and here.
         """
         handler = await continuation(handler_call_details)
         if handler is not None and handler.response_streaming:
@@ -74,7 +75,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return self._whole(handler, handler_call_details)
 
     async def end(self, within_s: float) -> None:
-        """End every call with UNAVAILABLE, and those that still come; waits so long for them to be told."""
+        """End every call with UNAVAILABLE, and those that still come; waits at most `within_s` for them."""
         self._is_ending = True
         for task in self._running:
             task.cancel()
@@ -98,12 +99,12 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     def _stream(self, handler: MethodHandler, details: grpc.HandlerCallDetails) -> MethodHandler:
         async def work(context: Context) -> None:
             if handler.request_streaming:
-                told = handler.stream_stream(self._messages(handler, details, context), context)
+                replies = handler.stream_stream(self._messages(handler, details, context), context)
             else:
-                told = handler.unary_stream(await self._message(handler, details, context), context)
+                replies = handler.unary_stream(await self._message(handler, details, context), context)
             with closing(Alarm()) as alarm:
-                async with aclosing(told):
-                    async for message in told:
+                async with aclosing(replies):
+                    async for message in replies:
                         await self._write(context, handler.response_serializer(message), alarm)
 
         async def run(_: object, context: Context) -> None:
@@ -118,7 +119,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         context: Context,
         work: CallBody,
     ) -> Any:
-        """Run one call to its end, and account for it before the caller hears of it."""
+        """Run one call to its end, and count it before the client sees its status."""
         began_s = time.monotonic()
         method, metadata = details.method, details.invocation_metadata or ()
         request_id = self._authenticator.request_id(metadata)
@@ -186,8 +187,8 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
     async def _next(self, handler: MethodHandler, details: grpc.HandlerCallDetails, context: Context) -> Any:
         """The next message, None after the last; it has room, time and a size before it is decoded."""
         # Where there are no keys all are one tenant, and only connections tell them apart.
-        asker = CURRENT_CALLER.get().tenant or context.peer()
-        async with self._room.reading(asker, self._settings.body_s):
+        tenant = CURRENT_CALLER.get().tenant or context.peer()
+        async with self._room.reading(tenant, self._settings.body_s):
             data = await context.read()
             if data is grpc.aio.EOF:
                 return None
@@ -196,7 +197,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             try:
                 return handler.request_deserializer(data)
             except DecodeError:
-                raise InvalidValue("The message is not of the kind that this method takes.") from None
+                raise InvalidValue("The message is not of the type that this method takes.") from None
 
     async def _write(self, context: Context, message: bytes, alarm: Alarm) -> None:
         limit_s = self._settings.stalled_reader_s

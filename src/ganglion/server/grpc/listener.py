@@ -1,4 +1,4 @@
-"""Where gRPC listens: the port beside HTTP's, with the same certificate and the same keys.
+"""The gRPC listener: the port beside HTTP's, with the same certificate and the same keys.
 
 Law: the port is taken before anything is loaded, and a port that is not free is never exchanged for another
 behind the operator's back.
@@ -26,13 +26,13 @@ from ganglion.wire.salience.service import SERVICE
 
 HEALTH: Final[ServiceDescriptor] = health_pb2.DESCRIPTOR.services_by_name["Health"]
 WATCH_S: Final = 0.5
-"""How soon a watcher hears of a change."""
+"""How soon a watcher sees a change."""
 MAX_WATCHERS: Final = 256
 """They need no key, and stay as long as they like."""
 
 
 class _NoSuchService(InvalidRequest, code="not_found", grpc="NOT_FOUND"):
-    """Health was asked of a service that is not here."""
+    """A health check named a service that does not exist."""
 
 
 class HealthService:
@@ -62,15 +62,15 @@ class HealthService:
         self, message: health_pb2.HealthCheckRequest, _: object
     ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
         if self._watchers >= MAX_WATCHERS:
-            raise Overloaded(f"{MAX_WATCHERS} watch this server already.", hint="Use Check.")
+            raise Overloaded(f"{MAX_WATCHERS} clients are already watching this server.", hint="Use Check.")
         self._watchers += 1
-        told = None
+        sent = None
         try:
             while True:
                 now = self._response(is_known=message.service in self._services)
-                if now != told:
+                if now != sent:
                     yield now
-                    told = now
+                    sent = now
                 await asyncio.sleep(WATCH_S)
         finally:
             self._watchers -= 1
@@ -87,7 +87,7 @@ class HealthService:
 
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", LARGEST_BYTES),
-    # Of a message that nobody asked for yet no more is taken in; else gRPC learns to take in megabytes.
+    # Of a message that is not read yet, no more is buffered; else gRPC learns to buffer megabytes.
     ("grpc.http2.lookahead_bytes", 64 * 2**10),
     ("grpc.http2.bdp_probe", 0),
     ("grpc.max_metadata_size", 16 * 2**10),
@@ -95,7 +95,7 @@ _OPTIONS: Final = (
     ("grpc.max_concurrent_streams", 4096),  # of one connection: a client shares one among its sessions
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 600_000),
-    # A client that vanished without a word is found out by a ping; one that pings too often is cut.
+    # A client that vanished is detected by a ping; one that pings too often is disconnected.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
@@ -108,7 +108,7 @@ REFLECTION: Final = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where a client on this machine finds the listener."""
+    """The address at which a client on this machine reaches the listener."""
 
     host: str
     port: int
@@ -120,13 +120,13 @@ class ListenAddress:
 class GrpcListener:
     """The gRPC server of a process: bound when it is made, answering once it is started."""
 
-    def __init__(self, settings: ServerSettings, guard: CallInterceptor) -> None:
-        self._guard = guard
-        # Beyond the gate's limit a call is told so; this one bounds those that have not sent their message.
+    def __init__(self, settings: ServerSettings, interceptor: CallInterceptor) -> None:
+        self._interceptor = interceptor
+        # Beyond the gate's limit a call is refused; this one bounds those that have not sent their message.
         # Unless it is asked for: a second server would share the port by accident and get half of the calls.
         sharing = ("grpc.so_reuseport", int(settings.has_reuse_port))
         self._server = grpc.aio.server(
-            interceptors=(self._guard,),
+            interceptors=(self._interceptor,),
             options=(sharing, *_OPTIONS),
             maximum_concurrent_rpcs=2 * settings.max_in_flight,
         )
@@ -141,16 +141,16 @@ class GrpcListener:
         await self._server.start()
 
     async def end(self, within_s: float) -> None:
-        """End what runs with UNAVAILABLE, and what still comes."""
-        await self._guard.end(within_s)
+        """End every call with UNAVAILABLE, and those that still come."""
+        await self._interceptor.end(within_s)
 
     async def stop(self) -> None:
-        """Give the port back; connections are closed in good order, as far as that takes no time."""
+        """Release the port; connections are closed in good order, as far as that takes no time."""
         await self._server.stop(_GRACE_S)
 
 
 def _listen(server: grpc.aio.Server, settings: ServerSettings) -> ListenAddress:
-    # gRPC tells little of why it cannot have a port, and resolves names in its own way.
+    # gRPC says little about why it cannot bind a port, and resolves names in its own way.
     wanted = settings.grpc_port or 0
     try:
         with bind(structs.replace(settings, port=wanted)) as probe:

@@ -1,4 +1,4 @@
-"""How large a message of each method may be, judged by its bytes before it is decoded.
+"""The limits on incoming messages: their size and number, checked before they are decoded.
 
 A decoded message can take thirty times the memory of its bytes: an empty repeated message is two bytes and
 an object. So the bytes are bounded by what a method can need, and the number of fields by what one can mean.
@@ -21,43 +21,43 @@ MAX_UPLOADING_BYTES: Final = 4 * 2**30
 
 
 class SessionUploads:
-    """Puts the bytes of a session together, within what all of them may take."""
+    """Joins the messages of a saved session, within a limit on all uploads together."""
 
     def __init__(self, *, each_bytes: int = MAX_SAVED_BYTES, all_bytes: int = MAX_UPLOADING_BYTES) -> None:
         self._each_bytes = each_bytes
         self._all_bytes = all_bytes
-        self._held_bytes = 0
+        self._pending_bytes = 0
 
     @asynccontextmanager
     async def taking(self, messages: AsyncIterator[pb.SessionBytes]) -> AsyncIterator[bytes]:
-        """All bytes of one session; they count until they are let go of."""
+        """All bytes of one session; they count until the block ends."""
         size_bytes = 0
         parts: list[bytes] = []
         try:
             async for message in messages:
                 size_bytes += len(message.data)
-                self._held_bytes += len(message.data)
+                self._pending_bytes += len(message.data)
                 self._check(size_bytes)
                 parts.append(message.data)
             if not size_bytes:
                 raise MissingParameter("The parameter 'data' is required.", param="data")
             yield b"".join(parts)
         finally:
-            self._held_bytes -= size_bytes
+            self._pending_bytes -= size_bytes
 
     def _check(self, size_bytes: int) -> None:
         if size_bytes > self._each_bytes:
             raise InvalidValue(
                 f"Expected a saved session of at most {self._each_bytes} bytes, and more came.", param="data"
             )
-        if self._held_bytes > self._all_bytes:
+        if self._pending_bytes > self._all_bytes:
             raise Overloaded("Too many sessions are being restored.", hint="Retry in a moment.")
 
 
-# Law: gRPC takes in as much of a message as may come, of every call that waits for one, and does not say
-# how much that is. So few are waited for at a time. A client sends its message together with its call, and
-# has it read in a moment; one that does not is set apart, where there is room for a few, and is refused
-# where not.
+# Law: gRPC buffers as much of a message as arrives, of every call that waits for one, and does not say how
+# much that is. So few are read at a time. A client sends its message together with its call, and has it read
+# in a moment; one that does not is moved to the slow ones, of which there may be a few, and is refused
+# beyond.
 
 QUICK_MESSAGES: Final = 8
 QUICK_MESSAGES_EACH: Final = 4
@@ -68,11 +68,11 @@ QUICK_S: Final = 2.0
 """After which a message that has not come is a slow one."""
 WAITING: Final = 8192
 WAITING_EACH: Final = 4096
-"""Calls whose message is not asked for yet, and of one tenant."""
+"""Calls whose message is not read yet, and of one tenant."""
 
 
 class IncomingMessages:
-    """Lets calls wait for their messages, few at a time."""
+    """Reads the messages of calls, few at a time."""
 
     def __init__(self) -> None:
         self.prompt = FairSemaphore(
@@ -86,25 +86,25 @@ class IncomingMessages:
 
     @asynccontextmanager
     async def reading(self, tenant: str, limit_s: float) -> AsyncIterator[None]:
-        """Hold room while a message is read and decoded.
+        """Hold a permit while a message is read and decoded.
 
         Raises DeadlineExceeded where it takes too long, and Overloaded where it is slow and too many are.
         """
-        held = _MessageTurn(self.slow, self.prompt.take(tenant) or await self.prompt.enter(tenant))
+        turn = _MessageTurn(self.slow, self.prompt.take(tenant) or await self.prompt.enter(tenant))
         try:
             async with asyncio.timeout(limit_s) as limit:
-                held.watch(limit)
+                turn.watch(limit)
                 yield
         except TimeoutError:
-            if held.is_refused:
-                raise Overloaded("Too many messages are slow to come.", hint="Retry in a moment.") from None
+            if turn.is_refused:
+                raise Overloaded("Too many messages are slow to arrive.", hint="Retry in a moment.") from None
             raise DeadlineExceeded("message", limit_s) from None
         finally:
-            held.close()
+            turn.close()
 
 
 class _MessageTurn:
-    """The room that one message has: first among the prompt ones, later among the slow."""
+    """The permit of one message: first among the prompt ones, later among the slow."""
 
     def __init__(self, slow: FairSemaphore, turn: FairPermit) -> None:
         self._slow = slow
@@ -113,11 +113,11 @@ class _MessageTurn:
         self.is_refused = False
 
     def watch(self, limit: asyncio.Timeout) -> None:
-        """Set it apart in a moment."""
+        """Move it to the slow ones after `QUICK_S`."""
         self._timer = asyncio.get_running_loop().call_later(QUICK_S, self._set_apart, limit)
 
     def close(self) -> None:
-        """Give the room back."""
+        """Release the permit."""
         if self._timer is not None:
             self._timer.cancel()
         if self._turn is not None:
@@ -172,7 +172,7 @@ def check_size(method: str, data: bytes) -> None:
 
 
 def has_few_fields(data: bytes, nested: frozenset[int] = frozenset()) -> bool:
-    """Whether a message has few fields, as far as its bytes can be followed; the decoder judges the rest.
+    """Whether a message has few fields, as far as its bytes can be followed; the decoder checks the rest.
 
     The fields of the messages that stand under the numbers `nested` count with its own.
     """

@@ -1,6 +1,6 @@
-"""From messages of `salience.v1` to what is asked, each field within its bounds or refused by name.
+"""The parsing of `salience.v1` messages: each field is within its bounds or refused by name.
 
-Token ids are the vocabulary's to judge, and positions the session's.
+Token ids are checked by the vocabulary, and positions by the session.
 """
 
 import math
@@ -61,9 +61,9 @@ def ttl_of(message: pb.OpenSessionRequest | pb.ForkSessionRequest) -> float | No
 
 
 def steering_of(steers: Sequence[pb.Steer]) -> Steering:
-    """By which concepts to steer."""
+    """The concepts to steer by."""
     _count("steering", steers, MAX_STEERS)
-    return tuple(_steer(f"steering[{place}]", steer) for place, steer in enumerate(steers))
+    return tuple(_steer(f"steering[{index}]", steer) for index, steer in enumerate(steers))
 
 
 def _steer(name: str, steer: pb.Steer) -> Steer:
@@ -100,11 +100,11 @@ def generate_of(message: pb.GenerateRequest) -> GenerationRequest:
 
 def _stops(stop: Sequence[str]) -> tuple[str, ...]:
     _count("stop", stop, MAX_STOPS)
-    return tuple(_text(f"stop[{place}]", each, MAX_STOP) for place, each in enumerate(stop))
+    return tuple(_text(f"stop[{index}]", each, MAX_STOP) for index, each in enumerate(stop))
 
 
 def _constraint(message: pb.GenerateRequest) -> Constraint | None:
-    """The format that was asked for; what it says is judged where it is compiled."""
+    """The requested format; its content is checked where it is compiled."""
     match message.WhichOneof("format"):
         case "json_schema":
             text = _text("json_schema", message.json_schema, CONSTRAINT_BYTES)
@@ -130,12 +130,12 @@ def _options(options: Sequence[str]) -> tuple[str, ...]:
             f"Expected at most {CONSTRAINT_BYTES} characters in 'choice.options'.", param="choice.options"
         )
     return tuple(
-        _text(f"choice.options[{place}]", each, CONSTRAINT_BYTES) for place, each in enumerate(options)
+        _text(f"choice.options[{index}]", each, CONSTRAINT_BYTES) for index, each in enumerate(options)
     )
 
 
 def limit_of(message: pb.GetTokensRequest) -> int:
-    """How many tokens to tell."""
+    """How many tokens to return."""
     _between("limit", message.limit, 0, MAX_RETURNED_TOKENS)
     return message.limit or MAX_RETURNED_TOKENS
 
@@ -174,10 +174,10 @@ def _sampling(message: pb.GenerateRequest) -> Sampling:
 
 def _ranges(name: str, ranges: Sequence[pb.Range]) -> Ranges:
     _count(name, ranges, MAX_RANGES)
-    for place, each in enumerate(ranges):
+    for index, each in enumerate(ranges):
         if each.end < each.start:
             raise InvalidValue(
-                f"The range [{each.start}, {each.end}) ends before it begins.", param=f"{name}[{place}]"
+                f"The range [{each.start}, {each.end}) ends before it begins.", param=f"{name}[{index}]"
             )
     return tuple((each.start, None if each.end == OPEN_END else each.end) for each in ranges)
 

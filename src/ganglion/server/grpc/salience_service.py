@@ -34,11 +34,11 @@ from ganglion.wire.salience import salience_pb2 as pb
 from ganglion.wire.salience.service import SERVICE
 
 UNGATED_METHODS: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManifest"})
-"""Methods that are no work: they answer also while the server drains."""
+"""Methods that do no work: they answer also while the server drains."""
 
 MAX_DETOKENIZED: Final = 2**20
 FEW_TOKENS: Final = 2**16
-"""Read on the event loop in a few milliseconds."""
+"""Handled on the event loop in a few milliseconds."""
 
 SalienceMethod = Callable[[Any, RpcCaller], Any]
 
@@ -92,14 +92,14 @@ class SalienceService:
         self, message: pb.GenerateRequest, caller: RpcCaller
     ) -> AsyncGenerator[pb.GenerateEvent, None]:
         self._check_length(len(message.append_tokens))
-        session_id, asked = session_of(message.session_id), generate_of(message)
-        asked = replace(asked, priority=caller.principal.bounded_priority(asked.priority))
-        async with aclosing(self._sessions.generate(caller.tenant, session_id, asked)) as events:
+        session_id, request = session_of(message.session_id), generate_of(message)
+        request = replace(request, priority=caller.principal.bounded_priority(request.priority))
+        async with aclosing(self._sessions.generate(caller.tenant, session_id, request)) as events:
             async for event in events:
                 yield encode.event(event)
 
     def _check_length(self, count: int) -> None:
-        """Refuse many tokens that fit no model's context before any of them is looked at."""
+        """Refuse many tokens that fit no model's context before any of them is read."""
         if count <= FEW_TOKENS:
             return  # the session says more about it
         contexts = (model.context_length or MAX_APPENDED for model in self._models())
@@ -184,10 +184,10 @@ class SalienceService:
         return encode.manifest(state.id, state.readout)
 
     async def _tokens(self, message: pb.GetTokensRequest, caller: RpcCaller) -> pb.GetTokensResponse:
-        held = await self._sessions.tokens(
+        page = await self._sessions.tokens(
             caller.tenant, session_of(message.session_id), offset=message.offset, limit=limit_of(message)
         )
-        return pb.GetTokensResponse(tokens=held.tokens, total_tokens=held.total_tokens)
+        return pb.GetTokensResponse(tokens=page.tokens, total_tokens=page.total_tokens)
 
     async def _render(
         self, message: pb.RenderMessagesRequest, caller: RpcCaller
@@ -210,8 +210,8 @@ class SalienceService:
         prompt = TextPrompt(
             message.text, adds_special=message.add_special, parses_special=message.parse_special
         )
-        asked = Request(caller.request_id, self._named(message.model), prompt, tenant=caller.tenant)
-        return pb.TokenizeResponse(tokens=(await self._reader.read(asked)).tokens)
+        request = Request(caller.request_id, self._named(message.model), prompt, tenant=caller.tenant)
+        return pb.TokenizeResponse(tokens=(await self._reader.read(request)).tokens)
 
     async def _detokenize(self, message: pb.DetokenizeRequest, caller: RpcCaller) -> pb.DetokenizeResponse:
         model = self._named(message.model)
