@@ -314,7 +314,7 @@ async def staged(
         gatekeeper=keeper,
         loader=None,
         pools=pools,
-        desk=NodeSpec("desk", behind.url),
+        control_app=NodeSpec("desk", behind.url),
         metrics=GatewayMetrics(),
         probe_now=poked.append,
     )

@@ -248,7 +248,7 @@ async def _play(operations: list[tuple[Any, ...]], cap: int, budget: int | None)
     gatekeeper = KeyGatekeeper(access, (), lambda model: price, clock)
     await gatekeeper.start()
     identity = gatekeeper.identify(secret_of("app"))
-    open_places: list[Any] = []
+    open_admissions: list[Any] = []
     booked: dict[int, int] = {}
     spent = 0
     for kind, first, second, third in operations:
@@ -262,9 +262,9 @@ async def _play(operations: list[tuple[Any, ...]], cap: int, budget: int | None)
                 continue
             window = int(clock.now_s) // 60
             most = first + second * (place.answer_tokens or 0)
-            open_places.append([place, window, most])
-        elif open_places:
-            entry = open_places[first % len(open_places)]
+            open_admissions.append([place, window, most])
+        elif open_admissions:
+            entry = open_admissions[first % len(open_admissions)]
             place, window, most = entry
             if kind == "cover" and window == int(clock.now_s) // 60:
                 try:
@@ -273,7 +273,7 @@ async def _play(operations: list[tuple[Any, ...]], cap: int, budget: int | None)
                 except GanglionError:
                     pass
             elif kind == "end":
-                open_places.remove(entry)
+                open_admissions.remove(entry)
                 used = most * second // 100
                 place.settle(Usage(used // 2, used - used // 2) if third else None)
                 if third:

@@ -175,7 +175,7 @@ async def test_who_leaves_pays_for_what_was_said_and_not_for_envelopes(path: str
         assert stage.keeper.places[0].settled == [Usage(len(body) // 4, said)]
         stage.front.log.flush()
         assert "status=499" in stage.log[-1]
-        assert not len(stage.front.open_places)
+        assert not len(stage.front.open_admissions)
 
 
 async def test_a_whole_strangers_answer_without_counts_is_estimated_by_its_text() -> None:

@@ -169,7 +169,7 @@ def test_whole_bodies_are_counted_in_every_wires_words(
             CONTENT + b'data: {"error":{"message":"%b"}}\n\n' % (b"x" * 2000),
             True,
         ),
-        (NodeEventStream(CHAT.marks, is_desk=True), CONTENT, True),
+        (NodeEventStream(CHAT.marks, is_control_app=True), CONTENT, True),
         (NodeEventStream(MESSAGES.marks), ANTHROPIC, True),
         (NodeEventStream(MESSAGES.marks), ANTHROPIC.rpartition(b"event:")[0], False),
         (NodeEventStream(MESSAGES.marks), b'event: error\ndata: {"type":"error","error":{}}\n\n', True),
@@ -180,7 +180,7 @@ def test_whole_bodies_are_counted_in_every_wires_words(
             True,
         ),
         (JsonLineStream(OLLAMA), b'{"message":{"content":"a"},"done":false}\n{"error":"It broke."}\n', True),
-        (JsonLineStream(OLLAMA, is_desk=True), b'{"status":"pulling"}\n', True),
+        (JsonLineStream(OLLAMA, is_control_app=True), b'{"status":"pulling"}\n', True),
     ],
 )
 def test_our_own_stream_is_over_when_its_last_event_was_there(

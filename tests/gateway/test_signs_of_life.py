@@ -16,7 +16,7 @@ from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.wire.dialects import USUAL_WIRES
 from support.waiting import until
 
-QUICK = ProxySettings(sign_of_life_s=0.1)
+QUICK = ProxySettings(keep_alive_event_s=0.1)
 COMMENT = b": keep-alive\n\n"
 PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 EVENT = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'
@@ -126,7 +126,7 @@ async def test_our_own_nodes_and_whole_answers_get_no_sign() -> None:
         await asyncio.sleep(0.5)
         writer.write(node_answer(b'{"ok":true}'))
 
-    settings = replace(QUICK, sign_of_life_s=0.1)
+    settings = replace(QUICK, keep_alive_event_s=0.1)
     script: Script = slow
     for body, is_foreign in ((CHAT, True), (STREAM, False)):
         async with staged(script, is_foreign=is_foreign, settings=settings) as stage:

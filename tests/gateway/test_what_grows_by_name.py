@@ -199,7 +199,7 @@ async def test_nothing_grows_by_what_clients_invent(tmp_path: Path) -> None:
         assert more_lines <= lines + 8
         page = await _metrics(house)
         assert "made-up" not in page and 'model="all"' in page
-        assert not len(front.open_places) and not len(house.parts.fleet.queue)
+        assert not len(front.open_admissions) and not len(house.parts.fleet.queue)
 
 
 async def _metrics(house: GatewayProcess) -> str:

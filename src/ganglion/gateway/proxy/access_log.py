@@ -36,17 +36,17 @@ class AccessLog:
         self._stamp = time.strftime("%Y-%m-%dT%H:%M:%S%z" if self._is_json else "%H:%M:%S", moment)
 
     def add(
-        self, errand: RequestContext, status: int, duration_s: float, node: str, usage: Usage | None
+        self, context: RequestContext, status: int, duration_s: float, node: str, usage: Usage | None
     ) -> None:
         """A request that ended."""
-        head = errand.call.head
+        head = context.call.head
         if self._write is None or (head.target.path == _RENEWED and status < _REFUSED):
             return
         spent = "" if usage is None else f" tokens={usage.prompt_tokens}+{usage.completion_tokens}"
         message = (
             f"method={head.method.decode()} path={head.target.encoded[:_PATH_SHOWN].decode('latin-1')} "
-            f"status={status} duration_ms={duration_s * 1000:.1f} request_id={errand.request_id} "
-            f"tenant={_word(errand.identity.tenant)} model={_word(errand.model)} node={node or '-'}{spent}"
+            f"status={status} duration_ms={duration_s * 1000:.1f} request_id={context.request_id} "
+            f"tenant={_word(context.identity.tenant)} model={_word(context.model)} node={node or '-'}{spent}"
         )
         if self._is_json:
             entry = {"time": self._stamp, "level": "info", "logger": "ganglion.request", "message": message}

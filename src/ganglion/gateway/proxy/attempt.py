@@ -29,7 +29,7 @@ class AttemptObserver(Protocol):
     takes_usage: bool
     """Whether only we want the usage chunk of a stranger's stream."""
 
-    def heard(self, attempt: "NodeAttempt") -> None:
+    def received(self, attempt: "NodeAttempt") -> None:
         """Something came."""
         ...
 
@@ -63,41 +63,47 @@ class NodeAttempt:
 
     __slots__ = (
         "_fleet",
-        "_hearer",
         "_is_alone",
         "_is_counted",
+        "_observer",
         "_parts",
         "_size_bytes",
         "began_after",
         "connection",
         "headers",
-        "heard_s",
-        "is_desk",
+        "is_control_app",
         "is_sent",
         "is_tunnel",
+        "received_s",
         "spec",
         "status",
         "stream",
     )
 
     def __init__(
-        self, hearer: AttemptObserver, spec: NodeSpec, fleet: Fleet, *, is_desk: bool, is_alone: bool = False
+        self,
+        observer: AttemptObserver,
+        spec: NodeSpec,
+        fleet: Fleet,
+        *,
+        is_control_app: bool,
+        is_alone: bool = False,
     ) -> None:
-        self._hearer = hearer
+        self._observer = observer
         self._fleet = fleet
         self.spec = spec
-        self.is_desk = is_desk
+        self.is_control_app = is_control_app
         self.connection: UpstreamConnection | None = None
         self.status = 0
         self.headers: Headers = []
         self.stream: StreamFilter | None = None
-        self.heard_s = 0.0
-        """When it was last heard of, on the front's coarse clock."""
+        self.received_s = 0.0
+        """When it was last heard of, on the proxy's coarse clock."""
         self.is_sent = False
         self.is_tunnel = False
         self._parts: list[bytes] = []
         self._size_bytes = 0
-        self._is_counted = not is_desk
+        self._is_counted = not is_control_app
         self._is_alone = is_alone
         self.began_after = fleet.losses
         """How many requests had been lost with their nodes when it was put to this one."""
@@ -109,7 +115,7 @@ class NodeAttempt:
     def send(self, connection: UpstreamConnection, data: bytes, now_s: float) -> None:
         """Put the request to the node."""
         self.connection = connection
-        self.heard_s = now_s
+        self.received_s = now_s
         self.is_sent = True
         connection.request(data, self)
 
@@ -128,7 +134,7 @@ class NodeAttempt:
     @property
     def last_heard_s(self) -> float:
         """For the fleet."""
-        return self.heard_s if self.status else 0.0
+        return self.received_s if self.status else 0.0
 
     def withdraw(self) -> None:
         """For the fleet."""
@@ -137,35 +143,35 @@ class NodeAttempt:
         connection, self.connection = self.connection, None
         if connection is not None:
             connection.abort()
-        self._hearer.withdrawn(self)
+        self._observer.withdrawn(self)
 
     def head(self, status: int, headers: Headers) -> None:
         """For the connection."""
         self.status, self.headers = status, headers
-        self._hearer.heard(self)
+        self._observer.received(self)
         if status == 101:
             self.is_tunnel = True
-            self._hearer.switched(self)
+            self._observer.switched(self)
             return
         named = dict(headers)
         if status == 200:
             self.stream = self._stream_of(named)
         if self.stream is None and int(named.get(b"content-length", 0)) > MAX_HELD_BYTES:
-            self.stream = OpaqueBody(self._hearer.dialect)
+            self.stream = OpaqueBody(self._observer.dialect)
 
     def _stream_of(self, named: dict[bytes, bytes]) -> StreamFilter | None:
         if named.get(b"content-encoding", b"identity") != b"identity":
-            return OpaqueBody(self._hearer.dialect)
+            return OpaqueBody(self._observer.dialect)
         kind = named.get(b"content-type", b"")
         if kind == b"application/json":
             return None
         kind = kind.partition(b";")[0].strip().lower()
         if kind == b"text/event-stream":
-            if self.is_desk or self.spec.kind == "ganglion":
-                return NodeEventStream(self._hearer.dialect.marks, is_desk=self.is_desk)
-            return ForeignEventStream(self._hearer.dialect, takes_usage=self._hearer.takes_usage)
+            if self.is_control_app or self.spec.kind == "ganglion":
+                return NodeEventStream(self._observer.dialect.marks, is_control_app=self.is_control_app)
+            return ForeignEventStream(self._observer.dialect, takes_usage=self._observer.takes_usage)
         if kind == b"application/x-ndjson":
-            return JsonLineStream(self._hearer.dialect, is_desk=self.is_desk)
+            return JsonLineStream(self._observer.dialect, is_control_app=self.is_control_app)
         return None
 
     def body(self, data: bytes, *, is_end: bool) -> None:
@@ -173,33 +179,33 @@ class NodeAttempt:
         if is_end:
             self.connection = None  # it is free, and may be another's by now
         else:
-            self._hearer.heard(self)
+            self._observer.received(self)
         if self.stream is None:
             self._hold(data, is_end=is_end)
             return
         try:
             data = self.stream.feed(data)
         except UpstreamUnavailable as error:
-            self._hearer.lost(self, error)
+            self._observer.lost(self, error)
             return
         if is_end:
-            self._hearer.streamed(self, data)
+            self._observer.streamed(self, data)
         elif data:
-            self._hearer.streams(self, data)
+            self._observer.streams(self, data)
 
     def _hold(self, data: bytes, *, is_end: bool) -> None:
         if self.is_tunnel:
-            self._hearer.streams(self, data)
+            self._observer.streams(self, data)
             return
         if is_end:
-            self._hearer.whole(self, b"".join((*self._parts, data)) if self._parts else data)
+            self._observer.whole(self, b"".join((*self._parts, data)) if self._parts else data)
             return
         self._parts.append(data)
         self._size_bytes += len(data)
         if self._size_bytes > MAX_HELD_BYTES:
             held, self._parts = b"".join(self._parts), []
-            self.stream = OpaqueBody(self._hearer.dialect)
-            self._hearer.streams(self, self.stream.feed(held))
+            self.stream = OpaqueBody(self._observer.dialect)
+            self._observer.streams(self, self.stream.feed(held))
 
     def lost(self, error: Exception | None) -> None:
         """For the connection."""
@@ -208,4 +214,4 @@ class NodeAttempt:
         told = UpstreamUnavailable(
             f"The node {self.spec.name!r} broke off{why}.", extras={"node": self.spec.name}
         )
-        self._hearer.lost(self, told, is_stale=connection is not None and connection.is_stale)
+        self._observer.lost(self, told, is_stale=connection is not None and connection.is_stale)

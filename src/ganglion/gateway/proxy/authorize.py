@@ -36,8 +36,8 @@ class RequestContext(Struct):
     """What it can take at most, where its key has a cap on that."""
     answer_tokens: int | None = None
     """What each answer is held to that its client left open; None for as long as it likes."""
-    place: bytes = b""
-    """What the desk finds its place by."""
+    admission_id: bytes = b""
+    """What the control app finds its admission by."""
 
     @property
     def model(self) -> str:
@@ -45,21 +45,21 @@ class RequestContext(Struct):
         return "" if self.peeked is None else self.peeked.model
 
 
-def authenticate(errand: RequestContext, gatekeeper: Gatekeeper) -> None:
+def authenticate(context: RequestContext, gatekeeper: Gatekeeper) -> None:
     """Find out whose request it is; raises InvalidApiKey, NotAllowed."""
-    access = errand.route.access
+    access = context.route.access
     if access == "public":
         return
-    identity = errand.identity = gatekeeper.identify(errand.call.head.key)
+    identity = context.identity = gatekeeper.identify(context.call.head.key)
     require_role(identity, "user" if access == "key" else access)
 
 
-def admission_request(errand: RequestContext) -> AdmissionRequest:
+def admission_request(context: RequestContext) -> AdmissionRequest:
     """What it can take, where somebody has to know that before; raises InvalidValue."""
-    route, call, model = errand.route, errand.call, errand.model
-    if not errand.identity.is_metered or call.head.method == b"GET":
+    route, call, model = context.route, context.call, context.model
+    if not context.identity.is_metered or call.head.method == b"GET":
         return AdmissionRequest(model)
-    bound = errand.bound = bound_of(route, call.body)
+    bound = context.bound = bound_of(route, call.body)
     return AdmissionRequest(model, bound.tokens, bound.open_answers, bound.answer_tokens)
 
 
@@ -79,12 +79,12 @@ def bound_of(route: ProxyRoute, body: bytes) -> TokenBound:
     return bound if route.generates else TokenBound(bound.tokens)
 
 
-def inspect_request(errand: RequestContext, quarantine: Quarantine, fleet: Fleet) -> Peeked:
+def inspect_request(context: RequestContext, quarantine: Quarantine, fleet: Fleet) -> Peeked:
     """Read what is asked; raises InvalidJson, MissingParameter, NotAllowed, RequestQuarantined."""
-    call, route, identity = errand.call, errand.route, errand.identity
+    call, route, identity = context.call, context.route, context.identity
     head = call.head
     peeked = peek_query(head.target.query) if head.method == b"GET" else peek(route.dialect, call.body)
-    errand.peeked = peeked
+    context.peeked = peeked
     if not peeked.model:
         peeked.model, peeked.is_filled_in = (
             only_loaded_model(identity.of_these(fleet.servable_models())),
@@ -98,7 +98,7 @@ def inspect_request(errand: RequestContext, quarantine: Quarantine, fleet: Fleet
     if identity.models is not None and peeked.model not in identity.models:
         raise NotAllowed(f"This key may not ask for the model {peeked.model[:200]!r}.", param="model")
     if peeked.parts:
-        errand.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
+        context.affinity = affinity_of(identity.tenant, peeked.model, *peeked.parts)
     if quarantine.is_quarantined(identity.tenant, head.target.path, call.body):
         raise RequestQuarantined(QUARANTINED_MESSAGE)
     return peeked

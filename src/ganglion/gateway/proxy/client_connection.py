@@ -52,8 +52,8 @@ _LINGER_S = 2.0
 class ClientConnection(asyncio.Protocol):
     """What a client and one exchange after the other say to each other."""
 
-    def __init__(self, front: "ProxyListener") -> None:
-        self.front = front
+    def __init__(self, listener: "ProxyListener") -> None:
+        self.listener = listener
         self.exchange: ProxyExchange | None = None
         self.is_full = False
         """What was written waits unsent: the client does not keep up."""
@@ -66,7 +66,7 @@ class ClientConnection(asyncio.Protocol):
         self._is_deaf = False
         self._is_read_paused = False
         self._closing_since_s: float | None = None
-        self._since_s = front.now_s
+        self._since_s = listener.now_s
         """When what it is at began: being idle, sending a head, sending a body, not reading."""
         self._unsent_bytes = 0
         self._head_bytes = 0
@@ -88,14 +88,14 @@ class ClientConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's are, and do not say so
-        self.front.opened(self)
-        if len(self.front.connections) > self.front.settings.max_connections:
+        self.listener.opened(self)
+        if len(self.listener.connections) > self.listener.settings.max_connections:
             self._refuse(Overloaded("The server holds as many connections as it may."))
             self._advance()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._transport = None
-        self.front.closed(self)
+        self.listener.closed(self)
         self._leave_room()
         self._queue.clear()
         exchange, self.exchange = self.exchange, None
@@ -104,14 +104,14 @@ class ClientConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.is_full = True
-        self._since_s = self.front.now_s
+        self._since_s = self.listener.now_s
         self._unsent_bytes = self._transport.get_write_buffer_size() if self._transport is not None else 0
         if self.exchange is not None:
             self.exchange.pause()
 
     def resume_writing(self) -> None:
         self.is_full = False
-        self._since_s = self.front.now_s
+        self._since_s = self.listener.now_s
         if self.exchange is not None:
             self.exchange.resume()
         self._advance()
@@ -137,10 +137,10 @@ class ClientConnection(asyncio.Protocol):
 
     def _begin_again(self, data: bytes) -> bool:
         """Begin with a request whose head was read before, if this is one."""
-        known, front = self._known, self.front
-        if known is None or front.is_draining:
+        known, listener = self._known, self.listener
+        if known is None or listener.is_draining:
             return False
-        body = known.body_in(data, min(_LARGE_BYTES, front.settings.max_body_bytes))
+        body = known.body_in(data, min(_LARGE_BYTES, listener.settings.max_body_bytes))
         if body is None:
             return False
         self._queue.append(ClientRequest(known.head, body))
@@ -179,7 +179,7 @@ class ClientConnection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         """For the parser."""
-        self._is_in_head, self._since_s = True, self.front.now_s
+        self._is_in_head, self._since_s = True, self.listener.now_s
         self._url, self._headers = b"", []
 
     def on_url(self, url: bytes) -> None:
@@ -204,7 +204,7 @@ class ClientConnection(asyncio.Protocol):
             raise InvalidRequest("The request names more than one host.")
         if b"host" not in named and self._parser.get_http_version() != "1.0":
             raise InvalidRequest("The request names no host.")
-        self._is_kept = self._parser.should_keep_alive() and not self.front.is_draining
+        self._is_kept = self._parser.should_keep_alive() and not self.listener.is_draining
         self._parts, self._body_bytes = [], 0
         length = named.get(b"content-length")
         if length is None and b"transfer-encoding" not in named:
@@ -220,13 +220,13 @@ class ClientConnection(asyncio.Protocol):
             raise UnknownTransferCoding("The only transfer coding that is understood is 'chunked'.")
 
     def _expect_body(self, length: int, *, is_chunked: bool) -> None:
-        front = self.front
-        self._since_s = front.now_s
-        if length > front.settings.max_body_bytes:
-            raise BodyTooLarge(front.settings.max_body_bytes)
+        listener = self.listener
+        self._since_s = listener.now_s
+        if length > listener.settings.max_body_bytes:
+            raise BodyTooLarge(listener.settings.max_body_bytes)
         if is_chunked or length > _LARGE_BYTES:
-            identity = front.gatekeeper.identify(presented_key(self._named))
-            self._ask_for_room(identity.tenant, length or front.settings.max_body_bytes)
+            identity = listener.gatekeeper.identify(presented_key(self._named))
+            self._ask_for_room(identity.tenant, length or listener.settings.max_body_bytes)
         self._owes_continue = self._named.get(b"expect", b"").lower() == b"100-continue"
         if self._owes_continue and self.exchange is None and not self._queue:
             self._continue()
@@ -237,13 +237,13 @@ class ClientConnection(asyncio.Protocol):
         self.write(CONTINUE)
 
     def _ask_for_room(self, tenant: str, size_bytes: int) -> None:
-        self._room = self.front.bodies.take(tenant, size_bytes)
+        self._room = self.listener.bodies.take(tenant, size_bytes)
         if self._room is None:
             self._waiting = asyncio.ensure_future(self._wait_for_room(tenant, size_bytes))
 
     async def _wait_for_room(self, tenant: str, size_bytes: int) -> None:
         try:
-            self._room = await wait_for_room(self.front.bodies, tenant, size_bytes)
+            self._room = await wait_for_room(self.listener.bodies, tenant, size_bytes)
         except Overloaded:
             self._waiting = None
             self._refuse(Overloaded("The gateway is reading as many large bodies as it may."))
@@ -264,8 +264,8 @@ class ClientConnection(asyncio.Protocol):
         """For the parser."""
         self._parts.append(body)
         self._body_bytes += len(body)
-        if self._body_bytes > self.front.settings.max_body_bytes:
-            raise BodyTooLarge(self.front.settings.max_body_bytes)
+        if self._body_bytes > self.listener.settings.max_body_bytes:
+            raise BodyTooLarge(self.listener.settings.max_body_bytes)
 
     def on_message_complete(self) -> None:
         """For the parser."""
@@ -314,12 +314,12 @@ class ClientConnection(asyncio.Protocol):
     def write(self, data: bytes) -> None:
         """Send to the client."""
         if self._transport is not None:
-            self.front.writes.send(self._transport, data)
+            self.listener.writes.send(self._transport, data)
 
     def finished(self, *, is_kept: bool) -> None:
         """The exchange is over, and all it had to say is written."""
         self.exchange = None
-        self._since_s = self.front.now_s
+        self._since_s = self.listener.now_s
         if self._transport is None:
             return
         if not is_kept or self._tunnel is not None:
@@ -344,8 +344,8 @@ class ClientConnection(asyncio.Protocol):
         """End it once everything is sent, and the client had time to read it."""
         if self._transport is None or self._closing_since_s is not None:
             return
-        self._closing_since_s = self.front.now_s
-        self.front.writes.flush()
+        self._closing_since_s = self.listener.now_s
+        self.listener.writes.flush()
         if self._is_deaf and self._tunnel is None and self._transport.can_write_eof():
             self._transport.write_eof()
         else:
@@ -360,14 +360,14 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Cut it."""
         if self._transport is not None:
-            self.front.writes.flush()
+            self.listener.writes.flush()
             self._transport.abort()
 
     def _advance(self) -> None:
         """Begin what waits, as far as it may begin now."""
         self._is_advancing = True
         while self._queue and self.exchange is None and not self.is_full and self._transport is not None:
-            self.exchange = exchange = ProxyExchange(self.front, self, self._queue.popleft())
+            self.exchange = exchange = ProxyExchange(self.listener, self, self._queue.popleft())
             exchange.begin()
         self._is_advancing = False
         if self._owes_continue and self.exchange is None and not self._queue:
@@ -396,7 +396,7 @@ class ClientConnection(asyncio.Protocol):
 
     def check(self, now_s: float) -> None:
         """Cut whatever took too long; called now and then."""
-        settings = self.front.settings
+        settings = self.listener.settings
         waited_s = now_s - self._since_s
         if self._closing_since_s is not None:
             limit_s = settings.stall_s if self._buffered() else _LINGER_S
@@ -420,7 +420,7 @@ class ClientConnection(asyncio.Protocol):
         unsent_bytes = self._buffered()
         if unsent_bytes < self._unsent_bytes:
             self._since_s = now_s
-        elif waited_s > self.front.settings.stall_s:
+        elif waited_s > self.listener.settings.stall_s:
             self.abort()
         self._unsent_bytes = unsent_bytes
 

@@ -85,12 +85,12 @@ class ProxyExchange:
         "_answer",
         "_attempt",
         "_chosen",
-        "_comforted_s",
         "_connection",
-        "_errand",
+        "_context",
         "_error",
-        "_front",
         "_is_over",
+        "_kept_alive_s",
+        "_listener",
         "_loads",
         "_reply",
         "_spent",
@@ -105,15 +105,17 @@ class ProxyExchange:
         "takes_usage",
     )
 
-    def __init__(self, front: "ProxyListener", connection: "ClientConnection", call: ClientRequest) -> None:
+    def __init__(
+        self, listener: "ProxyListener", connection: "ClientConnection", call: ClientRequest
+    ) -> None:
         given = call.head.named.get(REQUEST_ID)
-        name = front.new_id() if given is None or not is_sane_id(given) else given.decode()
-        self._front = front
+        name = listener.new_id() if given is None or not is_sane_id(given) else given.decode()
+        self._listener = listener
         self._connection = connection
-        self._errand = errand = RequestContext(call, call.head.route, name)
-        if front.settings.tracing is not None:
-            errand.span = begin_span(front.settings.tracing, call)
-        self._reply = ClientReply(front, connection, errand)
+        self._context = context = RequestContext(call, call.head.route, name)
+        if listener.settings.tracing is not None:
+            context.span = begin_span(listener.settings.tracing, call)
+        self._reply = ClientReply(listener, connection, context)
         self.dialect = call.head.route.dialect
         self.takes_usage = False
         self._admission: Admission | None = None
@@ -128,7 +130,7 @@ class ProxyExchange:
         self._stale: frozenset[str] = frozenset()
         """Nodes whose kept connection had ended: asked again where there is no other."""
         self._tries = self._loads = self._spent = 0
-        self._comforted_s = 0.0
+        self._kept_alive_s = 0.0
         self._unloaded: GanglionError | None = None
         """Why a model that was needed could not be loaded."""
         self._usage: Usage | None = None
@@ -137,80 +139,80 @@ class ProxyExchange:
 
     def begin(self) -> None:
         """Go as far as it goes without waiting."""
-        self._front.in_flight += 1
+        self._listener.in_flight += 1
         try:
-            self._come_in()
+            self._enter()
         except GanglionError as error:
             self._refuse(error)
         except Exception as error:  # noqa: BLE001  the outermost door of this request
             self._fail(error)
 
-    def _come_in(self) -> None:
-        front, errand = self._front, self._errand
-        route, head = errand.route, errand.call.head
-        if errand.call.refusal is not None:
-            raise errand.call.refusal
-        if front.settings.guard is not None and not head.is_from_here:
+    def _enter(self) -> None:
+        listener, context = self._listener, self._context
+        route, head = context.route, context.call.head
+        if context.call.refusal is not None:
+            raise context.call.refusal
+        if listener.settings.guard is not None and not head.is_from_here:
             named, is_public = head.named, route.access == "public" and not head.is_socket
-            refusal = front.settings.guard(
+            refusal = listener.settings.guard(
                 named.get(b"host"), named.get(b"origin"), named.get(b"sec-fetch-site"), is_public
             )
             if refusal is not None:
                 raise refusal
             head.is_from_here = True
-        if front.settings.cors_origins and self._reply.is_preflight:
+        if listener.settings.cors_origins and self._reply.is_preflight:
             self._reply.allow()
             self._finish()
             return
-        authenticate(errand, front.gatekeeper)
-        if front.is_draining and (head.method not in _SAFE or route.wire is not None or head.is_socket):
+        authenticate(context, listener.gatekeeper)
+        if listener.is_draining and (head.method not in _SAFE or route.wire is not None or head.is_socket):
             raise ShuttingDown("The gateway is shutting down.")
         if route.wire is None:
-            self._try(front.desk, None)
+            self._try(listener.control_app, None)
             return
-        peeked = inspect_request(errand, front.quarantine, front.fleet)
+        peeked = inspect_request(context, listener.quarantine, listener.fleet)
         if peeked.is_background and route.may_outlast:
-            self._place()
+            self._route()
         else:
-            self._admit(admission_request(errand))
+            self._admit(admission_request(context))
 
     def _admit(self, wanted: AdmissionRequest) -> None:
-        self._admission = self._front.gatekeeper.admit_now(self._errand.identity, wanted)
+        self._admission = self._listener.gatekeeper.admit_now(self._context.identity, wanted)
         if self._admission is None:
             self._later(self._wait_admitted(wanted))
         else:
-            self._place()
+            self._route()
 
     async def _wait_admitted(self, wanted: AdmissionRequest) -> None:
-        admission = await self._front.gatekeeper.admit(self._errand.identity, wanted)
+        admission = await self._listener.gatekeeper.admit(self._context.identity, wanted)
         if self._is_over:
             admission.settle(None)
             return
         self._admission = admission
-        self._place()
+        self._route()
 
-    def _place(self) -> None:
+    def _route(self) -> None:
         if self._admission is not None:
-            self._errand.answer_tokens = self._admission.answer_tokens
-        if self._errand.route.is_desk:
-            self._try(self._front.desk, None)
+            self._context.answer_tokens = self._admission.answer_tokens
+        if self._context.route.is_control_app:
+            self._try(self._listener.control_app, None)
         else:
             self._choose()
 
     def _choose(self) -> None:
-        errand, front = self._errand, self._front
-        assert errand.route.wire is not None
+        context, listener = self._context, self._listener
+        assert context.route.wire is not None
         self._tries += 1
         if self._tries > _MAX_TRIES:
             self._give_up(UpstreamUnavailable("More nodes were tried than there should be."))
             return
         asked = RoutingRequest(
-            errand.model, errand.route.wire, errand.affinity, self._tried, tenant=errand.identity.tenant
+            context.model, context.route.wire, context.affinity, self._tried, tenant=context.identity.tenant
         )
-        if front.quarantine.is_empty:
-            decision, is_alone = front.chooser.choose(asked), False
+        if listener.quarantine.is_empty:
+            decision, is_alone = listener.chooser.choose(asked), False
         else:
-            decision, is_alone = self._choose_warily(asked)
+            decision, is_alone = self._choose_for_suspect(asked)
         if isinstance(
             decision, ChosenNode
         ):  # first, and not as a pattern: nearly every request comes by here
@@ -219,9 +221,9 @@ class ProxyExchange:
             return
         match decision:
             case TranslatedNode():
-                self._try(front.desk, None)
+                self._try(listener.control_app, None)
             case ColdModel(model):
-                self._have_loaded(model)
+                self._load_or_give_up(model)
             case NoRoute() if self._stale:
                 self._tried -= self._stale
                 self._stale = frozenset()
@@ -232,21 +234,21 @@ class ProxyExchange:
                 else:
                     self._give_up(self._unloaded or error)
 
-    def _have_loaded(self, model: str) -> None:
+    def _load_or_give_up(self, model: str) -> None:
         """Wait for a load of the model, unless whoever asks only looks, or it was tried too often."""
-        if self._errand.call.head.method in _SAFE:
+        if self._context.call.head.method in _SAFE:
             self._give_up(ModelNotLoaded(model, hint="A GET loads none: ask it something."))
             return
         self._loads += 1
-        if self._front.loader is None or self._loads > _MAX_LOADS:
+        if self._listener.loader is None or self._loads > _MAX_LOADS:
             self._give_up(self._unloaded or ModelLoading(f"The model {model!r} is not loaded."))
         else:
             self._later(self._load(model))
 
     async def _wait_for_room(self, nodes: frozenset[str]) -> None:
-        queue = self._front.fleet.queue
+        queue = self._listener.fleet.queue
         if self._waiter is None:
-            self._waiter = queue.waiter(self._errand.identity.tenant)
+            self._waiter = queue.waiter(self._context.identity.tenant)
         try:
             await queue.room(self._waiter, nodes)
         except Overloaded as error:
@@ -256,20 +258,20 @@ class ProxyExchange:
             self._tries -= 1
             self._choose()
 
-    def _choose_warily(self, asked: RoutingRequest) -> tuple[RoutingDecision, bool]:
+    def _choose_for_suspect(self, asked: RoutingRequest) -> tuple[RoutingDecision, bool]:
         """Where a request goes that may have taken a node down, and whether it has that one for itself."""
-        front, errand = self._front, self._errand
-        path, body = errand.call.head.target.path, errand.call.body
-        suspicion = front.quarantine.suspicion(errand.identity.tenant, path, body)
-        decision = choose_node(front.chooser, asked, suspicion)
+        listener, context = self._listener, self._context
+        path, body = context.call.head.target.path, context.call.body
+        suspicion = listener.quarantine.suspicion(context.identity.tenant, path, body)
+        decision = choose_node(listener.chooser, asked, suspicion)
         if suspicion not in RUNS_ALONE or not isinstance(decision, ChosenNode):
             return decision, False
-        return decision, may_run_alone(front.fleet, front.chooser, asked, decision.node)
+        return decision, may_run_alone(listener.fleet, listener.chooser, asked, decision.node)
 
     async def _load(self, model: str) -> None:
-        assert self._front.loader is not None
+        assert self._listener.loader is not None
         try:
-            await self._front.loader.load(model)
+            await self._listener.loader.load(model)
         except GanglionError as error:
             self._unloaded = error  # told unless a fallback answers
         if not self._is_over:
@@ -278,53 +280,55 @@ class ProxyExchange:
             self._choose()
 
     def _try(self, spec: NodeSpec, model: str | None, *, is_alone: bool = False) -> None:
-        front = self._front
-        line = front.lines.to(spec)
-        is_desk = spec is front.desk
-        attempt = self._attempt = NodeAttempt(self, spec, front.fleet, is_desk=is_desk, is_alone=is_alone)
-        if is_desk:
+        listener = self._listener
+        upstream = listener.upstream_heads.to(spec)
+        is_control_app = spec is listener.control_app
+        attempt = self._attempt = NodeAttempt(
+            self, spec, listener.fleet, is_control_app=is_control_app, is_alone=is_alone
+        )
+        if is_control_app:
             self._chosen = None
-            if self._admission is not None and not self._errand.place:
-                self._errand.place = front.open_places.open(self._admission)
-        connection = line.pool.take()
+            if self._admission is not None and not self._context.admission_id:
+                self._context.admission_id = listener.open_admissions.open(self._admission)
+        connection = upstream.pool.take()
         if connection is None:
-            self._later(self._connect(attempt, line, model))
+            self._later(self._connect(attempt, upstream, model))
         else:
-            self._ask(attempt, connection, line, model)
+            self._ask(attempt, connection, upstream, model)
 
-    async def _connect(self, attempt: NodeAttempt, line: UpstreamHead, model: str | None) -> None:
+    async def _connect(self, attempt: NodeAttempt, upstream: UpstreamHead, model: str | None) -> None:
         try:
-            connection = await line.pool.connect()
+            connection = await upstream.pool.connect()
         except UpstreamUnavailable as error:
             if self._attempt is attempt:
-                self._fell(attempt, NodeFault.UNREACHED, error)
+                self._node_failed(attempt, NodeFault.UNREACHED, error)
             return
         if self._attempt is not attempt:  # it is over, or elsewhere by now
             connection.close()
         else:
-            self._ask(attempt, connection, line, model)
+            self._ask(attempt, connection, upstream, model)
 
     def _ask(
-        self, attempt: NodeAttempt, connection: UpstreamConnection, line: UpstreamHead, model: str | None
+        self, attempt: NodeAttempt, connection: UpstreamConnection, upstream: UpstreamHead, model: str | None
     ) -> None:
         context_length = 0 if self._chosen is None else self._chosen.context_length
-        asked = encode_upstream_request(self._errand, line, model, context_length)
+        asked = encode_upstream_request(self._context, upstream, model, context_length)
         self.takes_usage = asked.takes_usage
-        attempt.send(connection, asked.data, self._front.now_s)
+        attempt.send(connection, asked.data, self._listener.now_s)
 
     # What nodes say.
 
     def whole(self, attempt: NodeAttempt, body: bytes) -> None:
         """For the attempt."""
         status = attempt.status
-        if 300 <= status < 400 and not attempt.is_desk:
+        if 300 <= status < 400 and not attempt.is_control_app:
             self._redirected(attempt)
             return
-        if status < 400 or attempt.is_desk:
-            self._went_well(attempt)
+        if status < 400 or attempt.is_control_app:
+            self._succeeded(attempt)
             self._deliver(status, attempt.headers, body)
             return
-        has_codes = self._errand.route.errors.has_codes
+        has_codes = self._context.route.errors.has_codes
         outcome = ErrorAnswer(status, error_code_of(body) if has_codes else None, has_codes)
         decision = decide_retry(outcome, kind=attempt.spec.kind)
         self._mark(attempt, outcome, decision)
@@ -335,8 +339,8 @@ class ProxyExchange:
         if decision.is_key:
             refused = UpstreamRefused(f"The node {attempt.spec.name!r} does not take the gateway's key.")
             refused.extras["node"] = attempt.spec.name
-            self._answer = self._reply.told(refused)
-        self._again(attempt, decision)
+            self._answer = self._reply.error_answer(refused)
+        self._retry(attempt, decision)
 
     def _redirected(self, attempt: NodeAttempt) -> None:
         """A node that sends clients elsewhere is declared wrongly: they cannot go where it can be reached."""
@@ -344,25 +348,25 @@ class ProxyExchange:
         decision = decide_retry(outcome, kind=attempt.spec.kind)
         self._mark(attempt, outcome, decision)
         refused = UpstreamRefused(f"The node {name!r} answered with a redirect.", extras={"node": name})
-        self._answer, self._error = self._reply.told(refused), None
-        self._again(attempt, decision)
+        self._answer, self._error = self._reply.error_answer(refused), None
+        self._retry(attempt, decision)
 
-    def heard(self, attempt: NodeAttempt) -> None:
+    def received(self, attempt: NodeAttempt) -> None:
         """For the attempt."""
-        attempt.heard_s = self._front.now_s
+        attempt.received_s = self._listener.now_s
 
     def streams(self, attempt: NodeAttempt, data: bytes) -> None:
         """For the attempt."""
         if attempt.is_tunnel:
             self._reply.pass_on(data)
             return
-        if self._reply.has_told or self._begin_telling(attempt):
-            self._reply.go_on(attempt, data)
+        if self._reply.has_streamed or self._begin_stream(attempt):
+            self._reply.write(attempt, data)
 
-    def _begin_telling(self, attempt: NodeAttempt) -> bool:
+    def _begin_stream(self, attempt: NodeAttempt) -> bool:
         """Note that a node answers; false where a stream was promised, and this is none."""
-        if not attempt.is_desk:
-            self._front.fleet.succeeded(attempt.spec.name)
+        if not attempt.is_control_app:
+            self._listener.fleet.succeeded(attempt.spec.name)
         is_stream = attempt.stream is not None and attempt.stream.has_events
         if is_stream or not self._reply.is_stream:
             return True
@@ -377,13 +381,13 @@ class ProxyExchange:
         if not stream.is_finished:
             error = UpstreamUnavailable(f"The node {attempt.spec.name!r} ended without a last event.")
             error.extras["node"] = attempt.spec.name
-            self._fell(attempt, NodeFault.LOST, error, data)  # the rest of it is no whole event
+            self._node_failed(attempt, NodeFault.LOST, error, data)  # the rest of it is no whole event
             return
         data += rest
-        if not self._reply.has_told and not self._begin_telling(attempt):
+        if not self._reply.has_streamed and not self._begin_stream(attempt):
             return
-        if not attempt.is_desk:
-            self._went_well(attempt)
+        if not attempt.is_control_app:
+            self._succeeded(attempt)
         self._reply.close(attempt, data)
         self._count(attempt)
         self._finish()
@@ -399,21 +403,23 @@ class ProxyExchange:
         if attempt.is_tunnel:
             self._finish()
         else:
-            self._fell(attempt, NodeFault.STALE if is_stale else NodeFault.LOST, error)
+            self._node_failed(attempt, NodeFault.STALE if is_stale else NodeFault.LOST, error)
 
     def withdrawn(self, attempt: NodeAttempt) -> None:
         """For the attempt."""
         name = attempt.spec.name
-        self._fell(
+        self._node_failed(
             attempt,
             NodeFault.WITHDRAWN,
             UpstreamUnavailable(f"The node {name!r} no longer answers.", extras={"node": name}),
         )
 
-    def _fell(self, attempt: NodeAttempt, fault: NodeFault, error: GanglionError, data: bytes = b"") -> None:
+    def _node_failed(
+        self, attempt: NodeAttempt, fault: NodeFault, error: GanglionError, data: bytes = b""
+    ) -> None:
         """A node was not there, or left without the end of its answer; `data` is the last of it."""
-        if attempt.is_desk:
-            self._desk_fell(attempt, error, data)
+        if attempt.is_control_app:
+            self._control_app_failed(attempt, error, data)
             return
         is_given_out = self._reply.is_given_out or bool(data)
         decision = decide_retry(fault, kind=attempt.spec.kind, is_given_out=is_given_out)
@@ -424,10 +430,10 @@ class ProxyExchange:
         if not decision.may_be_same:
             self._unreached |= {attempt.spec.name}
         self._answer, self._error = None, error
-        self._again(attempt, decision)
+        self._retry(attempt, decision)
 
-    def _desk_fell(self, attempt: NodeAttempt, error: GanglionError, data: bytes) -> None:
-        self._front.metrics.failed(attempt.spec.name)
+    def _control_app_failed(self, attempt: NodeAttempt, error: GanglionError, data: bytes) -> None:
+        self._listener.metrics.failed(attempt.spec.name)
         if self._reply.has_begun or data:
             self._break_off(attempt, error, data)
         else:
@@ -436,25 +442,25 @@ class ProxyExchange:
 
     def _mark(self, attempt: NodeAttempt, outcome: NodeOutcome, decision: RetryDecision) -> None:
         """Note what is held against the node, and whether against the request."""
-        front, name, call = self._front, attempt.spec.name, self._errand.call
+        listener, name, call = self._listener, attempt.spec.name, self._context.call
         if decision.mark is HealthMark.SUCCESS:
-            self._went_well(attempt)
+            self._succeeded(attempt)
         elif decision.mark is HealthMark.FAILURE:
-            front.metrics.failed(name)
-            front.fleet.failed(name)
+            listener.metrics.failed(name)
+            listener.fleet.failed(name)
         if needs_probe(outcome, decision):
-            front.probe_now(name)
+            listener.probe_now(name)
         if decision.is_crash:
-            loss = front.fleet.record_loss(name, attempt.began_after)
-            front.quarantine.blame(loss, self._errand.identity.tenant, call.head.target.path, call.body)
+            loss = listener.fleet.record_loss(name, attempt.began_after)
+            listener.quarantine.blame(loss, self._context.identity.tenant, call.head.target.path, call.body)
 
-    def _went_well(self, attempt: NodeAttempt) -> None:
-        self._front.fleet.succeeded(attempt.spec.name)
-        if not self._front.quarantine.is_empty:
-            call = self._errand.call
-            self._front.quarantine.acquit(self._errand.identity.tenant, call.head.target.path, call.body)
+    def _succeeded(self, attempt: NodeAttempt) -> None:
+        self._listener.fleet.succeeded(attempt.spec.name)
+        if not self._listener.quarantine.is_empty:
+            call = self._context.call
+            self._listener.quarantine.acquit(self._context.identity.tenant, call.head.target.path, call.body)
 
-    def _again(self, attempt: NodeAttempt, decision: RetryDecision) -> None:
+    def _retry(self, attempt: NodeAttempt, decision: RetryDecision) -> None:
         """Put the request to another node, unless it did enough harm."""
         attempt.release()
         self._tried |= {attempt.spec.name}
@@ -465,7 +471,7 @@ class ProxyExchange:
             if not may_retry(decision, self._spent):
                 self._give_up(None)
             else:
-                self._front.metrics.retried(attempt.spec.name)
+                self._listener.metrics.retried(attempt.spec.name)
                 self._choose()
         except GanglionError as error:
             self._refuse(error)
@@ -492,7 +498,7 @@ class ProxyExchange:
         if self._reply.has_begun:  # the client was promised a stream
             is_error = status >= 400
             told = (
-                decode_error_response(status, headers, body, model=self._errand.model) if is_error else None
+                decode_error_response(status, headers, body, model=self._context.model) if is_error else None
             )
             self._refuse(told or UpstreamUnavailable(_NO_STREAM))
             return
@@ -503,7 +509,7 @@ class ProxyExchange:
 
     def _refuse(self, error: GanglionError) -> None:
         if not self._is_over:
-            self._front.metrics.refused(error.code)
+            self._listener.metrics.refused(error.code)
             if self._reply.has_begun:
                 self._reply.break_off(None, error)
             else:
@@ -511,14 +517,14 @@ class ProxyExchange:
             self._finish()
 
     def _break_off(self, attempt: NodeAttempt, error: GanglionError, data: bytes = b"") -> None:
-        self._front.metrics.broke(self._errand.route.label)
-        if self._reply.has_told or data:
+        self._listener.metrics.broke(self._context.route.label)
+        if self._reply.has_streamed or data:
             self._count(attempt)
         self._reply.break_off(attempt, error, data)
         self._finish()
 
     def _fail(self, error: Exception) -> None:
-        logger.error("an exchange failed, request_id=%s", self._errand.request_id, exc_info=error)
+        logger.error("an exchange failed, request_id=%s", self._context.request_id, exc_info=error)
         if self._reply.has_begun:
             self._connection.abort()
         else:
@@ -543,37 +549,39 @@ class ProxyExchange:
     def resume(self) -> None:
         """It does again."""
         if self._attempt is not None and self._attempt.connection is not None:
-            self._attempt.heard_s = self._front.now_s
+            self._attempt.received_s = self._listener.now_s
             self._attempt.connection.resume()
 
     def check(self, now_s: float) -> None:
         """Give up on a node that has been silent for too long; called now and then."""
-        attempt, settings = self._attempt, self._front.settings
+        attempt, settings = self._attempt, self._listener.settings
         if attempt is None or attempt.connection is None or attempt.is_tunnel:
             return
-        silent_s = now_s - attempt.heard_s
+        silent_s = now_s - attempt.received_s
         stage = "idle" if attempt.status else "first_byte"
         limit_s = settings.idle_s if attempt.status else settings.first_byte_s
-        if attempt.is_desk:  # it keeps the same time over its nodes, and ends an answer in better words
+        if (
+            attempt.is_control_app
+        ):  # it keeps the same time over its nodes, and ends an answer in better words
             limit_s += _CONTROL_APP_GRACE_S
         # When it was heard is as coarse as the ticks are: a deadline may pass late, never early.
-        if silent_s - self._front.tick_s > limit_s:
-            self._fell(attempt, NodeFault.SILENT, DeadlineExceeded(stage, limit_s))
+        if silent_s - self._listener.tick_s > limit_s:
+            self._node_failed(attempt, NodeFault.SILENT, DeadlineExceeded(stage, limit_s))
         elif attempt.stream is not None and not self._reply.has_begun and silent_s > _HEAD_HELD_S:
             self._reply.open(attempt)
-        elif attempt.spec.kind == "openai" and not attempt.is_desk:
-            self._comfort(attempt, now_s)
+        elif attempt.spec.kind == "openai" and not attempt.is_control_app:
+            self._keep_alive(attempt, now_s)
 
-    def _comfort(self, attempt: NodeAttempt, now_s: float) -> None:
+    def _keep_alive(self, attempt: NodeAttempt, now_s: float) -> None:
         """Tell the client of a stranger's stream that it is waited for; our own nodes do so themselves."""
-        silent_s = now_s - max(attempt.heard_s, self._comforted_s)
-        peeked = self._errand.peeked
-        if silent_s < self._front.settings.sign_of_life_s or peeked is None or not peeked.is_stream:
+        silent_s = now_s - max(attempt.received_s, self._kept_alive_s)
+        peeked = self._context.peeked
+        if silent_s < self._listener.settings.keep_alive_event_s or peeked is None or not peeked.is_stream:
             return
         is_heard = isinstance(attempt.stream, ForeignEventStream)
         if is_heard or not attempt.status:
-            self._comforted_s = now_s
-            self._reply.sign_of_life()
+            self._kept_alive_s = now_s
+            self._reply.send_keep_alive()
 
     @property
     def _node(self) -> str:
@@ -589,20 +597,20 @@ class ProxyExchange:
     def _estimated(self, body: bytes) -> Usage:
         """What a whole answer came to that does not say: ours do, wherever something is counted."""
         attempt = self._attempt
-        if attempt is None or attempt.is_desk or attempt.spec.kind != "openai":
+        if attempt is None or attempt.is_control_app or attempt.spec.kind != "openai":
             return Usage(0, 0)
         return self._guessed(
-            estimated_answer(body, self.dialect.answer_texts) if self._errand.route.generates else 0
+            estimated_answer(body, self.dialect.answer_texts) if self._context.route.generates else 0
         )
 
     def _guessed(self, completion_tokens: int) -> Usage:
         """About what was used, within what was reserved."""
-        errand = self._errand
-        if not errand.route.runs_model:
+        context = self._context
+        if not context.route.runs_model:
             return Usage(0, 0)
-        prompt_tokens, bound = estimated_prompt(errand.call.body), errand.bound
+        prompt_tokens, bound = estimated_prompt(context.call.body), context.bound
         if bound is not None:
-            most = bound.tokens + bound.open_answers * (errand.answer_tokens or 0)
+            most = bound.tokens + bound.open_answers * (context.answer_tokens or 0)
             prompt_tokens = min(prompt_tokens, most)
             completion_tokens = min(completion_tokens, most - prompt_tokens)
         return Usage(prompt_tokens, completion_tokens)
@@ -611,16 +619,16 @@ class ProxyExchange:
         if self._is_over:
             return
         self._is_over = True
-        front, errand, reply = self._front, self._errand, self._reply
+        listener, context, reply = self._listener, self._context, self._reply
         if self._waiter is not None:
-            front.fleet.queue.leave(self._waiter)
+            listener.fleet.queue.leave(self._waiter)
         # Let go of, since each holds the other: nothing of a request should wait for the garbage collector.
         attempt, self._attempt = self._attempt, None
         node = ""
         if attempt is not None:
             node = attempt.spec.name
             if attempt.stream is not None:
-                front.metrics.events += attempt.stream.events
+                listener.metrics.events += attempt.stream.events
             attempt.release()
         duration_s = perf_counter() - reply.began_s
         usage = self._usage
@@ -628,22 +636,22 @@ class ProxyExchange:
         if admission is None:
             usage = None
         else:
-            if errand.place:
-                front.open_places.close(errand.place)
+            if context.admission_id:
+                listener.open_admissions.close(context.admission_id)
             if self._chosen is not None:
                 admission.answered_by(self._chosen.booked_as)
             admission.settle(usage)
             if usage is not None:
-                front.metrics.spent(errand.identity.tenant, admission.model, usage)
-        front.metrics.ended(errand.route.label, reply.status, node, duration_s)
-        front.log.add(errand, reply.status, duration_s, node, usage)
-        if errand.span is not None:
-            errand.span.end(reply.status, {"ganglion.node": node, "gen_ai.request.model": errand.model})
-        front.ended()
+                listener.metrics.spent(context.identity.tenant, admission.model, usage)
+        listener.metrics.ended(context.route.label, reply.status, node, duration_s)
+        listener.log.add(context, reply.status, duration_s, node, usage)
+        if context.span is not None:
+            context.span.end(reply.status, {"ganglion.node": node, "gen_ai.request.model": context.model})
+        listener.ended()
         self._connection.finished(is_kept=reply.is_kept)
 
     def _later(self, work: Coroutine[None, None, None]) -> None:
-        self._front.spawn(self._guarded(work))
+        self._listener.spawn(self._guarded(work))
 
     async def _guarded(self, work: Coroutine[None, None, None]) -> None:
         try:

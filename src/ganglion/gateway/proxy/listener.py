@@ -47,7 +47,7 @@ class ProxySettings:
     """A node that has said nothing by then is given up."""
     idle_s: float = 300.0
     """And one that says nothing more for as long."""
-    sign_of_life_s: float = 10.0
+    keep_alive_event_s: float = 10.0
     """How much silence of a stranger a client's stream may hold before it is told that it is waited for."""
     stall_s: float = 30.0
     """A client that reads nothing for as long is cut."""
@@ -73,11 +73,11 @@ class ProxyListener:
         gatekeeper: Gatekeeper,
         loader: ModelLoader | None,
         pools: ConnectionPools,
-        desk: NodeSpec,
+        control_app: NodeSpec,
         metrics: GatewayMetrics,
         probe_now: Callable[[str], None] = lambda name: None,
         quarantine: Quarantine | None = None,
-        open_places: OpenAdmissions | None = None,
+        open_admissions: OpenAdmissions | None = None,
     ) -> None:
         self.settings = settings
         self.fleet = fleet
@@ -86,14 +86,14 @@ class ProxyListener:
         self.loader = loader
         self.pools = pools
         self.writes = pools.writes
-        self.desk = desk
+        self.control_app = control_app
         self.metrics = metrics
         self.probe_now = probe_now
         """Told the name of a node that could not be reached, so that somebody looks."""
         self.log = AccessLog(settings.log, is_json=settings.is_json_log)
-        self.lines = UpstreamHeads(pools)
+        self.upstream_heads = UpstreamHeads(pools)
         self.quarantine = quarantine or Quarantine()
-        self.open_places = OpenAdmissions() if open_places is None else open_places
+        self.open_admissions = OpenAdmissions() if open_admissions is None else open_admissions
         self.bodies = body_budget(settings.max_body_bytes)
         self.connections: set[ClientConnection] = set()
         self.in_flight = 0
@@ -141,7 +141,7 @@ class ProxyListener:
             self._idle.set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Have something waited for; the front awaits it in turn."""
+        """Have something waited for; the proxy awaits it in turn."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -28,33 +28,33 @@ class ClientReply:
 
     __slots__ = (
         "_connection",
-        "_errand",
-        "_front",
+        "_context",
         "_is_bare",
         "_is_chunked",
         "_is_events",
+        "_listener",
         "began_s",
         "has_begun",
-        "has_told",
+        "has_streamed",
         "is_kept",
         "status",
     )
 
     def __init__(
-        self, front: "ProxyListener", connection: "ClientConnection", errand: RequestContext
+        self, listener: "ProxyListener", connection: "ClientConnection", context: RequestContext
     ) -> None:
-        self._front = front
+        self._listener = listener
         self._connection = connection
-        self._errand = errand
-        self._is_bare = errand.call.head.method == b"HEAD"
+        self._context = context
+        self._is_bare = context.call.head.method == b"HEAD"
         self._is_chunked = False
         self._is_events = False
         self.began_s = perf_counter()
         self.has_begun = False
         """Whether the head has left, with or without anything of an answer."""
-        self.has_told = False
+        self.has_streamed = False
         """Whether anything of a stream has left: until then another node may give it."""
-        self.is_kept = errand.call.head.is_kept
+        self.is_kept = context.call.head.is_kept
         """Whether the connection may carry another request after this one."""
         self.status = 0
 
@@ -66,7 +66,7 @@ class ClientReply:
     @property
     def is_given_out(self) -> bool:
         """Whether the client has heard anything that no other node could go on from."""
-        return self.has_told or (self.has_begun and not self._is_events)
+        return self.has_streamed or (self.has_begun and not self._is_events)
 
     def deliver(self, status: int, headers: Headers, body: bytes) -> None:
         """A whole answer."""
@@ -80,22 +80,22 @@ class ClientReply:
         """An error, before the first byte."""
         if isinstance(error, ShuttingDown):
             self.is_kept = False
-        self.deliver(*self.told(error))
+        self.deliver(*self.error_answer(error))
 
-    def told(self, error: GanglionError) -> tuple[int, Headers, bytes]:
+    def error_answer(self, error: GanglionError) -> tuple[int, Headers, bytes]:
         """An error as a whole answer."""
-        errors = self._errand.route.errors
+        errors = self._context.route.errors
         headers = [(b"content-type", b"application/json")]
         headers += ((name.encode(), value.encode()) for name, value in error_headers(error).items())
-        return errors.status_of(error), headers, errors.encode(error, self._errand.request_id)
+        return errors.status_of(error), headers, errors.encode(error, self._context.request_id)
 
     def open(self, attempt: NodeAttempt) -> None:
         """Only the head: what follows is not here yet."""
         self._send(self._head_of(attempt))
 
-    def go_on(self, attempt: NodeAttempt, data: bytes) -> None:
+    def write(self, attempt: NodeAttempt, data: bytes) -> None:
         """More of a stream."""
-        self.has_told = True
+        self.has_streamed = True
         if not self.has_begun:
             head = self._head_of(attempt)
             self._send(head if self._is_bare else head + self._framed(data))
@@ -110,9 +110,9 @@ class ClientReply:
             return
         self._send(b"".join((head, self._framed(data), heads.LAST_CHUNK if self._is_chunked else b"")))
 
-    def sign_of_life(self) -> None:
+    def send_keep_alive(self) -> None:
         """Say that the stream is still to come, in a way that is no part of it."""
-        sign = self._errand.route.errors.keep_alive
+        sign = self._context.route.errors.keep_alive
         if self._is_bare or sign is None:
             return
         opening = b"" if self.has_begun else self._opening()
@@ -130,7 +130,7 @@ class ClientReply:
             self._connection.abort()
             self.is_kept = False
             return
-        event = self._errand.route.errors.encode_event(error, self._errand.request_id)
+        event = self._context.route.errors.encode_event(error, self._context.request_id)
         last = heads.LAST_CHUNK if self._is_chunked else b""
         self._send(b"".join((head, self._framed(data + event), last)))
 
@@ -145,7 +145,7 @@ class ClientReply:
 
     def allow(self) -> None:
         """Tell a browser that its page may ask."""
-        asked = self._errand.call.head.named.get(b"access-control-request-headers", b"")
+        asked = self._context.call.head.named.get(b"access-control-request-headers", b"")
         lines = (
             b"access-control-allow-methods: GET, HEAD, POST, DELETE\r\n"
             b"access-control-allow-headers: %b\r\naccess-control-max-age: 600\r\n" % asked
@@ -156,7 +156,7 @@ class ClientReply:
     @property
     def is_preflight(self) -> bool:
         """Whether a page of a configured origin asks whether it may ask."""
-        head = self._errand.call.head
+        head = self._context.call.head
         return (
             head.method == b"OPTIONS"
             and b"access-control-request-method" in head.named
@@ -166,7 +166,7 @@ class ClientReply:
     def _send(self, data: bytes) -> None:
         if not self.has_begun:
             self.has_begun = True
-            self._front.metrics.begun(self._errand.route.label, perf_counter() - self.began_s)
+            self._listener.metrics.begun(self._context.route.label, perf_counter() - self.began_s)
         if data:
             self._connection.write(data)
 
@@ -182,7 +182,7 @@ class ClientReply:
 
     def _unsized(self) -> bytes:
         """How a body is framed whose length is not known."""
-        if self._errand.call.head.is_old:
+        if self._context.call.head.is_old:
             self.is_kept = False
             return b""
         self._is_chunked = True
@@ -193,23 +193,23 @@ class ClientReply:
 
     def _own(self, framing: bytes) -> bytes:
         """The lines of the head that are ours."""
-        if self._front.is_draining:
+        if self._listener.is_draining:
             self.is_kept = False
         lines = self._names() + framing
         if not self.is_kept:
             return lines + b"connection: close\r\n"
-        return lines + b"connection: keep-alive\r\n" if self._errand.call.head.is_old else lines
+        return lines + b"connection: keep-alive\r\n" if self._context.call.head.is_old else lines
 
     def _names(self) -> bytes:
         # Anthropic's SDKs look for the id under the second name.
-        name = self._errand.request_id.encode()
+        name = self._context.request_id.encode()
         lines = b"x-request-id: %b\r\nrequest-id: %b\r\n" % (name, name)
-        return lines + self._cors() if self._front.settings.cors_origins else lines
+        return lines + self._cors() if self._listener.settings.cors_origins else lines
 
     def _cors(self) -> bytes:
         """What lets a configured page read the answer; empty for any other."""
-        origin = self._errand.call.head.named.get(b"origin")
-        known = self._front.settings.cors_origins
+        origin = self._context.call.head.named.get(b"origin")
+        known = self._listener.settings.cors_origins
         if origin is None or not ("*" in known or origin.decode("latin-1").lower().rstrip("/") in known):
             return b""
         return (

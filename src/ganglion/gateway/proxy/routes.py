@@ -35,14 +35,14 @@ class ProxyRoute:
     access: Access = "key"
     wire: Wire | None = None
     """What routing is asked for; None where no model answers."""
-    is_desk: bool = True
-    """Only the desk answers it, whatever the nodes can do."""
+    is_control_app: bool = True
+    """Only the control app answers it, whatever the nodes can do."""
     generates: bool = False
     """Whether an answer is as long as the client lets it be."""
     answer_tokens: int | None = None
     """What an answer is at most, where its client has no say in that."""
     may_outlast: bool = False
-    """Whether an answer may run on after its request, and is then counted at the desk."""
+    """Whether an answer may run on after its request, and is then counted at the control app."""
     runs_model: bool = True
     """Whether tokens are spent."""
 
@@ -95,7 +95,7 @@ def _of_wire(dialect: Dialect, route: WireRoute) -> ProxyRoute:
         errors,
         dialect.proxy,
         wire=dialect.name,
-        is_desk=route.is_stored,
+        is_control_app=route.is_stored,
         generates=route.generates,
         answer_tokens=dialect.proxy.answer_tokens.get(route.path),
         may_outlast=route.may_outlast,
@@ -128,7 +128,7 @@ _OTHER_OF: dict[str, ProxyRoute] = {
 
 
 def route_of(method: bytes, path: bytes, named: Mapping[bytes, bytes] = MappingProxyType({})) -> ProxyRoute:
-    """What a call is; whatever the table does not know is the desk's to answer or refuse."""
+    """What a call is; whatever the table does not know is the control app's to answer or refuse."""
     found = _TABLE.get((method, path))
     if found is not None:
         return found

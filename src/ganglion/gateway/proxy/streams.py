@@ -174,17 +174,17 @@ class _EventStream:
 
 
 class NodeEventStream(_EventStream):
-    """Of a node of ours or the desk: usage is the very last event, a comment.
+    """Of a node of ours or the control app: usage is the very last event, a comment.
 
-    The desk is this very process, and its end the end. A node's is looked for: whoever stands between may
-    take the death of a node for the end of its answer.
+    The control app is this very process, and its end the end. A node's is looked for: whoever stands between
+    may take the death of a node for the end of its answer.
     """
 
-    __slots__ = ("_is_desk",)
+    __slots__ = ("_is_control_app",)
 
-    def __init__(self, marks: StreamMarks, *, is_desk: bool = False) -> None:
+    def __init__(self, marks: StreamMarks, *, is_control_app: bool = False) -> None:
         super().__init__(marks)
-        self._is_desk = is_desk
+        self._is_control_app = is_control_app
 
     def _read(self, data: bytes) -> bytes:
         self._tail = data[-_LAST_EVENT_BYTES:]
@@ -202,7 +202,7 @@ class NodeEventStream(_EventStream):
 
     @property
     def is_finished(self) -> bool:
-        return self._is_desk or self.usage is not None or super().is_finished
+        return self._is_control_app or self.usage is not None or super().is_finished
 
 
 class ForeignEventStream(_EventStream):
@@ -283,12 +283,12 @@ def _is_error(tail: bytes) -> bool:
 class JsonLineStream:
     """JSON, a line each: the last one has the counts."""
 
-    __slots__ = ("_dialect", "_empty", "_held", "_is_desk", "_last", "events", "usage")
+    __slots__ = ("_dialect", "_empty", "_held", "_is_control_app", "_last", "events", "usage")
     has_events = True
 
-    def __init__(self, dialect: ProxyDialect, *, is_desk: bool = False) -> None:
+    def __init__(self, dialect: ProxyDialect, *, is_control_app: bool = False) -> None:
         self._dialect = dialect
-        self._is_desk = is_desk
+        self._is_control_app = is_control_app
         self._held = _EventBuffer()
         self._last = b""
         self.usage: Usage | None = None
@@ -322,7 +322,7 @@ class JsonLineStream:
 
     @property
     def is_finished(self) -> bool:
-        return self._is_desk or any(end in self._last for end in self._dialect.marks.ends)
+        return self._is_control_app or any(end in self._last for end in self._dialect.marks.ends)
 
 
 class OpaqueBody:

@@ -38,16 +38,16 @@ class UpstreamHeads:
 
     def __init__(self, pools: ConnectionPools) -> None:
         self._pools = pools
-        self._lines: dict[str, UpstreamHead] = {}
+        self._upstreams: dict[str, UpstreamHead] = {}
 
     def to(self, spec: NodeSpec) -> UpstreamHead:
         """A node's; raises InvalidValue where its URL is none."""
-        line = self._lines.get(spec.name)
-        if line is None or line.spec is not spec:
-            if len(self._lines) >= MAX_UPSTREAM_HEADS:
-                self._lines.clear()  # of nodes that are gone, mostly; the others are made again
-            line = self._lines[spec.name] = self._made(spec)
-        return line
+        upstream = self._upstreams.get(spec.name)
+        if upstream is None or upstream.spec is not spec:
+            if len(self._upstreams) >= MAX_UPSTREAM_HEADS:
+                self._upstreams.clear()  # of nodes that are gone, mostly; the others are made again
+            upstream = self._upstreams[spec.name] = self._made(spec)
+        return upstream
 
     def _made(self, spec: NodeSpec) -> UpstreamHead:
         pool = self._pools.of(spec)
@@ -69,45 +69,45 @@ class UpstreamRequest(Struct, frozen=True, gc=False):
 
 
 def encode_upstream_request(
-    errand: RequestContext, line: UpstreamHead, model: str | None, context_length: int = 0
+    context: RequestContext, upstream: UpstreamHead, model: str | None, context_length: int = 0
 ) -> UpstreamRequest:
     """The bytes for a node that names the model so; None leaves that as the client wrote it.
 
     `context_length` is what the model's prompt and answer are together at most; 0 where nobody knows.
     """
-    peeked, head = errand.peeked, errand.call.head
-    body, query = errand.call.body, head.target.query
-    is_ours = line.spec.kind == "ganglion"
+    peeked, head = context.peeked, context.call.head
+    body, query = context.call.body, head.target.query
+    is_ours = upstream.spec.kind == "ganglion"
     takes_usage = False
     if peeked is not None and (model is not None or peeked.is_filled_in):
         named = model or peeked.model
         renamed = named if peeked.is_filled_in or named != peeked.model else None
-        takes_usage = not is_ours and _is_counted_by_chunk(errand)
+        takes_usage = not is_ours and _is_counted_by_chunk(context)
         if head.method == b"GET":
             query = query if renamed is None else with_model_query(query, renamed)
-        elif renamed is not None or takes_usage or errand.answer_tokens is not None:
-            answer_tokens = _answer_bound(errand, context_length)
+        elif renamed is not None or takes_usage or context.answer_tokens is not None:
+            answer_tokens = _answer_bound(context, context_length)
             body = with_fields(
                 body,
-                errand.route.dialect,
+                context.route.dialect,
                 model=renamed,
                 asks_usage=takes_usage,
                 answer_tokens=answer_tokens,
             )
-    elif errand.answer_tokens is not None and not errand.route.is_desk:
-        # At the desk, where a call whose answer is kept finds its bound by its place.
-        body = with_fields(body, errand.route.dialect, answer_tokens=_answer_bound(errand, 0))
+    elif context.answer_tokens is not None and not context.route.is_control_app:
+        # At the control app, where a call whose answer is kept finds its bound by its admission.
+        body = with_fields(body, context.route.dialect, answer_tokens=_answer_bound(context, 0))
     has_length = body or head.method not in _BODYLESS
     data = b"".join(
         (
-            # The parser of answers cannot know that one to HEAD has no body; the front leaves it out.
+            # The parser of answers cannot know that one to HEAD has no body; the proxy leaves it out.
             b"GET" if head.method == b"HEAD" else head.method,
             b" ",
-            line.prefix,
+            upstream.prefix,
             head.target.encoded,
             b"?" + query if query else b"",
-            line.head,
-            _internal_lines(errand) if is_ours else _foreign_lines(errand),
+            upstream.head,
+            _internal_lines(context) if is_ours else _foreign_lines(context),
             b"content-length: %d\r\n\r\n" % len(body) if has_length else b"\r\n",
             body,
         )
@@ -115,9 +115,9 @@ def encode_upstream_request(
     return UpstreamRequest(data, takes_usage)
 
 
-def _answer_bound(errand: RequestContext, context_length: int) -> int | None:
+def _answer_bound(context: RequestContext, context_length: int) -> int | None:
     """What each open answer is held to; None where there is none, or where the model's context does that."""
-    bound, tokens = errand.bound, errand.answer_tokens
+    bound, tokens = context.bound, context.answer_tokens
     if bound is None or tokens is None:
         return None
     # Some servers refuse a bound that does not fit behind the prompt, and need none then.
@@ -126,16 +126,16 @@ def _answer_bound(errand: RequestContext, context_length: int) -> int | None:
     return tokens
 
 
-def _is_counted_by_chunk(errand: RequestContext) -> bool:
-    peeked = errand.peeked
-    if peeked is None or errand.route.dialect.ask_usage is None:
+def _is_counted_by_chunk(context: RequestContext) -> bool:
+    peeked = context.peeked
+    if peeked is None or context.route.dialect.ask_usage is None:
         return False
     return peeked.is_stream and not peeked.asks_usage
 
 
-def _foreign_lines(errand: RequestContext) -> bytes:
-    forwarded = heads.to_foreign(errand.call.head)
-    return b"%b%b: %b\r\n" % (forwarded, REQUEST_ID, errand.request_id.encode())
+def _foreign_lines(context: RequestContext) -> bytes:
+    forwarded = heads.to_foreign(context.call.head)
+    return b"%b%b: %b\r\n" % (forwarded, REQUEST_ID, context.request_id.encode())
 
 
 @lru_cache(maxsize=1024)
@@ -144,16 +144,16 @@ def _identity_lines(tenant: str, key_id: str, priority: int) -> bytes:
     return header_lines(identity_headers(tenant=tenant, key_id=key_id, priority=priority))
 
 
-def _internal_lines(errand: RequestContext) -> bytes:
-    head, identity = errand.call.head, errand.identity
+def _internal_lines(context: RequestContext) -> bytes:
+    head, identity = context.call.head, context.identity
     lines = b"%b%b%b: %b\r\n" % (
         heads.to_ours(head),
         _identity_lines(identity.tenant, identity.key_id, identity.priority),
         REQUEST_ID,
-        errand.request_id.encode(),
+        context.request_id.encode(),
     )
-    if errand.place:
-        lines += b"%b: %b\r\n" % (ADMISSION, errand.place)
-    if errand.affinity:
-        lines += b"%b: %b\r\n" % (AFFINITY, errand.affinity.encode())
+    if context.admission_id:
+        lines += b"%b: %b\r\n" % (ADMISSION, context.admission_id)
+    if context.affinity:
+        lines += b"%b: %b\r\n" % (AFFINITY, context.affinity.encode())
     return lines + heads.SOCKET if head.is_socket else lines

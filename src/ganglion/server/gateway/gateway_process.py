@@ -141,7 +141,7 @@ class GatewayProcess:
     gate: Gate
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
     front_metrics: GatewayMetrics = dataclasses.field(default_factory=GatewayMetrics)
-    open_places: OpenAdmissions = dataclasses.field(default_factory=OpenAdmissions)
+    open_admissions: OpenAdmissions = dataclasses.field(default_factory=OpenAdmissions)
 
     async def relay(self) -> "RelayEndpoint | None":
         """Where sessions pass; None where none are served."""
@@ -176,7 +176,7 @@ class GatewayProcess:
             metrics=self.metrics,
             page=page,
             keys=self.gatekeeper.keys,
-            places=self.open_places,
+            places=self.open_admissions,
         )
         path = stack.enter_context(socket_folder()) / "desk"
         await stack.enter_async_context(serve_on_unix_socket(app, self.server, path))
@@ -204,11 +204,11 @@ class GatewayProcess:
             gatekeeper=self.gatekeeper,
             loader=parts.loader,
             pools=parts.pools,
-            desk=NodeSpec("desk", f"unix://{desk}"),
+            control_app=NodeSpec("desk", f"unix://{desk}"),
             metrics=self.front_metrics,
             probe_now=parts.health.probe_now,
             quarantine=parts.quarantine,
-            open_places=self.open_places,
+            open_admissions=self.open_admissions,
         )
 
 
@@ -306,7 +306,7 @@ def _proxy_settings(settings: GatewaySetup, server: ServerSettings) -> ProxySett
         max_connections=server.max_connections,
         first_byte_s=settings.gateway.first_byte_s,
         idle_s=settings.gateway.idle_s,
-        sign_of_life_s=server.keep_alive_s,
+        keep_alive_event_s=server.keep_alive_s,
         stall_s=server.stalled_reader_s,
         guard=guard,
         cors_origins=rules.cors_origins,
