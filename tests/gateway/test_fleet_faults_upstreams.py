@@ -286,6 +286,6 @@ async def back_to(fleet: Fleet, baseline: tuple[float, float]) -> None:
         return tasks <= baseline[0] + 1 and fds <= baseline[1] + 4  # a kept connection more or less
 
     try:
-        await until(is_back, 5.0, 0.1)
+        await until(is_back, 5.0, pause_s=0.1)
     except AssertionError:
         raise AssertionError(f"{baseline} before, {seen[-1]} after") from None

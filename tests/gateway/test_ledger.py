@@ -68,8 +68,8 @@ async def test_a_database_that_fails_in_between_loses_and_doubles_nothing(
         store.is_away = store.loses_answers = False
         await ledger.flush()
     assert await kept(access) == UsageTotals(60, 600, 300, 240, 420)
-    assert ledger.held == 0
-    assert "database is away" in caplog.text
+    assert ledger.unwritten == 0
+    assert "the database cannot be used" in caplog.text
 
 
 async def test_a_flush_that_was_cancelled_is_finished_by_the_next(access: AccessStore) -> None:
@@ -87,7 +87,7 @@ async def test_a_flush_that_was_cancelled_is_finished_by_the_next(access: Access
 async def test_what_is_held_in_an_outage_is_bounded_and_its_sums_are_whole(
     access: AccessStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ganglion.gateway.access.ledger.MAX_HELD", 20)
+    monkeypatch.setattr("ganglion.gateway.access.ledger.MAX_UNWRITTEN", 20)
     clock, store = Clock(), Flaky(access)
     ledger = UsageLedger(store, clock=clock)
     store.is_away = True
@@ -97,7 +97,7 @@ async def test_what_is_held_in_an_outage_is_bounded_and_its_sums_are_whole(
         clock.now_s = NOON_S + 3600 * hour
         with pytest.raises(StoreUnavailable):
             await ledger.flush()
-    assert ledger.held <= 20 + 8
+    assert ledger.unwritten <= 20 + 8
     store.is_away = False
     await ledger.flush()
     assert (await kept(access)).requests == 240

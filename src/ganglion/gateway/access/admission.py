@@ -1,4 +1,4 @@
-"""Who may come in, and how much they may take: what the proxy asks of whoever keeps the keys."""
+"""Identities, and the admission of their requests: what the proxy asks of a gatekeeper."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -57,17 +57,17 @@ class AdmissionRequest(Struct, frozen=True, gc=False):
     tokens: int = 0
     """Of its prompts and of the answers that are bounded, together."""
     open_answers: int = 0
-    """Answers that nobody has bounded: the place says how long each may be."""
+    """Answers whose length the request does not bound: the admission says how long each may be."""
     answer_tokens: int | None = None
     """What each of these is at most; None where nobody says."""
 
 
 class Admission(Protocol):
-    """A place that was reserved."""
+    """A request that was admitted, with what is reserved for it."""
 
     @property
     def answer_tokens(self) -> int | None:
-        """How long each answer may be that nobody bounded; None for as long as it likes."""
+        """How long each answer may be whose length the request does not bound; None for no bound."""
         ...
 
     @property
@@ -75,47 +75,47 @@ class Admission(Protocol):
         """What its answer is booked as: one of a bounded set of names."""
         ...
 
-    async def reserve_more(self, wanted: AdmissionRequest) -> None:
-        """Reserve what is missing where it turns out that so much can be taken; raises as `admit` does."""
+    async def reserve_more(self, request: AdmissionRequest) -> None:
+        """Reserve what is missing, where the request may use more than was known; raises as `admit` does."""
         ...
 
     def answered_by(self, model: str) -> None:
-        """Say which model answers, as it is booked; it need not be the one that was asked for."""
+        """Note which model answers, as it is booked; it need not be the one that was requested."""
         ...
 
     def settle(self, usage: Usage | None) -> None:
-        """Say once what it came to; None where nothing ran, and everything is given back."""
+        """Count what the request used; None where nothing ran, and everything is given back."""
         ...
 
 
 class Gatekeeper(Protocol):
-    """Knows keys and counts what they take."""
+    """Knows keys, and counts what they use."""
 
     def identify(self, key: bytes | None) -> Identity:
-        """Whose key it is; raises InvalidApiKey. Cheap: it is asked once a request."""
+        """Whose key it is; raises InvalidApiKey. Cheap: it is called for each request."""
         ...
 
-    def admit_now(self, identity: Identity, wanted: AdmissionRequest) -> Admission | None:
-        """Reserve a place at once; None where that takes asking a database. Raises as `admit` does."""
+    def admit_now(self, identity: Identity, request: AdmissionRequest) -> Admission | None:
+        """Admit a request at once; None where that takes asking a database. Raises as `admit` does."""
         ...
 
-    async def admit(self, identity: Identity, wanted: AdmissionRequest) -> Admission:
-        """Reserve a place; raises NotAllowed, RateLimited, QuotaExceeded, and StoreUnavailable where the
-        database that counts cannot be asked."""
+    async def admit(self, identity: Identity, request: AdmissionRequest) -> Admission:
+        """Admit a request; raises NotAllowed, RateLimited, QuotaExceeded, and StoreUnavailable where the
+        database cannot be asked."""
         ...
 
 
-# The front reserves a place for each request, the desk answers some of them in another task of the same
-# process. The front names the place in a header of its own; whoever answers finds it in the task's context.
+# The proxy admits each request, and the control app answers some of them in another task of the same process.
+# The proxy names the admission in an internal header; whoever answers finds it in the task's context.
 
-_PROXY_ADMISSION: Final[ContextVar[Admission | None]] = ContextVar("place", default=None)
-"""What the front reserved."""
-_OWN_ADMISSION: Final[ContextVar[Admission | None]] = ContextVar("own", default=None)
-"""What the desk reserved by itself, for what the front lets by."""
+_PROXY_ADMISSION: Final[ContextVar[Admission | None]] = ContextVar("proxy_admission", default=None)
+"""The proxy's admission."""
+_OWN_ADMISSION: Final[ContextVar[Admission | None]] = ContextVar("own_admission", default=None)
+"""The control app's own, for requests that the proxy passes on without one."""
 
 
 class OpenAdmissions:
-    """The places of requests that are at the desk now, by the names that the front gave them."""
+    """The admissions of requests that are at the control app now, by the ids that the proxy gave them."""
 
     def __init__(self) -> None:
         self._open: dict[bytes, Admission] = {}
@@ -124,43 +124,43 @@ class OpenAdmissions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, place: Admission) -> bytes:
-        """A name for a place, until it is closed."""
-        name = b"%d" % next(self._numbers)
-        self._open[name] = place
-        return name
+    def open(self, admission: Admission) -> bytes:
+        """An id for an admission, until it is closed."""
+        admission_id = b"%d" % next(self._numbers)
+        self._open[admission_id] = admission
+        return admission_id
 
-    def close(self, name: bytes) -> None:
+    def close(self, admission_id: bytes) -> None:
         """The request is over."""
-        self._open.pop(name, None)
+        self._open.pop(admission_id, None)
 
-    def find(self, name: bytes | None) -> Admission | None:
-        """The place of that name; None where there is none."""
-        return None if name is None else self._open.get(name)
+    def find(self, admission_id: bytes | None) -> Admission | None:
+        """The admission of that id; None where there is none."""
+        return None if admission_id is None else self._open.get(admission_id)
 
 
 @contextmanager
-def admission_scope(place: Admission | None) -> Iterator[None]:
-    """Let what runs inside, in this task and in those that it starts, count for a place."""
-    token = _PROXY_ADMISSION.set(place)
+def admission_scope(admission: Admission | None) -> Iterator[None]:
+    """Let what runs inside, in this task and in those that it starts, count for an admission."""
+    token = _PROXY_ADMISSION.set(admission)
     try:
         yield
     finally:
         _PROXY_ADMISSION.reset(token)
 
 
-def use_own_admission(place: Admission) -> None:
-    """From now on, what this task does counts for a place that the desk reserved."""
-    _OWN_ADMISSION.set(place)
+def use_own_admission(admission: Admission) -> None:
+    """From now on, what this task does counts for an admission of the control app's own."""
+    _OWN_ADMISSION.set(admission)
 
 
 def proxy_admission() -> Admission | None:
-    """What the front reserved for the request that runs now; None where it let it by."""
+    """The proxy's admission of the request that runs now; None where it made none."""
     return _PROXY_ADMISSION.get()
 
 
 def note_answering_model(model: str) -> None:
-    """Say which model answers what runs now."""
-    place = _OWN_ADMISSION.get() or _PROXY_ADMISSION.get()
-    if place is not None:
-        place.answered_by(model)
+    """Note which model answers what runs now."""
+    admission = _OWN_ADMISSION.get() or _PROXY_ADMISSION.get()
+    if admission is not None:
+        admission.answered_by(model)

@@ -1,7 +1,7 @@
-"""Lets requests in by their keys, within their caps, and counts what they come to.
+"""Admits requests by their keys, within their limits, and counts what they use.
 
-`start` before the first request; `close` after the last one writes what is held and gives back what is left.
-The store is whoever's that opened it.
+Call `start` before the first request, and `close` after the last one: it writes usage that is still in memory
+and gives back what is left of limits. The store is closed by whoever opened it.
 """
 
 import asyncio
@@ -68,12 +68,12 @@ class KeyGatekeeper:
         )
         self._limits = KeyLimits(store, clock=clock)
         self._ledger = UsageLedger(store, clock=clock)
-        self._tally = KeyCounters(self.keys.name_of)
+        self._counters = KeyCounters(self.keys.name_of)
         self._tasks: tuple[asyncio.Task[None], ...] = ()
         self.identify = self.keys.identify
 
     async def start(self) -> None:
-        """Take in the keys, and keep up with them from then on; raises what is wrong with the database."""
+        """Read the keys, and begin to keep up with them; raises what is wrong with the database."""
         await self.keys.load()
         self._tasks = (
             asyncio.create_task(_forever(self.keys.watch)),
@@ -82,7 +82,7 @@ class KeyGatekeeper:
         )
 
     async def close(self) -> None:
-        """Write what is held and give back what is left; what cannot be written is said in the log."""
+        """Write usage and give back what is left of limits; what cannot be written is logged."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -92,79 +92,87 @@ class KeyGatekeeper:
             try:
                 await end()
             except GanglionError as error:
-                log.error("keys: not all was written at the end: %s", error)
+                log.error("usage and limits could not be written completely at shutdown: %s", error)
 
     def usage_counts(self) -> tuple[KeyCount, ...]:
-        """What each key did here since the start."""
-        return self._tally.counts()
+        """What each key used here since the start."""
+        return self._counters.counts()
 
-    def admit_now(self, identity: Identity, wanted: AdmissionRequest) -> Admission | None:
+    def admit_now(self, identity: Identity, request: AdmissionRequest) -> Admission | None:
         try:
-            _check_model(identity, wanted.model)
+            _check_model(identity, request.model)
             if not identity.is_limited:
-                return KeyAdmission(self, identity, wanted.model)
-            need, answer_tokens = self._need(identity, wanted)
+                return KeyAdmission(self, identity, request.model)
+            need, answer_tokens = self._need(identity, request)
             reservation = self._limits.reserve_now(identity.key_id, need)
         except GanglionError as error:
-            self._tally.refused(identity.key_id, identity.tenant, error.code)
+            self._count_refusal(identity, error)
             raise
         if reservation is None:
             return None
-        return KeyAdmission(self, identity, wanted.model, reservation, need=need, answer_tokens=answer_tokens)
+        return KeyAdmission(
+            self, identity, request.model, reservation, need=need, answer_tokens=answer_tokens
+        )
 
-    async def admit(self, identity: Identity, wanted: AdmissionRequest) -> Admission:
+    async def admit(self, identity: Identity, request: AdmissionRequest) -> Admission:
+        admission = self.admit_now(identity, request)
+        if admission is not None:
+            return admission
         try:
-            _check_model(identity, wanted.model)
-            if not identity.is_limited:
-                return KeyAdmission(self, identity, wanted.model)
-            need, answer_tokens = self._need(identity, wanted)
+            need, answer_tokens = self._need(identity, request)
             try:
                 reservation = await self._limits.reserve(identity.key_id, need)
             except RateLimited:
                 # Others may have taken more than was known: what is left now may do for a shorter answer.
-                less, answer_tokens = self._need(identity, wanted)
+                less, answer_tokens = self._need(identity, request)
                 if less == need:
                     raise
                 need = less
                 reservation = await self._limits.reserve(identity.key_id, need)
         except GanglionError as error:
-            self._tally.refused(identity.key_id, identity.tenant, error.code)
+            self._count_refusal(identity, error)
             raise
-        return KeyAdmission(self, identity, wanted.model, reservation, need=need, answer_tokens=answer_tokens)
+        return KeyAdmission(
+            self, identity, request.model, reservation, need=need, answer_tokens=answer_tokens
+        )
 
-    async def reserve_more(self, place: "KeyAdmission", wanted: AdmissionRequest) -> None:
-        """Reserve what a place lacks of this; for `KeyAdmission`."""
-        held = place.need
-        if held is None or place.reservation is None:
+    async def reserve_more(self, admission: "KeyAdmission", request: AdmissionRequest) -> None:
+        """Reserve what an admission lacks of this; for `KeyAdmission`."""
+        held = admission.need
+        if held is None or admission.reservation is None:
             return
+        identity = admission.identity
         try:
-            need, answer_tokens = self._need(place.identity, wanted, held)
+            need, answer_tokens = self._need(identity, request, held)
             more = LimitNeed(max(0, need.tokens - held.tokens), max(0, need.cost - held.cost), requests=0)
             if more.tokens or more.cost:
-                reserved = await self._limits.reserve(place.identity.key_id, more)
-                if place.is_settled:  # whoever asked has left meanwhile
+                reserved = await self._limits.reserve(identity.key_id, more)
+                if admission.is_settled:  # the client has left meanwhile
                     self._limits.settle(reserved, None)
                     return
-                place.reservation = place.reservation.combined_with(reserved)
-                place.need = LimitNeed(held.tokens + more.tokens, held.cost + more.cost)
+                admission.reservation = admission.reservation.combined_with(reserved)
+                admission.need = LimitNeed(held.tokens + more.tokens, held.cost + more.cost)
         except GanglionError as error:
-            self._tally.refused(place.identity.key_id, place.identity.tenant, error.code)
+            self._count_refusal(identity, error)
             raise
-        place.answer_tokens = answer_tokens
+        admission.answer_tokens = answer_tokens
 
-    def settle(self, place: "KeyAdmission", usage: Usage | None) -> None:
-        """Count what a request came to; for `KeyAdmission`."""
-        reservation = place.reservation
+    def _count_refusal(self, identity: Identity, error: GanglionError) -> None:
+        self._counters.refused(identity.key_id, identity.tenant, error.code)
+
+    def settle(self, admission: "KeyAdmission", usage: Usage | None) -> None:
+        """Count what a request used; for `KeyAdmission`."""
+        reservation = admission.reservation
         if usage is None:
             if reservation is not None:
                 self._limits.settle(reservation, None)
             return
-        identity, model = place.identity, place.model
+        identity, model = admission.identity, admission.model
         usage = _plausible(usage)
         price = self._prices(model)
         cost = 0 if price is None else min(price.of(usage), MAX_COST)
         self._ledger.add(identity.key_id, identity.tenant, model, usage, cost)
-        self._tally.used(identity.key_id, identity.tenant, usage, cost)
+        self._counters.used(identity.key_id, identity.tenant, usage, cost)
         if reservation is not None:
             self._limits.settle(reservation, LimitNeed(usage.prompt_tokens + usage.completion_tokens, cost))
 
@@ -173,24 +181,24 @@ class KeyGatekeeper:
         return self._booked_as(model)
 
     def _need(
-        self, identity: Identity, wanted: AdmissionRequest, held: LimitNeed = _NOTHING
+        self, identity: Identity, request: AdmissionRequest, held: LimitNeed = _NOTHING
     ) -> tuple[LimitNeed, int | None]:
         """What a request takes at most beside what it holds already, and how long each open answer may be."""
         if not identity.is_metered:
             return _NOTHING, None
-        tokens = max(0, min(wanted.tokens, 2 * MAX_TOKENS))
-        price, each = self._dearest(wanted.model), None
+        tokens = max(0, min(request.tokens, 2 * MAX_TOKENS))
+        price, each = self._dearest(request.model), None
         if price is None and self._limits.caps_of(identity.key_id).tokens is None:
             return _NOTHING, None  # a budget says nothing about what costs nothing
-        if wanted.open_answers:
-            each = self._each(identity, wanted, tokens, price, held)
-            tokens = min(tokens + each * wanted.open_answers, 2 * MAX_TOKENS)
+        if request.open_answers:
+            each = self._each(identity, request, tokens, price, held)
+            tokens = min(tokens + each * request.open_answers, 2 * MAX_TOKENS)
         return LimitNeed(tokens, 0 if price is None else min(price.at_most(tokens), MAX_COST)), each
 
     def _each(
         self,
         identity: Identity,
-        wanted: AdmissionRequest,
+        request: AdmissionRequest,
         tokens: int,
         price: TokenPrice | None,
         held: LimitNeed,
@@ -205,9 +213,9 @@ class KeyGatekeeper:
                 *([] if caps.tokens is None else [caps.tokens + held.tokens]),
                 *([] if caps.cost is None or price is None else [price.tokens_for(caps.cost + held.cost)]),
             ]
-            return (min(most, default=MAX_TOKENS) - tokens) // wanted.open_answers
+            return (min(most, default=MAX_TOKENS) - tokens) // request.open_answers
 
-        default = self._open_answer_tokens if wanted.answer_tokens is None else wanted.answer_tokens
+        default = self._open_answer_tokens if request.answer_tokens is None else request.answer_tokens
         whole = max(1, min(default, room(self._limits.caps_of(identity.key_id))))
         left = room(self._limits.left_of(identity.key_id), held)
         return max(min(whole, left), -(-whole // SHORTEST))
@@ -225,7 +233,7 @@ class KeyGatekeeper:
         swept_s = -SWEEP_S
         while True:
             await asyncio.sleep(UPKEEP_S)
-            # A database that is away is said by those who need it; this comes again.
+            # Those who need the database log that it cannot be used; this is tried again.
             with suppress(GanglionError):
                 await self._limits.give_back_idle()
                 if time.monotonic() - swept_s >= SWEEP_S:
@@ -234,12 +242,12 @@ class KeyGatekeeper:
 
 
 class KeyAdmission:
-    """What was reserved for one request."""
+    """What was reserved of a key's limits for one request."""
 
     __slots__ = (
-        "_asked",
         "_gatekeeper",
         "_model",
+        "_requested",
         "answer_tokens",
         "identity",
         "is_settled",
@@ -259,7 +267,7 @@ class KeyAdmission:
     ) -> None:
         self._gatekeeper = gatekeeper
         self.is_settled = False
-        self._asked = model
+        self._requested = model
         self._model = ""
         self.identity = identity
         self.reservation = reservation
@@ -270,19 +278,19 @@ class KeyAdmission:
     @property
     def model(self) -> str:
         """What its answer is booked as."""
-        return self._model or self._gatekeeper.booked_as(self._asked)
+        return self._model or self._gatekeeper.booked_as(self._requested)
 
     def answered_by(self, model: str) -> None:
         """Another model than the one that was asked for answers, and is what is booked."""
         self._model = model
 
-    async def reserve_more(self, wanted: AdmissionRequest) -> None:
+    async def reserve_more(self, request: AdmissionRequest) -> None:
         """Reserve what is missing where it turns out that so much can be taken."""
         if not self.is_settled:
-            await self._gatekeeper.reserve_more(self, wanted)
+            await self._gatekeeper.reserve_more(self, request)
 
     def settle(self, usage: Usage | None) -> None:
-        """Say once what it came to; again says nothing."""
+        """Count what the request used; only the first call does anything."""
         if not self.is_settled:
             self.is_settled = True
             self._gatekeeper.settle(self, usage)
@@ -315,10 +323,10 @@ def _plausible(usage: Usage) -> Usage:
 
 
 async def _forever(work: Callable[[], Awaitable[None]]) -> None:
-    """Do it until cancelled; a fault of ours is said, and it goes on: else no revocation would be seen."""
+    """Repeat until cancelled; a bug is logged and the work goes on, or no revocation would be seen."""
     while True:
         try:
             await work()
-        except Exception:  # the task's outermost door
-            log.exception("keys: upkeep failed and begins again")
+        except Exception:  # whatever it is, the task goes on
+            log.exception("a background task of the keys failed, and is started again")
             await asyncio.sleep(UPKEEP_S)

@@ -1,7 +1,7 @@
-"""The keys that are valid now, held in memory and renewed when the database says that they changed.
+"""API keys, held in memory and read again when the database says that they changed.
 
-Laws: a revocation is in force within a second. A database that is away leaves the last view in force. Once a
-key was ever made, nobody comes in without one, even if all of them are revoked.
+Laws: a revocation is in force within a second. Where the database cannot be asked, the keys that were read
+last stay in force. Once a key was ever made, every request needs one, even if all of them are revoked.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ from typing import Final
 
 from ganglion.core.errors import GanglionError, InvalidApiKey
 from ganglion.gateway.access.admission import EVERYBODY, MOST_URGENT, Identity, Role
+from ganglion.gateway.access.outage_log import OutageLog
 from ganglion.store.access_store import AccessStore, StoredKey
 
 POLL_S: Final = 0.25
@@ -35,7 +36,7 @@ class StaticKeys:
     """The lowest priority that a user's requests may have."""
 
     def identities(self) -> Iterator[tuple[bytes, Identity]]:
-        """Who has each, by its digest; a key in both lists is an admin's."""
+        """The identity of each key by its digest; a key in both lists is an admin's."""
         for secret in self.api_keys:
             digest = sha256(secret.encode()).digest()
             yield digest, static_identity(digest, "user", self.most_urgent)
@@ -49,7 +50,7 @@ class StaticKeys:
 
 @dataclass(frozen=True, slots=True)
 class KnownKey:
-    """What a digest stands for."""
+    """A valid key, and whose it is."""
 
     identity: Identity
     name: str
@@ -69,12 +70,12 @@ class KeyTable:
     by_secret: dict[bytes, KnownKey] = field(default_factory=dict)
     """Those that were shown: no client's digest is computed twice."""
     is_open: bool = False
-    """Whether everybody may come in, because no key was ever made."""
+    """Whether requests need no key, because none was ever made."""
     stored: tuple[StoredKey, ...] = ()
 
 
 class ApiKeys:
-    """Knows whose a key is; `load` before the first question, `watch` for as long as it is asked."""
+    """Knows whose a key is. Call `load` before the first lookup, and run `watch` while it is used."""
 
     def __init__(
         self,
@@ -90,43 +91,43 @@ class ApiKeys:
         self._static = StaticKeys(tuple(static_keys), tuple(admin_keys), most_urgent)
         self._clock = clock
         self._on_change = on_change
-        self._is_away = False
-        self._view = KeyTable()
+        self._outage = OutageLog(log, "and the keys that are known stay valid")
+        self._table = KeyTable()
 
     @property
     def is_open(self) -> bool:
-        """Whether everybody may come in."""
-        return self._view.is_open
+        """Whether requests need no key."""
+        return self._table.is_open
 
     def name_of(self, key_id: str) -> str:
-        """What people call a key."""
-        known = self._view.by_id.get(key_id)
+        """The name of a key, or its id where nobody named it."""
+        known = self._table.by_id.get(key_id)
         return key_id if known is None else known.name
 
     def models_of(self, key_id: str) -> frozenset[str] | None:
         """The names that a key may ask for; None for all."""
-        known = self._view.by_id.get(key_id)
+        known = self._table.by_id.get(key_id)
         return None if known is None else known.identity.models
 
     def identify(self, key: bytes | None) -> Identity:
         """Whose key it is; raises InvalidApiKey."""
-        view = self._view
-        if view.is_open:
+        table = self._table
+        if table.is_open:
             return EVERYBODY
         if key is None:
             raise InvalidApiKey("No API key was given.", hint="Send it as 'Authorization: Bearer KEY'.")
-        known = view.by_secret.get(key)
+        known = table.by_secret.get(key)
         if known is None:
             # How long the lookup takes may say how much of a digest matched, and nobody can choose the digest
             # of what they send: that tells nothing of the secret behind it.
-            known = view.by_digest.get(sha256(key).digest())
+            known = table.by_digest.get(sha256(key).digest())
             if known is not None:
-                view.by_secret[key] = known
+                table.by_secret[key] = known
         return self._valid(known)
 
     def identity(self, key_id: str) -> Identity:
-        """Who has the key of that id, which let somebody in before; raises InvalidApiKey."""
-        return EVERYBODY if self._view.is_open else self._valid(self._view.by_id.get(key_id))
+        """Whose key has that id, which was accepted before; raises InvalidApiKey."""
+        return EVERYBODY if self._table.is_open else self._valid(self._table.by_id.get(key_id))
 
     def _valid(self, known: KnownKey | None) -> Identity:
         if known is None:
@@ -143,36 +144,32 @@ class ApiKeys:
     def replace_static(self, static_keys: Sequence[str], admin_keys: Sequence[str] = ()) -> None:
         """From the next request on these are the operator's keys, and no others."""
         self._static = replace(self._static, api_keys=tuple(static_keys), admin_keys=tuple(admin_keys))
-        if self._view.version is not None:
-            self._view = _view(self._view.version, self._static, self._view.stored)
+        if self._table.version is not None:
+            self._table = _key_table(self._table.version, self._static, self._table.stored)
 
     async def load(self) -> bool:
-        """Take in what the database holds, if that changed; raises what is wrong with the database."""
+        """Read the keys from the database if they changed; raises what is wrong with the database."""
         # The number before the keys: what changes between the two reads is seen the next time.
         version = await self._store.keys_version()
-        if version == self._view.version:
+        if version == self._table.version:
             return False
-        self._view = _view(version, self._static, await self._store.keys())
-        self._on_change(self._view.by_id)
+        self._table = _key_table(version, self._static, await self._store.keys())
+        self._on_change(self._table.by_id)
         return True
 
     async def watch(self, every_s: float = POLL_S) -> None:
-        """Look again and again, until cancelled."""
+        """Read the keys again and again, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
             try:
                 await self.load()
             except GanglionError as error:
-                if not self._is_away:
-                    log.warning("keys: those known stay valid, the database is away: %s", error)
-                self._is_away = True
+                self._outage.failed(error)
             else:
-                if self._is_away:
-                    log.info("keys: the database is back")
-                self._is_away = False
+                self._outage.worked()
 
 
-def _view(version: int, static_keys: StaticKeys, stored: tuple[StoredKey, ...]) -> KeyTable:
+def _key_table(version: int, static_keys: StaticKeys, stored: tuple[StoredKey, ...]) -> KeyTable:
     by_digest: dict[bytes, KnownKey] = {}
     for key in stored:
         # Not when it was revoked: whoever did it may have a clock that is ahead of ours.

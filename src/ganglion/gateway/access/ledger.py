@@ -1,8 +1,8 @@
-"""What keys used, gathered in memory as sums and written to the database in batches.
+"""The usage of keys, summed in memory and written to the database in batches.
 
 Laws: what was added is written once, also where a write failed or its answer was lost: a batch that was sent
-is sent again as it was, under the same number, until the database has it. What is held is bounded: sums are
-merged over hours, then over models, then over keys, and none is lost.
+is sent again as it was, under the same number, until the database has it. Memory is bounded: sums are merged
+over hours, then over models, then over keys, and none is lost.
 """
 
 import asyncio
@@ -17,12 +17,13 @@ from uuid import uuid4
 
 from ganglion.core.errors import GanglionError
 from ganglion.core.events import Usage
+from ganglion.gateway.access.outage_log import OutageLog
 from ganglion.store.access_store import HOUR_S, AccessStore, HourlyUsage, UsageTotals
 
-# Law: the number of names is bounded, whatever keys there are: further ones are counted together.
-
 MAX_COUNTED_KEYS: Final = 1000
-OTHERS: Final = "(others)"
+"""Keys that metrics name, whatever keys there are: further ones are counted together."""
+MERGED_NAME: Final = "(others)"
+"""Instead of a key or a model, where sums had to be merged."""
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class KeyCounters:
         self._by_key: dict[str, KeyCount] = {}
 
     def used(self, key_id: str, tenant: str, usage: Usage, cost: int) -> None:
-        """One request that ran."""
+        """Count a request that ran."""
         count = self._by_key.get(key_id) or self._new(key_id, tenant)
         count.requests += 1
         count.prompt_tokens += usage.prompt_tokens
@@ -59,27 +60,25 @@ class KeyCounters:
         count.cost += cost
 
     def refused(self, key_id: str, tenant: str, code: str) -> None:
-        """One request that did not."""
+        """Count a request that was refused."""
         count = self._by_key.get(key_id) or self._new(key_id, tenant)
         count.refusals[code] = count.refusals.get(code, 0) + 1
 
     def counts(self) -> tuple[KeyCount, ...]:
-        """All there are."""
+        """The counts of all keys."""
         return tuple(self._by_key.values())
 
     def _new(self, key_id: str, tenant: str) -> KeyCount:
         if len(self._by_key) >= MAX_COUNTED_KEYS:
-            return self._by_key.setdefault(OTHERS, KeyCount(OTHERS, OTHERS))
+            return self._by_key.setdefault(MERGED_NAME, KeyCount(MERGED_NAME, MERGED_NAME))
         return self._by_key.setdefault(key_id, KeyCount(tenant, self._name_of(key_id)))
 
 
 FLUSH_S: Final = 0.5
 BATCH: Final = 256
 """So many sums are written at once, without waiting for the time to pass."""
-MAX_HELD: Final = 8192
-"""Sums kept while the database is away: about 2 MiB."""
-MERGED_NAME: Final = "(others)"
-"""Instead of the model, where sums had to be merged."""
+MAX_UNWRITTEN: Final = 8192
+"""Sums kept while the database cannot be used: about 2 MiB."""
 _MAX_MODEL_BYTES: Final = 256
 
 log = logging.getLogger(__name__)
@@ -91,34 +90,34 @@ UnwrittenSums = dict[Row, list[int]]
 
 
 class UsageLedger:
-    """Counts what keys use; `run` for as long as it is added to, `flush` at the end."""
+    """Sums what keys use. Run `run` for as long as usage is added, and call `flush` at the end."""
 
     def __init__(self, store: AccessStore, *, clock: Callable[[], float] = time.time) -> None:
         self._store = store
         self._clock = clock
         self._spender = uuid4().hex
-        self._held: UnwrittenSums = {}
+        self._unwritten: UnwrittenSums = {}
         self._batch: tuple[HourlyUsage, ...] = ()
         self._number = 0
         self._is_full = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._is_away = False
+        self._outage = OutageLog(log, "and usage is kept in memory")
 
     @property
-    def held(self) -> int:
+    def unwritten(self) -> int:
         """How many sums are not written yet."""
-        return len(self._held) + len(self._batch)
+        return len(self._unwritten) + len(self._batch)
 
     def add(self, key_id: str, tenant: str, model: str, usage: Usage, cost: int) -> None:
         """Count one request."""
         hour_s = int(self._clock()) // HOUR_S * HOUR_S
         row = (key_id, tenant, _name(model), hour_s)
-        sums = self._held.get(row)
+        sums = self._unwritten.get(row)
         if sums is None:
-            if len(self._held) >= MAX_HELD:
-                self._held = folded(self._held, MAX_HELD // 2)
-            sums = self._held.setdefault(row, [0, 0, 0, 0, 0])
-            if len(self._held) >= BATCH:
+            if len(self._unwritten) >= MAX_UNWRITTEN:
+                self._unwritten = folded(self._unwritten, MAX_UNWRITTEN // 2)
+            sums = self._unwritten.setdefault(row, [0, 0, 0, 0, 0])
+            if len(self._unwritten) >= BATCH:
                 self._is_full.set()
         sums[0] += 1
         sums[1] += usage.prompt_tokens
@@ -127,21 +126,21 @@ class UsageLedger:
         sums[4] += cost
 
     async def flush(self) -> None:
-        """Write what is held; raises what is wrong with the database, and nothing is lost then."""
+        """Write all sums; raises what is wrong with the database, and nothing is lost then."""
         async with self._turn:
             for _ in range(2):  # what was sent before and not answered, then what has come since
                 if not self._batch:
                     self._number += 1
                     self._batch = tuple(
-                        HourlyUsage(*row, UsageTotals(*sums)) for row, sums in self._held.items()
+                        HourlyUsage(*row, UsageTotals(*sums)) for row, sums in self._unwritten.items()
                     )
-                    self._held = {}
+                    self._unwritten = {}
                 if self._batch:
                     await self._store.add_usage(self._spender, self._number, self._batch)
                     self._batch = ()
 
     async def run(self) -> None:
-        """Write again and again, until cancelled."""
+        """Write the sums again and again, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
@@ -150,20 +149,16 @@ class UsageLedger:
             try:
                 await self.flush()
             except GanglionError as error:
-                if not self._is_away:
-                    log.warning("usage: kept in memory, the database is away: %s", error)
-                self._is_away = True
+                self._outage.failed(error)
                 await asyncio.sleep(FLUSH_S)
             else:
-                if self._is_away:
-                    log.info("usage: the database is back")
-                self._is_away = False
+                self._outage.worked()
 
 
-def folded(held: UnwrittenSums, most: int) -> UnwrittenSums:
+def folded(sums_by_row: UnwrittenSums, most: int) -> UnwrittenSums:
     """The same sums in fewer rows: over all hours, and over all models where that is not enough."""
-    earliest_s = min(row[3] for row in held)
-    by_model = _merged(held, lambda row: (row[0], row[1], row[2], earliest_s))
+    earliest_s = min(row[3] for row in sums_by_row)
+    by_model = _merged(sums_by_row, lambda row: (row[0], row[1], row[2], earliest_s))
     if len(by_model) <= most:
         return by_model
     by_key = _merged(by_model, lambda row: (row[0], row[1], MERGED_NAME, row[3]))
@@ -174,9 +169,9 @@ def folded(held: UnwrittenSums, most: int) -> UnwrittenSums:
     )
 
 
-def _merged(held: UnwrittenSums, into: Callable[[Row], Row]) -> UnwrittenSums:
+def _merged(sums_by_row: UnwrittenSums, into: Callable[[Row], Row]) -> UnwrittenSums:
     merged: UnwrittenSums = {}
-    for row, sums in held.items():
+    for row, sums in sums_by_row.items():
         target = merged.setdefault(into(row), [0] * len(sums))
         for place, amount in enumerate(sums):
             target[place] += amount

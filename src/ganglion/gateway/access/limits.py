@@ -1,9 +1,9 @@
-"""Caps of keys, shared by any number of gateways: reserved in memory, out of blocks that the database grants.
+"""Limits of keys over any number of gateways: reserved in memory, out of blocks that the database grants.
 
 Laws: what is admitted in a window never exceeds its cap, however many processes and requests there are; a
 cap of C admits exactly C where at least C ask of one process. Nothing is held while waiting: a request takes
-of all its caps at once, or of none. Where the database is away, a key that has caps is refused once its block
-is used up: nobody could say what others have taken.
+of all its caps at once, or of none. Where the database cannot be used, a key that has caps is refused once
+its block is used up: nobody could say what others have taken.
 """
 
 import asyncio
@@ -118,7 +118,7 @@ class KeyLimits:
         return reservation
 
     def settle(self, reservation: LimitReservation, used: LimitNeed | None) -> None:
-        """Say what came of it; None where nothing ran, and everything is given back."""
+        """Count what was used; None where nothing ran, and everything is given back."""
         now_s = self._clock()
         last = {part[0].kind: place for place, part in enumerate(reservation.parts)}
         left = {kind: 0 if used is None else _amount(kind, used) for kind in last}
@@ -131,7 +131,7 @@ class KeyLimits:
                 allowance.put_back(amount - spent, window, now_s)
 
     async def give_back_idle(self, idle_s: float = IDLE_S) -> None:
-        """Let other gateways have what lies here unused; raises what is wrong with the database."""
+        """Give back what is unused here, for other gateways; raises what is wrong with the database."""
         now_s = self._clock()
         for allowances in tuple(self._allowances.values()):
             for allowance in allowances:
@@ -140,7 +140,7 @@ class KeyLimits:
                     await self._even(allowance, now_s)
 
     async def close(self) -> None:
-        """End what was begun, and give back what is left; raises what is wrong with the database."""
+        """Finish requests to the database, and give back what is left; raises what is wrong with it."""
         while self._asking:
             await asyncio.wait(tuple(self._asking))
         await self.give_back_idle(0.0)
@@ -180,9 +180,9 @@ class KeyLimits:
             if not allowance.waiting:
                 return None
             window = allowance.window
-            wanted, least = allowance.block()
+            amount, least = allowance.block()
             grant = await self._store.grant(
-                allowance.key_id, allowance.kind, window, requested=wanted, cap=allowance.cap, least=least
+                allowance.key_id, allowance.kind, window, requested=amount, cap=allowance.cap, least=least
             )
             allowance.granted(grant, window, self._clock())
         except GanglionError as error:

@@ -39,7 +39,7 @@ def build_control_app(
     metrics: Metrics,
     page: MetricsPage,
     keys: ApiKeys,
-    places: OpenAdmissions,
+    admissions: OpenAdmissions,
 ) -> ASGIApp:
     """The ASGI app to which the front hands what it does not proxy to a node.
 
@@ -64,4 +64,4 @@ def build_control_app(
         max_body_bytes=settings.max_body_bytes,
         is_logged=False,
     )
-    return AdmissionMiddleware(app, places)
+    return AdmissionMiddleware(app, admissions)

@@ -176,7 +176,7 @@ class GatewayProcess:
             metrics=self.metrics,
             page=page,
             keys=self.gatekeeper.keys,
-            places=self.open_admissions,
+            admissions=self.open_admissions,
         )
         path = stack.enter_context(socket_folder()) / "desk"
         await stack.enter_async_context(serve_on_unix_socket(app, self.server, path))

@@ -1,4 +1,4 @@
-"""Counts at the desk what the front does not hear the end of, or could not know the length of."""
+"""Counts usage in the control app: of requests whose end or length the proxy does not see."""
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,20 +21,21 @@ from ganglion.wire.token_bound import TokenBound, bound_of_request
 
 
 class AdmissionMiddleware:
-    """An app whose requests count for the place that the front reserved for each."""
+    """An app whose requests count for the admission that the proxy made for each."""
 
-    def __init__(self, app: ASGIApp, places: OpenAdmissions) -> None:
+    def __init__(self, app: ASGIApp, admissions: OpenAdmissions) -> None:
         self._app = app
-        self._places = places
+        self._admissions = admissions
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        place = None if scope["type"] == "lifespan" else self._places.find(header(scope, ADMISSION))
-        with admission_scope(place):
+        is_request = scope["type"] != "lifespan"
+        admission = self._admissions.find(header(scope, ADMISSION)) if is_request else None
+        with admission_scope(admission):
             await self._app(scope, receive, send)
 
 
 class KeyMeter:
-    """A Meter over the keys that the front lets in by."""
+    """Counts for the keys that the proxy admits."""
 
     def __init__(self, gatekeeper: KeyGatekeeper, metrics: GatewayMetrics) -> None:
         self._gatekeeper = gatekeeper
@@ -44,12 +45,12 @@ class KeyMeter:
         """Raises InvalidApiKey for a key that was revoked meanwhile, and what a gatekeeper raises."""
         identity = self._gatekeeper.keys.identity(principal.key_id)
         bound = bound_of_request(request) if identity.is_metered else TokenBound(0)
-        wanted = AdmissionRequest(request.model, bound.tokens, bound.open_answers)
-        place = proxy_admission()
-        if place is not None:
-            await place.reserve_more(wanted)
-            return QuotaReservation(answer_tokens=place.answer_tokens)
-        admission = await self._gatekeeper.admit(identity, wanted)
+        needed = AdmissionRequest(request.model, bound.tokens, bound.open_answers)
+        proxied = proxy_admission()
+        if proxied is not None:
+            await proxied.reserve_more(needed)
+            return QuotaReservation(answer_tokens=proxied.answer_tokens)
+        admission = await self._gatekeeper.admit(identity, needed)
         use_own_admission(admission)
 
         def settle(usage: Usage | None) -> None:
