@@ -110,7 +110,7 @@ def test_help_teaches_and_is_quick(environment: dict[str, str]) -> None:
         ("serve", ["--api-key", "--tls-cert", "--tls-key", "--cors-origin", "--strict", "--drain-timeout"]),
         (
             "serve",
-            ["--log-level", "--log-format", "default 8080", "Security", "Examples:", '--api-key "$KEY"'],
+            ["--log-level", "--log-format", "Default: 8080", "Security", "Examples:", '--api-key "$KEY"'],
         ),
         ("chat", ["--system", "--temperature", "Ctrl-C", "Examples:"]),
         ("doctor", ["--json", "--config", "Examples:", "warn"]),
@@ -323,7 +323,7 @@ def test_a_reader_that_leaves_early_is_no_error(environment: dict[str, str]) -> 
 def test_a_node_says_where_it_is_answers_and_leaves_on_sigterm(environment: dict[str, str]) -> None:
     with node(environment, "--api-key", "s3cret", "--grpc-port", "0", "parrot") as (process, url, said):
         talk = "".join(said)
-        assert "parrot repeats what it is told" in talk
+        assert "parrot repeats the prompt" in talk
         assert f"curl {url}/v1/chat/completions" in talk
         assert f"base_url='{url}/v1'" in talk
         assert "token sessions over gRPC on 127.0.0.1:" in talk
