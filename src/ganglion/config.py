@@ -21,6 +21,7 @@ from msgspec.structs import FieldInfo, fields
 from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.engines.settings import EngineSettings
 from ganglion.gateway.settings import DeclaredNode, GatewaySettings
+from ganglion.registry.files.text_file import read_text
 from ganglion.registry.settings import HubSettings, ResidencySettings
 from ganglion.server.settings import JoinSettings, ServerSettings
 from ganglion.sessions.settings import SessionSettings
@@ -151,13 +152,9 @@ def _metas(field: FieldInfo) -> Iterator[Meta]:
 
 def _from_file(file: Path) -> Iterator[Setting]:
     try:
-        table = tomllib.loads(file.read_text())
+        table = tomllib.loads(read_text(file, "The config file"))
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{file} is not TOML: {error}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidValue(f"{file} is not UTF-8 text.") from error
-    except OSError as error:
-        raise InvalidValue(f"The config file {file} could not be read: {error.strerror}.") from error
     for key, value in _flatten(table, ""):
         yield Setting(key, _beside_file(keys().get(key), value, file.parent), str(file))
 

@@ -206,7 +206,7 @@ def test_bad_examples_are_refused_before_any_model_is_read(sets: Sets, tmp_path:
         "many.txt": "1001",
         "long.txt": "longer than",
         "binary.txt": "not UTF-8",
-        "nowhere.txt": "cannot be read",
+        "nowhere.txt": "could not be read",
         "casual.txt": "both name",
     }
     for name, expected in cases.items():

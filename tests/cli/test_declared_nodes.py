@@ -62,7 +62,7 @@ def test_a_table_says_more(tmp_path: Path) -> None:
         ((), ("a=",), "", ""),
         ((DeclaredNode(url="http://x:1", name="no spaces"),), (), "cannot be a node's name", "letters"),
         ((DeclaredNode(url="http://x:1", key_env="NONE"),), (), "NONE of the node x-1 is not set", "Set it"),
-        ((DeclaredNode(url="http://x:1", key_file="/none"),), (), "/none of the node x-1", "readable"),
+        ((DeclaredNode(url="http://x:1", key_file="/none"),), (), "node x-1's key file /none", "readable"),
         (
             (DeclaredNode(url="http://x:1", key_file="f", key_env="E"),),
             (),

@@ -129,7 +129,7 @@ def test_what_is_wrong_is_said(environment: Environment, tmp_path: Path) -> None
         assert words in error
     for arguments, words in (
         (("--file", str(binary)), "not UTF-8"),
-        (("--file", str(tmp_path / "nowhere")), "cannot be read"),
+        (("--file", str(tmp_path / "nowhere")), "could not be read"),
         (("x", "--top", "21"), "--top"),
         (("--bogus",), "no such flag"),
     ):

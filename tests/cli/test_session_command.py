@@ -94,7 +94,7 @@ def test_a_session_is_saved_and_restored(echo: Node, tmp_path: Path) -> None:
         ("/use 9", "error: There are sessions 1 to 1."),
         ("/set colour 1", "error: There is no colour"),
         ("/set temperature warm", "error: Expected a number for temperature"),
-        ("/restore /nowhere", "error: /nowhere cannot be read"),
+        ("/restore /nowhere", "error: /nowhere could not be read"),
         ("/read", "error: The session is empty."),
         ("/help", "/generate [N]"),
     ],

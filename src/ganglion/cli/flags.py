@@ -174,6 +174,11 @@ class OutputFlags(FlagGroup):
     log_format = flag("log.format")
 
 
+ConfigFile = Annotated[
+    Path | None, Parameter(help="A TOML file (default: config.toml in GANGLION_HOME).", group=OUTPUT)
+]
+Json = Annotated[bool, Parameter(help="JSON instead of text for people.", group=OUTPUT, negative=())]
+
 ENGINE_UNSET = EngineFlags()
 SAMPLING_UNSET = SamplingFlags()
 OUTPUT_UNSET = OutputFlags()

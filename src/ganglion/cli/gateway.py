@@ -19,6 +19,7 @@ from ganglion.core.errors import InvalidValue
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.settings import DeclaredNode
 from ganglion.gateway.upstream.address import parse_node_url
+from ganglion.registry.files.text_file import read_text
 from ganglion.server.settings import BuildInfo
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
@@ -107,14 +108,12 @@ def _node_key(node: DeclaredNode, name: str, environment: Mapping[str, str]) -> 
             )
         return key
     if node.key_file is not None:
-        try:
-            return Path(node.key_file).expanduser().read_text().strip()
-        except (OSError, UnicodeDecodeError):
-            raise InvalidValue(
-                f"The key file {node.key_file} of the node {name} could not be read.",
-                param="key_file",
-                hint="It holds the key and nothing else, and has to be readable here.",
-            ) from None
+        return read_text(
+            Path(node.key_file).expanduser(),
+            f"The node {name}'s key file",
+            param="key_file",
+            hint="It holds the key and nothing else, and has to be readable here.",
+        ).strip()
     return None
 
 
@@ -214,12 +213,7 @@ def _catalogue(file: str | None) -> "FleetCatalogue":
     if file is None:
         return FleetCatalogue()
     path = Path(file).expanduser()
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidValue(f"The catalogue {path} could not be read: {reason}.") from None
-    return parse_catalogue(text, str(path))
+    return parse_catalogue(read_text(path, "The catalogue"), str(path))
 
 
 def _welcome(url: str, rpc: str | None, settings: "GatewaySetup") -> str:

@@ -23,6 +23,7 @@ from ganglion.engines.settings import EngineSettings
 from ganglion.engines.table import ENGINES
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.files.parts import parts_of
+from ganglion.registry.files.text_file import read_text
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.download import Report
 from ganglion.registry.loading.candidate import Candidate, build_without_options
@@ -251,13 +252,9 @@ def chat_template(written: str | None) -> str | None:
     """The template itself, read from its file unless it was written out."""
     if written is None or "{" in written:
         return written
-    path = Path(written).expanduser()
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidValue(
-            f"The chat template {path} could not be read: {reason}.",
-            param="chat_template",
-            hint="--chat-template takes a Jinja file, or the template itself.",
-        ) from error
+    return read_text(
+        Path(written).expanduser(),
+        "The chat template",
+        param="chat_template",
+        hint="--chat-template takes a Jinja file, or the template itself.",
+    )

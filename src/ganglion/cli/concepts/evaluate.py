@@ -15,7 +15,8 @@ from cyclopts import Parameter
 
 from ganglion.cli.concepts import local_packs as place
 from ganglion.cli.concepts.examples import Examples, Negative, Positive, read_examples
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say, say_warning
 
 if TYPE_CHECKING:

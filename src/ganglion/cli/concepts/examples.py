@@ -74,9 +74,12 @@ def _texts(path: Path, param: str, fewest: int) -> tuple[str, ...]:
 
 def _lines(path: Path, param: str) -> Iterator[str]:
     from ganglion.core.errors import InvalidValue
+    from ganglion.registry.files.text_file import read_text
 
     is_json = path.suffix in (".jsonl", ".json")
-    for number, line in enumerate(_content(path, param).splitlines(), 1):
+    hint = f"--{param} names a file of examples."
+    content = read_text(path, param=param, hint=hint, limit_bytes=MAX_FILE_BYTES)
+    for number, line in enumerate(content.splitlines(), 1):
         text = line.strip()
         if not text:
             continue
@@ -90,22 +93,6 @@ def _lines(path: Path, param: str) -> Iterator[str]:
             )
         if text:
             yield text
-
-
-def _content(path: Path, param: str) -> str:
-    from ganglion.core.errors import InvalidValue
-
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise InvalidValue(f"{path} is larger than {MAX_FILE_BYTES} bytes.", param=param)
-        return data.decode()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        raise InvalidValue(
-            f"{path} cannot be read: {reason}.", param=param, hint=f"--{param} names a file of examples."
-        ) from error
 
 
 def _from_json(line: str, place: str, param: str) -> str:

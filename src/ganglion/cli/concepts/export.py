@@ -7,7 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ganglion.cli.concepts import local_packs as place
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext
 
 
 def export(

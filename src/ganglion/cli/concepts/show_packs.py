@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from ganglion.cli.concepts import local_packs as place
 from ganglion.cli.concepts.pack_files import SUFFIX
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from cyclopts import Parameter, validators
 from ganglion.cli.concepts import local_packs as place
 from ganglion.cli.concepts.examples import Examples, Negative, Positive, read_examples
 from ganglion.cli.concepts.pack_files import SUFFIX
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:

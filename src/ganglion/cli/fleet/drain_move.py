@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import msgspec
 from cyclopts import Parameter
 
-from ganglion.cli.models.local_models import Json
+from ganglion.cli.flags import Json
 from ganglion.cli.remote.gateway_client import GATEWAY_UNSET, GatewayFlags
 from ganglion.cli.terminal.console import say, visible
 from ganglion.core.errors import InvalidValue

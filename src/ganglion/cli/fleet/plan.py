@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, assert_never
 import msgspec
 from cyclopts import Parameter
 
-from ganglion.cli.models.local_models import Json
+from ganglion.cli.flags import Json
 from ganglion.cli.remote.gateway_client import DEFAULT_URL, GATEWAY_VARIABLE
 from ganglion.core.errors import InvalidValue
 
@@ -55,6 +55,7 @@ def plan(
     from ganglion.cli.terminal.output import print_json
     from ganglion.gateway.placing.catalogue import parse_catalogue
     from ganglion.gateway.placing.planning import plan_placements as planned_for
+    from ganglion.registry.files.text_file import read_text
 
     if gateway is not None and node:
         raise InvalidValue(
@@ -62,7 +63,7 @@ def plan(
         )
     if not node:
         gateway = gateway or os.environ.get(GATEWAY_VARIABLE) or DEFAULT_URL
-    meant = parse_catalogue(_read(catalogue), str(catalogue))
+    meant = parse_catalogue(read_text(catalogue, "The catalogue"), str(catalogue))
     nodes = _nodes(gateway, node, api_key)
     planned = planned_for(meant, nodes)
     if json:
@@ -70,15 +71,6 @@ def plan(
     else:
         _print(planned, nodes)
     return 0 if all(each.is_feasible for each in planned) else 1
-
-
-def _read(file: Path) -> str:
-    try:
-        return file.read_text()
-    except OSError as error:
-        raise InvalidValue(f"The catalogue {file} could not be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InvalidValue(f"{file} is not UTF-8 text.") from error
 
 
 def _nodes(gateway: str | None, nodes: tuple[str, ...], api_key: str | None) -> "dict[str, NodeView]":

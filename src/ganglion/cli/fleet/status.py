@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 from cyclopts import Parameter
 
-from ganglion.cli.models.local_models import Json
+from ganglion.cli.flags import Json
 from ganglion.cli.remote.gateway_client import GATEWAY_UNSET, GatewayApiClient, GatewayFlags
 from ganglion.core.errors import UpstreamUnavailable
 

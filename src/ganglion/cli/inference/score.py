@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter, validators
 
-from ganglion.cli.flags import ENGINE_UNSET, MODEL, OUTPUT, OUTPUT_UNSET, EngineFlags, OutputFlags, is_text
-from ganglion.cli.models.local_models import Json
+from ganglion.cli.flags import (
+    ENGINE_UNSET,
+    MODEL,
+    OUTPUT,
+    OUTPUT_UNSET,
+    EngineFlags,
+    Json,
+    OutputFlags,
+    is_text,
+)
 from ganglion.cli.remote.node_client import NODE, NodeApiClient
 from ganglion.core.errors import InvalidValue, MissingParameter
 
@@ -120,7 +128,7 @@ def _text(text: str | None, file: Path | None) -> str:
         else:
             found = sys.stdin.read(MAX_TEXT_BYTES + 1) if text in (None, "-") else text or ""
     except OSError as error:
-        raise InvalidValue(f"{file} cannot be read: {error.strerror}.", param="file") from error
+        raise InvalidValue(f"{file} could not be read: {error.strerror}.", param="file") from error
     except UnicodeDecodeError as error:
         raise InvalidValue("The text is not UTF-8.", param="text") from error
     if len(found) > MAX_TEXT_BYTES:

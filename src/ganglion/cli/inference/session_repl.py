@@ -204,7 +204,7 @@ class SessionRepl:
         try:
             self._sessions.append(self._client.restore(_path(rest)))
         except OSError as error:
-            raise InvalidValue(f"{_path(rest)} cannot be read: {error.strerror}.") from error
+            raise InvalidValue(f"{_path(rest)} could not be read: {error.strerror}.") from error
         self._place = len(self._sessions) - 1
         say(f"session {self._place + 1}, {self._session.length} tokens in all")
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from ganglion.cli.flags import ConfigFile
 from ganglion.cli.keys.access_store import StoreFlag
-from ganglion.cli.models.local_models import ConfigFile
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from ganglion.cli.models.local_models import Json
+from ganglion.cli.flags import Json
 
 if TYPE_CHECKING:
     from ganglion.store.access_store import StoredKey

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from ganglion.cli.flags import OUTPUT, option
+from ganglion.cli.flags import OUTPUT, ConfigFile, Json, option
 from ganglion.cli.keys.access_store import StoreFlag
-from ganglion.cli.models.local_models import ConfigFile, Json
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:

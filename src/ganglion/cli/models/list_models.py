@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from ganglion.cli.flags import OUTPUT, OutputFlags
+from ganglion.cli.flags import OutputFlags
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -18,12 +18,6 @@ if TYPE_CHECKING:
     from ganglion.registry.hub.embedded import EmbeddedFile
     from ganglion.registry.naming.catalogue import NameCatalogue
     from ganglion.registry.naming.resolver import Resolution, Unresolved
-
-
-ConfigFile = Annotated[
-    Path | None, Parameter(help="A TOML file (default: config.toml in GANGLION_HOME).", group=OUTPUT)
-]
-Json = Annotated[bool, Parameter(help="JSON instead of text for people.", group=OUTPUT, negative=())]
 
 
 @dataclass(frozen=True)  # no slots: the disk is looked through on first use, and once

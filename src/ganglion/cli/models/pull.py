@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from ganglion.cli.models.local_models import ConfigFile, LocalContext, ModelName
+from ganglion.cli.flags import ConfigFile
+from ganglion.cli.models.local_models import LocalContext, ModelName
 from ganglion.cli.terminal.console import say, say_warning
 from ganglion.registry.files.receipts import Receipts, locked
 from ganglion.registry.hub.cache import is_commit

@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext, ModelName
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext, ModelName
 from ganglion.cli.terminal.console import say_error
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ganglion.cli.models.local_models import Json
+from ganglion.cli.flags import Json
 from ganglion.cli.remote.node_client import NODE_UNSET, NodeFlags
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Final
 
-from ganglion.cli.flags import AT_LEAST_1, option
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext, ModelName
+from ganglion.cli.flags import AT_LEAST_1, ConfigFile, Json, option
+from ganglion.cli.models.local_models import LocalContext, ModelName
 
 if TYPE_CHECKING:
     from ganglion.core.model import ModelFacts

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
 
-from ganglion.cli.models.local_models import ConfigFile, Json, LocalContext, local_model_names
+from ganglion.cli.flags import ConfigFile, Json
+from ganglion.cli.models.local_models import LocalContext, local_model_names
 from ganglion.cli.terminal.console import say, say_error
 
 if TYPE_CHECKING:

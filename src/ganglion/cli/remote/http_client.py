@@ -17,8 +17,6 @@ from ganglion.core.errors import (
     RouteNotFound,
     ServerError,
     UpstreamUnavailable,
-    class_of,
-    rebuild,
 )
 from ganglion.wire.openai_errors import ErrorEnvelope
 
@@ -125,14 +123,15 @@ class HttpCaller:
 
     def _refusal(self, status: int, body: bytes) -> GanglionError:
         try:
-            told = msgspec.json.decode(body, type=ErrorEnvelope).error
+            refusal = msgspec.json.decode(body, type=ErrorEnvelope).error
         except msgspec.MsgspecError:
             return self._stranger()
-        if told.code == RouteNotFound.code:
+        if refusal.code == RouteNotFound.code:
             return self._stranger()
         if status == InvalidApiKey.status:
-            return InvalidApiKey(told.message, hint="Give a key with --api-key, or in GANGLION_API_KEY.")
-        return rebuild(class_of(told.code) or ServerError, told.message)
+            return InvalidApiKey(refusal.message, hint="Give a key with --api-key, or in GANGLION_API_KEY.")
+        # Of one class whatever its code: the exit status tells a server's refusal from a mistyped command.
+        return ServerError(refusal.message)
 
     def _stranger(self) -> ServerError:
         place = self._place

@@ -1,11 +1,11 @@
 """Numbers as people read them."""
 
-import re
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from ganglion.core.errors import InvalidValue
+from ganglion.registry.naming.durations import parse_duration_s
 
 MICROS: Final = 1_000_000
 _MAX_UNITS: Final = 10**9
@@ -34,18 +34,14 @@ def units_words(micros: int) -> str:
     return f"{whole}.{decimals:0<2}"
 
 
-_UNITS_S: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
-_DURATION: Final = re.compile(r"(\d{1,9})([smhdw])", re.ASCII)
 _MAX_S: Final = 100 * 365 * 86400.0
 
 
 def moment_s(text: str, now_s: float, *, is_past: bool, flag: str) -> float:
     """The moment that a text means: a duration from now, before it or after, or the start of a day in UTC."""
-    match = _DURATION.fullmatch(text)
-    if match is not None:
-        away_s = int(match[1]) * _UNITS_S[match[2]]
-        if away_s <= _MAX_S:
-            return now_s - away_s if is_past else now_s + away_s
+    away_s = parse_duration_s(text)
+    if away_s is not None and away_s <= _MAX_S:
+        return now_s - away_s if is_past else now_s + away_s
     try:
         return datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC).timestamp()
     except ValueError:

@@ -22,11 +22,9 @@ UNQUANTISED: Final = ("BF16", "F16", "F32")
 """Taken last: two to eight times the memory for what few can tell from Q8_0."""
 
 _PREFIXES: Final = ("UD-", "I1-")  # what two large publishers write before the quantisation
-_SUFFIX: Final = re.compile(
-    r"(?P<base>.+?)[-._ ](?P<quant>(?:UD-|i1-)?"
-    r"(?:I?Q[1-8](?:_[0-9A-Z]{1,3}){0,3}|TQ[12]_0|BF16|FP?16|FP?32|MXFP4(?:_MOE)?))",
-    re.IGNORECASE,
-)
+_QUANT: Final = r"(?:[IT]?Q[1-8](?:_[0-9A-Z]{1,3}){0,3}|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32)"
+_SUFFIX: Final = re.compile(rf"(?P<base>.+?)[-._ ](?P<quant>(?:UD-|I1-)?{_QUANT})", re.IGNORECASE)
+_LABEL: Final = re.compile(rf"(?<![A-Z0-9])((?:UD-)?{_QUANT})(?![A-Z0-9])")
 
 
 def canonical(text: str) -> str:
@@ -58,9 +56,6 @@ def rank(quantisation: str) -> int:
     return len(PREFERRED) + (not bare)
 
 
-_LABEL: Final = re.compile(
-    r"(?<![A-Z0-9])((?:UD-)?(?:(?:I|T)?Q[1-8](?:_[A-Z0-9]+)*|MXFP4(?:_MOE)?|NVFP4|BF16|FP?16|FP?32))(?![A-Z0-9])"
-)
 _COMPANIONS: Final = ("mmproj", "imatrix")
 """Files that lie beside models and are none."""
 

@@ -7,7 +7,6 @@ own folder.
 
 import difflib
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from msgspec.structs import asdict, fields
 from ganglion.core.errors import InvalidValue, ModelNotFound, UnknownParameter
 from ganglion.core.sampling import Sampling, limits, sampling_from
 from ganglion.registry.files.quantisation import canonical
+from ganglion.registry.naming.durations import parse_duration_s
 from ganglion.registry.naming.names import HubId, ModelRef, fold, is_path, real_file
 
 T = TypeVar("T", bound=Struct)
@@ -29,8 +29,6 @@ CATCH_ALL: Final = "*"
 
 Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
 Text = Annotated[str, Meta(min_length=1)]
-_DURATION: Final = re.compile(r"(\d{1,9}(?:\.\d{1,3})?) ?(s|m|h|d|)")
-_UNITS_S: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _EXPECTED: Final = "expected a path, a hub id org/repo[:quant] or a table"
 
 
@@ -242,8 +240,9 @@ def _keep_alive_s(written: float | str | None, place: _Place) -> float | None:
     if isinstance(written, str):
         if fold(written) == "forever":
             return math.inf
-        found = _DURATION.fullmatch(fold(written))
-        seconds = float(found[1]) * _UNITS_S[found[2]] if found else -1.0
+        number = f"{written}s" if written.strip()[-1:].isdigit() else written
+        found = parse_duration_s(number)
+        seconds = -1.0 if found is None else found
     else:
         seconds = float(written)
     if not 0 <= seconds < math.inf:
