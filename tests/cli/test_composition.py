@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.support.configured import configured
+from small_models import tiny_gguf
 
 from ganglion.cli.compose import auto_loads, compose
 from ganglion.config import load
@@ -12,10 +12,8 @@ from ganglion.core.engine import LoadOptions
 from ganglion.core.errors import InvalidValue, ModelNotFound
 from ganglion.core.events import Failed
 from ganglion.core.request import Request, TextPrompt
-
-sys.path.append(str(Path(__file__).parent.parent / "registry"))
-from hostile import hostile_names
-from small_models import tiny_gguf
+from support.configured import configured
+from support.hostile_names import hostile_names
 
 
 class Opened:

@@ -1,21 +1,18 @@
 """Concept packs that an operator names: found by file or name, loaded with the models they were made for."""
 
 import logging
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.support.configured import configured
+from small_models import tiny_gguf
 
 from ganglion.cli.compose import compose
 from ganglion.cli.concepts.pack_files import find_packs, fitting
 from ganglion.core.errors import InvalidValue, LoadFailed
 from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.registry.files.gguf import read_facts
-
-sys.path.append(str(Path(__file__).parent))
-from small_models import tiny_gguf
+from support.configured import configured
 
 
 def make(path: Path, *, hidden: int = 64, blocks: int = 2, architecture: str = "llama") -> Path:

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from commands import data, fresh_environment, refusal, run
 from small_models import tiny_gguf
-from tests.door.node import running_node
 
 from ganglion.engines.llama.concepts.pack import read_pack
 from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.real_node import running_node
 
 pytestmark = [
     pytest.mark.model,

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from tests.support.configured import configured
 
 from ganglion.cli.gateway import gateway_setup, static_nodes
 from ganglion.config import load, settings_from
 from ganglion.core.errors import InvalidRequest, InvalidValue
 from ganglion.gateway.settings import DeclaredNode
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES
+from support.configured import configured
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 from both import KINDS, AnyClient, Kind, done, every, some
-from tests.door.node import MODEL, Node, running_node
 
 from ganglion.client import (
     AsyncClient,
@@ -25,6 +24,7 @@ from ganglion.client import (
 )
 from ganglion.core.errors import InvalidApiKey, InvalidValue, ModelNotFound, ReadoutNotFound
 from support.ports import free_port
+from support.real_node import MODEL, Node, running_node
 
 KEY = "key-of-one"
 PROMPT = (

@@ -7,8 +7,7 @@ order; the wire, the store and the library are real. The script reports what the
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ import pytest
 from ganglion.core.engine import (
     Embedded,
     EmbedRequest,
-    ManagedEngine,
     ModelState,
     Ranked,
     RankRequest,
@@ -30,10 +28,9 @@ from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.registry.hub.embedded import SMOLLM2
-from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.life.storage import StoreTarget
-from ganglion.server.settings import ServerSettings
 from support.played_engine import PlayedEngine
+from support.served import serving
 
 HERE = Path(__file__).parent
 CLIENTS = HERE.parents[1] / ".clients"
@@ -176,32 +173,10 @@ def play(
 
 
 async def _play(group: str, script: str, cast: Cast, home: Path, *arguments: str) -> dict[str, Any]:
-    settings = ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2)
-    async with serving(cast, settings, StoreTarget(home / "state.db")) as url:
-        said = await run_in(group, "python", f"{HERE}/python/{script}", url, *arguments, home=home)
+    async with serving(cast, storage=StoreTarget(home / "state.db"), is_strict=True) as node:
+        said = await run_in(group, "python", f"{HERE}/python/{script}", node.url, *arguments, home=home)
     reports: dict[str, Any] = json.loads(said.splitlines()[-1])
     return reports
-
-
-@asynccontextmanager
-async def serving(
-    engine: ManagedEngine, settings: ServerSettings, storage: StoreTarget | None = None
-) -> AsyncIterator[str]:
-    """A node inside this process, for as long as the block runs."""
-    shutdown = Shutdown()
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    ended = asyncio.create_task(
-        serve(engine, settings, shutdown=shutdown, on_listening=listening.set_result, storage=storage)
-    )
-    await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
-    if ended.done():
-        ended.result()
-    try:
-        yield listening.result()
-    finally:
-        shutdown.ask()
-        shutdown.ask()
-        await asyncio.gather(ended, return_exceptions=True)
 
 
 async def run_in(group: str, program: str, *arguments: str, home: Path) -> str:

@@ -16,10 +16,10 @@ import numpy as np
 import pytest
 from python_clients import HERE, needs, run_in
 
-from door.node import MODEL, Node, running_node
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.repack import load_repacked
 from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.real_node import MODEL, Node, running_node
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from node import Node, running_node
+
+from support.real_node import Node, running_node
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,18 @@ from pathlib import Path
 
 import psutil
 import pytest
-from node import MODEL, Answer, Node, answer, ask, eventually, running_node
 
-from ganglion.engines.llama.engine import WORKER, LlamaEngine
+from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
+from ganglion.engines.llama.tokens import WORKER
 from ganglion.engines.llama.worker.faults import InjectedFault
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
-from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.settings import ServerSettings
+from support.real_node import MODEL, Answer, Node, answer, ask, eventually, running_node
+from support.served import serving
 
 pytestmark = pytest.mark.model
 
@@ -172,17 +172,9 @@ async def faulty_node() -> AsyncIterator[FaultyNode]:
             InjectedFault("nan", nan),
         ),
     )
-    shutdown, listening = Shutdown(), asyncio.get_running_loop().create_future()
-    settings = ServerSettings(port=0, drain_timeout_s=0.2)
-    ended = asyncio.create_task(serve(engine, settings, shutdown=shutdown, on_listening=listening.set_result))
-    try:
-        url = await asyncio.wait_for(listening, 60.0)
+    async with serving(engine) as node:
         await eventually(lambda: engine.models()[0].status == "loaded", 60.0)
-        yield FaultyNode(engine, int(url.rsplit(":", 1)[1]))
-    finally:
-        shutdown.ask()
-        shutdown.ask()
-        await asyncio.gather(ended, return_exceptions=True)
+        yield FaultyNode(engine, node.port)
 
 
 async def test_requests_that_crash_hang_or_compute_nan_cost_what_they_must() -> None:

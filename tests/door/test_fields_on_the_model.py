@@ -7,7 +7,8 @@ from typing import Any
 
 import openai
 import pytest
-from node import MODEL, Node
+
+from support.real_node import MODEL, Node
 
 pytestmark = pytest.mark.model
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import openai
 import pytest
-from node import MODEL, Node
 
 from support.client_programs import ALONE, MODULES, needs
+from support.real_node import MODEL, Node
 
 pytestmark = pytest.mark.model
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from node import running_node
 
 from ganglion.core.errors import StorageFull, StoreUnusable
 from ganglion.server.life import storage
@@ -16,6 +15,7 @@ from ganglion.sessions.archive import SessionFolder
 from ganglion.store.response_store import StoredResponse
 from ganglion.wire.seal import HmacSeal
 from support.disks import mounted, why_no_mounts
+from support.real_node import running_node
 from support.waiting import until
 
 pytestmark = pytest.mark.skipif(bool(why_no_mounts()), reason=f"no tmpfs can be mounted: {why_no_mounts()}")

@@ -8,7 +8,8 @@ import urllib.error
 
 import psutil
 import pytest
-from node import Answer, Node, answer, ask, eventually, running_node
+
+from support.real_node import Answer, Node, answer, ask, eventually, running_node
 
 pytestmark = pytest.mark.model
 

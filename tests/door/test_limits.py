@@ -6,7 +6,8 @@ import re
 import time
 
 import pytest
-from node import Answer, Node, answer, ask, eventually, running_node
+
+from support.real_node import Answer, Node, answer, ask, eventually, running_node
 
 pytestmark = pytest.mark.model
 

@@ -2,7 +2,8 @@
 
 import ollama
 import pytest
-from node import MODEL, Node
+
+from support.real_node import MODEL, Node
 
 pytestmark = pytest.mark.model
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import openai
 import pytest
-from node import MODEL, Node, running_node
+
+from support.real_node import MODEL, Node, running_node
 
 pytestmark = pytest.mark.model
 

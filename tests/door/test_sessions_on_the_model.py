@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from node import MODEL, Node, running_node
 
 from ganglion.client import Client, Disconnected, Done, GanglionError, Session, TokenEvent
 from ganglion.core.errors import EngineFailed, SessionNotFound
 from support.ports import free_port
+from support.real_node import MODEL, Node, running_node
 
 pytestmark = pytest.mark.model
 

@@ -8,7 +8,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from node import Node, running_node
+
+from support.real_node import Node, running_node
 
 pytestmark = pytest.mark.model
 

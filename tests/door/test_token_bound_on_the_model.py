@@ -4,10 +4,10 @@ import json
 
 import httpx
 import pytest
-from node import Node
 
 from ganglion.gateway.proxy.authorize import bound_of
 from ganglion.gateway.proxy.routes import route_of
+from support.real_node import Node
 
 pytestmark = pytest.mark.model
 

@@ -7,7 +7,8 @@ import anthropic
 import jsonschema_rs
 import openai
 import pytest
-from node import MODEL, Node
+
+from support.real_node import MODEL, Node
 
 pytestmark = pytest.mark.model
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from registry.model_files import ARRAY, Entry, number, real, string, strings, text
+from support.model_files import ARRAY, Entry, number, real, string, strings, text
 
 SIZE, LAYERS, HEADS, INNER, CONTEXT = 32, 2, 2, 64, 128
 SIGNS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

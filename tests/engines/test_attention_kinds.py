@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from attention_kinds import KINDS, WORDS, write_model
 
-from engines.attention_kinds import KINDS, WORDS, write_model
 from ganglion.core.events import Finished, Pieces, Scored
 from ganglion.core.request import Score, Stop, TokenRequest
 from ganglion.core.sampling import ResolvedSampling

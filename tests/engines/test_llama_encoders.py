@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from encoder_file import CONTEXT, SIZE, write_encoder
 
-from engines.encoder_file import CONTEXT, SIZE, write_encoder
 from ganglion.core.engine import EmbedRequest, RankRequest
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue
 from ganglion.core.events import Failed

@@ -13,8 +13,8 @@ from gguf.quants import dequantize, quantize
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from reference_model import TEXT, forward_of, log_softmax
 
-from engines.reference_model import TEXT, forward_of, log_softmax
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.llama.native import repack
 from ganglion.engines.llama.native.library import Library, open_library

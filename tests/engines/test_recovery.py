@@ -19,7 +19,7 @@ from ganglion.core.events import Delta, Event, Failed, Finished
 from ganglion.core.grammar import Grammar
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TextPrompt
-from ganglion.engines.llama import engine as module
+from ganglion.engines.llama import tokens as module
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.isolation import ALONE_S

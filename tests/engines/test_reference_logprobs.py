@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
+from reference_model import TEXT, Floats, ReferenceModel, cosines, forward_of, log_softmax
 
-from engines.reference_model import TEXT, Floats, ReferenceModel, cosines, forward_of, log_softmax
 from ganglion.core.events import Finished, Scored, Token, TokenEvent
 from ganglion.core.request import Score, TokenRequest
 from ganglion.engines.llama.engine import LlamaEngine

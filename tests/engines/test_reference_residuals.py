@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from reference_model import TEXT, Floats, ReferenceModel, cosines, forward_of
 
-from engines.reference_model import TEXT, Floats, ReferenceModel, cosines, forward_of
 from ganglion.core.events import Finished, Pieces, Scored, Token, TokenEvent
 from ganglion.core.request import TokenRequest
 from ganglion.core.sampling import ResolvedSampling

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 
 import psutil
-from tests.gateway.asking_fleets import Said, ask
+from asking_fleets import Said, ask
 
 from support.ports import free_port
 from support.waiting import until
@@ -36,7 +36,7 @@ def nest_process() -> subprocess.Popen[bytes]:
     """One for as long as this process lives: its imports are what takes time."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GANGLION_")}
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.gateway.nest"],
+        [sys.executable, Path(__file__).parent / "nest.py"],
         cwd=ROOT,
         env={**kept, "NO_COLOR": "1", "GRPC_VERBOSITY": "ERROR"},
         stdin=subprocess.PIPE,

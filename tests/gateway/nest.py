@@ -15,7 +15,7 @@ from traceback import print_exc
 
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"  # read at the import
 
-import tests.gateway.hollow_node as hollow_node
+import hollow_node
 
 import ganglion.cli.compose
 import ganglion.cli.gateway

@@ -20,38 +20,15 @@ from ganglion.gateway.routing.decision import (
     RoutingRequest,
     TranslatedNode,
 )
-from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.life.storage import StoreTarget
-from ganglion.server.settings import ServerSettings
 from ganglion.wire.openai_errors import encode_error
+from support.served import serving
 
 
 @asynccontextmanager
-async def listening(
-    engine: ManagedEngine, *, storage: StoreTarget | None = None, **settings: object
-) -> AsyncIterator[str]:
+async def listening(engine: ManagedEngine, **fields: object) -> AsyncIterator[str]:
     """A node around an engine: its URL."""
-    shutdown = Shutdown()
-    told: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    fields = {"port": 0, "has_grpc": False, "drain_timeout_s": 0.2, "is_strict": True, **settings}
-    serving = asyncio.create_task(
-        serve(
-            engine,
-            ServerSettings(**fields),  # type: ignore[arg-type]
-            shutdown=shutdown,
-            on_listening=told.set_result,
-            storage=storage,
-        )
-    )
-    try:
-        await asyncio.wait({serving, told}, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
-        yield told.result()
-    finally:
-        shutdown.ask()
-        shutdown.ask()
-        await asyncio.gather(serving, return_exceptions=True)
+    async with serving(engine, **{"has_grpc": False, "is_strict": True, **fields}) as node:
+        yield node.url
 
 
 def echo(script: EchoScript | None = None, **settings: object) -> EchoEngine:

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass, field
 from urllib.parse import parse_qs, urlsplit
 
-from tests.gateway.byte_server import Line, answer
+from byte_server import Line, answer
 
 from ganglion.wire.fleet import NodeState, ReplicaState, encode
 

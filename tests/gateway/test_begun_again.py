@@ -8,11 +8,11 @@ from itertools import pairwise
 
 import httpx
 import pytest
+from asking_fleets import PATHS
+from fault_proxy import FaultProxy, Passage, fault_proxy
 from gateways import Running, gateway
 from remote_nodes import echo, listening, response, scripted
-from tests.gateway.asking_fleets import PATHS
-from tests.gateway.fault_proxy import FaultProxy, Passage, fault_proxy
-from tests.gateway.test_fleet_engine import BEGUN, SSE, WHOLE, Room, ask, room, sse
+from test_fleet_engine import BEGUN, SSE, WHOLE, Room, ask, room, sse
 
 from ganglion.core.events import Delta, Failed, Finished, Progress, Started
 from ganglion.core.fold import fold

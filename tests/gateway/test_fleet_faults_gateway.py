@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from tests.gateway.asking_fleets import (
+from asking_fleets import (
     PATHS,
     WIRES,
     Said,
@@ -17,7 +17,7 @@ from tests.gateway.asking_fleets import (
     request_bytes,
     text_of,
 )
-from tests.gateway.fleets import SOAK, Fleet, fleet_of
+from fleets import SOAK, Fleet, fleet_of
 
 from support.waiting import until
 

@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.gateway.asking_fleets import PATHS, Said, ask, asking
-from tests.gateway.fleets import SOAK, Fleet, declaration, fleet_of
+from asking_fleets import PATHS, Said, ask, asking
+from fleets import SOAK, Fleet, declaration, fleet_of
 
 HERD = 1000
 CATALOGUE = '[[models]]\nid = "big"\nmemory_mb = 100\n'

@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tests.gateway.asking_fleets import (
+from asking_fleets import (
     PATHS,
     WIRES,
     Said,
@@ -16,7 +16,7 @@ from tests.gateway.asking_fleets import (
     text_of,
     usage_of,
 )
-from tests.gateway.fleets import KILLS, SOAK, Fleet, fleet_of
+from fleets import KILLS, SOAK, Fleet, fleet_of
 
 from support.waiting import until
 

@@ -9,9 +9,9 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from tests.gateway.asking_fleets import PATHS, Said, ask, asking, is_whole, text_of
-from tests.gateway.fault_proxy import FaultProxy, Passage, fault_proxy
-from tests.gateway.fleets import NODE_KEY, SOAK, Fleet, fleet_of
+from asking_fleets import PATHS, Said, ask, asking, is_whole, text_of
+from fault_proxy import FaultProxy, Passage, fault_proxy
+from fleets import NODE_KEY, SOAK, Fleet, fleet_of
 
 from support.waiting import until
 

@@ -6,9 +6,9 @@ from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 
-from tests.gateway.asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, is_whole, text_of
-from tests.gateway.fault_proxy import Fault, FaultProxy, Passage, fault_proxy
-from tests.gateway.fleets import Fleet, declaration, fleet_of
+from asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, is_whole, text_of
+from fault_proxy import Fault, FaultProxy, Passage, fault_proxy
+from fleets import Fleet, declaration, fleet_of
 
 from support.waiting import until
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from tests.gateway.front_stage import (
+from front_stage import (
     CHAT,
     STREAM,
     Asking,

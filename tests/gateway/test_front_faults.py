@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from tests.gateway.front_stage import (
+from front_stage import (
     CHAT,
     SSE_HEAD,
     STREAM,

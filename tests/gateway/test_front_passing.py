@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from tests.gateway.front_stage import (
+from front_stage import (
     CHAT,
     SSE_HEAD,
     STREAM,

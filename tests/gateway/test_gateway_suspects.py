@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from remote_nodes import held
-from tests.gateway.asking_fleets import PATHS, Said, asking, text_of
-from tests.gateway.fleets import fleet_of
-from tests.gateway.front_stage import (
+from asking_fleets import PATHS, Said, asking, text_of
+from fleets import fleet_of
+from front_stage import (
     SSE_HEAD,
     STREAM,
     Asking,
@@ -21,6 +20,7 @@ from tests.gateway.front_stage import (
     post,
     staged,
 )
+from remote_nodes import held
 
 from ganglion.gateway.failover import choose_node
 from ganglion.gateway.fleet.fleet import Fleet

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
+from byte_server import Line, byte_server
 from gateways import Running, gateway
-from tests.gateway.byte_server import Line, byte_server
 
 from ganglion.gateway.node import NodeSpec
 from ganglion.wire.dialects import USUAL_WIRES

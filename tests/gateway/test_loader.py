@@ -31,8 +31,7 @@ from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
 from ganglion.registry.settings import ResidencySettings
-from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.settings import ServerSettings
+from support.served import serving
 
 
 def model(model_id: str, memory_mb: int = 100, **fields: object) -> CatalogueModel:
@@ -303,16 +302,8 @@ async def real_node(*names: str) -> AsyncIterator[str]:
     engine = Residency(
         (), candidates, free_bytes=lambda: 0, settings=ResidencySettings(max_models=2, auto_load=False)
     )
-    shutdown = Shutdown()
-    url: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = ServerSettings(port=0, drain_timeout_s=0.2, has_grpc=False)
-    serving = asyncio.create_task(serve(engine, settings, shutdown=shutdown, on_listening=url.set_result))
-    try:
-        yield await asyncio.wait_for(url, 5)
-    finally:
-        shutdown.ask()
-        shutdown.ask()
-        await asyncio.gather(serving, return_exceptions=True)
+    async with serving(engine, has_grpc=False) as node:
+        yield node.url
 
 
 async def test_a_node_of_ours_loads_lets_go_and_refuses_as_the_loader_expects() -> None:

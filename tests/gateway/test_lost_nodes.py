@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, text_of
+from byte_server import Line, answer, byte_server
+from fault_proxy import FaultProxy, fault_proxy
+from fleets import NODE_KEY, Fleet, fleet_of
+from front_stage import SSE_HEAD, chunk
 from gateways import Running, gateway
 from remote_nodes import echo, listening
-from tests.gateway.asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, text_of
-from tests.gateway.byte_server import Line, answer, byte_server
-from tests.gateway.fault_proxy import FaultProxy, fault_proxy
-from tests.gateway.fleets import NODE_KEY, Fleet, fleet_of
-from tests.gateway.front_stage import SSE_HEAD, chunk
 
 from ganglion.gateway.fleet import fleet as fleet_module
 from ganglion.gateway.fleet.fleet import Fleet as FleetState

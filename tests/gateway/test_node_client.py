@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from tests.gateway.byte_server import Handle, Line, answer, byte_server
+from byte_server import Handle, Line, answer, byte_server
 
 from ganglion.core.errors import DeadlineExceeded, UpstreamUnavailable
 from ganglion.gateway.node import NodeSpec

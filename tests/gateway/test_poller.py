@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
 import pytest
+from byte_server import Handle, Line, answer, byte_server
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.gateway.byte_server import Handle, Line, answer, byte_server
-from tests.gateway.telling_node import Telling, listing, model, state
+from telling_node import Telling, listing, model, state
 
 from ganglion.cli.system.this_machine import ThisMachine
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
@@ -22,8 +22,8 @@ from ganglion.gateway.fleet.probe import PollSettings
 from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.gateway.upstream.pool import ConnectionPools
-from ganglion.server.life.serve import Shutdown, serve
-from ganglion.server.settings import BuildInfo, ServerSettings
+from ganglion.server.settings import BuildInfo
+from support.served import serving
 
 QUICK = PollSettings(every_s=0.05, wait_s=0.5, timeout_s=0.3, gap_s=0.01, confirm_s=0.01, probe_gap_s=0.02)
 REFUSING = answer(b"{}", status="500 Internal Server Error")
@@ -75,26 +75,10 @@ async def polling(*specs: NodeSpec, settings: PollSettings = QUICK) -> AsyncIter
 @asynccontextmanager
 async def echo_node(port: int = 0, **fields: object) -> AsyncIterator[str]:
     """A whole node of ours in this process."""
-    shutdown = Shutdown()
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    settings = ServerSettings(**({"port": port, "has_grpc": False, "drain_timeout_s": 0.1} | fields))
     engine = EchoEngine(EchoSettings(aliases=("parrot",)))
-    ended = asyncio.create_task(
-        serve(
-            engine,
-            settings,
-            shutdown=shutdown,
-            on_listening=listening.set_result,
-            machine=ThisMachine().source(),
-        )
-    )
-    await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
-    try:
-        yield listening.result()
-    finally:
-        shutdown.ask()
-        shutdown.ask()
-        await asyncio.gather(ended, return_exceptions=True)
+    machine = ThisMachine().source()
+    async with serving(engine, machine=machine, port=port, has_grpc=False, **fields) as node:
+        yield node.url
 
 
 def foreign(url: str, name: str = "a") -> NodeSpec:

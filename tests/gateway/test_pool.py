@@ -6,8 +6,8 @@ import socket
 from pathlib import Path
 
 import pytest
-from tests.gateway.byte_server import Line, answer, byte_server
-from tests.gateway.test_upstream import ask
+from byte_server import Line, answer, byte_server
+from test_upstream import ask
 
 from ganglion.core.errors import InvalidValue, UpstreamUnavailable
 from ganglion.gateway.node import NodeSpec

@@ -8,10 +8,10 @@ from itertools import count, product
 from typing import Any
 
 import pytest
+from fault_proxy import Fault as Spoil
+from fault_proxy import FaultProxy, Passage, fault_proxy
 from gateways import Running, gateway
 from remote_nodes import echo, listening
-from tests.gateway.fault_proxy import Fault as Spoil
-from tests.gateway.fault_proxy import FaultProxy, Passage, fault_proxy
 
 from ganglion.gateway.fleet.fleet import Fleet
 from ganglion.gateway.node import NodeKind, NodeSpec

@@ -5,10 +5,10 @@ import json
 from dataclasses import replace
 
 import pytest
+from byte_server import Line, answer, byte_server
+from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, hear, post, staged
+from front_stage import answer as node_answer
 from gateways import gateway
-from tests.gateway.byte_server import Line, answer, byte_server
-from tests.gateway.front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, hear, post, staged
-from tests.gateway.front_stage import answer as node_answer
 
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy import listener

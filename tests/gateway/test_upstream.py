@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
-from tests.gateway.byte_server import ByteServer, Handle, Line, answer, byte_server
+from byte_server import ByteServer, Handle, Line, answer, byte_server
 
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.gateway.upstream.pool import ConnectionPool

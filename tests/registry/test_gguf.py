@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 from malformed import measured_memory, mutants, read_all
-from model_files import (
+
+from ganglion.core.errors import LoadFailed, ModelNotFound
+from ganglion.core.model import ModelFacts
+from ganglion.registry.files.gguf import read_facts, read_file
+from ganglion.registry.files.gguf_reader import GgufReader, MalformedGguf
+from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.model_files import (
     ARRAY,
     STRING,
     UINT32,
@@ -26,12 +32,6 @@ from model_files import (
     string,
     text,
 )
-
-from ganglion.core.errors import LoadFailed, ModelNotFound
-from ganglion.core.model import ModelFacts
-from ganglion.registry.files.gguf import read_facts, read_file
-from ganglion.registry.files.gguf_reader import GgufReader, MalformedGguf
-from ganglion.registry.hub.embedded import SMOLLM2, find
 
 
 @pytest.fixture

@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from model_files import gguf, model
 
 from ganglion.registry.stores import index
 from ganglion.registry.stores.finder import StoreRoot, scan_stores
 from ganglion.registry.stores.index import FILE_NAME, FileIndex
 from ganglion.registry.stores.stored_models import StoredModel
+from support.model_files import gguf, model
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.registry.hostile import HOSTILE, hostile_names
 
 from ganglion.core.errors import ModelNotFound
 from ganglion.registry.naming.names import HubId, ModelRef, fold, is_path, operator_path, real_file
+from support.hostile_names import HOSTILE, hostile_names
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=ascii)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.registry.hostile import HOSTILE, hostile_names
 
 from ganglion.core.errors import InvalidValue, ModelNotFound
 from ganglion.registry.hub.embedded import SMOLLM2
@@ -28,6 +27,7 @@ from ganglion.registry.naming.resolver import (
 )
 from ganglion.registry.stores.stored_models import Store, StoredModel
 from support.examples import examples
+from support.hostile_names import HOSTILE, hostile_names
 
 HERE = Path("/stores")
 

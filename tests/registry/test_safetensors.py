@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from malformed import measured_memory, mutants, read_all
-from model_files import CONFIG, TENSORS, safetensors, safetensors_model, safetensors_of
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.core.model import ModelFacts
 from ganglion.core.sampling import Sampling
 from ganglion.registry.files.safetensors import read_facts
+from support.model_files import CONFIG, TENSORS, safetensors, safetensors_model, safetensors_of
 
 INDEX = "model.safetensors.index.json"
 

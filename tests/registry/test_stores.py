@@ -5,12 +5,12 @@ import os
 from pathlib import Path
 
 import pytest
-from model_files import gguf, model, number, projector, split_into
 
 from ganglion.registry.stores import walk
 from ganglion.registry.stores.finder import StoreRoot, scan_stores, store_roots
 from ganglion.registry.stores.index import FileIndex
 from ganglion.registry.stores.stored_models import Store, StoredModel
+from support.model_files import gguf, model, number, projector, split_into
 
 BLOB = "a" * 64
 

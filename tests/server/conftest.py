@@ -1,105 +1,23 @@
 """A server on a real socket, around an echo that does what its prompt tells it."""
 
-import asyncio
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 import pytest
 
 from ganglion.core.engine import ManagedEngine
-from ganglion.core.machine import MachineSource
-from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.app import build_node
-from ganglion.server.life.serve import Reload, Shutdown, serve
-from ganglion.server.life.storage import StoreTarget
-from ganglion.server.settings import NO_GATEWAYS, JoinSettings, ServerSettings
-from ganglion.sessions.settings import SessionSettings
-from support.waiting import until
+from ganglion.server.settings import ServerSettings
+from support.served import Serving, echo, serving
 
 
-@dataclass
-class Served:
-    """A running server and what a test needs to talk to it."""
-
-    engine: ManagedEngine
-    url: str
-    port: int
-    shutdown: Shutdown
-    http: httpx.AsyncClient
-    ended: asyncio.Task[None] = field(repr=False)
-    rpc: str = ""
-    """The address of gRPC; empty where nothing listens."""
-
-    def chat(self, content: str = "hello there you", **fields: object) -> dict[str, object]:
-        return {"model": "echo", "messages": [{"role": "user", "content": content}]} | fields
-
-    async def post(self, content: str = "hello there you", **fields: object) -> httpx.Response:
-        return await self.http.post("/v1/chat/completions", json=self.chat(content, **fields))
-
-    def slots_used(self) -> int:
-        return sum(model.in_flight + model.queued for model in self.engine.models())
-
-    async def until_idle(self, within_s: float = 2.0) -> None:
-        await until(lambda: self.slots_used() == 0, within_s)
-
-
-Serving = Callable[..., AbstractAsyncContextManager[Served]]
-
-
-def echo(**fields: object) -> EchoEngine:
-    return EchoEngine(EchoSettings(**({"allow_directives": True} | fields)))
-
-
-@pytest.fixture
-def serving() -> Serving:
+@pytest.fixture(name="serving")
+def _serving() -> Serving:
     """Start a server inside the test's own event loop; leaving it shuts it down."""
-
-    @asynccontextmanager
-    async def start(
-        engine: ManagedEngine | None = None,
-        reload: Reload | None = None,
-        machine: MachineSource | None = None,
-        storage: StoreTarget | None = None,
-        sessions: SessionSettings | None = None,
-        join: JoinSettings = NO_GATEWAYS,
-        **fields: object,
-    ) -> AsyncIterator[Served]:
-        engine = engine or echo()
-        settings = ServerSettings(**({"port": 0, "drain_timeout_s": 0.2} | fields))
-        shutdown = Shutdown()
-        listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        rpc: list[str] = []
-        ended = asyncio.create_task(
-            serve(
-                engine,
-                settings,
-                shutdown=shutdown,
-                on_listening=listening.set_result,
-                reload=reload,
-                machine=machine,
-                storage=storage,
-                sessions=sessions,
-                on_rpc=rpc.append,
-                join=join,
-            )
-        )
-        await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
-        if ended.done():
-            ended.result()
-        url = listening.result()
-        async with httpx.AsyncClient(base_url=url, timeout=20) as http:
-            try:
-                yield Served(engine, url, int(url.rsplit(":", 1)[1]), shutdown, http, ended, *rpc)
-            finally:
-                shutdown.ask()
-                shutdown.ask()
-                await asyncio.gather(ended, return_exceptions=True)
-
-    return start
+    return serving
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from openai import AsyncOpenAI
 
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
-from server.conftest import Serving, echo
+from support.served import Serving, echo
 
 WORDS = "one two three four"
 

@@ -11,8 +11,8 @@ from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.engines.echo.vocabulary import fake_readout
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
-from server.conftest import Serving
 from support.played_engine import PlayedEngine
+from support.served import Serving
 
 SETTINGS = EchoSettings(aliases=("parrot",), concepts=("calm", "formal", "glad"), readout_layers=(4, 9))
 HELLO = [{"role": "user", "content": "one two three"}]

@@ -18,9 +18,8 @@ from typing import Any
 import pytest
 
 from ganglion.core.engine import ManagedEngine
-from ganglion.server.life.serve import Shutdown, serve
 from ganglion.server.life.storage import StoreTarget
-from ganglion.server.settings import ServerSettings
+from support.served import serving
 
 ROOT = Path(__file__).parents[2]
 MODULES = ROOT / ".clients" / "node_modules"
@@ -58,26 +57,9 @@ def needs(installed: Path) -> pytest.MarkDecorator:
 @asynccontextmanager
 async def node(engine: ManagedEngine, store: Path | None = None) -> AsyncIterator[str]:
     """A strict node around the engine: its URL."""
-    shutdown = Shutdown()
-    listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-    serving = asyncio.create_task(
-        serve(
-            engine,
-            ServerSettings(port=0, is_strict=True, drain_timeout_s=0.2),
-            shutdown=shutdown,
-            on_listening=listening.set_result,
-            storage=None if store is None else StoreTarget(store),
-        )
-    )
-    try:
-        await asyncio.wait({serving, listening}, return_when=asyncio.FIRST_COMPLETED)
-        if serving.done():
-            serving.result()
-        yield listening.result()
-    finally:
-        shutdown.ask()
-        shutdown.ask()
-        await asyncio.gather(serving, return_exceptions=True)
+    storage = None if store is None else StoreTarget(store)
+    async with serving(engine, storage=storage, is_strict=True) as node:
+        yield node.url
 
 
 async def run(*command: str | Path, home: Path, **environment: str) -> Ran:

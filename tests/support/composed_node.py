@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from tests.support.configured import configured
 
 from ganglion.cli.compose import compose
 from ganglion.registry.loading.residency import Residency
+from support.configured import configured
 
 
 def composed(
