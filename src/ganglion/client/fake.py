@@ -45,7 +45,7 @@ class RecordedCall:
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
+class _PlannedFailure:
     error: GanglionError
     rpc: str | None
     after: int
@@ -71,7 +71,7 @@ class FakeNode:
         self.calls: list[RecordedCall] = []
         """Every call, in order, those that failed included."""
         self.transports_opened = 0
-        self._failures: deque[_Failure] = deque()
+        self._failures: deque[_PlannedFailure] = deque()
         self._generation = 0
         self._new: Callable[[], FakeSessions] = partial(
             FakeSessions,
@@ -100,7 +100,7 @@ class FakeNode:
 
     def fail_next(self, error: GanglionError, *, rpc: str | None = None, after: int = 0) -> None:
         """Make the next call (of an rpc) fail, after so many of its messages were sent."""
-        self._failures.append(_Failure(error, rpc, after))
+        self._failures.append(_PlannedFailure(error, rpc, after))
 
     def restart(self) -> None:
         """Drop every session and break running calls, as a node does that was killed and restarted."""
@@ -137,7 +137,7 @@ class FakeNode:
         except GanglionError as error:
             raise _through_metadata(error) from None
 
-    def _failure(self, rpc: str) -> _Failure | None:
+    def _failure(self, rpc: str) -> _PlannedFailure | None:
         for failure in self._failures:
             if failure.rpc in (None, rpc):
                 self._failures.remove(failure)

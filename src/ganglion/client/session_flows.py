@@ -8,7 +8,7 @@ from ganglion.client.committed import CommittedTokens, checked_chunks
 from ganglion.client.committer import PREFILL_ONLY, Committer, NodeSession
 from ganglion.client.flow import Emit, Flow, call_rpc, open_stream, read_message
 from ganglion.client.flow_run import ResultBuilder
-from ganglion.client.node_api import NodeApi, healed_suffix
+from ganglion.client.node_api import healed_suffix
 from ganglion.client.options import GenerateOptions
 from ganglion.client.rpcs import FORK, SAVE, SUSPEND
 from ganglion.client.values import (
@@ -29,7 +29,6 @@ from ganglion.core.errors import (
     SessionDrift,
     SessionNotFound,
 )
-from ganglion.core.request import Steering
 from ganglion.wire.salience import salience_pb2 as pb
 
 MAX_SAVED_BYTES: Final = 16 << 30
@@ -40,23 +39,12 @@ PRECEDING_TOKENS: Final = 64
 class SessionFlows:
     """A session's calls; one at a time."""
 
-    def __init__(
-        self,
-        node: NodeApi,
-        model: str,
-        *,
-        ttl_s: float | None = None,
-        steering: Steering = (),
-        node_session: NodeSession | None = None,
-        committed: CommittedTokens | None = None,
-    ) -> None:
-        self._committer = Committer(
-            node, model, ttl_s=ttl_s, steering=steering, node_session=node_session, committed=committed
-        )
-        self.node = node
-        self.model = model
-        self.is_restored = False
-        """Its steering is in bytes that only the node has read."""
+    def __init__(self, committer: Committer, *, is_restored: bool = False) -> None:
+        """A restored session's steering is in bytes that only the node has read."""
+        self._committer = committer
+        self._is_restored = is_restored
+        self.node = committer.node
+        self.model = committer.model
 
     @property
     def node_session(self) -> NodeSession:
@@ -97,9 +85,9 @@ class SessionFlows:
         """All tokens, also those from before it was restored or attached to."""
         committer, session_id = self._committer, self.node_session.id
         if self.committed.unknown_prefix and session_id is not None:
-            if self.is_restored:
+            if self._is_restored:
                 info = yield from self.node.session(session_id)
-                committer.ttl_s, committer.steering, self.is_restored = info.ttl_s, info.steering, False
+                committer.ttl_s, committer.steering, self._is_restored = info.ttl_s, info.steering, False
             tokens = yield from self.node.tokens(session_id, self.committed.unknown_prefix)
             committer.committed = self.committed.revealed(tokens)
         return self.committed.tokens
@@ -215,7 +203,7 @@ class SessionFlows:
         committer = self._committer
         committed = self.committed if at is None else self.committed.cut(at)
         forked = yield from committer.with_reopen(lambda: self._fork(committed.length, ttl_s))
-        child = SessionFlows(
+        child = Committer(
             self.node,
             self.model,
             ttl_s=committer.ttl_s if ttl_s is None else ttl_s,
@@ -223,8 +211,8 @@ class SessionFlows:
             node_session=NodeSession(forked.session_id),
             committed=committed.confirmed(),
         )
-        child._committer.context_length, child.is_restored = committer.context_length, self.is_restored
-        return child
+        child.context_length = committer.context_length
+        return SessionFlows(child, is_restored=self._is_restored)
 
     def _fork(self, at: int, ttl_s: float | None) -> Flow[pb.ForkSessionResponse]:
         session_id = yield from self._committer.confirmed_session()

@@ -96,7 +96,10 @@ class TokenPage:
 
 @dataclass(frozen=True, slots=True)
 class SessionSummary:
-    """One session as its owner sees it in a list."""
+    """One session as its owner sees it in a list.
+
+    Apart from the client's `SessionInfo`, which is public and must not change with the server.
+    """
 
     session_id: str
     model: str

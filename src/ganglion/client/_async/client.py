@@ -9,7 +9,7 @@ from ganglion.client._async.generation import finish
 from ganglion.client._async.protocols import AsyncTransport
 from ganglion.client._async.session import AsyncSession
 from ganglion.client.committed import CommittedTokens, checked_tokens
-from ganglion.client.committer import NodeSession
+from ganglion.client.committer import Committer, NodeSession
 from ganglion.client.concurrency import async_read_file
 from ganglion.client.flow import Flow
 from ganglion.client.grpc_transport import AsyncGrpcTransport
@@ -103,26 +103,25 @@ class AsyncClient:
         The node drops it when no call names it for `ttl_s`. `steering` adds concepts to all that is computed
         in it.
         """
-        return self._session(SessionFlows(self._node, model, ttl_s=ttl_s, steering=tuple(steering)))
+        return self._session(Committer(self._node, model, ttl_s=ttl_s, steering=tuple(steering)))
 
     async def restore(self, saved: bytes | str | Path) -> AsyncSession:
         """A session from what `save()` returned: its bytes, or a file of them."""
         data = saved if isinstance(saved, bytes) else await async_read_file(saved)
         restored = await self._finish(self._node.restore(data))
-        flows = SessionFlows(
+        committer = Committer(
             self._node,
             restored.model,
             node_session=NodeSession(restored.session_id),
             committed=CommittedTokens.of_unknown(restored.total_tokens),
         )
-        flows.is_restored = True
-        return self._session(flows)
+        return self._session(committer, is_restored=True)
 
     async def attach(self, session_id: str) -> AsyncSession:
         """A session that is open or suspended on the node; raises SessionNotFound."""
         info = await self._finish(self._node.session(session_id))
         return self._session(
-            SessionFlows(
+            Committer(
                 self._node,
                 info.model,
                 ttl_s=info.ttl_s,
@@ -142,7 +141,7 @@ class AsyncClient:
         parse_special: bool = True,
     ) -> Score:
         """How likely a continuation is after a prompt, with `top` alternatives at each token."""
-        flows = SessionFlows(self._node, model)
+        flows = SessionFlows(Committer(self._node, model))
         try:
             return await self._finish(flows.score([prompt, continuation], top, parse_special))
         finally:
@@ -200,7 +199,8 @@ class AsyncClient:
         self._reaper = AsyncSessionReaper(shared)
         self._is_closed = False
 
-    def _session(self, flows: SessionFlows) -> AsyncSession:
+    def _session(self, committer: Committer, *, is_restored: bool = False) -> AsyncSession:
+        flows = SessionFlows(committer, is_restored=is_restored)
         return AsyncSession(flows, self._shared, self._call_options, self._reaper)
 
     async def _finish(self, flow: Flow[T]) -> T:

@@ -10,7 +10,7 @@ from ganglion.client._sync.generation import finish
 from ganglion.client._sync.protocols import Transport
 from ganglion.client._sync.session import Session
 from ganglion.client.committed import CommittedTokens, checked_tokens
-from ganglion.client.committer import NodeSession
+from ganglion.client.committer import Committer, NodeSession
 from ganglion.client.concurrency import read_file
 from ganglion.client.flow import Flow
 from ganglion.client.grpc_transport import GrpcTransport
@@ -102,26 +102,25 @@ class Client:
         The node drops it when no call names it for `ttl_s`. `steering` adds concepts to all that is computed
         in it.
         """
-        return self._session(SessionFlows(self._node, model, ttl_s=ttl_s, steering=tuple(steering)))
+        return self._session(Committer(self._node, model, ttl_s=ttl_s, steering=tuple(steering)))
 
     def restore(self, saved: bytes | str | Path) -> Session:
         """A session from what `save()` returned: its bytes, or a file of them."""
         data = saved if isinstance(saved, bytes) else read_file(saved)
         restored = self._finish(self._node.restore(data))
-        flows = SessionFlows(
+        committer = Committer(
             self._node,
             restored.model,
             node_session=NodeSession(restored.session_id),
             committed=CommittedTokens.of_unknown(restored.total_tokens),
         )
-        flows.is_restored = True
-        return self._session(flows)
+        return self._session(committer, is_restored=True)
 
     def attach(self, session_id: str) -> Session:
         """A session that is open or suspended on the node; raises SessionNotFound."""
         info = self._finish(self._node.session(session_id))
         return self._session(
-            SessionFlows(
+            Committer(
                 self._node,
                 info.model,
                 ttl_s=info.ttl_s,
@@ -141,7 +140,7 @@ class Client:
         parse_special: bool = True,
     ) -> Score:
         """How likely a continuation is after a prompt, with `top` alternatives at each token."""
-        flows = SessionFlows(self._node, model)
+        flows = SessionFlows(Committer(self._node, model))
         try:
             return self._finish(flows.score([prompt, continuation], top, parse_special))
         finally:
@@ -199,7 +198,8 @@ class Client:
         self._reaper = SessionReaper(shared)
         self._is_closed = False
 
-    def _session(self, flows: SessionFlows) -> Session:
+    def _session(self, committer: Committer, *, is_restored: bool = False) -> Session:
+        flows = SessionFlows(committer, is_restored=is_restored)
         return Session(flows, self._shared, self._call_options, self._reaper)
 
     def _finish(self, flow: Flow[T]) -> T:
