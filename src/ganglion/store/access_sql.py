@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import astuple, fields
 from typing import Final
 
 from ganglion.store.access_store import (
@@ -26,7 +27,7 @@ _GROUPS: Final[dict[Grouping, str]] = {
     "model": "model",
     "day": "hour_s / 86400 * 86400",
 }
-_SUMS: Final = ("requests", "prompt_tokens", "completion_tokens", "cached_tokens", "cost")
+_SUMS: Final = tuple(field.name for field in fields(UsageTotals))
 _ADD_USAGE: Final = f"""
     INSERT INTO spending (key_id, tenant, model, hour_s, {", ".join(_SUMS)})
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
@@ -50,7 +51,7 @@ def add_usage(
     )
     if is_new and rows:
         connection.many(
-            _ADD_USAGE, [(row.key_id, row.tenant, row.model, row.hour_s, *_sums(row.sums)) for row in rows]
+            _ADD_USAGE, [(row.key_id, row.tenant, row.model, row.hour_s, *astuple(row.sums)) for row in rows]
         )
 
 
@@ -79,10 +80,6 @@ def sweep_usage(connection: DatabaseConnection, now_s: float) -> None:
     """Remove usage of more than a year ago, and gateways that are gone."""
     connection.rows("DELETE FROM spending WHERE hour_s < ?", int(now_s) - USAGE_KEPT_S)
     connection.rows("DELETE FROM spenders WHERE told_s < ?", now_s - SPENDERS_KEPT_S)
-
-
-def _sums(sums: UsageTotals) -> tuple[int, ...]:
-    return (sums.requests, sums.prompt_tokens, sums.completion_tokens, sums.cached_tokens, sums.cost)
 
 
 GRANTS_KEPT_S: Final = 3600
@@ -141,10 +138,9 @@ def _add_granted(
     )
 
 
-_KEY_COLUMNS: Final = (
-    "id, digest, name, tenant, created_s, role, models, requests_per_minute, tokens_per_minute,"
-    " budget, budget_period, expires_s, priority, revoked_s"
-)
+# The fields of a StoredKey are the columns of its table, and those of UsageTotals the sums of theirs.
+_KEY_FIELDS: Final = tuple(field.name for field in fields(StoredKey))
+_KEY_COLUMNS: Final = ", ".join(_KEY_FIELDS)
 
 
 def take_turn(connection: DatabaseConnection) -> None:
@@ -158,11 +154,12 @@ def take_turn(connection: DatabaseConnection) -> None:
 
 def insert_key(connection: DatabaseConnection, key: StoredKey) -> bool:
     """Keep a key; False where a valid one has its name."""
-    marks = ", ".join("?" * len(_KEY_COLUMNS.split(",")))
+    marks = ", ".join("?" * len(_KEY_FIELDS))
+    models = None if key.models is None else json.dumps(key.models)
     added = connection.rows(
         f"INSERT INTO api_keys ({_KEY_COLUMNS}) VALUES ({marks})"  # noqa: S608 (nothing in it is a caller's text)
         " ON CONFLICT DO NOTHING RETURNING id",
-        *_key_row(key),
+        *(models if name == "models" else getattr(key, name) for name in _KEY_FIELDS),
     )
     if added:
         _bump_keys_version(connection)
@@ -199,25 +196,6 @@ def keys_version(connection: DatabaseConnection) -> int:
 
 def _bump_keys_version(connection: DatabaseConnection) -> None:
     connection.rows("UPDATE access_state SET value = value + 1 WHERE name = 'keys_version'")
-
-
-def _key_row(key: StoredKey) -> Row:
-    return (
-        key.id,
-        key.digest,
-        key.name,
-        key.tenant,
-        key.created_s,
-        key.role,
-        None if key.models is None else json.dumps(key.models),
-        key.requests_per_minute,
-        key.tokens_per_minute,
-        key.budget,
-        key.budget_period,
-        key.expires_s,
-        key.priority,
-        key.revoked_s,
-    )
 
 
 def _key(row: Row) -> StoredKey:
