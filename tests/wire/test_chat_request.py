@@ -23,7 +23,7 @@ from ganglion.core.request import (
 from ganglion.core.sampling import PLAIN, Samplers
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.chat import ChatReplyContext, parse
-from ganglion.wire.field_policy import HARMLESS
+from ganglion.wire.field_policy import IGNORED
 from ganglion.wire.field_policy import UNSUPPORTED_IN_CHAT as UNHONOURED
 from ganglion.wire.fields import SamplerFields
 
@@ -400,7 +400,7 @@ SHAPES = [
     (body(tools=[{"x": "x" * 2**20}]), "invalid_value", "tools"),
     (body(response_format={"x": "x" * 2**18}), "invalid_value", "response_format"),
     (body(functions=[{"x": "x" * 2**20}]), "invalid_value", "functions"),
-    (body(documents=[{"x": "x" * 2**18}]), "invalid_value", "documents"),
+    (body(documents=[{"x": "x" * 2**18}]), "unsupported_parameter", "documents"),
     (body(**{f"field{number}": 1 for number in range(512)}), "invalid_value", None),
     (body(chat_template_kwargs=[]), "invalid_value", "chat_template_kwargs"),
     (body(ignore_eos=1), "invalid_value", "ignore_eos"),
@@ -488,7 +488,7 @@ def test_a_field_we_do_not_honour_is_refused_by_name_and_its_neutral_values_are_
 
 
 def test_unknown_fields_are_collected_or_refused_when_strict() -> None:
-    harmless = dict.fromkeys(HARMLESS, "x")
+    harmless = dict.fromkeys(IGNORED, "x")
     assert read(zebra=1, **harmless, apple=None).unknown_fields == ("zebra", "apple")
     error = refusal(body(zebra=1, **harmless), ParseContext("a", 1, is_strict=True))
     assert isinstance(error, UnknownParameter)

@@ -10,7 +10,7 @@ from ganglion.core.errors import InvalidRequest, UnknownParameter, UnsupportedPa
 from ganglion.core.request import Score, TextPrompt, TokenPrompt
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.completions import CompletionReplyContext, parse
-from ganglion.wire.field_policy import HARMLESS, UNSUPPORTED_IN_COMPLETIONS
+from ganglion.wire.field_policy import IGNORED, UNSUPPORTED_IN_COMPLETIONS
 
 ARRIVAL = ParseContext("cmpl-1", 1700000000, "fp", "tenant")
 ALL = ((0, None),)
@@ -166,7 +166,7 @@ def test_a_field_we_do_not_honour_is_refused_by_name_and_its_neutral_values_are_
 
 
 def test_unknown_fields_are_collected_or_refused_when_strict() -> None:
-    harmless = dict.fromkeys(HARMLESS, "x")
+    harmless = dict.fromkeys(IGNORED, "x")
     assert read(zebra=1, **harmless).unknown_fields == ("zebra",)
     with pytest.raises(UnknownParameter):
         read(ParseContext("a", 1, is_strict=True), zebra=1, **harmless)

@@ -1,7 +1,7 @@
 """Body bytes to one typed struct; whatever is wrong is told with the parameter that it is about."""
 
 import re
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -15,7 +15,9 @@ _MISSING = re.compile(r"Object missing required field `(?P<field>[^`]*)`")
 _QUOTED_LIMIT = 300
 _NOT_BLANK = r"matching regex '\\S'"
 _MODEL = "model"
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+FIELDS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
+"""The fields of an object, each as it is written."""
 
 
 class ModelOmitted(MissingParameter):
@@ -28,7 +30,7 @@ class ModelOmitted(MissingParameter):
 
 def with_model(body: bytes, model: str) -> bytes:
     """A body that names its model."""
-    return msgspec.json.encode(_fields.decode(body) | {_MODEL: msgspec.Raw(msgspec.json.encode(model))})
+    return msgspec.json.encode(FIELDS.decode(body) | {_MODEL: msgspec.Raw(msgspec.json.encode(model))})
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, within: str = "") -> T:

@@ -1,11 +1,12 @@
-"""Fields of other servers and of later days that we know and do not honour.
+"""The policy of a wire on the fields of its bodies: supported, ignored, refused by name, or unknown.
 
-Law: a sampling, stop, format or tool field is honoured or refused, never accepted and ignored. So each stands
-here with the values that ask for nothing beyond what we do anyway; null is always one of them.
+Law: a sampling, stop, format or tool field is honoured or refused, never accepted and ignored. So each that
+is not supported stands in a table with its neutral values, which ask for nothing beyond what we do anyway;
+null is always one of them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -13,10 +14,13 @@ import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import JsonValue
-from ganglion.wire.decode import decode
-from ganglion.wire.unknown_fields import FieldShapes, check_unknown
+from ganglion.wire.decode import FIELDS, decode
+from ganglion.wire.unknown_fields import FieldShapes, check_unknown, fields_of
 
-HARMLESS = frozenset(
+NeutralValues = Mapping[str, tuple[JsonValue, ...]]
+"""Fields that are not supported, each with the values that ask for nothing."""
+
+IGNORED = frozenset(
     {
         "user",
         "metadata",
@@ -26,15 +30,16 @@ HARMLESS = frozenset(
         "guided_decoding_backend",
     }
 )
-"""Fields that ask nothing of the answer."""
+"""Fields of OpenAI's wires that ask nothing of the answer."""
 
+_NO_FIELDS: Mapping[str, Any] = MappingProxyType({})
 _value: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
 
 _NOTHING: tuple[JsonValue, ...] = ()
 _OFF: tuple[JsonValue, ...] = (False,)
 _ON: tuple[JsonValue, ...] = (True,)
 
-UNSUPPORTED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
+UNSUPPORTED: NeutralValues = MappingProxyType(
     {
         # tools and formats
         "guided_whitespace_pattern": _NOTHING,
@@ -81,7 +86,7 @@ UNSUPPORTED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
     }
 )
 
-UNSUPPORTED_IN_CHAT: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
+UNSUPPORTED_IN_CHAT: NeutralValues = MappingProxyType(
     {
         **UNSUPPORTED,
         "echo": _OFF,
@@ -91,7 +96,7 @@ UNSUPPORTED_IN_CHAT: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
     }
 )
 
-UNSUPPORTED_IN_COMPLETIONS: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
+UNSUPPORTED_IN_COMPLETIONS: NeutralValues = MappingProxyType(
     {
         **UNSUPPORTED,
         "tools": ([],),
@@ -128,64 +133,83 @@ INSTEAD = MappingProxyType(
 )
 
 
-def refuse_unsupported(
-    fields: Mapping[str, msgspec.Raw],
-    unhonoured: Mapping[str, tuple[JsonValue, ...]] = UNSUPPORTED,
-    instead_of: Mapping[str, str] = INSTEAD,
-) -> None:
-    """Raise UnsupportedParameter for the first field that asks for something we do not do."""
-    for name, raw in fields.items():
-        if name not in unhonoured:
-            continue
-        value: JsonValue = decode(_value, bytes(raw))
-        if value is not None and not any(_same(value, neutral) for neutral in unhonoured[name]):
-            instead = instead_of.get(name)
-            is_honoured = instead is not None and instead not in unhonoured
-            raise UnsupportedParameter(
-                f"The parameter '{name}' is not supported with this value.",
-                param=name,
-                hint=f"Use '{instead}'." if is_honoured else "Leave it out.",
-            )
-
-
-def _same(value: JsonValue, neutral: JsonValue) -> bool:
-    return type(value) is type(neutral) and value == neutral
-
-
 MAX_FIELDS = 512
 MAX_FREE_FORM_BYTES = 2**18
+_NEUTRAL_BYTES = 64
+"""Neutral values are short, so nothing longer is read: some fields can be megabytes."""
+_SHOWN = 64
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
-
-@dataclass(frozen=True, slots=True)
 class FieldPolicy:
-    """The fields of one wire; `free_form` says how large each of those may be whose shape is the client's."""
+    """The fields of one kind of body."""
 
-    honoured: frozenset[str]
-    unhonoured: Mapping[str, tuple[JsonValue, ...]]
-    free_form: Mapping[str, int]
-    instead: Mapping[str, str] = field(default_factory=lambda: INSTEAD)
-    """What to use in place of some of those that are not honoured."""
-    shapes: Callable[[], FieldShapes] = dict
-    """What is read inside of them."""
-    harmless_inside: frozenset[str] = frozenset()
-    """Fields inside them that ask nothing of the answer."""
+    def __init__(
+        self,
+        body: type[msgspec.Struct],
+        *,
+        unsupported: NeutralValues = _NO_FIELDS,
+        ignored: Iterable[str] = (),
+        ignored_inside: frozenset[str] = frozenset(),
+        max_bytes: Mapping[str, int] = _NO_FIELDS,
+        instead: Mapping[str, str] = _NO_FIELDS,
+        hints: Mapping[str, str] = _NO_FIELDS,
+        shapes: Callable[[], FieldShapes] | None = None,
+        prefix: str = "",
+    ) -> None:
+        """What a body's own struct has is supported, whatever the tables say.
+
+        `max_bytes` bounds fields whose shape is the client's; `instead` names the field to use in place of an
+        unsupported one, `hints` says it in a sentence; `shapes` says what is read inside fields where the
+        struct does not; `prefix` is where the body stands.
+        """
+        supported = body.__struct_fields__
+        self._unsupported = {name: neutral for name, neutral in unsupported.items() if name not in supported}
+        self._known = frozenset((*supported, *ignored, *unsupported))
+        self._ignored_inside = ignored_inside
+        self._max_bytes = max_bytes
+        uses = {name: f"Use '{other}'." for name, other in instead.items() if other not in unsupported}
+        self._hints = {**uses, **hints}
+        self._shapes = shapes or partial(fields_of, body)
+        self._prefix = prefix
 
     def check(self, body: bytes, *, is_strict: bool) -> tuple[str, ...]:
-        """The fields that nobody knows, also inside others; raises for what is too large or not honoured."""
-        fields = decode(_fields, body)
-        self._check_size(fields)
-        refuse_unsupported(fields, self.unhonoured, self.instead)
-        known = self.honoured | HARMLESS | self.unhonoured.keys()
-        unknown = tuple(name for name in fields if name not in known)
-        return check_unknown(unknown, fields, self.shapes(), self.harmless_inside, is_strict=is_strict)
+        """The unknown fields, also inside others; raises for what is too large or unsupported."""
+        return self.check_fields(self.read(body), is_strict=is_strict)
 
-    def _check_size(self, fields: dict[str, msgspec.Raw]) -> None:
+    def read(self, body: bytes) -> dict[str, msgspec.Raw]:
+        """The fields of a body; raises InvalidValue for too many, or for one that is too large."""
         # Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
+        fields = decode(FIELDS, body)
         if len(fields) > MAX_FIELDS:
             raise InvalidValue(f"The body holds {len(fields)} parameters; {MAX_FIELDS} is the most.")
-        for name, raw in fields.items():
-            limit = MAX_FREE_FORM_BYTES if name in self.unhonoured else self.free_form.get(name)
-            if limit is not None and len(bytes(raw)) > limit:
+        for name, limit in self._max_bytes.items():
+            if name in fields and len(memoryview(fields[name])) > limit:
                 raise InvalidValue(f"'{name}' is larger than {limit} bytes.", param=name)
+        return fields
+
+    def check_fields(
+        self, fields: Mapping[str, msgspec.Raw], more: Iterable[str] = (), *, is_strict: bool
+    ) -> tuple[str, ...]:
+        """The unknown fields, also inside others, and `more` of them; raises for what is unsupported."""
+        unknown = (*self.unknown(fields), *more)
+        return check_unknown(unknown, fields, self._shapes(), self._ignored_inside, is_strict=is_strict)
+
+    def unknown(self, fields: Mapping[str, msgspec.Raw]) -> tuple[str, ...]:
+        """The fields that nobody knows; raises for one that asks for what we do not do."""
+        for name, raw in fields.items():
+            if name in self._unsupported and not is_neutral(raw, self._unsupported[name]):
+                param = f"{self._prefix}{name}"
+                raise UnsupportedParameter(
+                    f"The parameter '{param}' is not supported with this value.",
+                    param=param,
+                    hint=self._hints.get(name, "Leave it out."),
+                )
+        return tuple(f"{self._prefix}{name[:_SHOWN]}" for name in fields if name not in self._known)
+
+
+def is_neutral(raw: msgspec.Raw, neutral: tuple[JsonValue, ...]) -> bool:
+    """Whether a value asks for nothing: null, or one of these."""
+    if len(memoryview(raw)) > _NEUTRAL_BYTES:
+        return False
+    value: JsonValue = decode(_value, raw)
+    return value is None or any(type(value) is type(each) and value == each for each in neutral)

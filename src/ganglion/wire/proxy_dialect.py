@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ganglion.core.events import Usage
+from ganglion.wire.decode import FIELDS
 from ganglion.wire.proxy_usage import UsageReading, answer_texts, read_usage
 from ganglion.wire.token_bound import ANSWER_FIELDS, TokenBound
 
@@ -63,7 +64,6 @@ class PeekedFields(_Named):
 
 
 _role = msgspec.json.Decoder(_Role)
-_fields = msgspec.json.Decoder(dict[str, Raw])
 _encode = msgspec.json.encode
 
 T = TypeVar("T", bound=Struct)
@@ -100,7 +100,7 @@ def ask_usage(fields: dict[str, Raw]) -> None:
     """Ask for the chunk that says what a stream of OpenAI's came to."""
     options = fields.get("stream_options")
     try:
-        known = {} if options is None else _fields.decode(options)
+        known = {} if options is None else FIELDS.decode(options)
     except msgspec.DecodeError:
         known = {}
     fields["stream_options"] = Raw(_encode({**known, "include_usage": Raw(b"true")}))

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 
 from ganglion.core.engine import Ranked, RankRequest
 from ganglion.core.errors import UnsupportedParameter
-from ganglion.wire.decode import decode
+from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.fields import ModelName
 from ganglion.wire.proxy_dialect import ProxyDialect
 from ganglion.wire.token_bound import PAIR_TOKENS, TokenBound, bound_reader
@@ -69,7 +69,6 @@ class RerankCall:
     is_returned: bool
 
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body = msgspec.json.Decoder(RerankBody)
 _encode = msgspec.json.Encoder().encode
 _UNSUPPORTED = ("rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "truncate_prompt_tokens")
@@ -77,7 +76,7 @@ _UNSUPPORTED = ("rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "trun
 
 def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> RerankCall:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    fields = decode(_fields, body)
+    fields = decode(FIELDS, body)
     asked = decode(_body, body)
     for name in _UNSUPPORTED:
         if name in fields and bytes(fields[name]) != b"null":

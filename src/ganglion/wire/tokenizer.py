@@ -12,7 +12,7 @@ from msgspec import Meta, Struct
 
 from ganglion.core.engine import TokenizerInfo
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
-from ganglion.wire.decode import decode
+from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.fields import ModelName, TokenId
 from ganglion.wire.proxy_dialect import PLAIN
 from ganglion.wire.unknown_fields import refuse_unknown
@@ -114,7 +114,6 @@ class TokenizeCall:
 _tokenize = msgspec.json.Decoder(TokenizeBody)
 _detokenize = msgspec.json.Decoder(DetokenizeBody)
 _template = msgspec.json.Decoder(TemplateBody)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _encode = msgspec.json.Encoder().encode
 _OWN = frozenset(TokenizeBody.__struct_fields__) - {"messages"}
 
@@ -159,12 +158,12 @@ def parse_template(body: bytes) -> TokenizeCall:
 
 def with_model(chat: bytes, model: str) -> bytes:
     """The body of a chat that names its model."""
-    return _encode(decode(_fields, chat) | {"model": msgspec.Raw(_encode(model))})
+    return _encode(decode(FIELDS, chat) | {"model": msgspec.Raw(_encode(model))})
 
 
 def _chat(body: bytes) -> bytes:
     """What is left of a body for the chat wire to read."""
-    fields = decode(_fields, body)
+    fields = decode(FIELDS, body)
     return _encode({name: value for name, value in fields.items() if name not in _OWN})
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw, inspect
 
 from ganglion.core.errors import UnknownParameter
-from ganglion.wire.decode import decode
+from ganglion.wire.decode import FIELDS, decode
 
 MAX_LISTED_BYTES: Final = 2**18
 """Of a body in which unknown fields are looked for only to be listed."""
@@ -22,7 +22,6 @@ _MAX_KINDS: Final = 64
 _MAX_FOUND: Final = 64
 _SHOWN: Final = 64
 
-_fields = msgspec.json.Decoder(dict[str, Raw])
 _list = msgspec.json.Decoder(list[Raw])
 _text = msgspec.json.Decoder(str)
 
@@ -101,7 +100,7 @@ class _Search:
             self._object(raw, shape, path)
 
     def _object(self, raw: Raw, shape: FieldShape, path: str) -> None:
-        fields = decode(_fields, raw, path)
+        fields = decode(FIELDS, raw, path)
         known = shape.objects.get(_kind(fields, shape))
         if known is None or len(self.found) >= _MAX_FOUND:
             return
@@ -167,6 +166,6 @@ def refuse_unknown(body: bytes, shape: type[msgspec.Struct], *, is_strict: bool)
     """With `is_strict`, raise the UnknownParameter that names the first field that the shape lacks."""
     if not is_strict:
         return
-    fields = decode(_fields, body)
+    fields = decode(FIELDS, body)
     unknown = [name[:64] for name in fields if name not in shape.__struct_encode_fields__]
     check_unknown(unknown, fields, fields_of(shape), is_strict=is_strict)

@@ -6,9 +6,9 @@ import msgspec
 from msgspec import Raw
 
 from ganglion.core.errors import InvalidJson
+from ganglion.wire.decode import FIELDS
 from ganglion.wire.proxy_dialect import Peeked, ProxyDialect
 
-_fields = msgspec.json.Decoder(dict[str, Raw])
 _text = msgspec.json.Decoder(str)
 _encode = msgspec.json.encode
 
@@ -30,7 +30,7 @@ def peek_query(query: bytes) -> Peeked:
 
 def _model_of(body: bytes) -> str:
     try:
-        return _text.decode(_fields.decode(body).get("model", b'""'))
+        return _text.decode(FIELDS.decode(body).get("model", b'""'))
     except (msgspec.DecodeError, UnicodeDecodeError):
         return ""
 
@@ -53,7 +53,7 @@ def with_fields(
     """The body with its model named as a node names it, with usage asked for, and with each answer bounded as
     its wire says it; all else as it was."""
     try:
-        fields = _fields.decode(body)
+        fields = FIELDS.decode(body)
     except msgspec.DecodeError:
         return body  # an array, say: the node refuses it
     if model is not None:

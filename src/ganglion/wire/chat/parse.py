@@ -39,7 +39,7 @@ from ganglion.wire.chat.schema import (
 )
 from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
-from ganglion.wire.field_policy import MAX_FREE_FORM_BYTES, UNSUPPORTED_IN_CHAT, FieldPolicy
+from ganglion.wire.field_policy import IGNORED, INSTEAD, MAX_FREE_FORM_BYTES, UNSUPPORTED_IN_CHAT, FieldPolicy
 from ganglion.wire.fields import (
     check_token_counts,
     check_truncation,
@@ -50,33 +50,32 @@ from ganglion.wire.fields import (
 )
 from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
 from ganglion.wire.steering import steering_of
-from ganglion.wire.unknown_fields import fields_of
 
 T = TypeVar("T")
 
 _body = msgspec.json.Decoder(ChatBody)
 # An agent that talks to many servers brings hundreds of tools.
 _MAX_TOOLS_BYTES = 2**20
-# A prediction is a hint that makes an answer come sooner and never changes it: no more than that is promised.
-_HINTS = frozenset({"prediction"})
-_KNOWN = FieldPolicy(
-    frozenset(ChatBody.__struct_fields__) | _HINTS,
-    UNSUPPORTED_IN_CHAT,
-    {
+_POLICY = FieldPolicy(
+    ChatBody,
+    unsupported=UNSUPPORTED_IN_CHAT,
+    # A prediction is a hint that makes an answer come sooner and never changes it: no more is promised.
+    ignored=(*IGNORED, "prediction"),
+    max_bytes={
         **CONSTRAINTS,
         "chat_template_kwargs": MAX_FREE_FORM_BYTES,
         "tools": _MAX_TOOLS_BYTES,
         "functions": _MAX_TOOLS_BYTES,
     },
-    shapes=lambda: fields_of(ChatBody),
+    instead=INSTEAD,
     # What an answer held goes back with it, and caches are asked for nothing.
-    harmless_inside=frozenset({"annotations", "index", "cache_control", "prompt_cache_breakpoint"}),
+    ignored_inside=frozenset({"annotations", "index", "cache_control", "prompt_cache_breakpoint"}),
 )
 
 
 def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    unknown = _KNOWN.check(body, is_strict=context.is_strict)
+    unknown = _POLICY.check(body, is_strict=context.is_strict)
     asked = decode(_body, body)
     check_prompt_logprobs(asked.prompt_logprobs, is_streamed=bool(asked.stream))
     prompt, top_logprobs = _prompt(asked), _top_logprobs(asked)

@@ -11,7 +11,7 @@ from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.completions.schema import MAX_PROMPTS, CompletionBody, CompletionReplyContext
 from ganglion.wire.constraint import CONSTRAINTS, constraint_of
 from ganglion.wire.decode import decode
-from ganglion.wire.field_policy import UNSUPPORTED_IN_COMPLETIONS, FieldPolicy
+from ganglion.wire.field_policy import IGNORED, INSTEAD, UNSUPPORTED_IN_COMPLETIONS, FieldPolicy
 from ganglion.wire.fields import (
     check_token_counts,
     check_truncation,
@@ -22,23 +22,23 @@ from ganglion.wire.fields import (
 )
 from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
 from ganglion.wire.steering import steering_of
-from ganglion.wire.unknown_fields import fields_of
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, on this wire only."""
 
 _body = msgspec.json.Decoder(CompletionBody)
-_KNOWN = FieldPolicy(
-    frozenset(CompletionBody.__struct_fields__),
-    UNSUPPORTED_IN_COMPLETIONS,
-    CONSTRAINTS,
-    shapes=lambda: fields_of(CompletionBody),
+_POLICY = FieldPolicy(
+    CompletionBody,
+    unsupported=UNSUPPORTED_IN_COMPLETIONS,
+    ignored=IGNORED,
+    max_bytes=CONSTRAINTS,
+    instead=INSTEAD,
 )
 
 
 def parse(body: bytes, context: ParseContext) -> ParsedCall[CompletionReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    unknown = _KNOWN.check(body, is_strict=context.is_strict)
+    unknown = _POLICY.check(body, is_strict=context.is_strict)
     asked = decode(_body, body)
     is_streamed, per_prompt = bool(asked.stream), asked.n or 1
     check_prompt_logprobs(asked.prompt_logprobs, is_streamed=is_streamed)

@@ -1,5 +1,6 @@
 """A Messages body to the one request it means."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import assert_never
@@ -7,9 +8,10 @@ from typing import assert_never
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
-from ganglion.core.request import ChatPrompt, JsonSchema, Request, Thinking
+from ganglion.core.request import ChatPrompt, JsonSchema, JsonValue, Request, Thinking
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.decode import decode, read_object
+from ganglion.wire.field_policy import FieldPolicy, is_neutral
 from ganglion.wire.fields import sampling_of, stop_of
 from ganglion.wire.messages.conversation import MessagesConversation, conversation_of
 from ganglion.wire.messages.errors import thread_unsupported
@@ -26,15 +28,13 @@ from ganglion.wire.messages.schema import (
     is_absent,
 )
 from ganglion.wire.seal import HmacSeal
-from ganglion.wire.unknown_fields import FieldShape, FieldShapes, check_unknown, fields_of, list_of
+from ganglion.wire.unknown_fields import FieldShape, FieldShapes, fields_of, list_of
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _body = msgspec.json.Decoder(MessagesBody)
 _count = msgspec.json.Decoder(CountBody)
-_MAX_FIELDS = 512
 _MAX_SCHEMA_BYTES = 2**18
 
-HARMLESS = frozenset(
+_IGNORED = frozenset(
     {
         "metadata",
         "service_tier",
@@ -52,19 +52,18 @@ HARMLESS = frozenset(
 )
 """Fields that ask nothing of the answer."""
 
-HOSTED = frozenset({"container", "mcp_servers"})
+_HOSTED = frozenset({"container", "mcp_servers"})
 """Fields that go with hosted tools, and are dropped as those are."""
 
-REFUSED = frozenset(
-    {
+_NOTHING: tuple[JsonValue, ...] = ([], {}, False, 0)
+_UNSUPPORTED = dict.fromkeys(
+    (
         *("compaction", "response_format", "n", "logprobs", "top_logprobs", "functions"),
         *("readout", "steering"),
-    }
+    ),
+    _NOTHING,
 )
-"""Fields that ask for what this wire does not do here; null and an empty list ask for nothing."""
-
-_NOTHING = (b"null", b"[]", b"{}", b"false", b"0")
-_HARMLESS_INSIDE = frozenset(
+_IGNORED_INSIDE = frozenset(
     {
         *("cache_control", "citations", "caller", "toolset_name", "server_name", "media_type"),
         *("encrypted_content", "signature", "tool_changes"),
@@ -72,8 +71,6 @@ _HARMLESS_INSIDE = frozenset(
     }
 )
 """Fields inside others that ask nothing of the answer."""
-_NULL = msgspec.Raw(b"null")
-_KNOWN = frozenset(MessagesBody.__struct_fields__) | HARMLESS | HOSTED | REFUSED | {"thread"}
 
 PromptBody = MessagesBody | CountBody
 
@@ -118,7 +115,7 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[MessagesReplyContext
         seal=_seal(context),
         is_thinking_omitted=_is_omitted(asked),
     )
-    hosted = tuple(name for name in fields if name in HOSTED and bytes(fields[name]) not in _NOTHING)
+    hosted = tuple(name for name in fields if name in _HOSTED and _asks(name, fields))
     turns = prompted.turns
     unsealed = f"{turns.unsealed} thinking blocks without our seal were left out"
     return ParsedCall(
@@ -149,18 +146,14 @@ def parse_count(body: bytes, context: ParseContext) -> CountCall:
 
 
 def _checked(body: bytes, context: ParseContext) -> tuple[dict[str, msgspec.Raw], tuple[str, ...]]:
-    fields = decode(_fields, body)
-    if len(fields) > _MAX_FIELDS:
-        raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
-    if bytes(fields.get("thread", _NULL)) not in _NOTHING:
+    fields = _POLICY.read(body)
+    if _asks("thread", fields):
         raise thread_unsupported()
-    for name, raw in fields.items():
-        if name in REFUSED and bytes(raw) not in _NOTHING:
-            raise UnsupportedParameter(
-                f"The parameter '{name}' is not supported.", param=name, hint="Leave it out."
-            )
-    unknown = tuple(name for name in fields if name not in _KNOWN)
-    return fields, check_unknown(unknown, fields, _shapes(), _HARMLESS_INSIDE, is_strict=context.is_strict)
+    return fields, _POLICY.check_fields(fields, is_strict=context.is_strict)
+
+
+def _asks(name: str, fields: Mapping[str, msgspec.Raw]) -> bool:
+    return name in fields and not is_neutral(fields[name], _NOTHING)
 
 
 @cache
@@ -169,6 +162,15 @@ def _shapes() -> FieldShapes:
     fields = fields_of(MessagesBody)
     tool = FieldShape({"custom": fields_of(MessagesTool)}, tag="type", untagged="custom")
     return {**fields, "tools": list_of(tool)}
+
+
+_POLICY = FieldPolicy(
+    MessagesBody,
+    unsupported=_UNSUPPORTED,
+    ignored=(*_IGNORED, *_HOSTED, "thread"),
+    ignored_inside=_IGNORED_INSIDE,
+    shapes=_shapes,
+)
 
 
 def _built_prompt(asked: PromptBody, context: ParseContext) -> _BuiltPrompt:

@@ -1,27 +1,18 @@
-"""What `options` and `keep_alive` mean."""
+"""Ollama's `options` and `keep_alive`: which are supported, and what they mean."""
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
-import msgspec
-
-from ganglion.core.errors import InvalidValue, UnsupportedParameter
-from ganglion.core.request import JsonValue, Stop
+from ganglion.core.errors import InvalidValue
+from ganglion.core.request import Stop
 from ganglion.core.sampling import PARAMS, PLAIN, Sampling, sampling_from
-from ganglion.wire.decode import decode
+from ganglion.wire.field_policy import NeutralValues
 from ganglion.wire.fields import MAX_TOKENS, samplers_of
 from ganglion.wire.ollama.schema import OllamaOptions
 
-# Law: what would change an answer is honoured or refused, never accepted and ignored. So each field that we
-# do not honour stands here with the values that ask for nothing beyond what we do anyway; null is always
-# one.
-
-Neutral = Mapping[str, tuple[JsonValue, ...]]
-
-UNSUPPORTED_FIELDS: Neutral = MappingProxyType(
+UNSUPPORTED_FIELDS: NeutralValues = MappingProxyType(
     {
         "template": ("",),
         "context": ([],),
@@ -36,14 +27,14 @@ UNSUPPORTED_FIELDS: Neutral = MappingProxyType(
 )
 """Of the bodies of chat and generate."""
 
-UNSUPPORTED_OPTIONS: Neutral = MappingProxyType(
+UNSUPPORTED_OPTIONS: NeutralValues = MappingProxyType(
     {
         "tfs_z": (1, 1.0),
         "penalize_newline": (True,),
     }
 )
 
-HARMLESS_OPTIONS = frozenset(
+IGNORED_OPTIONS = frozenset(
     {
         # how a model lies in memory: the operator's to decide
         *("numa", "num_batch", "num_gpu", "main_gpu", "num_thread", "low_vram", "f16_kv"),
@@ -53,7 +44,7 @@ HARMLESS_OPTIONS = frozenset(
     }
 )
 
-_INSTEAD = MappingProxyType(
+HINTS = MappingProxyType(
     {
         "template": "Send 'raw': true with a prompt that is already rendered.",
         "context": "Send the conversation to /api/chat.",
@@ -62,29 +53,6 @@ _INSTEAD = MappingProxyType(
         "shift": "Raise num_predict or shorten the messages.",
     }
 )
-
-_value: msgspec.json.Decoder[Any] = msgspec.json.Decoder(Any)
-# Values that ask for nothing are short, so nothing longer needs to be read: `context` can be megabytes.
-_NEUTRAL_BYTES = 64
-
-
-def refuse_unsupported(fields: Mapping[str, msgspec.Raw], table: Neutral, prefix: str = "") -> None:
-    """Raise UnsupportedParameter for the first field that asks for something we do not do."""
-    for name, raw in fields.items():
-        if name in table and not _is_neutral(bytes(raw), table[name]):
-            raise UnsupportedParameter(
-                f"The parameter '{prefix}{name}' is not supported with this value.",
-                param=f"{prefix}{name}",
-                hint=_INSTEAD.get(name, "Leave it out."),
-            )
-
-
-def _is_neutral(raw: bytes, neutral: tuple[JsonValue, ...]) -> bool:
-    if len(raw) > _NEUTRAL_BYTES:
-        return False
-    value: JsonValue = decode(_value, raw)
-    return value is None or any(type(value) is type(each) and value == each for each in neutral)
-
 
 _ANY_SEED: Final = -1
 _PART: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|ms|s|m|h)")

@@ -1,5 +1,6 @@
 """The bodies of chat and generate to the request that each means."""
 
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -20,13 +21,14 @@ from ganglion.core.request import (
 )
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.decode import decode
+from ganglion.wire.field_policy import FieldPolicy
 from ganglion.wire.ollama.options import (
-    HARMLESS_OPTIONS,
+    HINTS,
+    IGNORED_OPTIONS,
     UNSUPPORTED_FIELDS,
     UNSUPPORTED_OPTIONS,
     is_unloading,
     max_tokens_of,
-    refuse_unsupported,
     sampling_of,
     stop_of,
 )
@@ -41,16 +43,15 @@ from ganglion.wire.ollama.schema import (
     OllamaToolCallFunction,
     moment,
 )
-from ganglion.wire.unknown_fields import check_unknown, fields_of
+from ganglion.wire.unknown_fields import fields_of
 
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _options = msgspec.json.Decoder(dict[str, msgspec.Raw] | None)
 _chat = msgspec.json.Decoder(OllamaChatBody)
 _generate = msgspec.json.Decoder(OllamaGenerateBody)
-_MAX_FIELDS = 512
-# Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
 _MAX_BYTES = {"format": 2**18, "options": 2**18, "tools": 2**20}
-_KNOWN_OPTIONS = frozenset(OllamaOptions.__struct_fields__) | UNSUPPORTED_OPTIONS.keys() | HARMLESS_OPTIONS
+_OPTIONS = FieldPolicy(
+    OllamaOptions, unsupported=UNSUPPORTED_OPTIONS, ignored=IGNORED_OPTIONS, prefix="options."
+)
 
 
 def parse_chat(body: bytes, context: ParseContext) -> ParsedCall[OllamaReplyContext]:
@@ -75,22 +76,22 @@ def parse_generate(body: bytes, context: ParseContext) -> ParsedCall[OllamaReply
     return _call(asked, prompt, "generate", context, unknown)
 
 
-def check_fields(body: bytes, shape: type[msgspec.Struct], *, is_strict: bool) -> tuple[str, ...]:
-    """Refuse what is too large, not honoured or, where that matters, unknown; else name the unknown."""
-    fields = decode(_fields, body)
-    if len(fields) > _MAX_FIELDS:
-        raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
-    for name, most in _MAX_BYTES.items():
-        if name in fields and len(bytes(fields[name])) > most:
-            raise InvalidValue(f"'{name}' is larger than {most} bytes.", param=name)
-    known = frozenset(shape.__struct_fields__)
-    refuse_unsupported({name: raw for name, raw in fields.items() if name not in known}, UNSUPPORTED_FIELDS)
-    options = _options_of(fields)
-    refuse_unsupported(options, UNSUPPORTED_OPTIONS, "options.")
-    unknown = tuple(name for name in fields if name not in known and name not in UNSUPPORTED_FIELDS)
-    unknown += tuple(f"options.{name}" for name in options if name not in _KNOWN_OPTIONS)
-    shapes = {name: inner for name, inner in fields_of(shape).items() if name != "options"}
-    return check_unknown([name[:64] for name in unknown], fields, shapes, is_strict=is_strict)
+@cache
+def _policy(body: type[msgspec.Struct]) -> FieldPolicy:
+    return FieldPolicy(
+        body,
+        unsupported=UNSUPPORTED_FIELDS,
+        max_bytes=_MAX_BYTES,
+        hints=HINTS,
+        shapes=lambda: {name: shape for name, shape in fields_of(body).items() if name != "options"},
+    )
+
+
+def check_fields(body: bytes, kind: type[msgspec.Struct], *, is_strict: bool) -> tuple[str, ...]:
+    """The unknown fields and options; raises for what is too large or unsupported."""
+    policy = _policy(kind)
+    fields = policy.read(body)
+    return policy.check_fields(fields, _OPTIONS.unknown(_options_of(fields)), is_strict=is_strict)
 
 
 def _options_of(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:

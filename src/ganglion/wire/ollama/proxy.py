@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from ganglion.core.events import Usage
+from ganglion.wire.decode import FIELDS
 from ganglion.wire.ollama.options import is_unloading
 from ganglion.wire.proxy_dialect import (
     ABSENT,
@@ -56,7 +57,6 @@ class _UsageFields(Struct):
     eval_count: Count | None = None
 
 
-_fields = msgspec.json.Decoder(dict[str, Raw])
 _duration = msgspec.json.Decoder(float | str | None)
 _usage_fields = msgspec.json.Decoder(_UsageFields)
 _encode = msgspec.json.encode
@@ -79,7 +79,7 @@ def _bound(fields: _BoundFields, size: int) -> TokenBound:
 
 def _bound_answer(fields: dict[str, Raw], tokens: Raw) -> None:
     options = fields.get("options", ABSENT)
-    known = {} if bytes(options) in (b"", b"null") else _fields.decode(options)
+    known = {} if bytes(options) in (b"", b"null") else FIELDS.decode(options)
     fields["options"] = Raw(_encode({**known, "num_predict": tokens}))
 
 
@@ -102,7 +102,7 @@ def _unloads(path: bytes, body: bytes) -> bool:
     if question is None:
         return False
     try:
-        fields = _fields.decode(body)
+        fields = FIELDS.decode(body)
         keep_alive = _duration.decode(fields.get("keep_alive", b"null"))
         return is_unloading(keep_alive) and not msgspec.json.decode(fields.get(question, b"null"))
     except (msgspec.MsgspecError, UnicodeDecodeError):

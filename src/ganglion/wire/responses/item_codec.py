@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ganglion.core.errors import InvalidValue, ItemNotFound, MissingParameter
-from ganglion.wire.decode import decode
+from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.responses.hosted_items import FOREIGN
 from ganglion.wire.responses.hosted_items import PREFIXES as FOREIGN_PREFIXES
 from ganglion.wire.responses.items import (
@@ -47,7 +47,6 @@ class _Peek(msgspec.Struct, frozen=True):
 
 
 _peek = msgspec.json.Decoder(_Peek)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _kept = msgspec.json.Decoder(list[OwnItem])
 _raw_items = msgspec.json.Decoder(list[msgspec.Raw])
 _DECODERS: Mapping[str, msgspec.json.Decoder[_TypedItem]] = {
@@ -133,7 +132,7 @@ def _identity(identity: str | None, path: str) -> str | None:
 
 
 def _without_type(raw: msgspec.Raw) -> msgspec.Raw:
-    fields = _fields.decode(raw)
+    fields = FIELDS.decode(raw)
     fields.pop("type", None)
     return msgspec.Raw(msgspec.json.encode(fields))
 
@@ -175,7 +174,7 @@ def _kept_form(item: Item, ids: Ids) -> Item:
 
 
 def _identified(item: ForeignItem, identity: str) -> ForeignItem:
-    fields = {**_fields.decode(item.raw), "id": msgspec.Raw(msgspec.json.encode(identity))}
+    fields = {**FIELDS.decode(item.raw), "id": msgspec.Raw(msgspec.json.encode(identity))}
     return ForeignItem(item.type, identity, msgspec.Raw(msgspec.json.encode(fields)))
 
 

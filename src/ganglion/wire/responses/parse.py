@@ -38,18 +38,28 @@ from ganglion.wire.responses.schema import (
     ResponsesTextFormat,
     ResponsesTextOptions,
 )
-from ganglion.wire.responses.supported_fields import HARMLESS, HARMLESS_INSIDE, INSTEAD, REFUSED, body_shapes
+from ganglion.wire.responses.supported_fields import (
+    IGNORED,
+    IGNORED_INSIDE,
+    INSTEAD,
+    UNSUPPORTED,
+    body_shapes,
+)
 from ganglion.wire.seal import Seal
 
 _body = msgspec.json.Decoder(ResponsesBody)
 _compact = msgspec.json.Decoder(CompactBody)
-_known = FieldPolicy(
-    frozenset({*ResponsesBody.__struct_fields__, *HARMLESS}),
-    REFUSED,
-    {"tools": 2**20, **dict.fromkeys(("chat_template_kwargs", "tool_choice", "text"), MAX_FREE_FORM_BYTES)},
-    INSTEAD,
+_POLICY = FieldPolicy(
+    ResponsesBody,
+    unsupported=UNSUPPORTED,
+    ignored=IGNORED,
+    max_bytes={
+        "tools": 2**20,
+        **dict.fromkeys(("chat_template_kwargs", "tool_choice", "text"), MAX_FREE_FORM_BYTES),
+    },
+    instead=INSTEAD,
     shapes=body_shapes,
-    harmless_inside=HARMLESS_INSIDE,
+    ignored_inside=IGNORED_INSIDE,
 )
 
 DEFAULT_VERBOSITY: Final = "medium"
@@ -130,7 +140,7 @@ def parse(
 
 def parse_body(body: bytes, *, is_strict: bool = False) -> ParsedResponsesBody:
     """Read what a body says, or raise the InvalidRequest that names the first thing wrong with it."""
-    unknown = _known.check(body, is_strict=is_strict)
+    unknown = _POLICY.check(body, is_strict=is_strict)
     asked = decode(_body, body)
     _check_state(asked)
     _check_cache(asked.prompt_cache_options)

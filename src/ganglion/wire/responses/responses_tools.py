@@ -14,7 +14,7 @@ from msgspec import Meta, Raw, Struct
 
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
 from ganglion.core.request import Constraint, Lark, Regex, Tool, ToolUse
-from ganglion.wire.decode import decode
+from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.responses.items import Name
 
 Mode = Literal["none", "auto", "required"]
@@ -77,7 +77,6 @@ _typed = msgspec.json.Decoder(_Typed)
 _function = msgspec.json.Decoder(ResponsesFunctionTool)
 _custom = msgspec.json.Decoder(ResponsesCustomTool)
 _namespace = msgspec.json.Decoder(NamespaceTool)
-_fields = msgspec.json.Decoder(dict[str, Raw])
 _chosen = msgspec.json.Decoder(_Chosen)
 _allowed = msgspec.json.Decoder(_Allowed)
 _NULL, _FALSE = Raw(b"null"), Raw(b"false")
@@ -157,7 +156,7 @@ def echoed(tools: Sequence[Raw] | None) -> tuple[Raw, ...]:
 def _echoed(raw: Raw) -> Raw:
     # A frame's data holds no line break, and a client's JSON may: what is repeated is written anew.
     compact = Raw(msgspec.json.format(bytes(raw), indent=-1))
-    fields = _fields.decode(compact)
+    fields = FIELDS.decode(compact)
     if bytes(fields["type"]) != b'"function"':
         return compact
     filled = {"description": _NULL, "parameters": _NULL} | fields

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 
 from ganglion.core.errors import InvalidValue, UnsupportedParameter
-from ganglion.wire.decode import decode
+from ganglion.wire.decode import FIELDS, decode
 
 
 class _Continued(msgspec.Struct, frozen=True):
@@ -13,7 +13,6 @@ class _Continued(msgspec.Struct, frozen=True):
 
 
 _continued = msgspec.json.Decoder(_Continued)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _NULL = msgspec.Raw(b"null")
 _CREATE = b'"response.create"'
 _OF_HTTP = ("stream", "stream_options")
@@ -38,7 +37,7 @@ def previous_response_id_of(message: bytes) -> str | None:
 
 def parse_message(message: bytes) -> SocketCreate:
     """What a message asks for, or raise the InvalidRequest that names what is wrong with it."""
-    fields = decode(_fields, message)
+    fields = decode(FIELDS, message)
     kind = bytes(fields.pop("type", _NULL))
     if kind != _CREATE:
         raise InvalidValue(

@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 
 from ganglion.core.errors import GanglionError, Interrupted
 from ganglion.core.events import Usage
-from ganglion.wire.decode import decode
+from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.item_codec import ReadItem, read_items
 from ganglion.wire.responses.items import Item, OwnItem, encodable
@@ -17,7 +17,6 @@ from ganglion.wire.responses.schema import ConversationBody, ConversationUpdateB
 from ganglion.wire.responses.stream_events import Lifecycle, LifecycleEvent
 
 _encode = msgspec.json.Encoder().encode
-_fields = msgspec.json.Decoder(dict[str, Raw])
 _conversation = msgspec.json.Decoder(ConversationBody)
 _update = msgspec.json.Decoder(ConversationUpdateBody)
 _added = msgspec.json.Decoder(ItemsBody)
@@ -85,7 +84,7 @@ class DeletedConversation(Struct, frozen=True, kw_only=True):
 
 def response_with(response: bytes, status: ResponseStatus, error: GanglionError | None = None) -> bytes:
     """A stored response in another status: cancelled, or failed with its error."""
-    fields = _fields.decode(response)
+    fields = FIELDS.decode(response)
     told = None if error is None else error_of(error)
     return _encode({**fields, "status": Raw(_encode(status)), "error": Raw(_encode(told))})
 
@@ -125,7 +124,7 @@ def _lifecycle_frame(kind: Lifecycle, number: int, response: bytes) -> Frame:
 
 def output_of(response: bytes) -> bytes:
     """The JSON array of a response's output items, as `items_of` reads it."""
-    return bytes(_fields.decode(response)["output"])
+    return bytes(FIELDS.decode(response)["output"])
 
 
 def page(items: Sequence[Item], *, has_more: bool) -> bytes:

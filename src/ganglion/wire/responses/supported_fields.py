@@ -1,22 +1,21 @@
-"""What this wire does not do: fields of other wires and servers, each with the values that ask for nothing.
+"""The fields of a Responses body that are ignored or not supported, each with its neutral values.
 
 Law: a sampling, stop, format or tool field is honoured or refused, never accepted and ignored.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import Final
 
-from ganglion.core.request import JsonValue
-from ganglion.wire.field_policy import UNSUPPORTED_IN_CHAT
+from ganglion.wire.field_policy import IGNORED as OPENAI_IGNORED
+from ganglion.wire.field_policy import UNSUPPORTED_IN_CHAT, NeutralValues
 from ganglion.wire.responses.items import ItemReference, OwnItem
 from ganglion.wire.responses.responses_tools import NamespaceTool, ResponsesCustomTool, ResponsesFunctionTool
 from ganglion.wire.responses.schema import ResponsesBody
 from ganglion.wire.unknown_fields import FieldShape, FieldShapes, fields_of, list_of, shape_of
 
-HARMLESS_INSIDE: Final = frozenset(
+IGNORED_INSIDE: Final = frozenset(
     {
         *("async", "caller", "allowed_callers", "defer_loading", "output_schema"),
         *("name", "namespace", "prompt_cache_breakpoint"),
@@ -47,10 +46,10 @@ def fields_in(kind: type[NamespaceTool]) -> FieldShapes:
     return shape.objects["namespace"]
 
 
-HARMLESS = frozenset({"access_programs", "image", "client_metadata", "personality"})
+IGNORED = OPENAI_IGNORED | {"access_programs", "image", "client_metadata", "personality"}
 """Fields that ask nothing of the answer, and that it does not echo."""
 
-_OF_OTHER_WIRES: Mapping[str, tuple[JsonValue, ...]] = {
+_OF_OTHER_WIRES: NeutralValues = {
     "messages": (),
     "n": (1,),
     "max_tokens": (),
@@ -83,13 +82,7 @@ _OF_OTHER_WIRES: Mapping[str, tuple[JsonValue, ...]] = {
     "truncate_prompt_tokens": (),
 }
 
-REFUSED: Mapping[str, tuple[JsonValue, ...]] = MappingProxyType(
-    {
-        name: neutral
-        for name, neutral in {**UNSUPPORTED_IN_CHAT, **_OF_OTHER_WIRES}.items()
-        if name not in ResponsesBody.__struct_fields__
-    }
-)
+UNSUPPORTED: NeutralValues = MappingProxyType({**UNSUPPORTED_IN_CHAT, **_OF_OTHER_WIRES})
 
 INSTEAD = MappingProxyType(
     {

@@ -19,6 +19,7 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.core.sampling import PARAMS
+from ganglion.wire.decode import FIELDS
 from ganglion.wire.fields import sampler_fields
 
 RequestFields = dict[str, Any]
@@ -55,7 +56,6 @@ def sampling_fields(request: Request) -> RequestFields:
 
 INPUT = "input"
 _encode = msgspec.json.Encoder().encode
-_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 _EFFORTS: dict[Effort, str] = {
     "none": "none",
@@ -175,7 +175,7 @@ def _arguments(text: str, *, is_custom: bool) -> str:
 
 def _is_object(text: str) -> bool:
     try:
-        _object.decode(text)
+        FIELDS.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return False
     return True

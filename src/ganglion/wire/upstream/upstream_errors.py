@@ -50,6 +50,7 @@ from ganglion.core.errors import (
     error_classes,
     rebuild,
 )
+from ganglion.wire.decode import FIELDS
 
 MAX_MESSAGE = 2000
 """Characters of another server's message that are passed on."""
@@ -109,7 +110,6 @@ class UpstreamErrorBody(Struct, frozen=True):
 
 _error_body = msgspec.json.Decoder(UpstreamErrorBody)
 _text = msgspec.json.Decoder(str)
-_fields = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def decode_error_response(status: int, headers: Headers, body: bytes, *, model: str = "") -> GanglionError:
@@ -222,7 +222,7 @@ def _is_unknown_model(message: str, status: int) -> bool:
 def _read(body: bytes) -> UpstreamErrorBody:
     """An error in any of the shapes; a body of another shape says nothing."""
     try:
-        fields = _fields.decode(body)
+        fields = FIELDS.decode(body)
         inner = fields.get("error")
         if inner is None:
             return _error_body.decode(body)
