@@ -43,7 +43,7 @@ def test_a_model_that_is_none_is_refused_with_its_reason(tmp_path: Path) -> None
     ("program", "reason"),
     [
         ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"),
-        ("raise SystemExit('no such thing')", "status 1: no such thing"),
+        ("raise SystemExit('no such thing')", "exit code 1: no such thing"),
         ("import time; time.sleep(60)", "did not load within 0.5 s"),
     ],
 )

@@ -99,5 +99,5 @@ def test_a_child_that_dies_is_told_by_how_it_ended(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(
         "ganglion.engines.llama.concepts.residuals.CHILD", "ganglion.engines.llama.concepts.no_such_child"
     )
-    with pytest.raises(EngineFailed, match="status 1"):
+    with pytest.raises(EngineFailed, match="exit code 1"):
         read_residuals(tmp_path / "any.gguf", ["text" * 100_000])

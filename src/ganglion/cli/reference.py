@@ -41,7 +41,7 @@ def limits_table() -> str:
 
 def limit_rows() -> tuple[tuple[str, str], ...]:
     """What is bounded, and by what."""
-    server, worker, template = ServerSettings(), WorkerLimits(), renderer.LIMITS
+    server, worker = ServerSettings(), WorkerLimits()
     sizes = message_limits
     return (
         ("head of a request", f"{_bytes(MAX_HEAD_BYTES)}, {HEAD_S:g} s"),
@@ -77,9 +77,9 @@ def limit_rows() -> tuple[tuple[str, str], ...]:
         ("silence on a stream", f"a comment after {server.keep_alive_s:g} s"),
         (
             "rendering of a chat template",
-            f"{template.budget_s:g} s of processor time, {_bytes(template.memory_bytes)} of memory, "
-            f"{_bytes(template.max_bytes)} of text; {renderer.CHILDREN} at once, "
-            f"{renderer.CHILDREN - 1} of one key; {template.wall_s:g} s of waiting, then `overloaded`",
+            f"{renderer.BUDGET_S:g} s of processor time, {_bytes(renderer.MEMORY_BYTES)} of memory, "
+            f"{_bytes(renderer.MAX_BYTES)} of text; {renderer.CHILDREN} at once, "
+            f"{renderer.CHILDREN - 1} of one key; {renderer.WALL_S:g} s of waiting, then `overloaded`",
         ),
         (
             "texts that wait to be tokenized",

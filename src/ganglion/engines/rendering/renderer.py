@@ -10,33 +10,37 @@ only a process boundary keeps `{{ 'a' * 10**9 }}` from the server.
 """
 
 import asyncio
+import signal
 from datetime import datetime
 from typing import Final, cast
 
 import msgspec
 
-from ganglion.core.errors import GanglionError, InvalidValue, Overloaded, ShuttingDown
+from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, Overloaded, ShuttingDown
 from ganglion.core.fair_queue import FairQueue
 from ganglion.core.request import ChatPrompt, Tool
+from ganglion.engines.async_child import AsyncChild, spawn_async
+from ganglion.engines.child import ChildDied, ChildLimits, ChildNotStarted
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 from ganglion.engines.rendering.template_frames import (
-    RenderedPrompt,
     RenderRefusal,
+    RenderReply,
     RenderRequest,
     TemplateTool,
-    framed,
-)
-from ganglion.engines.rendering.template_process import (
-    ChildDied,
-    TemplateLimits,
-    TemplateProcess,
-    start_template_process,
 )
 
 MEBIBYTE = 1024 * 1024
-LIMITS: Final = TemplateLimits()
+BUDGET_S: Final = 1.0
+"""Processor time that one template may take: what others do to this machine is not its fault."""
+WALL_S: Final = 30.0
+"""How long a prompt waits for that."""
+MAX_BYTES: Final = 16 * MEBIBYTE
+MEMORY_BYTES: Final = 512 * MEBIBYTE
+CHILD: Final = "ganglion.engines.rendering.template_child"
+FRAME_SLACK_BYTES: Final = 4096
+"""Room for a frame's wrapping and for a refusal, which quotes at most a few hundred characters."""
 
-# A child that dies without being told to was perhaps killed from outside; rendering is pure, so once more.
+# A child that dies was perhaps killed from outside; rendering is pure, so it is tried once more.
 ATTEMPTS: Final = 2
 CHILDREN: Final = 3
 """At most; all but the first are started when somebody has waited."""
@@ -54,20 +58,23 @@ class Renderer:
 
     def __init__(
         self,
-        budget_s: float = LIMITS.budget_s,
-        max_bytes: int = LIMITS.max_bytes,
-        memory_bytes: int = LIMITS.memory_bytes,
+        budget_s: float = BUDGET_S,
+        max_bytes: int = MAX_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
         *,
-        wall_s: float = LIMITS.wall_s,
+        wall_s: float = WALL_S,
         children: int = CHILDREN,
     ) -> None:
-        self._limits = TemplateLimits(budget_s, wall_s, max_bytes, memory_bytes)
+        self._max_bytes = max_bytes
+        self._limits = ChildLimits(
+            wall_s, cpu_s=budget_s, memory_bytes=memory_bytes, max_frame_bytes=max_bytes + FRAME_SLACK_BYTES
+        )
         self._most = children
         self._turns = FairSemaphore(
             1, 1, FairQueue(most=WAITING, most_each=WAITING_EACH, of="prompts to be rendered")
         )
-        self._children: set[TemplateProcess] = set()
-        self._idle: list[TemplateProcess] = []
+        self._children: set[AsyncChild] = set()
+        self._idle: list[AsyncChild] = []
         self._growing: asyncio.Task[None] | None = None
         self._shrinking: asyncio.Task[None] | None = None
         self._rendered = self._inside = 0
@@ -114,7 +121,7 @@ class Renderer:
         self._is_empty.clear()
         try:
             with self._turns.take(tenant, cost=cost) or await self._wait(tenant, cost):
-                return await self._render(self._ask(source, prompt, bos_token, eos_token))
+                return await self._render(self._request(source, prompt, bos_token, eos_token))
         finally:
             self._inside -= 1
             if not self._inside:
@@ -128,19 +135,32 @@ class Renderer:
             child = self._idle.pop() if self._idle else await self._start()
             try:
                 reply = await child.ask(frame)
+            except TimeoutError:
+                raise self._timed_out() from None
             except ChildDied as death:
-                failure = _child_killed() if death.was_killed else _child_crashed()
+                if death.code == -signal.SIGPROF:
+                    raise self._took_too_much() from None
+                failure = _child_killed() if death.code == -signal.SIGKILL else _child_crashed()
                 continue
             finally:
                 self._put_back(child)
-            match reply:
-                case RenderedPrompt(text=text):
-                    return text
-                case RenderRefusal(message=message):
-                    raise InvalidValue(message, param="messages")
+            return _text_of(reply)
         if failure is None or self._is_closed:
             raise ShuttingDown("The template renderer is shutting down.")
         raise failure
+
+    def _timed_out(self) -> Overloaded:
+        return Overloaded(
+            f"The machine is too busy: in {self._limits.wall_s:g} s the prompt could not be rendered.",
+            hint="Retry in a moment.",
+        )
+
+    def _took_too_much(self) -> InvalidValue:
+        return InvalidValue(
+            "The model's chat template did not finish in time: it may take "
+            f"{self._limits.cpu_s:g} s of processor time.",
+            param="messages",
+        )
 
     async def _wait(self, tenant: str, cost: int) -> FairPermit:
         growth = asyncio.get_running_loop().call_later(PATIENCE_S, self._grow)
@@ -181,26 +201,31 @@ class Renderer:
         for child in spare:
             await self._discard(child)
 
-    async def _start(self) -> TemplateProcess:
-        child = await start_template_process(self._limits)
+    async def _start(self) -> AsyncChild:
+        try:
+            child = await spawn_async(CHILD, str(self._max_bytes), limits=self._limits)
+        except ChildNotStarted as error:
+            raise Overloaded(
+                "The process that renders templates did not start.", hint="Retry in a moment."
+            ) from error
         self._children.add(child)
         return child
 
-    def _put_back(self, child: TemplateProcess) -> None:
+    def _put_back(self, child: AsyncChild) -> None:
         if child.is_ended:
             self._children.discard(child)
         else:
             self._idle.append(child)
 
-    async def _discard(self, child: TemplateProcess) -> None:
+    async def _discard(self, child: AsyncChild) -> None:
         self._children.discard(child)
         if child in self._idle:
             self._idle.remove(child)
         await child.end()
 
-    def _ask(self, source: str, prompt: ChatPrompt, bos_token: str, eos_token: str) -> bytes:
+    def _request(self, source: str, prompt: ChatPrompt, bos_token: str, eos_token: str) -> bytes:
         use = prompt.tool_use
-        ask = RenderRequest(
+        request = RenderRequest(
             source,
             prompt.messages,
             cast("dict[str, object]", prompt.template_arguments),
@@ -212,9 +237,19 @@ class Renderer:
             is_continued=prompt.is_continued,
         )
         try:
-            return framed(msgspec.msgpack.encode(ask))
+            return msgspec.msgpack.encode(request)
         except (UnicodeEncodeError, OverflowError, RecursionError) as error:
             raise InvalidValue(f"The messages cannot be rendered: {error}.", param="messages") from error
+
+
+def _text_of(reply: bytes) -> str:
+    try:
+        decoded: RenderReply = msgspec.msgpack.decode(reply, type=RenderReply)
+    except msgspec.MsgspecError as error:
+        raise EngineFailed("The template renderer answered nonsense.") from error
+    if isinstance(decoded, RenderRefusal):
+        raise InvalidValue(decoded.message, param="messages")
+    return decoded.text
 
 
 def _size_of(prompt: ChatPrompt) -> int:

@@ -1,65 +1,40 @@
-"""The child process that renders chat templates.
+"""The child process that renders chat templates: it answers each `RenderRequest` with a `RenderReply`.
 
-`python -m ganglion.engines.rendering.template_child MEMORY_BYTES MAX_BYTES CPU_S` says `READY`, then
-answers each `RenderRequest` on stdin with a `Reply` on stdout until stdin ends. The frames are in
-`template_frames.py`.
-
-It imports little, because every template that must be killed costs a new start: no asyncio, no engine.
+Started by `child.py` with the most bytes that a prompt may have. It imports little: no asyncio, no engine.
 """
 
-import os
-import signal
-import sys
-from typing import BinaryIO, cast
+from collections.abc import Iterator
+from typing import cast
 
 import msgspec
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import ChatPrompt, JsonValue, Tool, ToolUse
-from ganglion.engines.child import confine
+from ganglion.engines.child_main import Answer, serve
 from ganglion.engines.rendering.template_frames import (
-    LENGTH_BYTES,
-    READY,
     RenderedPrompt,
     RenderRefusal,
     RenderRequest,
     TemplateTool,
-    framed,
 )
 from ganglion.text.template import render
 
 
-def main() -> None:
-    """Serve one parent until it closes our stdin."""
-    memory_bytes, max_bytes, cpu_s = int(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    confine(memory_bytes)
-    try:
-        _serve(sys.stdin.buffer, sys.stdout.buffer, max_bytes, cpu_s)
-    except BrokenPipeError:
-        # The parent is gone; an ordinary exit would flush stdout and complain about it on stderr.
-        os._exit(0)
-
-
-def _serve(source: BinaryIO, sink: BinaryIO, max_bytes: int, cpu_s: float) -> None:
+def _prepare(arguments: list[str]) -> Answer:
     decoder = msgspec.msgpack.Decoder(RenderRequest)
-    sink.write(READY)
-    sink.flush()
-    while length := source.read(LENGTH_BYTES):
-        data = source.read(int.from_bytes(length, "big"))
-        # Nobody handles it, so it ends the process even inside one endless C call.
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        reply = _reply(decoder.decode(data), max_bytes)
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sink.write(framed(reply))
-        sink.flush()
+    max_bytes = int(arguments[0])
+
+    def answer(body: bytes) -> Iterator[bytes]:
+        yield _reply(decoder.decode(body), max_bytes)
+
+    return answer
 
 
 def _reply(ask: RenderRequest, max_bytes: int) -> bytes:
     prompt = ChatPrompt(
         ask.messages,
         cast("dict[str, JsonValue]", ask.template_arguments),
-        ToolUse(tuple(_tool(asked) for asked in ask.tools)),
+        ToolUse(tuple(_tool(tool) for tool in ask.tools)),
         ask.thinking,
         ask.is_continued,
     )
@@ -85,10 +60,10 @@ def _reply(ask: RenderRequest, max_bytes: int) -> bytes:
     return reply
 
 
-def _tool(asked: TemplateTool) -> Tool:
-    parameters = cast("dict[str, JsonValue] | None", asked.parameters)
-    return Tool(asked.name, asked.description, parameters, is_custom=asked.is_custom)
+def _tool(tool: TemplateTool) -> Tool:
+    parameters = cast("dict[str, JsonValue] | None", tool.parameters)
+    return Tool(tool.name, tool.description, parameters, is_custom=tool.is_custom)
 
 
 if __name__ == "__main__":
-    main()
+    serve(_prepare)

@@ -1,4 +1,4 @@
-"""What the server and its template child say to each other: a length of four bytes, then msgpack.
+"""The frames between the server and its template child, in msgpack.
 
 Apart from the child, so that the server does not load what only the child needs.
 """
@@ -8,9 +8,6 @@ from datetime import datetime
 import msgspec
 
 from ganglion.core.request import Message, Thinking
-
-READY = b"\x06"
-LENGTH_BYTES = 4
 
 
 class TemplateTool(msgspec.Struct, frozen=True, array_like=True):
@@ -49,8 +46,3 @@ class RenderRefusal(msgspec.Struct, frozen=True, array_like=True, tag=True):
 
 
 RenderReply = RenderedPrompt | RenderRefusal
-
-
-def framed(content: bytes) -> bytes:
-    """A frame around encoded content."""
-    return len(content).to_bytes(LENGTH_BYTES, "big") + content

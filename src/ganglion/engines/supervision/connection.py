@@ -12,8 +12,8 @@ from typing import Final, TypeVar, assert_never, cast
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue, ShuttingDown, class_of, rebuild
 from ganglion.core.model import WorkerLoad
+from ganglion.engines.child_main import LENGTH_PREFIX
 from ganglion.engines.supervision.ipc import (
-    LENGTH_PREFIX,
     MAX_FRAME_BYTES,
     Abort,
     Detokenize,

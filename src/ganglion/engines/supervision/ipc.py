@@ -3,7 +3,6 @@
 One `Stepped` a step carries what every sequence got; the other way go submits, aborts, questions and pings.
 """
 
-import struct
 from typing import Final
 
 import msgspec
@@ -11,12 +10,12 @@ import msgspec
 from ganglion.core.model import WorkerLoad
 from ganglion.core.request import Stop
 from ganglion.core.sampling import ResolvedSampling
+from ganglion.engines.child_main import LENGTH_PREFIX
 
 MAX_FRAME_BYTES: Final = 256 * 2**20
 """A frame announces its size; anything larger than a prompt could be is a broken peer."""
 MAX_STATE_BYTES: Final = MAX_FRAME_BYTES - 16 * 2**20
 """The largest state that is handed out or in: what a frame leaves beside the tokens."""
-LENGTH_PREFIX: Final = struct.Struct("<I")
 
 
 class WorkerFrame(msgspec.Struct, frozen=True, array_like=True, tag=True):

@@ -8,14 +8,13 @@ import asyncio
 import errno
 import logging
 import os
-import signal
 import socket
-import sys
 from contextlib import ExitStack, suppress
 from typing import Final
 
 from ganglion.core.engine import Status
 from ganglion.core.errors import EngineFailed, GanglionError, ModelRecovering, ShuttingDown
+from ganglion.engines.child import command, describe_exit
 from ganglion.engines.supervision.connection import Connection, WorkerDied
 from ganglion.engines.supervision.watchdog import Watchdog, WorkerLimits
 
@@ -113,14 +112,14 @@ class Supervisor:
             connection.abort()
             raise EngineFailed(f"The model was not loaded within {self._limits.load_s:g} s.") from None
         except WorkerDied:
-            ending = _ending(await self._reap())
+            ending = describe_exit(await self._reap())
             raise EngineFailed(f"The worker {ending} while it loaded the model.", hint=LOAD_HINT) from None
         except BaseException:
             connection.abort()
             raise
         if connection.is_lost:
             raise EngineFailed(
-                f"The worker {_ending(await self._reap())} as soon as it had loaded the model."
+                f"The worker {describe_exit(await self._reap())} as soon as it had loaded the model."
             )
         self._connection = connection
         self.status, self.error = "loaded", None
@@ -136,10 +135,7 @@ class Supervisor:
                 opened.callback(ours.close)
                 with theirs:
                     self._process = await asyncio.create_subprocess_exec(
-                        sys.executable,
-                        "-m",
-                        self._module,
-                        str(theirs.fileno()),
+                        *command(self._module, str(theirs.fileno())),
                         pass_fds=[theirs.fileno()],
                         stdin=asyncio.subprocess.DEVNULL,
                         env={**BLAS_ENVIRONMENT, **os.environ},
@@ -192,7 +188,7 @@ class Supervisor:
                 connection.give_up(trouble)
                 await self._lost.wait()
         healthy_s = loop.time() - began_s - watchdog.troubled_s
-        ending = _ending(await self._reap())
+        ending = describe_exit(await self._reap())
         return f"The worker {trouble or ending}", healthy_s
 
     async def _restart(self, deaths: list[str]) -> Connection | None:
@@ -240,13 +236,3 @@ class Supervisor:
         # Only now: whoever is cancelled while it waits leaves the process to the next one to wait for.
         self._process = self.process_id = None
         return code
-
-
-def _ending(code: int) -> str:
-    """An exit code in words."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"

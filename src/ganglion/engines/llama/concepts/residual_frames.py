@@ -1,10 +1,9 @@
-"""What travels between whoever reads residuals and the child that has the model: msgpack after its length."""
+"""The frames between whoever reads residuals and the child that has the model, in msgpack."""
 
 from typing import Final, Literal
 
 import msgspec
 
-LENGTH_BYTES: Final = 4
 LARGEST_TEXT_TOKENS: Final = 512
 """Of a longer text the first so many are read: a concept shows in a sentence or nowhere."""
 
@@ -49,9 +48,3 @@ class ResidualsRefusal(msgspec.Struct, frozen=True, tag="refused"):
 
 
 ResidualFrame = ResidualsOpened | Residual | ResidualsRefusal
-
-
-def residual_frame(frame: msgspec.Struct) -> bytes:
-    """A frame as it is sent."""
-    data = msgspec.msgpack.encode(frame)
-    return len(data).to_bytes(LENGTH_BYTES, "big") + data

@@ -1,15 +1,11 @@
-"""The process behind `read_residuals`: has the model, runs texts through it, and leaves.
+"""The child process behind `read_residuals`: it loads the model and runs texts through it.
 
-`python -m ganglion.engines.llama.concepts.residuals_child` reads one
-`ReadResiduals` from stdin and writes frames to stdout.
+Started by `child.py`; it answers one `ReadResiduals` with `ResidualsOpened` and a `Residual` for each text.
 
 The library computes a layer for all rows of a batch, except the last one: from there on only rows whose
 logits are wanted go on. So the last layer is none of those that can be read.
 """
 
-import os
-import signal
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
@@ -17,17 +13,16 @@ import msgspec
 import numpy as np
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue
+from ganglion.engines.child_main import serve
 from ganglion.engines.llama.concepts.capture import RESIDUAL_PREFIX
 from ganglion.engines.llama.concepts.residual_frames import (
     LARGEST_TEXT_TOKENS,
-    LENGTH_BYTES,
     Pool,
     ReadResiduals,
     Residual,
     ResidualFrame,
     ResidualsOpened,
     ResidualsRefusal,
-    residual_frame,
 )
 from ganglion.engines.llama.native.context import Floats
 from ganglion.engines.llama.native.eval_filter import EvalFilter
@@ -60,20 +55,9 @@ class _ResidualTap:
         return True
 
 
-def main() -> None:
-    """Answer one question."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-    ask = msgspec.msgpack.decode(
-        source.read(int.from_bytes(source.read(LENGTH_BYTES), "big")), type=ReadResiduals
-    )
-    try:
-        for frame in _answer_frames(ask):
-            sink.write(residual_frame(frame))
-            sink.flush()
-    except BrokenPipeError:
-        # The parent is gone; an ordinary exit would flush stdout and complain about it on stderr.
-        os._exit(0)
+def _answer(body: bytes) -> Iterator[bytes]:
+    for frame in _answer_frames(msgspec.msgpack.decode(body, type=ReadResiduals)):
+        yield msgspec.msgpack.encode(frame)
 
 
 def _answer_frames(ask: ReadResiduals) -> Iterator[ResidualFrame]:
@@ -168,4 +152,4 @@ def _pooled(stream: Floats, pool: Pool) -> Floats:
 
 
 if __name__ == "__main__":
-    main()
+    serve(lambda _: _answer)

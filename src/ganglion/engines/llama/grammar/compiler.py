@@ -1,115 +1,75 @@
-"""Grammars for one model's vocabulary, compiled with llguidance once a child process has tried them.
+"""Compiles grammars for one model's vocabulary with llguidance, once a child process has tried them.
 
 llguidance holds the interpreter's lock while it takes the vocabulary in, once in a worker's life (about 0.1 s
 for 49,000 tokens), and neither while it compiles nor while it computes masks.
 """
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from contextlib import suppress
-from time import monotonic
-from typing import IO, Any, Final, cast
+from typing import Any, Final, cast
 
 import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from ganglion.core.errors import EngineFailed, InvalidValue
-from ganglion.engines.child import read_exactly
-from ganglion.engines.llama.grammar.dry_run_child import LENGTH_BYTES, READY, parser_limits
+from ganglion.engines.child import Child, ChildDied, ChildLimits, ChildNotStarted, spawn
+from ganglion.engines.llama.grammar.dry_run_child import parser_limits
 from ganglion.engines.llama.grammar.matcher import CompiledGrammar
 from ganglion.engines.llama.native.model import NativeModel
 
-# Law: a grammar may take `CPU_S` of processor time, `WALL_S` of waiting and `MEMORY_BYTES`, and one that
-# takes more costs its own request an error and the sequences that run nothing. llguidance bounds most of
-# what it does and not all: some schemas of a few kilobytes compile for minutes, and a native call cannot be
-# interrupted.
+# Law: a grammar may take the processor time, the waiting and the memory of `LIMITS`, and one that takes more
+# costs its own request an error and the sequences that run nothing. llguidance bounds most of what it does
+# and not all: some schemas of a few kilobytes compile for minutes, and a native call cannot be interrupted.
 
-CPU_S: Final = 0.7
-WALL_S: Final = 1.4
-"""More than the processor time, since the child gives way to sequences that run."""
-STARTUP_S: Final = 30.0
-MEMORY_BYTES: Final = 512 * 2**20
+CHILD: Final = "ganglion.engines.llama.grammar.dry_run_child"
+LIMITS: Final = ChildLimits(
+    wall_s=1.4,  # more than the processor time, since the child gives way to sequences that run
+    cpu_s=0.7,
+    memory_bytes=512 * 2**20,
+    max_frame_bytes=2**20,
+    niceness=10,  # whoever compiles waits anyway; the sequences that run beside it should not
+)
 
 TOO_LONG: Final = "it takes too long to compile"
 TOO_LARGE: Final = "it takes too much memory to compile"
-
-ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
 
 class GrammarDryRun:
     """One child, started when it is first needed and after each that had to be killed. For one thread."""
 
     def __init__(self, vocabulary_size: int, end_names: list[str]) -> None:
-        self._arguments = [str(MEMORY_BYTES), str(CPU_S), str(vocabulary_size), *end_names]
-        self._child: subprocess.Popen[bytes] | None = None
-        self._is_ready = False
+        self._arguments = (str(vocabulary_size), *end_names)
+        self._child: Child | None = None
 
-    def verdict(self, grammar: str) -> str | None:
+    def error_in(self, grammar: str) -> str | None:
         """What is wrong with a grammar, in words for its author, or None."""
-        child = self._child or self._start()
-        assert child.stdin is not None and child.stdout is not None
-        if not self._is_ready:
-            self._await_ready(child.stdout)
-        data = grammar.encode()
-        until_s = monotonic() + WALL_S
         try:
-            child.stdin.write(len(data).to_bytes(LENGTH_BYTES, "big") + data)
-            child.stdin.flush()
-            length = int.from_bytes(read_exactly(child.stdout, LENGTH_BYTES, until_s), "big")
-            error = read_exactly(child.stdout, length, until_s)
+            child = self._child = self._child or spawn(CHILD, *self._arguments, limits=LIMITS)
+            error = child.ask(grammar.encode())
+        except ChildNotStarted:
+            self.close()
+            raise EngineFailed("The process that tries grammars did not start.") from None
         except TimeoutError:
             self._start_anew()
             return TOO_LONG
-        except (EOFError, BrokenPipeError):
-            is_alarm = child.wait() == -signal.SIGPROF
+        except ChildDied as death:
             self._start_anew()
-            return TOO_LONG if is_alarm else TOO_LARGE
+            return TOO_LONG if death.code == -signal.SIGPROF else TOO_LARGE
         return error.decode("utf-8", "replace") or None
 
     def close(self) -> None:
         """End the child."""
         child, self._child = self._child, None
         if child is not None:
-            child.kill()
-            child.communicate()
+            child.close()
 
     def _start_anew(self) -> None:
         """Begin the next child now, so that the next grammar finds it ready."""
         self.close()
-        with suppress(EngineFailed):  # whoever comes next tries again
-            self._start()
-
-    def _start(self) -> subprocess.Popen[bytes]:
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "ganglion.engines.llama.grammar.dry_run_child",
-            *self._arguments,
-        ]
-        self._is_ready = False
-        try:
-            self._child = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,  # an allocation that failed says so there, and we tell the client
-                env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
-            )
-        except OSError as error:
-            raise EngineFailed(f"The process that tries grammars could not be started: {error}.") from error
-        return self._child
-
-    def _await_ready(self, stream: IO[bytes]) -> None:
-        try:
-            self._is_ready = read_exactly(stream, len(READY), monotonic() + STARTUP_S) == READY
-        except (TimeoutError, EOFError):
-            self.close()
-            raise EngineFailed("The process that tries grammars did not start.") from None
+        with suppress(ChildNotStarted):  # whoever comes next tries again
+            self._child = spawn(CHILD, *self._arguments, limits=LIMITS)
 
 
 LONGEST_REASON: Final = 400
@@ -124,7 +84,7 @@ class GrammarCompiler:
 
     def __init__(self, model: NativeModel) -> None:
         self._model = model
-        self._trial = GrammarDryRun(
+        self._dry_run = GrammarDryRun(
             model.vocabulary_size, [_text(model.piece(token)) for token in model.end_tokens]
         )
         self._tokenizer: LLTokenizer | None = None
@@ -132,7 +92,7 @@ class GrammarCompiler:
 
     def compile(self, grammar: str) -> CompiledGrammar:
         """A grammar that sequences can be held to; raises InvalidValue with the reason why not."""
-        if (reason := self._trial.verdict(grammar)) is not None:
+        if (reason := self._dry_run.error_in(grammar)) is not None:
             raise _refusal(reason)
         tokenizer = self._tokenizer or self._read_vocabulary()
         matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())

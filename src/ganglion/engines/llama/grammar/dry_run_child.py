@@ -1,25 +1,18 @@
 """The child process that compiles grammars first, so that one which cannot be compiled costs nobody else.
 
-`python -m ganglion.engines.llama.grammar.dry_run_child MEMORY_BYTES CPU_S VOCABULARY_SIZE END_NAME…` says
-`READY`, then answers each grammar on stdin with what is wrong with it on stdout, until stdin ends. Both are a
-length of four bytes and so much UTF-8; an empty answer finds nothing wrong.
+Started by `child.py` with the vocabulary's size and the names of its end tokens. It answers each grammar with
+what is wrong with it, both UTF-8; an empty answer finds nothing wrong.
 
 It imports little, because every grammar that must be killed costs a new start. Its vocabulary is single
 bytes: whether a grammar can be compiled, and what that costs, hardly depends on how text is cut into tokens.
 """
 
-import os
-import signal
-import sys
 import time
-from typing import BinaryIO, Final
+from collections.abc import Iterator
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
 
-from ganglion.engines.child import confine
-
-READY: Final = b"\x06"
-LENGTH_BYTES: Final = 4
+from ganglion.engines.child_main import Answer, serve
 
 
 def parser_limits() -> LLParserLimits:
@@ -35,8 +28,6 @@ def parser_limits() -> LLParserLimits:
     )
 
 
-NICENESS = 10
-"""Whoever compiles waits anyway; the sequences that run beside it should not."""
 BYTES = 256
 STEPS = 4
 STEP_S = 0.03
@@ -60,36 +51,19 @@ class _Bytes:
         return list(text.encode() if isinstance(text, str) else text)
 
 
-def main() -> None:
-    """Serve one worker until it closes our stdin."""
-    memory_bytes, cpu_s, size = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.nice(NICENESS)
-    vocabulary = _Bytes(size, sys.argv[4:])
+def _prepare(arguments: list[str]) -> Answer:
+    vocabulary = _Bytes(int(arguments[0]), arguments[1:])
     tokenizer = LLTokenizer(
         TokenizerWrapper(vocabulary), n_vocab=len(vocabulary.tokens), eos_token=vocabulary.ends, slices=[]
     )
-    confine(memory_bytes)
-    try:
-        _serve(sys.stdin.buffer, sys.stdout.buffer, tokenizer, cpu_s)
-    except BrokenPipeError:
-        os._exit(0)
+
+    def answer(body: bytes) -> Iterator[bytes]:
+        yield _error_in(tokenizer, body.decode()).encode()
+
+    return answer
 
 
-def _serve(source: BinaryIO, sink: BinaryIO, tokenizer: LLTokenizer, cpu_s: float) -> None:
-    sink.write(READY)
-    sink.flush()
-    while length := source.read(LENGTH_BYTES):
-        grammar = source.read(int.from_bytes(length, "big")).decode()
-        # Nobody handles it, so it ends the process even inside one endless native call.
-        signal.setitimer(signal.ITIMER_PROF, cpu_s)
-        error = _try(tokenizer, grammar).encode()
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        sink.write(len(error).to_bytes(LENGTH_BYTES, "big") + error)
-        sink.flush()
-
-
-def _try(tokenizer: LLTokenizer, grammar: str) -> str:
+def _error_in(tokenizer: LLTokenizer, grammar: str) -> str:
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
     for _ in range(STEPS):
         if matcher.is_error():
@@ -108,4 +82,4 @@ def _try(tokenizer: LLTokenizer, grammar: str) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    serve(_prepare)

@@ -1,14 +1,14 @@
-"""Whether the native library works on this machine, found out in a process that may die of it."""
+"""Finds out whether the native library works on this machine, in a process that may die of it."""
 
-import signal
-import subprocess
-import sys
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Final
+from tempfile import TemporaryFile
+from typing import IO, Final
 
 import msgspec
 
 from ganglion.core.errors import EngineUnavailable
+from ganglion.engines.child import ChildDied, ChildLimits, describe_exit, spawn
 
 CHILD: Final = "ganglion.engines.llama.native.probe_child"
 TIMEOUT_S: Final = 30.0
@@ -36,26 +36,33 @@ class LibraryRefusal(msgspec.Struct, frozen=True, tag="refused"):
 
 def probe(model: Path | None, *, timeout_s: float = TIMEOUT_S) -> LibraryReport:
     """Load the library, and the vocabulary of a model; raises EngineUnavailable with the reason."""
-    command = [sys.executable, "-m", CHILD, *([str(model)] if model else [])]
-    try:
-        done = subprocess.run(command, capture_output=True, check=False, timeout=timeout_s)
-    except subprocess.TimeoutExpired:
-        raise EngineUnavailable(f"llama.cpp did not load within {timeout_s:g} s.") from None
-    try:
-        report = msgspec.json.decode(done.stdout, type=LibraryReport | LibraryRefusal)
-    except msgspec.DecodeError:
-        raise EngineUnavailable(
-            f"The process that loaded llama.cpp ended with {_ending(done)}.",
-            hint="The library may be built for another processor: reinstall it, or point "
-            "GANGLION_LIBLLAMA at one that was built here.",
-        ) from None
+    limits = ChildLimits(timeout_s, start_s=timeout_s, has_environment=True)
+    with TemporaryFile() as stderr, ExitStack() as opened:
+        try:
+            child = spawn(CHILD, limits=limits, stderr=stderr)
+            opened.callback(child.close)
+            answer = child.ask(str(model or "").encode())
+        except TimeoutError:
+            raise _late(timeout_s) from None
+        except ChildDied as death:
+            if death.code is None:
+                raise _late(timeout_s) from None
+            raise EngineUnavailable(
+                f"The process that loaded llama.cpp {describe_exit(death.code)}{_last_line(stderr)}.",
+                hint="The library may be built for another processor: reinstall it, or point "
+                "GANGLION_LIBLLAMA at one that was built here.",
+            ) from None
+    report = msgspec.json.decode(answer, type=LibraryReport | LibraryRefusal)
     if isinstance(report, LibraryRefusal):
         raise EngineUnavailable(report.message, hint=report.hint)
     return report
 
 
-def _ending(done: subprocess.CompletedProcess[bytes]) -> str:
-    if done.returncode < 0:
-        return signal.Signals(-done.returncode).name
-    lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"status {done.returncode}{f': {lines[-1][:200]}' if lines else ''}"
+def _late(timeout_s: float) -> EngineUnavailable:
+    return EngineUnavailable(f"llama.cpp did not load within {timeout_s:g} s.")
+
+
+def _last_line(stderr: IO[bytes]) -> str:
+    stderr.seek(0)
+    lines = stderr.read().decode("utf-8", "replace").strip().splitlines()
+    return f": {lines[-1][:200]}" if lines else ""

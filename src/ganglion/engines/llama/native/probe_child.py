@@ -1,11 +1,12 @@
-"""The process behind `probe`: loads the library, prints one report and leaves."""
+"""The child process behind `probe`: it loads the library and answers with one report."""
 
 import os
-import sys
+from collections.abc import Iterator
 
 import msgspec
 
 from ganglion.core.errors import GanglionError, LoadFailed
+from ganglion.engines.child_main import serve
 from ganglion.engines.llama.native.library import Library, library_path, open_library
 from ganglion.engines.llama.native.probe import LibraryRefusal, LibraryReport
 
@@ -15,8 +16,8 @@ const char *llama_print_system_info(void);
 """
 
 
-def main(arguments: list[str]) -> None:
-    """Report on the library, and on the model file that the first argument names."""
+def _answer(path: bytes) -> Iterator[bytes]:
+    """A report on the library, and on a model file where one is named."""
     try:
         library = open_library()
         library.ffi.cdef(MORE_DECLARATIONS)
@@ -24,11 +25,11 @@ def main(arguments: list[str]) -> None:
             path=str(library_path()),
             system_info=library.ffi.string(library.lib.llama_print_system_info()).decode("utf-8", "replace"),
             can_offload=bool(library.lib.llama_supports_gpu_offload()),
-            vocabulary=_vocabulary(library, arguments[0]) if arguments else None,
+            vocabulary=_vocabulary(library, path.decode()) if path else None,
         )
     except GanglionError as error:
         report = LibraryRefusal(error.message, error.hint)
-    sys.stdout.buffer.write(msgspec.json.encode(report))
+    yield msgspec.json.encode(report)
 
 
 def _vocabulary(library: Library, path: str) -> int:
@@ -44,4 +45,4 @@ def _vocabulary(library: Library, path: str) -> int:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    serve(lambda _: _answer)

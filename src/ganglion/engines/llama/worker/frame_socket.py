@@ -4,7 +4,8 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from ganglion.engines.supervision.ipc import LENGTH_PREFIX, FromWorker, encode
+from ganglion.engines.child_main import LENGTH_PREFIX
+from ganglion.engines.supervision.ipc import FromWorker, encode
 
 
 class FrameSocket:

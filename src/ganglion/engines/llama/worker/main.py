@@ -4,8 +4,6 @@ Started as `python -m ganglion.engines.llama.worker.main FD`. The first frame is
 """
 
 import os
-import resource
-import signal
 import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +11,7 @@ from time import monotonic
 
 import msgspec
 
+from ganglion.engines.child_main import confine
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.frame_socket import FrameSocket
@@ -24,9 +23,8 @@ one busy neighbour on our cores then costs 1.5 times the whole step; this costs 
 
 def main() -> None:
     """Load the model that the first frame describes, then serve it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the server decides
     # Writing gigabytes of weights and prompts to a core file would keep the socket open for as long.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    confine()
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when the library is loaded
     line = FrameSocket(socket.socket(fileno=int(sys.argv[1])))
     with ThreadPoolExecutor(1) as thread:
