@@ -256,20 +256,18 @@ async def test_a_model_that_only_a_node_lists_is_loaded_there() -> None:
             await stage.loader.load("nobody's")
 
 
-async def test_models_are_moved_and_spread_by_name() -> None:
+async def test_a_replica_is_loaded_elsewhere_once_and_names_that_are_wrong_are_named() -> None:
     fleet = Fleet()
     sizes = {"m": 40, "n": 40, "o": 40}
     a, b = LoadingNode("a", fleet, sizes_mb=sizes), LoadingNode("b", fleet, sizes_mb=sizes, total_mb=50)
     async with staged(a, b, models=(model("m", 40), model("n", 40), model("o", 40))) as stage:
-        a.hold("m")
-        await stage.loader.move("m", "a", "b")
-        assert (list(a.held), list(b.held)) == ([], ["m"])
         a.hold("n")
         b.busy["m"] = 1
         b.hold("m")
-        assert await stage.loader.spread("b") == ("m",)
+        (replica,) = fleet.nodes["b"].replicas
+        assert await stage.loader.load_elsewhere("b", replica)
         assert sorted(a.held) == ["m", "n"]
-        assert await stage.loader.spread("b") == ()
+        assert not await stage.loader.load_elsewhere("b", replica)
         with pytest.raises(InvalidValue, match="no node 'z'") as caught:
             await stage.loader.load_on("m", "z")
         assert caught.value.hint == "There are: a, b."

@@ -68,15 +68,15 @@ async def running(folder: Path) -> AsyncIterator[tuple[GatewayProcess, ProxyList
     )
     async with AsyncExitStack() as stack:
         stack.push_async_callback(node.close)
-        house = await build_gateway(settings, structs.replace(settings.server, port=8000), stack)
-        front = house.front(await house.open_desk(stack))
+        process = await build_gateway(settings, structs.replace(settings.server, port=8000), stack)
+        front = process.proxy(await process.open_control_app(stack))
         stack.push_async_callback(front.close)
-        tasks = [asyncio.create_task(work) for work in house.parts.background_tasks()]
+        tasks = [asyncio.create_task(work) for work in process.parts.background_tasks()]
         stack.push_async_callback(_end, tasks)
         server = await asyncio.get_running_loop().create_server(front.connection, "127.0.0.1", 0)
         stack.callback(server.close)
-        await until(lambda: any(view.takes_work for view in house.parts.fleet.nodes.values()), 10)
-        yield house, front, server.sockets[0].getsockname()[1]
+        await until(lambda: any(view.takes_work for view in process.parts.fleet.nodes.values()), 10)
+        yield process, front, server.sockets[0].getsockname()[1]
 
 
 async def _end(tasks: list[asyncio.Task[None]]) -> None:
@@ -173,7 +173,7 @@ def _inside(thing: object) -> Iterator[tuple[str, object]]:
 
 @pytest.mark.timeout(120)
 async def test_nothing_grows_by_what_clients_invent(tmp_path: Path) -> None:
-    async with running(tmp_path) as (house, front, port):
+    async with running(tmp_path) as (process, front, port):
 
         async def all_of(few: range, many: range) -> tuple[dict[str, int], int]:
             await send(port, chat, many, 200)
@@ -181,8 +181,8 @@ async def test_nothing_grows_by_what_clients_invent(tmp_path: Path) -> None:
             await send(port, respond, few, None)
             await send(port, look, few, None)
             await asyncio.sleep(1.2)  # what is gathered is written by then
-            page = (await _metrics(house)).count("\n")
-            return held(house, front), page
+            page = (await _metrics(process)).count("\n")
+            return held(process, front), page
 
         before, lines = await all_of(range(0, 60), range(0, FEW))
         after, more_lines = await all_of(range(60, 200), range(FEW, MANY))
@@ -197,17 +197,17 @@ async def test_nothing_grows_by_what_clients_invent(tmp_path: Path) -> None:
         assert not beyond, beyond
         assert len(after) > 100 and any(path.endswith("._last") for path in grown)  # it looked everywhere
         assert more_lines <= lines + 8
-        page = await _metrics(house)
+        page = await _metrics(process)
         assert "made-up" not in page and 'model="all"' in page
-        assert not len(front.open_admissions) and not len(house.parts.fleet.queue)
+        assert not len(front.open_admissions) and not len(process.parts.fleet.queue)
 
 
-async def _metrics(house: GatewayProcess) -> str:
+async def _metrics(process: GatewayProcess) -> str:
     from prometheus_client import generate_latest
 
     return "".join(
         generate_latest(registry).decode()
-        for registry in (house.front_metrics.registry, house.metrics.registry)
+        for registry in (process.proxy_metrics.registry, process.metrics.registry)
     )
 
 

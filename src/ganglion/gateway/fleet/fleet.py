@@ -13,6 +13,7 @@ from math import inf
 from typing import Final, Protocol
 
 from ganglion.core.engine import Status
+from ganglion.core.errors import InvalidValue
 from ganglion.core.sampling import Sampling
 from ganglion.gateway.fleet.node_queue import NodeQueue
 from ganglion.gateway.fleet.quarantine import LostRequest
@@ -108,6 +109,16 @@ class Fleet:
             self._tell()
         if view.is_silent:
             self._withdraw(view.name, self._clock() - ALIVE_S)
+
+    def node_named(self, name: str) -> NodeView:
+        """The node of that name; raises InvalidValue."""
+        view = self.nodes.get(name)
+        if view is None:
+            names = ", ".join(sorted(self.nodes)) or "none"
+            raise InvalidValue(
+                f"There is no node {name!r} in this fleet.", param="node", hint=f"There are: {names}."
+            )
+        return view
 
     def add(self, spec: NodeSpec) -> None:
         """A node that was declared or joined; one of that name keeps what is known of it."""

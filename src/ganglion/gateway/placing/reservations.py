@@ -1,7 +1,7 @@
-"""Gives each load its place, in the order they come, and makes room where somebody idle must leave for it.
+"""Reserves room for each load, in the order they come, and evicts idle models where that is needed.
 
-Law: a place that was given is counted against its node until the load is over; whoever would have to
-leave gets no new request, and is asked for at its node once more before it does.
+Law: room that was reserved counts against its node until the load is over. A model that is to be evicted gets
+no new request, and its node is asked once more whether it is idle.
 """
 
 import asyncio
@@ -22,11 +22,11 @@ from ganglion.gateway.upstream.node_client import NodeClient
 logger = logging.getLogger("ganglion.gateway")
 
 PATIENCE_S: Final = 30.0
-"""How long a model waits for somebody to become idle."""
+"""How long a load waits for a model to become idle."""
 GRACE_S: Final = 0.25
-"""How long a model that was just loaded stays: those who asked for it are on their way."""
+"""How long a model that was just loaded stays: the requests for it are on their way."""
 LOOK_AGAIN_S: Final = 0.5
-"""Without news from the fleet."""
+"""How often to look where the fleet does not change."""
 
 
 class FleetChanges:
@@ -34,7 +34,7 @@ class FleetChanges:
 
     def __init__(self, fleet: Fleet) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
-        fleet.listen(self._tell)
+        fleet.listen(self._wake)
 
     async def wait(self, timeout_s: float) -> None:
         """Return at the next change, or after so long."""
@@ -45,8 +45,7 @@ class FleetChanges:
         finally:
             self._waiting.discard(coming)
 
-    def _tell(self) -> None:
-        """Wake them now."""
+    def _wake(self) -> None:
         for coming in self._waiting:
             if not coming.done():
                 coming.set_result(None)
@@ -54,14 +53,14 @@ class FleetChanges:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacementClaim:
-    """A place that was given."""
+    """Room that was reserved."""
 
     model: str
     placement: Placement
 
 
 class Reservations:
-    """The places of a fleet."""
+    """Room for loads on the nodes of a fleet."""
 
     def __init__(
         self,
@@ -69,14 +68,14 @@ class Reservations:
         node_client: NodeClient,
         *,
         probe_now: Callable[[str], None],
-        news: FleetChanges,
+        changes: FleetChanges,
         clock: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
     ) -> None:
         self._fleet = fleet
         self._node_client = node_client
         self._probe_now = probe_now
-        self._news = news
+        self._changes = changes
         self._clock = clock
         self._patience_s = patience_s
         self._turn = asyncio.Lock()
@@ -86,12 +85,12 @@ class Reservations:
     async def claim(
         self, model: CatalogueModel, catalogue: FleetCatalogue, *, only: tuple[str, ...], tried: set[str]
     ) -> PlacementClaim | Infeasible:
-        """A place that is free or was made so; waits for its turn, and while somebody busy is in the way.
+        """Room that is free or was made so; waits for its turn, and while only busy models could be evicted.
 
         Nodes that make no room are added to `tried`. A claim must be released.
         """
         async with self._turn:
-            placement = await self._given(model, catalogue, only, tried)
+            placement = await self._placed(model, catalogue, only, tried)
             if isinstance(placement, Infeasible):
                 return placement
             claim = PlacementClaim(model.id, placement)
@@ -103,7 +102,7 @@ class Reservations:
         self._claimed.pop(claim, None)
         self._fresh[claim.placement.node, claim.model] = self._clock() + GRACE_S
 
-    async def _given(
+    async def _placed(
         self, model: CatalogueModel, catalogue: FleetCatalogue, only: tuple[str, ...], tried: set[str]
     ) -> Placement | Infeasible:
         until_s = self._clock() + self._patience_s
@@ -122,18 +121,18 @@ class Reservations:
                     busy |= met
                 except GanglionError as error:
                     logger.warning(
-                        "node %s makes no room for %s: %s", placement.node, model.id, error.message
+                        "node %s could not make room for %s: %s", placement.node, model.id, error.message
                     )
                     tried.add(placement.node)
                 continue
             left_s = until_s - self._clock()
             if not placement.is_passing or left_s <= 0:
                 return placement
-            await self._news.wait(min(left_s, GRACE_S if self._fresh else LOOK_AGAIN_S))
+            await self._changes.wait(min(left_s, GRACE_S if self._fresh else LOOK_AGAIN_S))
             busy = frozenset()
 
     def _just_loaded(self, catalogue: FleetCatalogue) -> frozenset[tuple[str, str]]:
-        """Replicas whose askers have only now been told that they are there, or are about to be."""
+        """Replicas that were loaded a moment ago or are loading, whose requests have yet to come."""
         now_s = self._clock()
         self._fresh = {place: until_s for place, until_s in self._fresh.items() if until_s > now_s}
         found = set()
@@ -147,7 +146,7 @@ class Reservations:
         return frozenset(found)
 
     def _reserved_mb(self, catalogue: FleetCatalogue) -> dict[str, int]:
-        """What was claimed and does not show at its node yet."""
+        """Memory that was claimed and does not show at its node yet."""
         reserved_mb: dict[str, int] = {}
         for claim, size_mb in self._claimed.items():
             view = self._fleet.nodes.get(claim.placement.node)
@@ -159,7 +158,7 @@ class Reservations:
         return reserved_mb
 
     async def _busy_among(self, placement: Placement) -> frozenset[tuple[str, str]]:
-        """Who of those that would leave has work by now: what the fleet last heard may be seconds old."""
+        """Which of those to be evicted have work by now: what the fleet knows may be seconds old."""
         if not placement.evictions:
             return frozenset()
         spec = self._fleet.nodes[placement.node].spec
@@ -171,7 +170,7 @@ class Reservations:
             view = self._fleet.nodes.get(placement.node)
             if view is None:
                 raise UpstreamUnavailable(f"The node {placement.node} left the fleet.")
-            logger.info("node %s lets %s go to make room", placement.node, replica)
+            logger.info("evicting %s from node %s to make room", replica, placement.node)
             await node_calls.unload(self._node_client, view.spec, replica)
             self._fleet.mark_unloaded(placement.node, replica)
         if placement.evictions:

@@ -1,4 +1,4 @@
-"""The gateway's desk: admin routes, stored state and translated wires, behind the front's own socket."""
+"""The gateway's control app: admin routes, stored state and translated dialects, behind the proxy."""
 
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -26,7 +26,7 @@ from ganglion.server.state import AppState
 from ganglion.wire import openapi
 
 MetricsPage = Callable[[], Awaitable[bytes]]
-"""Writes what `/metrics` answers."""
+"""Writes the body of `/metrics`."""
 
 
 def build_control_app(
@@ -34,29 +34,31 @@ def build_control_app(
     settings: ServerSettings,
     gate: Gate,
     *,
-    doors: Sequence[BaseRoute],
+    fleet_routes: Sequence[BaseRoute],
     state: AppState,
     metrics: Metrics,
     page: MetricsPage,
     keys: ApiKeys,
     admissions: OpenAdmissions,
 ) -> ASGIApp:
-    """The ASGI app to which the front hands what it does not proxy to a node.
+    """The ASGI app that answers what the proxy does not pass on to a node.
 
-    `doors` tell of the fleet, `places` are what the front reserved for what it hands over.
+    `admissions` are what the proxy reserved for the requests that it hands over.
     """
-    ports = capabilities_of(engine, ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics))
+    capabilities = capabilities_of(
+        engine, ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics)
+    )
 
-    async def told(_: Request) -> Response:
+    async def metrics_page(_: Request) -> Response:
         return Response(await page(), headers={"content-type": CONTENT_TYPE})
 
     routes = [
         *InfoRoutes(engine, settings, gate, openapi.GATEWAY, lambda: not keys.is_open).routes(),
-        *doors,
-        Route("/metrics", told),
-        *wire_routes(ports, settings, gate, None, state),
+        *fleet_routes,
+        Route("/metrics", metrics_page),
+        *wire_routes(capabilities, settings, gate, None, state),
     ]
-    # The front logs each request, with who asked and which node answered.
+    # The proxy logs each request, with its tenant and the node that answered.
     app = with_middleware(
         routes,
         gate,

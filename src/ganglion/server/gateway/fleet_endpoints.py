@@ -1,4 +1,4 @@
-"""The routes about the fleet itself: how it is, who joins and leaves, and what operators move."""
+"""The endpoints about the fleet: its health, nodes that join and leave, and what operators change."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ def overview_of(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> FleetO
 
 
 def _unservable(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> tuple[Unservable, ...]:
-    """Models that some node had when it was last heard of, or that the catalogue promises."""
+    """Models that no node can serve now, though one listed them or the catalogue promises them."""
     held = {
         replica.id
         for view in fleet.nodes.values()
@@ -119,13 +119,13 @@ def _only_holder(node: str, missing: Mapping[str, str]) -> OnlyHolder:
     )
 
 
-async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked: Drain) -> list[str]:
-    """Have what only a node holds loaded elsewhere, and then give it no new work; what runs on it goes on.
+async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, request: Drain) -> list[str]:
+    """Load elsewhere what only this node holds, and then send it no new requests; what runs on it goes on.
 
-    Raises OnlyHolder where nobody else can have a model, unless that is wanted all the same.
+    Raises OnlyHolder where no other node can load a model, unless the drain is forced.
     """
-    view = _known_node(fleet, asked.node)
-    if asked.undo:
+    view = fleet.node_named(request.node)
+    if request.undo:
         fleet.set_draining(view.name, is_draining=False)
         return [f"{view.name} takes work again"]
     steps, missing = [], {}
@@ -133,14 +133,14 @@ async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked:
         if not replica.is_servable:
             continue
         try:
-            is_loaded = await loader.bring_elsewhere(view.name, replica)
+            is_loaded = await loader.load_elsewhere(view.name, replica)
             steps.append(f"{replica.id} {'was loaded' if is_loaded else 'is served'} elsewhere")
         except GanglionError as error:
             if _has_fallback(chooser, loader.name_of(view.name, replica), view.name):
                 steps.append(f"{replica.id} is answered for by a fallback")
             else:
                 missing[replica.id] = error.message
-    if missing and not asked.force:
+    if missing and not request.force:
         raise _only_holder(view.name, missing)
     fleet.set_draining(view.name, is_draining=True)
     alone = [f"{model} is served by nobody now: {why}" for model, why in missing.items()]
@@ -148,50 +148,40 @@ async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, asked:
 
 
 def _has_fallback(chooser: Chooser, model: str, node: str) -> bool:
-    """Whether requests for a model are answered without the node, by another model."""
+    """Whether requests for a model are answered without the node, by a fallback."""
     decision = chooser.choose(RoutingRequest(model, TRANSLATION_WIRE, tried=frozenset((node,))))
     return isinstance(decision, ChosenNode | TranslatedNode)
 
 
-async def move_model(fleet: Fleet, loader: FleetLoader, asked: Move) -> list[str]:
-    """Load a model on a node, and then let the others go of it, unless they shall keep it."""
-    target = _known_node(fleet, asked.node)
-    others = [name for name in loader.holders(asked.model) if name != target.name]
-    await loader.load_on(asked.model, target.name)
-    steps = [f"{asked.model} is loaded on {target.name}"]
-    for name in () if asked.keep else others:
-        await loader.unload_from(asked.model, name)
+async def move_model(fleet: Fleet, loader: FleetLoader, request: Move) -> list[str]:
+    """Load a model on a node, and then unload it from the others, unless they keep it."""
+    target = fleet.node_named(request.node)
+    others = [name for name in loader.holders(request.model) if name != target.name]
+    await loader.load_on(request.model, target.name)
+    steps = [f"{request.model} is loaded on {target.name}"]
+    for name in () if request.keep else others:
+        await loader.unload_from(request.model, name)
         steps.append(f"{name} has let it go")
     return steps
 
 
-def _known_node(fleet: Fleet, name: str) -> NodeView:
-    view = fleet.nodes.get(name)
-    if view is None:
-        there = ", ".join(sorted(fleet.nodes)) or "none"
-        raise InvalidValue(
-            f"There is no node {name!r} in this fleet.", param="node", hint=f"There are: {there}."
-        )
-    return view
-
-
 @dataclass(frozen=True, slots=True)
 class GatewayHealthEndpoints:
-    """What answers how the gateway is."""
+    """`/health` and `/health/ready`."""
 
     fleet: Fleet
     chooser: Chooser
     gate: Gate
-    offer: CatalogueView
+    catalogue_view: CatalogueView
     began_s: float
 
     def routes(self) -> list[BaseRoute]:
-        """Where they stand."""
+        """The routes of these endpoints."""
         return [Route("/health", self.health), Route("/health/ready", self.ready)]
 
     async def health(self, _: Request) -> Response:
         """`GET /health`."""
-        overview = overview_of(self.fleet, self.chooser, self.offer.promised)
+        overview = overview_of(self.fleet, self.chooser, self.catalogue_view.promised)
         return json_response(
             overview_wire.encode(
                 overview_wire.GatewayHealth(
@@ -207,7 +197,7 @@ class GatewayHealthEndpoints:
         )
 
     async def ready(self, _: Request) -> Response:
-        """`GET /health/ready`: whether anything could be answered here."""
+        """`GET /health/ready`: whether any node takes requests."""
         if not self.gate.is_draining and any(view.takes_work for view in self.fleet.nodes.values()):
             return json_response(health.probe("ok"))
         status: health.NodeStatus = "draining" if self.gate.is_draining else "loading"
@@ -224,12 +214,12 @@ class FleetEndpoints:
     loader: FleetLoader
     probe_now: Callable[[str], None]
     settings: ServerSettings
-    offer: CatalogueView
+    catalogue_view: CatalogueView
 
     def routes(self) -> list[BaseRoute]:
-        """Where they stand."""
+        """The routes of these endpoints."""
         return [
-            Route("/fleet", self.every),
+            Route("/fleet", self.overview),
             Route("/fleet/join", self.join, methods=["POST"]),
             Route("/fleet/leave", self.leave, methods=["POST"]),
             Route("/fleet/drain", self.drain, methods=["POST"]),
@@ -237,42 +227,44 @@ class FleetEndpoints:
             Route("/fleet/load", self.load, methods=["POST"]),
         ]
 
-    async def every(self, _: Request) -> Response:
+    async def overview(self, _: Request) -> Response:
         """`GET /fleet`."""
-        return json_response(overview_wire.encode(overview_of(self.fleet, self.chooser, self.offer.promised)))
+        return json_response(
+            overview_wire.encode(overview_of(self.fleet, self.chooser, self.catalogue_view.promised))
+        )
 
     async def join(self, request: Request) -> Response:
         """`POST /fleet/join`."""
-        asked = fleet_wire.parse_join(await self._body(request))
+        body = fleet_wire.parse_join(await self._body(request))
         try:
-            lease = self.membership.join(asked)
+            lease = self.membership.join(body)
         except InvalidValue:
-            # Perhaps the one that holds the name is gone, and its heir stands here.
-            self.probe_now(asked.name)
+            # Perhaps the node that holds the name is gone, and this one took its place.
+            self.probe_now(body.name)
             raise
         return json_response(fleet_wire.encode(lease))
 
     async def leave(self, request: Request) -> Response:
         """`POST /fleet/leave`."""
-        asked = fleet_wire.parse_leave(await self._body(request))
-        self.membership.leave(asked)
-        return _done(f"{asked.name} has left")
+        body = fleet_wire.parse_leave(await self._body(request))
+        self.membership.leave(body)
+        return _done(f"{body.name} has left")
 
     async def drain(self, request: Request) -> Response:
         """`POST /fleet/drain`."""
-        asked = overview_wire.parse_drain(await self._body(request))
-        return _done(*await drain_node(self.fleet, self.loader, self.chooser, asked))
+        body = overview_wire.parse_drain(await self._body(request))
+        return _done(*await drain_node(self.fleet, self.loader, self.chooser, body))
 
     async def move(self, request: Request) -> Response:
         """`POST /fleet/move`."""
-        asked = overview_wire.parse_move(await self._body(request))
-        return _done(*await move_model(self.fleet, self.loader, asked))
+        body = overview_wire.parse_move(await self._body(request))
+        return _done(*await move_model(self.fleet, self.loader, body))
 
     async def load(self, request: Request) -> Response:
         """`POST /fleet/load`."""
-        asked = overview_wire.parse_load(await self._body(request))
-        await self.loader.load(asked.model)
-        return _done(f"{asked.model} is loaded")
+        body = overview_wire.parse_load(await self._body(request))
+        await self.loader.load(body.model)
+        return _done(f"{body.model} is loaded")
 
     async def _body(self, request: Request) -> bytes:
         return await read_json(request.scope, request.receive, self.settings)

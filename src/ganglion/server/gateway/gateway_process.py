@@ -1,4 +1,4 @@
-"""The parts of a gateway's process: the front, the desk and the relay, over one fleet and one set of keys."""
+"""Wires a gateway together: the proxy, the control app and the relay, over one fleet and one set of keys."""
 
 import contextlib
 import dataclasses
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FleetParts:
-    """Everything about the fleet that a gateway holds while it runs."""
+    """Everything about the fleet that a gateway keeps while it runs."""
 
     fleet: Fleet
     pools: ConnectionPools
@@ -64,24 +64,24 @@ class FleetParts:
     engine: FleetEngine
     loader: FleetLoader
     quarantine: Quarantine
-    offer: CatalogueView
+    catalogue_view: CatalogueView
     health: FleetHealthCheck
     membership: NodeLeases
     scaler: Scaler
 
     def background_tasks(self) -> tuple[Coroutine[None, None, None], ...]:
-        """What goes on for as long as it runs."""
+        """The tasks to run for as long as the gateway does."""
         return self.health.run(), self.membership.keep_expiring(), self.scaler.run()
 
-    def renew(self, settings: GatewaySetup) -> None:
-        """Other declared nodes and another catalogue from now on; what runs goes on."""
+    def reconfigure(self, settings: GatewaySetup) -> None:
+        """Use other declared nodes and another catalogue from now on; what runs goes on."""
         self.router.replace(settings.catalogue)
-        self.offer.replace(settings.catalogue)
+        self.catalogue_view.replace(settings.catalogue)
         self.loader.catalogue = self.scaler.catalogue = settings.catalogue
         self.membership.declare(settings.nodes)
 
 
-def build_fleet_parts(settings: GatewaySetup, offer: CatalogueView) -> FleetParts:
+def build_fleet_parts(settings: GatewaySetup, catalogue_view: CatalogueView) -> FleetParts:
     """The parts over the declared nodes; nothing runs yet."""
     queue = NodeQueue(max_requests=settings.gateway.queue_requests, max_wait_s=settings.gateway.queue_s)
     fleet = Fleet(settings.nodes, queue=queue)
@@ -104,7 +104,7 @@ def build_fleet_parts(settings: GatewaySetup, offer: CatalogueView) -> FleetPart
         router,
         node_client,
         loader,
-        catalogue=lambda: offer.listed,
+        catalogue=lambda: catalogue_view.listed,
         listed_as=router.listed_as,
         probe_now=health.probe_now,
         deadlines=RemoteDeadlines(head_s=settings.gateway.first_byte_s, idle_s=settings.gateway.idle_s),
@@ -118,7 +118,7 @@ def build_fleet_parts(settings: GatewaySetup, offer: CatalogueView) -> FleetPart
         engine,
         loader,
         quarantine,
-        offer,
+        catalogue_view,
         health,
         membership,
         Scaler(fleet, settings.catalogue, loader),
@@ -126,12 +126,13 @@ def build_fleet_parts(settings: GatewaySetup, offer: CatalogueView) -> FleetPart
 
 
 _KNOWN_HOSTS: Final = 256
-"""Names by which clients call a gateway: a few, and parsing one costs more than all else about a head."""
+"""Values of the Host header that are remembered: there are few, and parsing one costs more than the rest of a
+head."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GatewayProcess:
-    """What the front, the desk and the relay of one process share."""
+    """The parts of a gateway that is being started; makes its proxy, control app and relay."""
 
     settings: GatewaySetup
     server: ServerSettings
@@ -140,11 +141,11 @@ class GatewayProcess:
     parts: FleetParts
     gate: Gate
     metrics: Metrics = dataclasses.field(default_factory=Metrics)
-    front_metrics: GatewayMetrics = dataclasses.field(default_factory=GatewayMetrics)
+    proxy_metrics: GatewayMetrics = dataclasses.field(default_factory=GatewayMetrics)
     open_admissions: OpenAdmissions = dataclasses.field(default_factory=OpenAdmissions)
 
     async def relay(self) -> "RelayEndpoint | None":
-        """Where sessions pass; None where none are served."""
+        """The gRPC endpoint for token sessions; None where gRPC is switched off."""
         if not self.server.has_grpc:
             return None
         # Named as text, so that a gateway without sessions never imports gRPC: a fifth of its memory.
@@ -160,9 +161,9 @@ class GatewayProcess:
         )
         return relay
 
-    async def open_desk(self, stack: contextlib.AsyncExitStack) -> Path:
+    async def open_control_app(self, stack: contextlib.AsyncExitStack) -> Path:
         """Serve the control app on a Unix socket that only this user reaches, and return its path."""
-        fleet_metrics = FleetMetrics(self.front_metrics, self.parts.fleet, self.gatekeeper.usage_counts)
+        fleet_metrics = FleetMetrics(self.proxy_metrics, self.parts.fleet, self.gatekeeper.usage_counts)
 
         async def page() -> bytes:
             return await fleet_metrics.page() + await self.metrics.page(())
@@ -171,8 +172,8 @@ class GatewayProcess:
             self.parts.engine,
             self.server,
             self.gate,
-            doors=_fleet_routes(self.parts, self.server, self.gate),
-            state=dataclasses.replace(self.state, meter=KeyMeter(self.gatekeeper, self.front_metrics)),
+            fleet_routes=_fleet_routes(self.parts, self.server, self.gate),
+            state=dataclasses.replace(self.state, meter=KeyMeter(self.gatekeeper, self.proxy_metrics)),
             metrics=self.metrics,
             page=page,
             keys=self.gatekeeper.keys,
@@ -182,20 +183,20 @@ class GatewayProcess:
         await stack.enter_async_context(serve_on_unix_socket(app, self.server, path))
         return path
 
-    def read_again(self, reload: Reload) -> ApplyConfig:
-        """What puts the configuration as it is now into force; raises what is wrong with it."""
+    def read_config(self, reload: Reload) -> ApplyConfig:
+        """Read the configuration, and return what applies it; raises what is wrong with it."""
         fresh = self.settings.renewed(reload())
         keys = self.gatekeeper.keys
         check_keys_remain(is_keyed=keys.has_static, would_be_keyed=fresh.has_static_keys)
 
         def apply() -> None:
-            self.parts.renew(fresh)
+            self.parts.reconfigure(fresh)
             keys.replace_static(fresh.server.api_keys, fresh.server.admin_keys)
 
         return apply
 
-    def front(self, desk: Path) -> ProxyListener:
-        """The public port, before a desk."""
+    def proxy(self, control_app: Path) -> ProxyListener:
+        """The proxy on the public port, in front of the control app at that path."""
         parts = self.parts
         return ProxyListener(
             _proxy_settings(self.settings, self.server),
@@ -204,8 +205,8 @@ class GatewayProcess:
             gatekeeper=self.gatekeeper,
             loader=parts.loader,
             pools=parts.pools,
-            control_app=NodeSpec("desk", f"unix://{desk}"),
-            metrics=self.front_metrics,
+            control_app=NodeSpec("desk", f"unix://{control_app}"),
+            metrics=self.proxy_metrics,
             probe_now=parts.health.probe_now,
             quarantine=parts.quarantine,
             open_admissions=self.open_admissions,
@@ -217,7 +218,7 @@ async def build_gateway(
     server: ServerSettings,
     stack: contextlib.AsyncExitStack,
 ) -> GatewayProcess:
-    """Open the databases, and put together who is there; raises StartRefused."""
+    """Open the databases, and build the parts of a gateway; raises StartRefused."""
     parts = build_fleet_parts(settings, CatalogueView(settings.catalogue))
     gatekeeper = await stack.enter_async_context(_gatekeeper(settings, parts))
     _check_bind(server, is_open=gatekeeper.keys.is_open)
@@ -239,12 +240,12 @@ async def _relay_secret(state: AppState) -> bytes:
 async def _gatekeeper(settings: GatewaySetup, parts: FleetParts) -> AsyncGenerator[KeyGatekeeper, None]:
     access = await open_access(MEMORY if settings.storage is None else settings.storage.place)
     try:
-        offer, router, server = parts.offer, parts.router, settings.server
+        catalogue_view, router, server = parts.catalogue_view, parts.router, settings.server
         gatekeeper = KeyGatekeeper(
             access,
             server.api_keys,
-            offer.price,
-            dearest=lambda name: offer.dearest(router.may_answer(name)),
+            catalogue_view.price,
+            dearest=lambda name: catalogue_view.dearest(router.may_answer(name)),
             booked_as=router.booked_as,
             open_answer_tokens=settings.gateway.open_answer_tokens,
             admin_keys=server.admin_keys,
@@ -268,7 +269,9 @@ def _check_bind(server: ServerSettings, *, is_open: bool) -> None:
 
 
 def _fleet_routes(parts: FleetParts, server: ServerSettings, gate: Gate) -> list[BaseRoute]:
-    doors = GatewayHealthEndpoints(parts.fleet, parts.router, gate, parts.offer, time.monotonic()).routes()
+    routes = GatewayHealthEndpoints(
+        parts.fleet, parts.router, gate, parts.catalogue_view, time.monotonic()
+    ).routes()
     fleet = FleetEndpoints(
         fleet=parts.fleet,
         chooser=parts.router,
@@ -276,9 +279,9 @@ def _fleet_routes(parts: FleetParts, server: ServerSettings, gate: Gate) -> list
         loader=parts.loader,
         probe_now=parts.health.probe_now,
         settings=server,
-        offer=parts.offer,
+        catalogue_view=parts.catalogue_view,
     )
-    return doors + fleet.routes()
+    return routes + fleet.routes()
 
 
 def _proxy_settings(settings: GatewaySetup, server: ServerSettings) -> ProxySettings:

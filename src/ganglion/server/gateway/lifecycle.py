@@ -1,7 +1,7 @@
-"""A gateway's life: bind, learn who is there, answer, drain, close.
+"""The life of a gateway's process: bind, probe the nodes, answer, drain, close.
 
-Law: work that was let in is finished or told why not, and what it came to is written down before the process
-leaves. The first signal drains; the second does not wait.
+Law: requests that were admitted are finished or end with an error that says why, and their usage is written
+before the process ends. The first signal drains; the second does not wait.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ logger = logging.getLogger("ganglion.gateway")
 
 COLLECTING: Final = (20_000, 20, 50)
 FIRST_PROBES_S: Final = 2.0
-"""How long a start waits for nodes that do not answer."""
+"""How long the start waits for nodes that do not answer."""
 HASTY_CLOSE_S: Final = 0.5
 """For sessions that still run when everything else has ended."""
 
 OnListening = Callable[[str, str | None], None]
-"""Is told the URL, and the address of gRPC where there is one."""
+"""Called with the URL, and the address of gRPC where there is one."""
 
 
 def run_gateway(
@@ -67,40 +67,44 @@ async def serve_gateway(
     async with contextlib.AsyncExitStack() as stack:
         listener = stack.enter_context(bind(settings.server))
         server = structs.replace(settings.server, port=listener.getsockname()[1])
-        house = await build_gateway(settings, server, stack)
-        relay = await house.relay()
+        process = await build_gateway(settings, server, stack)
+        relay = await process.relay()
         if relay is not None:
             stack.push_async_callback(relay.close, HASTY_CLOSE_S)
-            house = dataclasses.replace(house, server=structs.replace(server, grpc_port=relay.address.port))
-        front = house.front(await house.open_desk(stack))
-        stack.push_async_callback(front.close)
-        renew = stack.enter_context(config_reloader(partial(house.read_again, reload or (lambda: settings))))
+            process = dataclasses.replace(
+                process, server=structs.replace(server, grpc_port=relay.address.port)
+            )
+        proxy = process.proxy(await process.open_control_app(stack))
+        stack.push_async_callback(proxy.close)
+        reload_config = stack.enter_context(
+            config_reloader(partial(process.read_config, reload or (lambda: settings)))
+        )
         stack.enter_context(on_termination(shutdown))
-        stack.enter_context(on_hangup(renew))
-        await stack.enter_async_context(_running(*house.parts.background_tasks()))
-        await _first_probes(house.parts.fleet)
+        stack.enter_context(on_hangup(reload_config))
+        await stack.enter_async_context(_running(*process.parts.background_tasks()))
+        await _first_probes(process.parts.fleet)
         if relay is not None:
             await relay.open()
-        doorway = await asyncio.get_running_loop().create_server(
-            front.connection, sock=listener, ssl=_tls(server), backlog=BACKLOG
+        http_server = await asyncio.get_running_loop().create_server(
+            proxy.connection, sock=listener, ssl=_tls(server), backlog=BACKLOG
         )
-        stack.callback(doorway.close)
+        stack.callback(http_server.close)
         if on_listening is not None:
             on_listening(url_of(listener, server), None if relay is None else str(relay.address))
         await shutdown.drain.wait()
-        await _drain(front, relay, house.gate, shutdown, server.drain_timeout_s)
+        await _drain(proxy, relay, process.gate, shutdown, server.drain_timeout_s)
 
 
 async def _first_probes(fleet: Fleet) -> None:
-    """Wait a moment until each declared node was asked once, so that no model is unknown for want of it."""
-    news = asyncio.Event()
-    stop_listening = fleet.listen(news.set)
+    """Wait a moment until each declared node was probed once, so that its models are known from the start."""
+    changed = asyncio.Event()
+    stop_listening = fleet.listen(changed.set)
     try:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(FIRST_PROBES_S):
                 while any(view.last_heard_s is None and not view.failures for view in fleet.nodes.values()):
-                    news.clear()
-                    await news.wait()
+                    changed.clear()
+                    await changed.wait()
     finally:
         stop_listening()
 
@@ -117,9 +121,9 @@ def _tls(server: ServerSettings) -> ssl.SSLContext | None:
 
 
 @contextlib.asynccontextmanager
-async def _running(*works: Coroutine[None, None, None]) -> AsyncGenerator[None, None]:
-    """While inside, these go on."""
-    tasks = [asyncio.create_task(_outlasting(work)) for work in works]
+async def _running(*work: Coroutine[None, None, None]) -> AsyncGenerator[None, None]:
+    """While inside, these run as tasks."""
+    tasks = [asyncio.create_task(_logged(each)) for each in work]
     try:
         yield
     finally:
@@ -128,23 +132,23 @@ async def _running(*works: Coroutine[None, None, None]) -> AsyncGenerator[None, 
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _outlasting(work: Coroutine[None, None, None]) -> None:
+async def _logged(work: Coroutine[None, None, None]) -> None:
     try:
         await work
     except Exception:
-        logger.exception("a part of the gateway ended")
+        logger.exception("a background task of the gateway failed")
         raise
 
 
 async def _drain(
-    front: ProxyListener, relay: "RelayEndpoint | None", gate: Gate, shutdown: Shutdown, timeout_s: float
+    proxy: ProxyListener, relay: "RelayEndpoint | None", gate: Gate, shutdown: Shutdown, timeout_s: float
 ) -> None:
-    front.drain()
+    proxy.drain()
     gate.drain()
     if relay is not None:
         relay.drain()
-    logger.info("draining, %d in flight", front.in_flight)
-    closing = [asyncio.create_task(front.idle()), asyncio.create_task(gate.idle())]
+    logger.info("draining, %d requests in flight", proxy.in_flight)
+    closing = [asyncio.create_task(proxy.idle()), asyncio.create_task(gate.idle())]
     if relay is not None:
         closing.append(asyncio.create_task(relay.close(timeout_s)))
     idle = asyncio.create_task(_all(closing))

@@ -1,4 +1,4 @@
-"""An ASGI app on a Unix socket, for as long as it is needed."""
+"""Serves an ASGI app on a Unix socket, in a folder that only this user may read."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ PREFIX = "ganglion-gateway-"
 
 @contextlib.contextmanager
 def socket_folder() -> Iterator[Path]:
-    """It is gone with the block; one that a killed gateway left is gone with the next start."""
+    """A new folder, removed at the end; one that a killed gateway left is removed at the next start."""
     _sweep(Path(tempfile.gettempdir()))
     folder, lock = _locked()
     try:
@@ -40,12 +40,12 @@ def _locked() -> tuple[Path, int]:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.exists():
             return folder, lock
-        os.close(lock)  # another gateway swept it before it was locked
+        os.close(lock)  # another gateway removed it before it was locked
 
 
 def _sweep(above: Path) -> None:
     for folder in above.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # somebody else's, or gone by now
+        with contextlib.suppress(OSError):  # another user's, or gone by now
             lock = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_DIRECTORY)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -58,7 +58,7 @@ def _sweep(above: Path) -> None:
 async def serve_on_unix_socket(
     app: ASGIApp, settings: ServerSettings, path: Path
 ) -> AsyncGenerator[None, None]:
-    """While inside, the app answers there; whatever a process before left at that path is gone."""
+    """While inside, the app answers there; what an earlier process left at that path is removed."""
     with _bound(path) as listener:
         plain = structs.replace(settings, tls_cert=None, tls_key=None)
         server = AppServer(uvicorn_config(app, plain))
@@ -79,7 +79,7 @@ def _bound(path: Path) -> socket.socket:
     except OSError as error:
         listener.close()
         raise StartRefused(
-            f"The socket {path} cannot be made: {error.strerror or error}.",
-            hint="Set TMPDIR to a short path that can be written to.",
+            f"The socket {path} cannot be created: {error.strerror or error}.",
+            hint="Set TMPDIR to a short path that is writable.",
         ) from None
     return listener
