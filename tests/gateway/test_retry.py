@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from itertools import count, product
+from itertools import accumulate, count, product
 from typing import Any
 
 import pytest
@@ -18,7 +18,9 @@ from ganglion.gateway.node import NodeKind, NodeSpec
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.gateway.proxy import listener
 from ganglion.gateway.routing.retry import (
+    MAX_TRIED,
     RETRY_BUDGET,
+    UNTRIED,
     ErrorAnswer,
     HealthMark,
     NodeFault,
@@ -26,7 +28,6 @@ from ganglion.gateway.routing.retry import (
     RetryStep,
     decide_retry,
     error_code_of,
-    may_retry,
 )
 from ganglion.server.gateway import gateway_process
 from ganglion.server.gateway.gateway_process import FleetParts, build_fleet_parts
@@ -111,9 +112,27 @@ def test_once_anything_was_given_out_the_client_is_told_and_the_node_judged_alik
 def test_there_are_two_chances() -> None:
     once, free = decide_retry(NodeFault.LOST, kind="openai"), decide_retry(NodeFault.UNREACHED, kind="openai")
     assert RETRY_BUDGET == 2
-    assert [may_retry(once, spent) for spent in (1, 2)] == [True, False]
-    assert may_retry(free, 0) and may_retry(free, 1)
-    assert not may_retry(decide_retry(ErrorAnswer(400), kind="openai"), 0)
+    after_one = UNTRIED.after("a", once)
+    assert after_one.may_retry(once) and not after_one.after("b", once).may_retry(once)
+    assert after_one.after("b", free).may_retry(free)
+    assert not UNTRIED.may_retry(decide_retry(ErrorAnswer(400), kind="openai"))
+
+
+def test_no_more_nodes_are_tried_than_may_be() -> None:
+    free = decide_retry(ErrorAnswer(503), kind="ganglion")
+    states = list(accumulate(range(MAX_TRIED), lambda state, n: state.after(f"n{n}", free), initial=UNTRIED))
+    assert [state.may_retry(free) for state in states] == [True] * MAX_TRIED + [False]
+
+
+def test_a_stale_node_is_asked_again_and_a_load_opens_every_node_that_answers() -> None:
+    stale, away = (decide_retry(fault, kind="ganglion") for fault in (NodeFault.STALE, NodeFault.UNREACHED))
+    full = decide_retry(ErrorAnswer(503), kind="ganglion")
+    state = UNTRIED.after("stale", stale).after("away", away).after("full", full)
+    assert state.tried == {"stale", "away", "full"}
+    assert state.readmitting_stale().tried == {"away", "full"} and not state.readmitting_stale().stale
+    loaded = state.after_load()
+    assert (loaded.tried, loaded.spent, loaded.may_load) == ({"away"}, 1, True)
+    assert not loaded.after_load().may_load
 
 
 @pytest.mark.parametrize(

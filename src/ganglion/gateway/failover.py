@@ -33,13 +33,12 @@ from ganglion.gateway.routing.decision import (
     TranslatedNode,
 )
 from ganglion.gateway.routing.retry import (
+    UNTRIED,
     HealthMark,
     NodeFault,
     NodeOutcome,
     RetryDecision,
-    RetryStep,
     decide_retry,
-    may_retry,
     needs_probe,
 )
 from ganglion.gateway.upstream.pool import NodeUnreached, StaleConnection
@@ -131,10 +130,7 @@ class Failover:
         self._asked = asked
         self._probe_now = probe_now
         self._suspicion = suspicion
-        self._tried: set[str] = set()
-        self._stale: set[str] = set()
-        self._spent = 0
-        self._has_loaded = False
+        self._state = UNTRIED
         self._last: GanglionError | None = None
         self._waiter: QueuedRequest | None = None
 
@@ -152,16 +148,15 @@ class Failover:
                 case ChosenNode() | TranslatedNode() as chosen:
                     return chosen
                 case ColdModel(model=model):
-                    if self._has_loaded:
+                    if not self._state.may_load:
                         raise self._last or ModelLoading(f"The model {model!r} was loaded and is gone again.")
-                    self._has_loaded = True
                     try:
                         await self._loader.load(model)
                     except GanglionError as error:
                         self._last = error  # told unless a fallback answers
-                case NoRoute() if self._stale:
-                    self._tried -= self._stale
-                    self._stale.clear()
+                    self._state = self._state.after_load()
+                case NoRoute() if self._state.stale:
+                    self._state = self._state.readmitting_stale()
                 case NoRoute(error=error, waits_for=nodes):
                     if not nodes:
                         raise self._last or error
@@ -217,17 +212,14 @@ class Failover:
     def goes_on(self, spec: NodeSpec, decision: RetryDecision, error: GanglionError) -> GanglionError | None:
         """None where somebody else is to be asked; else what the client is told."""
         told = _client_error(spec, error)
-        self._spent += decision.step is RetryStep.ONCE_MORE
-        if not may_retry(decision, self._spent):
+        self._state = self._state.after(spec.name, decision)
+        if not self._state.may_retry(decision):
             return told
-        self._tried.add(spec.name)
-        if decision.may_be_same:
-            self._stale.add(spec.name)
         self._last = told
         return None
 
     def _current(self) -> RoutingRequest:
-        return replace(self._asked, tried=frozenset(self._tried))
+        return replace(self._asked, tried=self._state.tried)
 
 
 def mark_node(

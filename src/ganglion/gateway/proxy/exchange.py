@@ -45,6 +45,7 @@ from ganglion.gateway.routing.decision import (
     TranslatedNode,
 )
 from ganglion.gateway.routing.retry import (
+    UNTRIED,
     ErrorAnswer,
     HealthMark,
     NodeFault,
@@ -53,7 +54,6 @@ from ganglion.gateway.routing.retry import (
     RetryStep,
     decide_retry,
     error_code_of,
-    may_retry,
     needs_probe,
 )
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
@@ -67,8 +67,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("ganglion.gateway")
 
-_MAX_TRIES = 64
-_MAX_LOADS = 2
 _HEAD_HELD_S = 1.0
 """How long a head waits for the first event, which leaves with it and until which all can be tried again."""
 _CONTROL_APP_GRACE_S = 5.0
@@ -91,14 +89,9 @@ class ProxyExchange:
         "_is_over",
         "_kept_alive_s",
         "_listener",
-        "_loads",
         "_reply",
-        "_spent",
-        "_stale",
-        "_tried",
-        "_tries",
+        "_state",
         "_unloaded",
-        "_unreached",
         "_usage",
         "_waiter",
         "dialect",
@@ -125,11 +118,7 @@ class ProxyExchange:
         """The last refusal that sent the request on."""
         self._error: GanglionError | None = None
         """Or what else did."""
-        self._tried: frozenset[str] = frozenset()
-        self._unreached: frozenset[str] = frozenset()
-        self._stale: frozenset[str] = frozenset()
-        """Nodes whose kept connection had ended: asked again where there is no other."""
-        self._tries = self._loads = self._spent = 0
+        self._state = UNTRIED
         self._kept_alive_s = 0.0
         self._unloaded: GanglionError | None = None
         """Why a model that was needed could not be loaded."""
@@ -202,12 +191,12 @@ class ProxyExchange:
     def _choose(self) -> None:
         context, listener = self._context, self._listener
         assert context.route.wire is not None
-        self._tries += 1
-        if self._tries > _MAX_TRIES:
-            self._give_up(UpstreamUnavailable("More nodes were tried than there should be."))
-            return
         asked = RoutingRequest(
-            context.model, context.route.wire, context.affinity, self._tried, tenant=context.identity.tenant
+            context.model,
+            context.route.wire,
+            context.affinity,
+            self._state.tried,
+            tenant=context.identity.tenant,
         )
         if listener.quarantine.is_empty:
             decision, is_alone = listener.chooser.choose(asked), False
@@ -224,9 +213,8 @@ class ProxyExchange:
                 self._try(listener.control_app, None)
             case ColdModel(model):
                 self._load_or_give_up(model)
-            case NoRoute() if self._stale:
-                self._tried -= self._stale
-                self._stale = frozenset()
+            case NoRoute() if self._state.stale:
+                self._state = self._state.readmitting_stale()
                 self._choose()
             case NoRoute(error, waits_for):
                 if waits_for:
@@ -239,8 +227,7 @@ class ProxyExchange:
         if self._context.call.head.method in _SAFE:
             self._give_up(ModelNotLoaded(model, hint="A GET loads none: ask it something."))
             return
-        self._loads += 1
-        if self._listener.loader is None or self._loads > _MAX_LOADS:
+        if self._listener.loader is None or not self._state.may_load:
             self._give_up(self._unloaded or ModelLoading(f"The model {model!r} is not loaded."))
         else:
             self._later(self._load(model))
@@ -255,7 +242,6 @@ class ProxyExchange:
             self._give_up(error)
             return
         if not self._is_over:
-            self._tries -= 1
             self._choose()
 
     def _choose_for_suspect(self, asked: RoutingRequest) -> tuple[RoutingDecision, bool]:
@@ -275,8 +261,7 @@ class ProxyExchange:
         except GanglionError as error:
             self._unloaded = error  # told unless a fallback answers
         if not self._is_over:
-            # Whoever did not hold the model before may hold it now.
-            self._tried = self._unreached
+            self._state = self._state.after_load()
             self._choose()
 
     def _try(self, spec: NodeSpec, model: str | None, *, is_alone: bool = False) -> None:
@@ -427,8 +412,6 @@ class ProxyExchange:
         if decision.step is RetryStep.TELL:
             self._break_off(attempt, error, data)
             return
-        if not decision.may_be_same:
-            self._unreached |= {attempt.spec.name}
         self._answer, self._error = None, error
         self._retry(attempt, decision)
 
@@ -463,12 +446,9 @@ class ProxyExchange:
     def _retry(self, attempt: NodeAttempt, decision: RetryDecision) -> None:
         """Put the request to another node, unless it did enough harm."""
         attempt.release()
-        self._tried |= {attempt.spec.name}
-        if decision.may_be_same:
-            self._stale |= {attempt.spec.name}
-        self._spent += decision.step is RetryStep.ONCE_MORE
+        self._state = self._state.after(attempt.spec.name, decision)
         try:
-            if not may_retry(decision, self._spent):
+            if not self._state.may_retry(decision):
                 self._give_up(None)
             else:
                 self._listener.metrics.retried(attempt.spec.name)
@@ -484,7 +464,7 @@ class ProxyExchange:
             self._deliver(*self._answer)
         elif isinstance(self._error, DeadlineExceeded):
             self._refuse(self._error)
-        elif error is not None and not self._unreached:
+        elif error is not None and not self._state.unanswered:
             self._refuse(error)
         else:
             name = self._node

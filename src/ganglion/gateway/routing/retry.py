@@ -19,6 +19,10 @@ from ganglion.gateway.node import NodeKind
 
 RETRY_BUDGET: Final = 2
 """Nodes that one request may have been running on when they failed."""
+MAX_TRIED: Final = 64
+"""Nodes that one request is put to at most, whatever they say."""
+MAX_LOADS: Final = 2
+"""Loads that one request waits for: a model that was loaded may be gone again before it is asked."""
 
 
 class NodeFault(enum.Enum):
@@ -79,6 +83,8 @@ class RetryDecision:
     """Whether the request may be what broke the node, or the engine in it."""
     may_be_same: bool = False
     """Whether the same node may be asked again, where there is no other."""
+    is_answered: bool = True
+    """Whether the node said anything; one that did not is not asked again after a load either."""
     is_key: bool = False
     """Whether the node does not let the gateway in, which is not the client's to hear."""
 
@@ -93,13 +99,13 @@ _OURS_KNOWS = RetryDecision(RetryStep.TELL, HealthMark.NOTHING)
 _STRANGE = RetryDecision(RetryStep.TELL, HealthMark.FAILURE)
 
 _FAULTS: Final = {
-    NodeFault.UNREACHED: _FREE_FAILURE,
-    NodeFault.LOST: RetryDecision(RetryStep.ONCE_MORE, HealthMark.FAILURE, is_crash=True),
+    NodeFault.UNREACHED: replace(_FREE_FAILURE, is_answered=False),
+    NodeFault.LOST: replace(_ONCE, is_crash=True, is_answered=False),
     # Where the node is gone, the next connection says so.
     NodeFault.STALE: RetryDecision(RetryStep.ONCE_MORE, HealthMark.NOTHING, is_crash=True, may_be_same=True),
-    NodeFault.SILENT: _ONCE,
+    NodeFault.SILENT: replace(_ONCE, is_answered=False),
     # It may only be cut off, so neither it nor the request is blamed.
-    NodeFault.WITHDRAWN: RetryDecision(RetryStep.ONCE_MORE, HealthMark.NOTHING),
+    NodeFault.WITHDRAWN: RetryDecision(RetryStep.ONCE_MORE, HealthMark.NOTHING, is_answered=False),
 }
 
 _FOREIGN: Final = {
@@ -154,9 +160,51 @@ def needs_probe(outcome: NodeOutcome, decision: RetryDecision) -> bool:
     return decision.is_crash or outcome in (NodeFault.UNREACHED, NodeFault.SILENT)
 
 
-def may_retry(decision: RetryDecision, spent: int) -> bool:
-    """Whether somebody else is asked, where so many chances are spent, this one included."""
-    return decision.step is not RetryStep.TELL and spent < RETRY_BUDGET
+class RetryState(msgspec.Struct, frozen=True, gc=False):
+    """How far one request has come through the fleet; what happens to it makes another state of this one."""
+
+    tried: frozenset[str] = frozenset()
+    """Nodes that are not asked now."""
+    unanswered: frozenset[str] = frozenset()
+    """Those of them that did not answer."""
+    stale: frozenset[str] = frozenset()
+    """Those whose kept connection had ended: asked again where there is no other."""
+    spent: int = 0
+    """Chances that are used up."""
+    loads: int = 0
+
+    def after(self, node: str, decision: RetryDecision) -> "RetryState":
+        """The state once a node has failed."""
+        is_unanswered = not decision.is_answered
+        return RetryState(
+            self.tried | {node},
+            self.unanswered | {node} if is_unanswered else self.unanswered,
+            self.stale | {node} if decision.may_be_same else self.stale,
+            self.spent + (decision.step is RetryStep.ONCE_MORE),
+            self.loads,
+        )
+
+    def may_retry(self, decision: RetryDecision) -> bool:
+        """Whether somebody else is asked after this, the state being the one that follows from it."""
+        is_left = self.spent < RETRY_BUDGET and len(self.tried) < MAX_TRIED
+        return decision.step is not RetryStep.TELL and is_left
+
+    def readmitting_stale(self) -> "RetryState":
+        """The state once there is nobody else to ask."""
+        return msgspec.structs.replace(self, tried=self.tried - self.stale, stale=frozenset())
+
+    @property
+    def may_load(self) -> bool:
+        """Whether the model may be loaded for it, or loaded again."""
+        return self.loads < MAX_LOADS
+
+    def after_load(self) -> "RetryState":
+        """The state once the model was loaded somewhere: whoever did not hold it before may hold it now."""
+        return msgspec.structs.replace(self, tried=self.unanswered, loads=self.loads + 1)
+
+
+UNTRIED: Final = RetryState()
+"""Where every request begins."""
 
 
 class _Detail(msgspec.Struct):
