@@ -1,15 +1,15 @@
 """One request from its first byte to its last: let in, put to a node, put to another, passed on, settled.
 
-Law: whatever happens, the client hears one answer, the place that was reserved is settled once, and nothing
-is tried again after the first of an answer has left. As long as nobody must be waited for, no task is made.
+Law: whatever happens, the client gets one answer, what was reserved is settled once, and nothing is tried
+again after the first of an answer has left. As long as nobody must be waited for, no task is made.
 
-Long because its states are changed by callbacks of two connections, which come in any order: in one file all
-of them are seen together.
+Reason for its length: each request is one object on one synchronous path, which is measured. What could be
+taken out is: who may come in (`authorize`), what follows a failure (`routing.retry`), what it came to
+(`accounting`), and the bytes to either side (`upstream_request`, `attempt`, `reply`).
 """
 
 import logging
 from collections.abc import Coroutine
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 from ganglion.core.errors import (
@@ -25,9 +25,10 @@ from ganglion.core.errors import (
 )
 from ganglion.core.events import Usage
 from ganglion.gateway.access.admission import Admission, AdmissionRequest
-from ganglion.gateway.failover import RUNS_ALONE, choose_node, may_run_alone
+from ganglion.gateway.failover import RUNS_ALONE, choose_node, mark_node, may_run_alone
 from ganglion.gateway.fleet.node_queue import QueuedRequest
 from ganglion.gateway.node import NodeSpec
+from ganglion.gateway.proxy.accounting import record, settle, usage_of_attempt, usage_of_whole
 from ganglion.gateway.proxy.attempt import NodeAttempt
 from ganglion.gateway.proxy.authorize import RequestContext, admission_request, authenticate, inspect_request
 from ganglion.gateway.proxy.client_request import ClientRequest
@@ -54,11 +55,9 @@ from ganglion.gateway.routing.retry import (
     RetryStep,
     decide_retry,
     error_code_of,
-    needs_probe,
 )
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
 from ganglion.wire.headers import REQUEST_ID
-from ganglion.wire.proxy_usage import estimated_answer, estimated_prompt, usage_of_body
 from ganglion.wire.upstream.upstream_errors import decode_error_response
 
 if TYPE_CHECKING:
@@ -202,9 +201,8 @@ class ProxyExchange:
             decision, is_alone = listener.chooser.choose(asked), False
         else:
             decision, is_alone = self._choose_for_suspect(asked)
-        if isinstance(
-            decision, ChosenNode
-        ):  # first, and not as a pattern: nearly every request comes by here
+        # First, and not as a pattern: nearly every request comes by here.
+        if isinstance(decision, ChosenNode):
             self._chosen = decision
             self._try(decision.node, decision.model, is_alone=is_alone)
             return
@@ -304,7 +302,7 @@ class ProxyExchange:
     # What nodes say.
 
     def whole(self, attempt: NodeAttempt, body: bytes) -> None:
-        """For the attempt."""
+        """A node has answered, and nothing of it has left yet."""
         status = attempt.status
         if 300 <= status < 400 and not attempt.is_control_app:
             self._redirected(attempt)
@@ -337,11 +335,11 @@ class ProxyExchange:
         self._retry(attempt, decision)
 
     def received(self, attempt: NodeAttempt) -> None:
-        """For the attempt."""
+        """A node said something."""
         attempt.received_s = self._listener.now_s
 
     def streams(self, attempt: NodeAttempt, data: bytes) -> None:
-        """For the attempt."""
+        """More of an answer came that is passed on."""
         if attempt.is_tunnel:
             self._reply.pass_on(data)
             return
@@ -359,7 +357,7 @@ class ProxyExchange:
         return False
 
     def streamed(self, attempt: NodeAttempt, data: bytes) -> None:
-        """For the attempt."""
+        """The last of it came."""
         stream = attempt.stream
         assert stream is not None
         rest = stream.end()
@@ -374,24 +372,24 @@ class ProxyExchange:
         if not attempt.is_control_app:
             self._succeeded(attempt)
         self._reply.close(attempt, data)
-        self._count(attempt)
+        self._usage = usage_of_attempt(self._context, attempt)
         self._finish()
 
     def switched(self, attempt: NodeAttempt) -> None:
-        """For the attempt."""
+        """The node agrees to a WebSocket."""
         assert attempt.connection is not None
         self._connection.tunnel(attempt.connection)
         self._reply.switch(attempt)
 
     def lost(self, attempt: NodeAttempt, error: UpstreamUnavailable, *, is_stale: bool = False) -> None:
-        """For the attempt."""
+        """The connection to the node ended, or was stale from the start."""
         if attempt.is_tunnel:
             self._finish()
         else:
             self._node_failed(attempt, NodeFault.STALE if is_stale else NodeFault.LOST, error)
 
     def withdrawn(self, attempt: NodeAttempt) -> None:
-        """For the attempt."""
+        """The fleet no longer waits for the node."""
         name = attempt.spec.name
         self._node_failed(
             attempt,
@@ -426,19 +424,20 @@ class ProxyExchange:
     def _mark(self, attempt: NodeAttempt, outcome: NodeOutcome, decision: RetryDecision) -> None:
         """Note what is held against the node, and whether against the request."""
         listener, name, call = self._listener, attempt.spec.name, self._context.call
+        mark_node(listener.fleet, name, outcome, decision, listener.probe_now)
         if decision.mark is HealthMark.SUCCESS:
-            self._succeeded(attempt)
+            self._acquit()
         elif decision.mark is HealthMark.FAILURE:
             listener.metrics.failed(name)
-            listener.fleet.failed(name)
-        if needs_probe(outcome, decision):
-            listener.probe_now(name)
         if decision.is_crash:
             loss = listener.fleet.record_loss(name, attempt.began_after)
             listener.quarantine.blame(loss, self._context.identity.tenant, call.head.target.path, call.body)
 
     def _succeeded(self, attempt: NodeAttempt) -> None:
         self._listener.fleet.succeeded(attempt.spec.name)
+        self._acquit()
+
+    def _acquit(self) -> None:
         if not self._listener.quarantine.is_empty:
             call = self._context.call
             self._listener.quarantine.acquit(self._context.identity.tenant, call.head.target.path, call.body)
@@ -483,7 +482,7 @@ class ProxyExchange:
             self._refuse(told or UpstreamUnavailable(_NO_STREAM))
             return
         if status < 400 and self._admission is not None:
-            self._usage = usage_of_body(body, self.dialect.read_usage) or self._estimated(body)
+            self._usage = usage_of_whole(self._context, self._attempt, body)
         self._reply.deliver(status, headers, body)
         self._finish()
 
@@ -499,7 +498,7 @@ class ProxyExchange:
     def _break_off(self, attempt: NodeAttempt, error: GanglionError, data: bytes = b"") -> None:
         self._listener.metrics.broke(self._context.route.label)
         if self._reply.has_streamed or data:
-            self._count(attempt)
+            self._usage = usage_of_attempt(self._context, attempt)
         self._reply.break_off(attempt, error, data)
         self._finish()
 
@@ -516,7 +515,7 @@ class ProxyExchange:
             return
         attempt = self._attempt
         if attempt is not None and attempt.is_sent and attempt.status < 400:
-            self._count(attempt)
+            self._usage = usage_of_attempt(self._context, attempt)
         if attempt is None or not attempt.is_tunnel:
             self._reply.status = _CLIENT_GONE
         self._finish()
@@ -540,9 +539,8 @@ class ProxyExchange:
         silent_s = now_s - attempt.received_s
         stage = "idle" if attempt.status else "first_byte"
         limit_s = settings.idle_s if attempt.status else settings.first_byte_s
-        if (
-            attempt.is_control_app
-        ):  # it keeps the same time over its nodes, and ends an answer in better words
+        # It keeps the same time over its nodes, and ends an answer in better words.
+        if attempt.is_control_app:
             limit_s += _CONTROL_APP_GRACE_S
         # When it was heard is as coarse as the ticks are: a deadline may pass late, never early.
         if silent_s - self._listener.tick_s > limit_s:
@@ -567,34 +565,6 @@ class ProxyExchange:
     def _node(self) -> str:
         return "" if self._attempt is None else self._attempt.spec.name
 
-    def _count(self, attempt: NodeAttempt) -> None:
-        """Note what an answer came to; where nobody says, what it looks like, since it was not free."""
-        stream = attempt.stream
-        self._usage = None if stream is None else stream.usage
-        if self._usage is None:
-            self._usage = self._guessed(0 if stream is None else stream.said)
-
-    def _estimated(self, body: bytes) -> Usage:
-        """What a whole answer came to that does not say: ours do, wherever something is counted."""
-        attempt = self._attempt
-        if attempt is None or attempt.is_control_app or attempt.spec.kind != "openai":
-            return Usage(0, 0)
-        return self._guessed(
-            estimated_answer(body, self.dialect.answer_texts) if self._context.route.generates else 0
-        )
-
-    def _guessed(self, completion_tokens: int) -> Usage:
-        """About what was used, within what was reserved."""
-        context = self._context
-        if not context.route.runs_model:
-            return Usage(0, 0)
-        prompt_tokens, bound = estimated_prompt(context.call.body), context.bound
-        if bound is not None:
-            most = bound.tokens + bound.open_answers * (context.answer_tokens or 0)
-            prompt_tokens = min(prompt_tokens, most)
-            completion_tokens = min(completion_tokens, most - prompt_tokens)
-        return Usage(prompt_tokens, completion_tokens)
-
     def _finish(self) -> None:
         if self._is_over:
             return
@@ -610,23 +580,11 @@ class ProxyExchange:
             if attempt.stream is not None:
                 listener.metrics.events += attempt.stream.events
             attempt.release()
-        duration_s = perf_counter() - reply.began_s
-        usage = self._usage
-        admission = self._admission
-        if admission is None:
-            usage = None
-        else:
-            if context.admission_id:
-                listener.open_admissions.close(context.admission_id)
-            if self._chosen is not None:
-                admission.answered_by(self._chosen.booked_as)
-            admission.settle(usage)
-            if usage is not None:
-                listener.metrics.spent(context.identity.tenant, admission.model, usage)
-        listener.metrics.ended(context.route.label, reply.status, node, duration_s)
-        listener.log.add(context, reply.status, duration_s, node, usage)
-        if context.span is not None:
-            context.span.end(reply.status, {"ganglion.node": node, "gen_ai.request.model": context.model})
+        usage = None
+        if self._admission is not None:
+            usage = self._usage
+            settle(listener, context, self._admission, self._chosen, usage)
+        record(listener, context, reply, node, usage)
         listener.ended()
         self._connection.finished(is_kept=reply.is_kept)
 
