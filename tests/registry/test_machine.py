@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from ganglion import __version__
+from ganglion.cli.system.this_machine import installed_engines
 from ganglion.core.machine import Accelerator, Device, EngineFacts, Memory
 from ganglion.engines.llama.native import installed
 from ganglion.engines.llama.native.installed import accelerators_of, needed_by
-from ganglion.engines.table import installed_engines
 from ganglion.registry.machine.describe import (
     can_accelerate,
     describe,
@@ -31,7 +32,7 @@ WITH_CUDA = EngineFacts("llama", "2026.1", "GANGLION_LIBLLAMA", ("cuda",))
 
 def test_this_machine_is_described_without_loading_the_library() -> None:
     machine = describe(
-        engines=installed_engines("1.2.3", os.environ),
+        engines=installed_engines(),
         memory=MEMORY,
         cores=2,
         environment=os.environ,
@@ -44,7 +45,7 @@ def test_this_machine_is_described_without_loading_the_library() -> None:
     assert machine.cpu.cores == 2
     assert machine.memory_total_mb == 16 * 1024
     assert [engine.name for engine in machine.engines] == ["echo", "llama"]
-    assert machine.engines[0].version == "1.2.3"
+    assert machine.engines[0].version == __version__
     assert machine.devices
     assert "xllamacpp" not in sys.modules
 
@@ -138,13 +139,13 @@ def test_what_a_library_was_built_for_is_read_from_its_file(tmp_path: Path) -> N
     assert accelerators_of(split) == ()
     (tmp_path / "libggml.so").write_bytes(elf("libggml-vulkan.so", "libggml.so"))
     assert accelerators_of(split) == ("vulkan",)
-    library = installed.describe("llama", {"GANGLION_LIBLLAMA": str(whole)})
+    library = installed.describe("llama", "1", {"GANGLION_LIBLLAMA": str(whole)})
     assert library is not None
     assert (library.library, library.accelerators) == ("GANGLION_LIBLLAMA", ("cuda",))
 
 
 def test_the_bundled_library_says_what_it_was_built_for() -> None:
-    library = installed.describe("llama", {})
+    library = installed.describe("llama", "1", {})
     assert library is not None
     assert library.library == "bundled"
     assert library.accelerators == ()

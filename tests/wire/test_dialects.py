@@ -9,7 +9,8 @@ from typing import get_args
 import ganglion.gateway
 from ganglion.gateway.proxy.routes import route_of
 from ganglion.wire import openai_errors, openapi
-from ganglion.wire.dialects import ALL_WIRES, DIALECTS, ForeignWire, dialect_of_path, error_format_of
+from ganglion.wire.dialects import ALL_WIRES, DIALECTS, dialect_of_path, error_format_of
+from ganglion.wire.foreign_wires import ForeignWire
 
 NOT_SERVED = {"/api/push", "/api/create", "/api/copy", "/api/delete"}
 """Ollama's routes that a key without rights must not even ask for."""

@@ -30,12 +30,12 @@ from ganglion.cli.flags import (
 from ganglion.cli.terminal.console import say, say_error
 from ganglion.cli.terminal.progress import show_downloads
 from ganglion.config import Config, home
-from ganglion.core.engine import ManagedEngine
 from ganglion.engines.table import ENGINES
 from ganglion.server.settings import BuildInfo
 from ganglion.store.settings import StoreSettings
 
 if TYPE_CHECKING:
+    from ganglion.core.engine import ManagedEngine
     from ganglion.server.life.storage import StoreTarget
 
 
@@ -201,7 +201,7 @@ def _serve(
 
 
 async def _run_node(
-    engine: ManagedEngine, server: Callable[[], ServeFunction], listener: socket.socket
+    engine: "ManagedEngine", server: Callable[[], ServeFunction], listener: socket.socket
 ) -> None:
     """A node's life. Its modules take as long to read as a small model to load, so both begin at once."""
     opening = asyncio.create_task(engine.open())

@@ -6,15 +6,21 @@ Law: nobody else knows an engine by its name, and none is imported before it is 
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
-from ganglion.core.engine import ManagedEngine
 from ganglion.core.errors import EngineUnavailable
-from ganglion.core.machine import EngineFacts
-from ganglion.core.model import ModelFacts
+
+if TYPE_CHECKING:  # every command reads the configuration, and most need no more of an engine than its name
+    from ganglion.core.engine import ManagedEngine
+    from ganglion.core.machine import EngineFacts
+    from ganglion.core.model import ModelFacts
 
 EngineName = Literal["llama", "echo"]
 DEFAULT_ENGINE: Final[EngineName] = "llama"
+
+
+DescribeEngine = Callable[[str, str, Mapping[str, str]], "EngineFacts | None"]
+"""From an engine's name, our version and the environment to what is installed; None where nothing is."""
 
 
 class EngineFactory(Protocol):
@@ -22,12 +28,12 @@ class EngineFactory(Protocol):
 
     def __call__(
         self,
-        facts: ModelFacts | None,
+        facts: "ModelFacts | None",
         settings: object,
         *,
         free_memory: int | None,
         free_video_memory: int | None,
-    ) -> ManagedEngine: ...
+    ) -> "ManagedEngine": ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +43,19 @@ class EngineKind:
     summary: str
     factory: str
     """`module:callable`, an EngineFactory."""
+    describe: str
+    """`module:function` that looks at what is installed, without loading it: a DescribeEngine."""
     formats: tuple[str, ...] = ()
     """Formats of the files that it reads; empty for an engine whose models need none."""
-    describe: str | None = None
-    """`module:function` that looks at what is installed, without loading it: from the engine's name and the
-    environment to EngineFacts, or None where it cannot be used. Left out, it needs nothing."""
 
     def load(self) -> EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
         return cast("EngineFactory", _imported(self.factory))
+
+    def facts(self, name: str, version: str, environment: Mapping[str, str]) -> "EngineFacts | None":
+        """What is installed of it; None where it cannot be used. `version` is ours."""
+        describe = cast("DescribeEngine", _imported(self.describe))
+        return describe(name, version, environment)
 
 
 def _imported(location: str) -> object:
@@ -69,21 +79,7 @@ ENGINES: Final[dict[EngineName, EngineKind]] = {
     "echo": EngineKind(
         summary="repeats the prompt, for trying out clients",
         factory="ganglion.engines.echo.engine:build_echo",
+        describe="ganglion.engines.echo.engine:describe_echo",
     ),
 }
-
-
-def installed_engines(version: str, environment: Mapping[str, str]) -> tuple[EngineFacts, ...]:
-    """The engines that can be used here, by name; `version` is ours."""
-    found: list[EngineFacts] = []
-    for name, kind in sorted(ENGINES.items()):
-        if kind.describe is None:
-            found.append(EngineFacts(name, version))
-            continue
-        describe = cast("Callable[[str, Mapping[str, str]], EngineFacts | None]", _imported(kind.describe))
-        if (facts := describe(name, environment)) is not None:
-            found.append(facts)
-    return tuple(found)
-
-
 SUMMARY: Final = f"{'; '.join(f'`{name}` {kind.summary}' for name, kind in ENGINES.items())}."

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from ganglion.wire.dialects import ForeignWire
+from ganglion.wire.foreign_wires import ForeignWire
 
 
 class GatewaySettings(Struct, frozen=True):

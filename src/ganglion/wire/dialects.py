@@ -1,7 +1,7 @@
 """The table of wires: a new one is a folder beside this file and a row here."""
 
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 from ganglion.wire import openai_errors
 from ganglion.wire.dialect import Dialect, Wire, WireRoute
@@ -92,8 +92,6 @@ DIALECTS: Final = (
     Dialect("sessions", "ganglion.wire.salience"),
 )
 
-ForeignWire = Literal["chat", "completions", "embeddings", "messages", "responses", "rerank"]
-"""The wires that a server of another kind may be declared to speak; spelt out for the checker of types."""
 ALL_WIRES: Final[frozenset[Wire]] = frozenset(dialect.name for dialect in DIALECTS)
 USUAL_WIRES: Final[frozenset[Wire]] = frozenset(dialect.name for dialect in DIALECTS if dialect.is_usual)
 """What a foreign server is taken to speak unless its declaration says otherwise."""

@@ -7,7 +7,7 @@ from functools import cached_property
 from ganglion import __version__
 from ganglion.core.machine import DeviceReading, EngineFacts, Machine, MachineSource
 from ganglion.engines.resources import read_memory, usable_cores
-from ganglion.engines.table import installed_engines
+from ganglion.engines.table import ENGINES
 from ganglion.registry.machine.background_reading import BackgroundReading
 from ganglion.registry.machine.describe import can_accelerate, describe, native_engine, processor_name
 from ganglion.registry.machine.devices import DeviceMonitor
@@ -24,7 +24,7 @@ class ThisMachine:
             read_memory,
             cpu_name=processor_name(),
             nvml=load_nvml(),
-            can_accelerate=can_accelerate(native_engine(_engines()), os.environ),
+            can_accelerate=can_accelerate(native_engine(installed_engines()), os.environ),
         )
 
     def source(self) -> MachineSource:
@@ -43,7 +43,7 @@ class ThisMachine:
 def describe_machine() -> Machine:
     """Look at the machine now."""
     return describe(
-        engines=_engines(),
+        engines=installed_engines(),
         memory=read_memory(),
         cores=usable_cores(),
         environment=os.environ,
@@ -51,5 +51,7 @@ def describe_machine() -> Machine:
     )
 
 
-def _engines() -> tuple[EngineFacts, ...]:
-    return installed_engines(__version__, os.environ)
+def installed_engines() -> tuple[EngineFacts, ...]:
+    """The engines that can be used here, by name."""
+    found = [kind.facts(name, __version__, os.environ) for name, kind in sorted(ENGINES.items())]
+    return tuple(facts for facts in found if facts is not None)

@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ganglion.cli.terminal.console import say
-from ganglion.core.engine import ModelState
 from ganglion.registry.hub.download import Report
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
+
+    from ganglion.core.engine import ModelState
 
 Step = Callable[[str, int, int], None]
 """Told the status of a load, how many bytes are done and how many there are in all; 0 where none count."""
@@ -103,7 +104,7 @@ SAY_S: Final = 10.0
 """How often it is said where no bar can be drawn."""
 
 
-async def show_downloads(models: Callable[[], tuple[ModelState, ...]], opening: asyncio.Task[None]) -> None:
+async def show_downloads(models: "Callable[[], tuple[ModelState, ...]]", opening: asyncio.Task[None]) -> None:
     """Show how far each download is, as bars on a terminal and as lines elsewhere, until all is opened."""
     loop = asyncio.get_running_loop()
     said_s = -SAY_S

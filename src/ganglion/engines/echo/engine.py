@@ -44,6 +44,7 @@ from ganglion.core.events import (
     Started,
     TokenEvent,
 )
+from ganglion.core.machine import EngineFacts
 from ganglion.core.request import PLACEHOLDER, ChatPrompt, Request, TokenPrompt, TokenRequest
 from ganglion.core.sampling import Sampling, resolve
 from ganglion.engines.echo.answer import (
@@ -106,6 +107,11 @@ def build_echo(
             allow_directives=True,
         )
     )
+
+
+def describe_echo(name: str, version: str, environment: object) -> EngineFacts:
+    """The engine of the table, which comes with Ganglion and needs nothing."""
+    return EngineFacts(name, version)
 
 
 class EchoEngine:

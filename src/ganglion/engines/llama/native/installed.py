@@ -91,7 +91,7 @@ def _names(file: BinaryIO, dynamic: tuple[int, int], loads: list[tuple[int, int,
             yield file.read(256).partition(b"\0")[0].decode("utf-8", "replace")
 
 
-def describe(name: str, environment: Mapping[str, str]) -> EngineFacts | None:
+def describe(name: str, version: str, environment: Mapping[str, str]) -> EngineFacts | None:
     """The engine of this name as its library's files describe it; None where none is installed."""
     override = environment.get("GANGLION_LIBLLAMA")
     try:
