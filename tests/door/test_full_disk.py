@@ -57,7 +57,7 @@ def test_a_node_on_a_full_disk_starts_and_keeps_again_when_there_is_room(tmp_pat
         running_node(tmp_path, "--engine", "echo", GANGLION_HOME=str(disk / "home")) as node,
     ):
         assert statuses(node.url) == [200, 200, "storage_full"]
-        assert "nothing can be kept" in (tmp_path / "node.log").read_text()
+        assert "the store cannot be opened" in (tmp_path / "node.log").read_text()
         ballast.unlink()
         assert statuses(node.url) == [200, 200, 200]
 

@@ -35,7 +35,7 @@ BOUNDED = {
     "_entries": table.MAX_REMEMBERED,  # what names mean
     "_known": 1024,  # names of headers
     "known": 256,  # names of hosts
-    "_said": 1024,  # fields that nobody knows
+    "_logged": 1024,  # fields that nobody knows
 }
 """What is remembered of what clients write, by the name of what holds it: at most so much."""
 FEW, MANY = 500, 10_000

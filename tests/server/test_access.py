@@ -13,7 +13,7 @@ from ganglion.server.capabilities import capabilities_of
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import PUBLIC_ROUTES, Auth, identity_by_key
 from ganglion.server.middleware.principal import KeyRing
-from ganglion.server.middleware.scope import tenant
+from ganglion.server.middleware.scope import principal
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
@@ -113,7 +113,7 @@ async def test_tenants_of_different_keys_differ() -> None:
     tenants = set()
 
     async def app(scope, receive, send) -> None:
-        tenants.add(tenant(scope))
+        tenants.add(principal(scope).tenant)
 
     guard = Auth(app, identity_by_key(KeyRing(["one", "two"])))
     for key in (b"one", b"two", b"one"):

@@ -224,7 +224,7 @@ async def test_hosted_tools_are_dropped_with_a_warning(serving, caplog) -> None:
         tools = [{"type": "web_search_20250305", "name": "web_search"}]
         answered = await served.http.post("/v1/messages", json=ask(tools=tools))
     assert answered.status_code == 200
-    assert "left out: the tool 'web_search_20250305', which is not run here" in caplog.text
+    assert "ignored: the tool 'web_search_20250305', which is not run here" in caplog.text
 
 
 async def test_the_model_list_speaks_the_words_of_whoever_asks(serving) -> None:

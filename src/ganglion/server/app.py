@@ -1,4 +1,4 @@
-"""The whole node as an app: routes, wrapped in what every request passes."""
+"""A node as an ASGI app: its routes behind the middleware, its engine behind deadlines and metrics."""
 
 from collections.abc import Callable, Sequence
 
@@ -55,7 +55,7 @@ def build_node(
     metrics: Metrics | None = None,
     membership: FleetMembership | None = None,
 ) -> ASGIApp:
-    """The ASGI app in front of an engine, which it gives deadlines and measures."""
+    """The ASGI app of a node, in front of an engine under deadlines and metrics."""
     gate = gate or Gate(settings.max_in_flight)
     metrics = metrics or Metrics()
     ring = keys or key_ring(settings)

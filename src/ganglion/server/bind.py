@@ -1,4 +1,4 @@
-"""The listening socket, taken before anything is loaded, and the binds that are refused."""
+"""The listening socket, bound before anything is loaded, and the reasons why a server does not start."""
 
 import errno
 import ipaddress
@@ -13,7 +13,7 @@ _OTHER_HOST = "--host takes an address of this machine, such as 127.0.0.1, or 0.
 
 
 class StartRefused(Exception):
-    """The server does not start; `hint` says what would let it."""
+    """The server does not start; `hint` says what to change."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
@@ -22,7 +22,7 @@ class StartRefused(Exception):
 
 
 class InsecureBind(StartRefused):
-    """Others could reach this server, and nothing would ask them for a key."""
+    """Other machines could reach this server without a key."""
 
 
 class BindFailed(StartRefused):
@@ -39,7 +39,7 @@ class UnusableCertificate(StartRefused):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only mean this machine."""
+    """Whether a host name or address always means this machine."""
     name = host.lower().removesuffix(".")
     if name == "localhost":
         return True
@@ -93,7 +93,7 @@ def grpc_port_of(settings: ServerSettings, http_port: int) -> int:
 
 
 def url_of(listener: socket.socket, settings: ServerSettings) -> str:
-    """Where a client on this machine finds the socket."""
+    """The URL at which a client on this machine reaches the socket."""
     host, port = listener.getsockname()[:2]
     return f"{settings.scheme}://[{host}]:{port}" if ":" in host else f"{settings.scheme}://{host}:{port}"
 

@@ -1,6 +1,6 @@
-"""What an engine can do besides answering, each part behind its own port.
+"""What an engine can do besides answering: show prompts, embed, continue sessions.
 
-An engine that lacks a port is told so by a 503 where somebody needs it, and by nothing anywhere else.
+Where an engine lacks a capability, requests that need it get a 503, and nothing else changes.
 """
 
 from collections.abc import AsyncGenerator
@@ -27,7 +27,7 @@ from ganglion.core.request import Request, TokenRequest
 
 @dataclass(frozen=True, slots=True)
 class EngineCapabilities:
-    """An engine and its other ports; the doors take what they need."""
+    """An engine by what it can do; each endpoint takes what it needs."""
 
     engine: Engine
     reader: PromptReader
@@ -36,7 +36,7 @@ class EngineCapabilities:
 
 
 def capabilities_of(engine: Engine, measured: Engine | None = None) -> EngineCapabilities:
-    """The ports of an engine; `measured` is the same engine as requests should pass it."""
+    """The capabilities of an engine; `measured` is the same engine behind deadlines and metrics."""
     return EngineCapabilities(
         measured or engine,
         engine if isinstance(engine, PromptReader) else _MissingReader(),
@@ -54,7 +54,7 @@ def _missing_capability(what: str) -> EngineUnavailable:
 
 
 class _MissingReader:
-    """Stands where an engine does not show its prompts."""
+    """The reader of an engine that does not show its prompts."""
 
     async def read(self, request: Request) -> ReadPrompt:
         _refuse("count or show prompts")
@@ -70,7 +70,7 @@ class _MissingReader:
 
 
 class _MissingEmbedder:
-    """Stands where an engine makes no vectors."""
+    """The embedder of an engine that makes no vectors."""
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         _refuse("make embeddings")
@@ -80,7 +80,7 @@ class _MissingEmbedder:
 
 
 class _MissingSessions:
-    """Stands where an engine does not continue token lists."""
+    """The sessions of an engine that keeps none."""
 
     async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         yield Failed(_missing_capability("keep sessions"))

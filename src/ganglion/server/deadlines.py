@@ -1,4 +1,4 @@
-"""An engine that gives another one only so much time."""
+"""Deadlines around an engine, and the timer that they and the writers of streams share."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -47,7 +47,7 @@ class Alarm:
         return self
 
     def close(self) -> None:
-        """Let go of the timer."""
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -94,7 +94,7 @@ E = TypeVar("E", Event, TokenEvent)
 class DeadlineEngine:
     """Ends a stream with `Failed(DeadlineExceeded)` when a stage takes too long.
 
-    Only the engine's own time counts against the idle deadline: a slow reader is the door's to cut.
+    Only the engine's own time counts against the idle deadline: a slow reader is cut where it is written to.
     """
 
     def __init__(self, inner: Engine, deadlines: AnswerDeadlines) -> None:
@@ -106,7 +106,7 @@ class DeadlineEngine:
         return self._inner.models()
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The inner engine's stream, cut short when it must be."""
+        """The inner engine's stream under the deadlines."""
         return with_deadlines(self._inner.generate(request), self._deadlines)
 
 
@@ -132,7 +132,7 @@ async def with_deadlines(
 
 
 class _Stage:
-    """Where a stream is and when that stage must be over."""
+    """The stage of a stream, and when it must be over."""
 
     def __init__(self, deadlines: AnswerDeadlines, now_s: float) -> None:
         self._deadlines = deadlines
@@ -141,13 +141,13 @@ class _Stage:
         self._due_s = now_s + deadlines.queue_s
 
     def due(self, now_s: float) -> float:
-        """When the next event must have come."""
+        """The time by which the next event must come."""
         if self._name == "idle":
             self._due_s = now_s + self._limit_s
         return min(self._due_s, self._end_s)
 
     def advance(self, event: Event | TokenEvent, now_s: float) -> None:
-        """Note an event that came in time."""
+        """Move on by an event that came in time."""
         match event:
             case Progress(stage="generated"):
                 self._due_s = now_s + self._limit_s

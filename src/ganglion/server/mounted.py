@@ -1,4 +1,4 @@
-"""The wires as an app inside somebody else's: over any engine, under any path.
+"""The wires as an ASGI app to mount in another one: over any engine, under any path.
 
 Law: nothing here listens, opens or closes: the engine and the store are the caller's, before and after.
 """
@@ -31,12 +31,12 @@ from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
 
 DEFAULT_PATHS: Final = ("/v1", "/api", "/tokenize", "/detokenize", "/tokenizer_info", "/apply_template")
-"""What is served unless told otherwise: every wire, and nothing of a node's own."""
+"""The default: every wire, and none of a node's own routes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a request gets that does not say it."""
+    """Values for what a request leaves out."""
 
     sampling: Sampling = Sampling()
     max_tokens: int | None = None
@@ -74,19 +74,19 @@ def build_app(
 
 
 class NoEngine:
-    """Stands where no engine was configured."""
+    """The engine of an app that was given none."""
 
     def models(self) -> tuple[ModelState, ...]:
         """None."""
         return ()
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The error that says so."""
+        """Fail: there is no engine."""
         yield Failed(EngineUnavailable("No engine is configured behind this server."))
 
 
 class DefaultsEngine:
-    """An engine that fills in what a request leaves open."""
+    """An engine that fills in what requests leave out."""
 
     def __init__(self, inner: Engine, defaults: Defaults) -> None:
         self._inner = inner
@@ -94,11 +94,13 @@ class DefaultsEngine:
 
     def models(self) -> tuple[ModelState, ...]:
         """The inner engine's, with these defaults before their own."""
-        asked = self._defaults.sampling
-        return tuple(replace(model, sampling=merge(asked, model.sampling)) for model in self._inner.models())
+        sampling = self._defaults.sampling
+        return tuple(
+            replace(model, sampling=merge(sampling, model.sampling)) for model in self._inner.models()
+        )
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The inner engine's answer to the request as it is filled in."""
+        """The inner engine's answer to the filled-in request."""
         defaults = self._defaults
         filled = replace(
             request,

@@ -1,4 +1,4 @@
-"""An engine that measures another one."""
+"""Metrics around an engine: every stream is counted and timed."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -14,12 +14,12 @@ from ganglion.server.settings import AnswerDeadlines
 
 E = TypeVar("E", Event, TokenEvent)
 
-# A model's name in a request is the client's to choose: what no engine names shares one label.
+# Clients choose the model's name in a request: names that no engine knows share one label.
 _UNKNOWN_MODEL = "unknown"
 
 
 class ObservedEngine:
-    """Counts and times every stream that passes."""
+    """Counts and times every stream of the inner engine."""
 
     def __init__(self, inner: Engine, metrics: Metrics) -> None:
         self._inner = inner
@@ -115,7 +115,7 @@ class ObservedSessions:
         self._metrics = metrics
 
     def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """The inner engine's stream, cut short when it must be."""
+        """The inner engine's stream under the deadlines, measured."""
         events = with_deadlines(self._inner.continue_tokens(model, request), self._deadlines)
         return observed_stream(events, self._metrics.of_model(metrics_label(self._models(), model)))
 

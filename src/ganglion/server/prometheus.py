@@ -1,4 +1,4 @@
-"""What `/metrics` says, in a registry of its own."""
+"""The metrics of a server, in a Prometheus registry of its own."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ class SessionCounts:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What is read on the event loop before a page is written off it."""
+    """Values that are read on the event loop before a thread writes the page."""
 
     models: Sequence[ModelState] = ()
     tasks: int = 0
@@ -93,11 +93,11 @@ class Metrics:
             "ganglion_rpcs", "gRPC calls ended, by status.", ("method", "code"), registry=registry
         )
         self.sessions: Callable[[], SessionCounts] | None = None
-        """Says how many sessions there are, where some are kept."""
+        """Counts the sessions, where some are kept."""
         registry.register(self)
 
     def of_model(self, model: str) -> ModelMetrics:
-        """The model's own metrics; `model` is an id that an engine names, never a client's word."""
+        """The model's own metrics; `model` is an id that an engine names, never a name from a client."""
         found = self._models.get(model)
         if found is None:
             found = self._models[model] = ModelMetrics(self, model)
@@ -110,11 +110,11 @@ class Metrics:
         return await asyncio.to_thread(generate_latest, self.registry)
 
     def describe(self) -> list[Metric]:
-        """Nothing ahead of time: what `collect` finds is only known then."""
+        """Describe nothing ahead of time: what `collect` finds is only known then."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """What the engines and the operating system say at this moment."""
+        """The metrics that the engines and the operating system give at this moment."""
         snapshot = self._snapshot
         yield from _models(snapshot.models)
         if snapshot.sessions is not None:

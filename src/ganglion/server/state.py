@@ -1,4 +1,4 @@
-"""What a server remembers from one request to the next."""
+"""The state that a server keeps from one request to the next: store, seal, background tasks, quota."""
 
 import asyncio
 import logging
@@ -20,13 +20,13 @@ class BackgroundTasks:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self, work: Coroutine[None, None, None], name: str) -> None:
-        """Let work go on by itself; when the server leaves it is cancelled, and has time to end well."""
+        """Run work in a task of its own; at shutdown it is cancelled, and has time to end well."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
 
     async def close(self) -> None:
-        """Cancel what still goes on, and wait until it has ended."""
+        """Cancel the tasks that still run, and wait until they have ended."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -47,8 +47,8 @@ def _fresh_seal() -> HmacSeal:
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """The store, None for a server that keeps nothing; the seal of what leaves; what outlives its request,
-    and who counts that."""
+    """The store, None for a server that keeps nothing; the seal of sealed items; tasks that outlive their
+    request; and the meter of quotas."""
 
     store: Store | None = None
     seal: HmacSeal = field(default_factory=_fresh_seal)

@@ -41,7 +41,7 @@ class TruncatingEngine:
 
 
 def shortened(request: Request, error: ContextLengthExceeded) -> Request | None:
-    """The request without as many of its oldest turns as, by their length, must go; None when none can."""
+    """The request without as many of its oldest turns as must go by estimate; None where none can."""
     if not isinstance(request.prompt, ChatPrompt):
         return None
     prompt_tokens, max_tokens = error.extras["prompt_len"], error.extras["max"]

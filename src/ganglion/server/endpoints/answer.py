@@ -18,7 +18,7 @@ from ganglion.server.endpoints.models import require_holder
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import require_admin
 from ganglion.server.middleware.request_log import LogOnce, ignored_field_log, unknown_field_log
-from ganglion.server.middleware.scope import is_on, principal, request_id, tenant
+from ganglion.server.middleware.scope import header, principal, request_id
 from ganglion.server.settings import ServerSettings
 from ganglion.server.truncation import TruncatingEngine
 from ganglion.wire import messages
@@ -59,9 +59,9 @@ def parse_context(
         id=f"{id_prefix}{uuid.uuid4().hex}",
         created_s=time.time(),
         fingerprint=f"ganglion-{settings.build.version}",
-        tenant=tenant(scope),
-        keep_markers=is_on(scope, INCLUDE_THINKING),
-        is_thought_shown=is_on(scope, b"x-thought"),
+        tenant=principal(scope).tenant,
+        keep_markers=header(scope, INCLUDE_THINKING) == b"1",
+        is_thought_shown=header(scope, b"x-thought") == b"1",
         is_strict=settings.is_strict,
         request_id=request_id(scope),
         seal=seal,

@@ -12,7 +12,7 @@ from ganglion.core.errors import ModelNotFound
 from ganglion.server.endpoints.http import json_response
 from ganglion.server.endpoints.pages import docs_page, start_page
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.scope import is_anthropic, visible_models
+from ganglion.server.middleware.scope import is_anthropic, principal
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import health, models, openapi
 from ganglion.wire.headers import RETRY_AFTER
@@ -82,11 +82,11 @@ class InfoRoutes:
 
     async def models(self, request: Request) -> Response:
         wire = anthropic_models if is_anthropic(request.scope) else models
-        return json_response(wire.every(visible_models(request.scope, self._engine.models())))
+        return json_response(wire.every(principal(request.scope).visible(self._engine.models())))
 
     async def model(self, request: Request) -> Response:
         name: str = request.path_params["model"]
-        model = find_model(visible_models(request.scope, self._engine.models()), name)
+        model = find_model(principal(request.scope).visible(self._engine.models()), name)
         if model is None:
             raise ModelNotFound(name[:200])
         return json_response((anthropic_models if is_anthropic(request.scope) else models).one(model))

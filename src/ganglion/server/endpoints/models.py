@@ -30,7 +30,7 @@ from ganglion.core.errors import (
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import json_response, read_json, stream_headers, while_connected
 from ganglion.server.middleware.model_lookup import loaded_model
-from ganglion.server.middleware.scope import header, visible_models
+from ganglion.server.middleware.scope import header, principal
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import management, readout
 from ganglion.wire.frame import Comment, Frame, sse
@@ -46,7 +46,7 @@ class ReadoutEndpoint:
     async def manifest(self, request: Request) -> Response:
         """`GET /v1/readout/manifest`."""
         try:
-            model = loaded_model(request, visible_models(request.scope, self._engine.models()))
+            model = loaded_model(request, principal(request.scope).visible(self._engine.models()))
         except ModelNotLoaded as error:
             raise ReadoutNotFound(
                 f"The model {error.model!r} has no readouts: it is not loaded.", param="model"
@@ -194,11 +194,11 @@ class OllamaModelEndpoints:
 
     async def tags(self, request: Request) -> Response:
         """`GET /api/tags`."""
-        return json_response(ollama_models.tags(visible_models(request.scope, self._engine.models())))
+        return json_response(ollama_models.tags(principal(request.scope).visible(self._engine.models())))
 
     async def processes(self, request: Request) -> Response:
         """`GET /api/ps`."""
-        return json_response(ollama_models.processes(visible_models(request.scope, self._engine.models())))
+        return json_response(ollama_models.processes(principal(request.scope).visible(self._engine.models())))
 
     async def version(self, _: Request) -> Response:
         """`GET /api/version`."""
@@ -208,7 +208,7 @@ class OllamaModelEndpoints:
         """`POST /api/show`."""
         body = await read_json(request.scope, request.receive, self._settings, is_any_type=True)
         model = _find_ollama_model(
-            ollama_models.parse_show(body), visible_models(request.scope, self._engine.models())
+            ollama_models.parse_show(body), principal(request.scope).visible(self._engine.models())
         )
         return json_response(ollama_models.shown(model, await self._tokenizer(model)))
 

@@ -11,7 +11,7 @@ from ganglion.server.endpoints.http import JsonEndpoint, json_response
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import known_model, loaded_model, only_model
 from ganglion.server.middleware.principal import Principal
-from ganglion.server.middleware.scope import visible_models
+from ganglion.server.middleware.scope import principal
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import chat, tokenizer
 from ganglion.wire.answer_format import ParseContext
@@ -33,7 +33,7 @@ class TokenizerEndpoints:
     async def info(self, request: HttpRequest) -> Response:
         """`GET /tokenizer_info`."""
         name = request.query_params.get("model")
-        model = loaded_model(request, visible_models(request.scope, self._engine.models())).id
+        model = loaded_model(request, principal(request.scope).visible(self._engine.models())).id
         info = await self._reader.tokenizer_info(model)
         return json_response(tokenizer.info(name or model, info))
 

@@ -1,4 +1,4 @@
-"""An ASGI app on its sockets: uvicorn with our connections, and without its own idea of signals."""
+"""An ASGI app on its sockets: uvicorn with our connections, and without its own signal handling."""
 
 import asyncio
 import contextlib
@@ -16,15 +16,15 @@ from ganglion.server.settings import ServerSettings
 
 BACKLOG = 2048
 SOCKET_PING_S = 20.0
-"""How often a WebSocket is asked for a sign of life, and how long it may take to give one."""
+"""How often a WebSocket is pinged, and how long it may take to answer."""
 _TICK_S = 1.0
-_LAST_WORDS_S, _HASTY_WORDS_S = 2.0, 0.1
-"""How long answers may take to reach their clients when the server leaves."""
+_FLUSH_S, _HASTY_FLUSH_S = 2.0, 0.1
+"""How long answers may take to reach their clients at shutdown, and after a second signal."""
 _POLL_S = 0.002
 
 
 def uvicorn_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
-    """How it is served; raises UnusableCertificate."""
+    """uvicorn's configuration; raises UnusableCertificate."""
     config = uvicorn.Config(
         app,
         http=protocol_class(settings.max_connections),
@@ -52,20 +52,20 @@ def uvicorn_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
 
 
 class AppServer(uvicorn.Server):
-    """uvicorn without its own idea of signals, that says when it listens and leaves when it is told.
+    """uvicorn without its own signal handling, with an event for listening and a prompt shutdown.
 
-    Its own looks ten times a second whether it is to leave, and takes two tenths more to do it.
+    Its own loop checks ten times a second whether to exit, and takes two tenths of a second more to do it.
     """
 
     def __init__(self, config: uvicorn.Config, descriptors: DescriptorWatch | None = None) -> None:
-        """`descriptors` is for a server that strangers connect to."""
+        """`descriptors` warns before the file descriptors run out."""
         super().__init__(config)
         self._descriptors = descriptors
         self.listening = asyncio.Event()
         self._leaving = asyncio.Event()
 
     def leave(self, *, is_hasty: bool) -> None:
-        """Let go of those who are served, when they have heard the end or, in haste, at once."""
+        """Shut down once answers have reached their clients or, in haste, at once."""
         self.should_exit, self.force_exit = True, is_hasty
         self._leaving.set()
 
@@ -78,7 +78,7 @@ class AppServer(uvicorn.Server):
         self.listening.set()
 
     async def main_loop(self) -> None:
-        while not await self.on_tick(0):  # where the date in its answers comes from
+        while not await self.on_tick(0):  # which renews the date in the response headers
             if self._descriptors is not None:
                 self._descriptors.look()
             with contextlib.suppress(TimeoutError):
@@ -92,8 +92,8 @@ class AppServer(uvicorn.Server):
         for connection in list(served.connections):
             connection.shutdown()
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_HASTY_WORDS_S if self.force_exit else _LAST_WORDS_S):
-                while served.connections or served.tasks:  # noqa: ASYNC110 - it tells nobody
+            async with asyncio.timeout(_HASTY_FLUSH_S if self.force_exit else _FLUSH_S):
+                while served.connections or served.tasks:  # noqa: ASYNC110 - uvicorn has no event for it
                     await asyncio.sleep(_POLL_S)
         if not self.force_exit:
             for task in served.tasks:
@@ -101,7 +101,7 @@ class AppServer(uvicorn.Server):
 
 
 async def until_listening(server: AppServer, serving: asyncio.Task[None]) -> None:
-    """Wait until it listens; raises what kept it from that."""
+    """Wait until the server listens; raises why it cannot."""
     listening = asyncio.create_task(server.listening.wait())
     await first_of(serving, listening)
     listening.cancel()

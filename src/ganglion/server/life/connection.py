@@ -1,6 +1,6 @@
 """One TCP connection: uvicorn's HTTP protocol with the limits that it lacks.
 
-Law: a request's head is bounded in bytes and in time, and what is not HTTP is told so in our envelope.
+Law: a request's head is bounded in bytes and in time, and what is not HTTP gets an error in our envelope.
 """
 
 import asyncio
@@ -23,10 +23,10 @@ from ganglion.wire.headers import API_KEY
 
 MAX_HEAD_BYTES = 64 * 2**10
 HEAD_S = 30.0
-"""A head that takes longer is a client that holds the connection on purpose."""
+"""A client that takes longer to send a head holds the connection on purpose."""
 STALLED_CLOSE_S = 30.0
 MAX_PIPELINED = 64
-"""Requests that may wait behind the one being answered; nobody honest sends them at all."""
+"""Requests that may wait behind the one being answered; honest clients do not pipeline at all."""
 
 
 class BoundedHttpProtocol(HttpToolsProtocol):
@@ -91,11 +91,11 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Tell what is not HTTP that it is not."""
+        """Answer what is not HTTP."""
         self._refuse(InvalidRequest(msg))
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection, and cut it if its client does not even read what it was sent."""
+        """Close an idle connection, and abort it if its client does not read what was sent."""
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
             self.loop.call_later(STALLED_CLOSE_S, self.transport.abort)
@@ -128,7 +128,7 @@ class AbortableWebSocket(WebSocketsSansIOProtocol):
     """A WebSocket with a way to cut a stalled reader."""
 
     def handle_connect(self, event: Request) -> None:
-        """Let the app begin, and let it end the connection without waiting for unread bytes."""
+        """Start the app, with a way to end the connection without waiting for unread bytes."""
         super().handle_connect(event)
         if self.response.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
             self.scope["extensions"][ABORT] = {"abort": self.transport.abort}
@@ -147,13 +147,13 @@ def _raw_response(error: GanglionError) -> bytes:
     return f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}\r\n{lines}\r\n".encode() + body
 
 
-# A message that never ends would else be held for as long as its connection, on as many as a client opens.
+# Without this, a message that never ends is held as long as its connection, on as many as a client opens.
 
 TRY_AGAIN_LATER: Final = 1013
 
 
 class BoundedWebSocket(AbortableWebSocket):
-    """One connection; which keys share room is judged by what they are, before anybody asks whose."""
+    """One connection whose large messages wait for memory, shared out by the key as it was sent."""
 
     turns: ClassVar[FairSemaphore]
     max_bytes: ClassVar[int]
@@ -162,7 +162,7 @@ class BoundedWebSocket(AbortableWebSocket):
     _waiting: asyncio.Task[None] | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Take bytes in, and no more of a large message than there is room for."""
+        """Receive bytes, and pause reading where there is no room for a large message."""
         self._coming_bytes += len(data)
         super().data_received(data)
         is_large = self._coming_bytes > SMALL_BYTES and self.handshake_initiated
@@ -170,13 +170,13 @@ class BoundedWebSocket(AbortableWebSocket):
             self._make_room()
 
     def send_receive_event_to_app(self) -> None:
-        """A message is whole."""
+        """Give the memory back: the message is whole."""
         super().send_receive_event_to_app()
         self._coming_bytes = 0
         self._give_back()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nothing more comes."""
+        """Give everything back: nothing more comes."""
         self._give_back()
         if self._waiting is not None:
             self._waiting.cancel()
@@ -211,7 +211,7 @@ class BoundedWebSocket(AbortableWebSocket):
 
 
 def websocket_class(max_bytes: int) -> type[BoundedWebSocket]:
-    """The class of one server's connections, which share their room."""
+    """The class of one server's WebSockets, which share their memory."""
     return type(
         "ServersSocket", (BoundedWebSocket,), {"turns": body_budget(max_bytes), "max_bytes": max_bytes}
     )

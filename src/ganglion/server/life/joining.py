@@ -1,7 +1,7 @@
-"""How a node joins gateways by itself: it asks each for a lease, renews it, and gives it back on leaving.
+"""Joining gateways: a node asks each for a lease, renews it, and gives it back when it leaves.
 
 Law: between the sending of a request and its answer a lease only grows older: it counts from the sending.
-Each change is said once in the log, however often it is tried.
+Each change is logged once, however often it is tried.
 """
 
 import asyncio
@@ -31,7 +31,7 @@ logger = logging.getLogger("ganglion.server")
 
 CALL_S: Final = 5.0
 LEAVE_S: Final = 2.0
-"""What leaving may take of a shutdown."""
+"""How much of a shutdown leaving may take."""
 FIRST_PAUSE_S: Final = 0.5
 LONGEST_PAUSE_S: Final = 5.0
 MAX_LEASE_S: Final = 86_400.0
@@ -56,20 +56,22 @@ _envelope = msgspec.json.Decoder(_Envelope)
 
 
 def check_join(join: JoinSettings, settings: ServerSettings) -> None:
-    """Raise what is wrong with the settings before anything is loaded."""
+    """Raise what is wrong with the settings, before anything is loaded."""
     if len(join.urls) > MAX_GATEWAYS:
         raise InvalidValue(f"Expected at most {MAX_GATEWAYS} gateways to join, found {len(join.urls)}.")
     for url in join.urls:
         parse_node_url(url)
     if join.name is not None and not _NAME.fullmatch(join.name):
         raise InvalidValue(
-            f"{join.name!r} is no name for a node.",
+            f"{join.name!r} is not a valid name for a node.",
             param="join.name",
-            hint="Take up to 64 letters, digits, '-', '_' and '.'.",
+            hint="Use up to 64 letters, digits, '-', '_' and '.'.",
         )
     if join.advertise is not None and not _ADVERTISED.fullmatch(join.advertise):
         raise InvalidValue(
-            f"{join.advertise!r} is no URL of a node.", param="join.advertise", hint="Give http://HOST:PORT."
+            f"{join.advertise!r} is not the URL of a node.",
+            param="join.advertise",
+            hint="Give http://HOST:PORT.",
         )
     if join.urls and join.advertise is None and settings.host in _WILDCARDS:
         raise StartRefused(
@@ -79,7 +81,7 @@ def check_join(join: JoinSettings, settings: ServerSettings) -> None:
 
 
 def join_request(join: JoinSettings, settings: ServerSettings, url: str, boot: str) -> fleet.Join:
-    """What a node says when it joins; `url` is where it listens, the ports are those it has."""
+    """The request by which a node joins; `url` is where it listens, and `settings` has the ports it got."""
     advertised = (join.advertise or url).rstrip("/")
     host = parse_node_url(advertised).host
     shown = f"[{host}]" if ":" in host else host
@@ -89,7 +91,7 @@ def join_request(join: JoinSettings, settings: ServerSettings, url: str, boot: s
 
 
 def default_node_name(hostname: str, port: int) -> str:
-    """The host's name and the port, as a node may be called."""
+    """A node's name from the host's name and the port."""
     ending = f"-{port}"
     host = re.sub(r"[^A-Za-z0-9_.\-]", "-", hostname) or "node"
     return host[: _NAME_DIGITS - len(ending)] + ending
@@ -98,18 +100,18 @@ def default_node_name(hostname: str, port: int) -> str:
 class GatewayLeases:
     """A node's leases at its gateways, from `start` to `leave`."""
 
-    def __init__(self, joiners: Sequence["LeaseRenewer"]) -> None:
-        self._joiners = joiners
+    def __init__(self, renewers: Sequence["LeaseRenewer"]) -> None:
+        self._renewers = renewers
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
-        """Ask for leases, and renew them, until told to leave."""
-        self._tasks = [asyncio.create_task(joiner.run()) for joiner in self._joiners]
+        """Ask for leases, and renew them, until `leave`."""
+        self._tasks = [asyncio.create_task(renewer.run()) for renewer in self._renewers]
 
     async def leave(self, hurry: asyncio.Event) -> None:
-        """Ask for no more, and give back what is held, within `LEAVE_S` or until there is no time left."""
+        """Stop renewing, and give the leases back, within `LEAVE_S` or until `hurry` is set."""
         await self.stop()
-        leaving = asyncio.gather(*(joiner.leave() for joiner in self._joiners))
+        leaving = asyncio.gather(*(renewer.leave() for renewer in self._renewers))
         hurried = asyncio.create_task(hurry.wait())
         try:
             await asyncio.wait((leaving, hurried), return_when=asyncio.FIRST_COMPLETED)
@@ -119,7 +121,7 @@ class GatewayLeases:
             await asyncio.gather(leaving, hurried, return_exceptions=True)
 
     async def stop(self) -> None:
-        """Let go of everything, also of what was not given back."""
+        """Stop renewing; leases that were not given back expire."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
@@ -130,7 +132,7 @@ class GatewayLeases:
 async def joined_gateways(
     join: JoinSettings, settings: ServerSettings, url: str, membership: FleetMembership
 ) -> AsyncGenerator[GatewayLeases, None]:
-    """A node that listens at `url`, at its gateways for as long as it is inside, or until it leaves."""
+    """While inside, the node that listens at `url` holds leases at its gateways, until it leaves."""
     pools = ConnectionPools()
     leases = GatewayLeases(
         [
@@ -153,13 +155,13 @@ async def joined_gateways(
 
 
 class LeaseRenewer:
-    """One node at one gateway."""
+    """Holds one node's lease at one gateway."""
 
     def __init__(
         self,
         gateway: str,
         key: str | None,
-        said: fleet.Join,
+        join: fleet.Join,
         membership: FleetMembership,
         node_client: NodeClient,
         *,
@@ -167,39 +169,39 @@ class LeaseRenewer:
     ) -> None:
         self._gateway = gateway
         self._spec = NodeSpec("gateway", gateway, api_key=key)
-        self._said = said
+        self._join = join
         self._leases = membership.leases
         self._node_client = node_client
         self._clock = clock
         self._is_member = False
-        self._complaint: str | None = None
+        self._logged_error: str | None = None
         self._call_s = CALL_S
         self._longest_pause_s = LONGEST_PAUSE_S
 
     async def run(self) -> None:
-        """Hold a lease for as long as it runs."""
+        """Hold a lease until cancelled."""
         pause_s = FIRST_PAUSE_S
         while True:
             sent_s = self._clock()
             try:
                 lease = await self._ask()
             except GanglionError as error:
-                self._failed(error)
+                self._log_failed(error)
                 await asyncio.sleep(pause_s * random.uniform(0.8, 1.2))  # noqa: S311 - no secret
                 pause_s = min(2 * pause_s, self._longest_pause_s)
             else:
                 self._leases.hold(self._gateway, lease.epoch, sent_s + lease.lease_s)
-                self._keep_pace(lease.lease_s)
-                self._joined(lease)
+                self._bound_waits(lease.lease_s)
+                self._log_joined(lease)
                 pause_s = min(FIRST_PAUSE_S, self._longest_pause_s)
                 await asyncio.sleep(lease.lease_s / 3 * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
 
     async def leave(self) -> None:
-        """Give the lease back; whoever cannot be told learns of it when the lease is over."""
+        """Give the lease back; a gateway that cannot be reached lets it expire."""
         epoch = self._leases.epoch_of(self._gateway)
         if epoch is None:
             return
-        left = fleet.encode(fleet.Leave(name=self._said.name, epoch=epoch))
+        left = fleet.encode(fleet.Leave(name=self._join.name, epoch=epoch))
         with suppress(GanglionError):
             await self._node_client.call(
                 self._spec, "POST", "/fleet/leave", headers=_JSON, body=left, timeout_s=LEAVE_S
@@ -208,9 +210,14 @@ class LeaseRenewer:
         logger.info("left the gateway %s", self._gateway)
 
     async def _ask(self) -> fleet.Lease:
-        said = msgspec.structs.replace(self._said, epoch=self._leases.epoch_of(self._gateway))
+        request = msgspec.structs.replace(self._join, epoch=self._leases.epoch_of(self._gateway))
         answer = await self._node_client.call(
-            self._spec, "POST", "/fleet/join", headers=_JSON, body=fleet.encode(said), timeout_s=self._call_s
+            self._spec,
+            "POST",
+            "/fleet/join",
+            headers=_JSON,
+            body=fleet.encode(request),
+            timeout_s=self._call_s,
         )
         if answer.status != HTTPStatus.OK:
             raise _refusal(answer)
@@ -219,23 +226,23 @@ class LeaseRenewer:
             raise InvalidValue(f"It granted a lease of {lease.lease_s:g} s.")
         return lease
 
-    def _keep_pace(self, lease_s: float) -> None:
-        """Wait no longer than lets a node that was cut off be back within one lease: a call and a pause."""
+    def _bound_waits(self, lease_s: float) -> None:
+        """Bound a call and a pause so that a node that was cut off is back within one lease."""
         self._call_s = min(CALL_S, lease_s / 2)
         self._longest_pause_s = min(LONGEST_PAUSE_S, lease_s / 3)
 
-    def _joined(self, lease: fleet.Lease) -> None:
+    def _log_joined(self, lease: fleet.Lease) -> None:
         if not self._is_member:
             logger.info("joined the gateway %s as %s, epoch %d", self._gateway, lease.name, lease.epoch)
-        self._is_member, self._complaint = True, None
+        self._is_member, self._logged_error = True, None
 
-    def _failed(self, error: GanglionError) -> None:
+    def _log_failed(self, error: GanglionError) -> None:
         if self._is_member and self._leases.epoch_of(self._gateway) is None:
             self._is_member = False
             logger.warning("lost the lease of the gateway %s: %s", self._gateway, error.message)
-            self._complaint = error.code
-        if not self._is_member and self._complaint != error.code:
-            self._complaint = error.code
+            self._logged_error = error.code
+        if not self._is_member and self._logged_error != error.code:
+            self._logged_error = error.code
             logger.error("cannot join the gateway %s: %s", self._gateway, error.full_message)
 
 
@@ -248,7 +255,7 @@ def _refusal(answer: NodeResponse) -> GanglionError:
     try:
         why = _envelope.decode(answer.body).error.message[:_SHOWN]
     except msgspec.DecodeError:
-        why = "It may be no gateway."
+        why = "It may not be a gateway."
     return InvalidValue(f"It answered {answer.status}. {why}")
 
 

@@ -1,7 +1,7 @@
-"""A server's life: bind, listen while the engine opens, answer, drain, close.
+"""A node's server from start to end: bind, listen while the engine opens, answer, drain, close.
 
 Law: whatever ends it, the engine is closed before the process leaves, and work that was let in is finished
-or told why not. The first signal drains; the second does not wait.
+or ends with an error. The first signal drains; the second does not wait.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ HASTY_FLUSH_S = 0.5
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reloaded:
-    """A configuration that was read anew and found valid."""
+    """A configuration that was reloaded and found valid."""
 
     api_keys: tuple[str, ...]
     apply: Callable[[], None]
@@ -87,9 +87,9 @@ async def serve(
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal.
 
-    `on_listening` is told the URL, and `on_rpc` before it the address of gRPC, where there is one. `opening`
-    is the engine's, where that began before, and `listener` a socket that was bound before. Raises
-    StartRefused, or what kept the engine from opening.
+    `on_listening` is called with the URL, and before it `on_rpc` with the address of gRPC, where there is
+    one. `opening` is the engine's, where that began before, and `listener` a socket that was bound before.
+    Raises StartRefused, or what kept the engine from opening.
     """
     shutdown = shutdown or Shutdown()
     gate = Gate(settings.max_in_flight)
@@ -146,7 +146,7 @@ async def serve(
 
 
 def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSettings:
-    """The ports as they are taken: HTTP's own, and the one that gRPC is to take."""
+    """The settings with the ports in use: HTTP's own, and the one that gRPC is to take."""
     port = listener.getsockname()[1]
     return structs.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
 
@@ -163,7 +163,7 @@ def _read_reloaded(reload: Reload, keys: KeyRing) -> ApplyConfig:
 
 
 async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening: asyncio.Task[None]) -> None:
-    """Wait for a reason to leave: somebody asks, the server ends, or the engine cannot open."""
+    """Wait for a reason to shut down: somebody asks, the server ends, or the engine cannot open."""
     asked = asyncio.create_task(shutdown.drain.wait())
     await first_of(asked, serving, opening)
     if opening.done() and opening.exception() is None:
@@ -173,7 +173,7 @@ async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening:
 
 async def _drain(gate: Gate, shutdown: Shutdown, timeout_s: float) -> None:
     gate.drain()
-    logger.info("draining, %d in flight", gate.in_flight)
+    logger.info("draining; %d requests in flight", gate.in_flight)
     idle = asyncio.create_task(gate.idle())
     stopped = asyncio.create_task(shutdown.stop.wait())
     with contextlib.suppress(TimeoutError):

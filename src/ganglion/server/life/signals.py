@@ -1,6 +1,6 @@
-"""A configuration that is read again while a server runs: one at a time, and a wrong one changes nothing.
+"""Signals: SIGTERM and SIGINT drain a server, SIGHUP reloads its configuration; a wrong one changes nothing.
 
-Law: reading it again never opens a server that asks for keys. A file that lost them, or is empty or half
+Law: a reload never opens a server that asks for keys. A file that lost them, or is empty or half
 written, leaves those in force that were; to serve without keys takes a restart.
 """
 
@@ -15,7 +15,7 @@ from ganglion.server.bind import StartRefused
 
 
 class Shutdown:
-    """The two ways to ask a server to leave."""
+    """The two ways to ask a server to shut down."""
 
     def __init__(self) -> None:
         self.drain = asyncio.Event()
@@ -30,7 +30,7 @@ class Shutdown:
 
 @contextlib.contextmanager
 def on_termination(shutdown: Shutdown) -> Generator[None, None, None]:
-    """While inside, SIGTERM and SIGINT ask to leave."""
+    """While inside, SIGTERM and SIGINT ask for a shutdown."""
     loop = asyncio.get_running_loop()
     taken = []
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -46,7 +46,7 @@ def on_termination(shutdown: Shutdown) -> Generator[None, None, None]:
 
 
 async def first_of(*tasks: asyncio.Task[object] | asyncio.Task[None] | asyncio.Task[bool]) -> None:
-    """Wait for whichever ends first."""
+    """Wait for the first of the tasks to end."""
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
@@ -60,7 +60,7 @@ ReadConfig = Callable[[], ApplyConfig]
 
 @contextlib.contextmanager
 def config_reloader(read: ReadConfig) -> Generator[Callable[[], None], None, None]:
-    """While inside, a call of what it gives has the configuration read again."""
+    """While inside, calling what it gives reloads the configuration; one reload runs at a time."""
     turn = asyncio.Lock()
     running: set[asyncio.Task[None]] = set()
 
@@ -102,7 +102,7 @@ def _log_refused_reload(error: GanglionError | StartRefused) -> None:
 
 @contextlib.contextmanager
 def on_hangup(act: Callable[[], None]) -> Generator[None, None, None]:
-    """While inside, SIGHUP has something done."""
+    """While inside, SIGHUP calls `act`."""
     loop = asyncio.get_running_loop()
     try:
         loop.add_signal_handler(signal.SIGHUP, act)

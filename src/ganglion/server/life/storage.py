@@ -1,4 +1,4 @@
-"""The store of a running server: opened, told what a crash cut off, kept swept, closed.
+"""The store of a running server: opened, swept and closed, and what a crash cut off is marked as failed.
 
 Law: answers that nobody keeps need no store. A disk that is full and a database that is away do not keep a
 server from starting: what is to be kept is refused by name until there is room again.
@@ -23,7 +23,7 @@ logger = logging.getLogger("ganglion.server")
 
 
 REOPEN_S: Final = 15.0
-"""How often a store that could not be opened is tried; each request that needs it tries, too."""
+"""How often a store that could not be opened is tried again; each request that needs it tries, too."""
 SEAL: Final = "seal"
 
 
@@ -35,7 +35,7 @@ class StoreTarget:
     """A SQLite file, `postgresql://…`, or `:memory:`."""
     retention: Retention = Retention()
     is_asked_for: bool = True
-    """Whether somebody named the place, and is told at the start when a person must see to it."""
+    """Whether the operator named the place: the server then does not start where it cannot be used."""
 
 
 @asynccontextmanager
@@ -49,7 +49,7 @@ async def open_store(storage: StoreTarget) -> AsyncGenerator[AppState, None]:
         except (StorageFull, StoreUnavailable, StoreUnusable) as error:
             if isinstance(error, StoreUnusable) and storage.is_asked_for:
                 raise
-            logger.error("nothing can be kept, and only what need not be is answered: %s", error)
+            logger.error("the store cannot be opened, and requests that need it are refused: %s", error)
             state.background.start(_open_later(store, state), "open the store")
         state.background.start(keep_swept(store, storage.retention), "sweep the store")
         try:
@@ -61,7 +61,7 @@ async def open_store(storage: StoreTarget) -> AsyncGenerator[AppState, None]:
 
 
 async def _open(store: Store, state: AppState) -> None:
-    """Take the seal's key out of the store, and end what a crash cut off."""
+    """Take the seal's key from the store, and fail the responses that a crash cut off."""
     state.seal.adopt(await store.secret(SEAL))
     await _fail_unfinished(store)
 
@@ -81,10 +81,12 @@ async def _fail_unfinished(store: Store) -> None:
     try:
         count = await interrupt_unfinished(store, _ending)
     except GanglionError as error:
-        logger.error("what a server left unfinished could not be ended: %s", error)
+        logger.error("unfinished responses of an earlier run could not be marked as failed: %s", error)
         return
     if count:
-        logger.warning("%d responses were running when a server stopped; they are failed now", count)
+        logger.warning(
+            "%d responses were running when a server stopped; they are marked as failed now", count
+        )
 
 
 def _ending(abandoned: AbandonedResponse) -> InterruptedResponse:

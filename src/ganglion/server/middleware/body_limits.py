@@ -9,7 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 from ganglion.gateway.proxy.body_budget import SMALL_BYTES, body_budget, wait_for_room
-from ganglion.server.middleware.scope import header, tenant
+from ganglion.server.middleware.scope import header, principal
 
 
 class BodyMemoryLimit:
@@ -25,7 +25,7 @@ class BodyMemoryLimit:
         if size_bytes <= SMALL_BYTES:
             await self._app(scope, receive, send)
             return
-        body = _IncomingBody(receive, self.turns, tenant(scope), size_bytes)
+        body = _IncomingBody(receive, self.turns, principal(scope).tenant, size_bytes)
         try:
             await self._app(scope, body.receive, send)
         finally:

@@ -1,4 +1,4 @@
-"""The outermost door: every error that leaves a handler becomes a status and an envelope."""
+"""Error responses: what a handler raises becomes a status and an envelope in the wire's format."""
 
 import logging
 from collections.abc import Mapping
@@ -36,11 +36,11 @@ _PATHS = frozenset(
 
 
 class ClientGone(Exception):
-    """The client left; nobody is there to be told anything."""
+    """The client left, so that nothing can be answered."""
 
 
 def error_response(error: GanglionError, scope: Scope, more: Mapping[str, str] | None = None) -> Response:
-    """The whole response that tells an error, in the format of the wire that the path belongs to."""
+    """The response for an error, in the format of the wire that the path belongs to."""
     headers = error_headers(error) | dict(more or {})
     path = canonical_path(route_path(scope))
     errors = error_format_of(path, lambda name: header(scope, name.encode()) is not None)
@@ -49,7 +49,7 @@ def error_response(error: GanglionError, scope: Scope, more: Mapping[str, str] |
 
 
 class ErrorMiddleware:
-    """Catches what the app raises and answers with it, as long as nothing has been sent."""
+    """Answers with the errors that the app raises, as long as nothing has been sent."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -65,7 +65,7 @@ class ErrorMiddleware:
             is_started = True
             await send(message)
 
-        # The router raises for what it cannot place only when told that somebody catches. Told on a copy:
+        # The router raises for unknown routes only when the scope names an app. It is set on a copy:
         # mounted in another app, the scope is that one's too.
         scope = {**scope, "app": self}
         try:

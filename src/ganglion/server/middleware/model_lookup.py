@@ -1,4 +1,4 @@
-"""Which model is meant where a call may leave it out, and what may be looked at without loading it."""
+"""Models by name: the only one where a call leaves it out, and those that a GET may describe."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -10,7 +10,7 @@ from ganglion.core.engine import ModelState, find_model
 from ganglion.core.errors import InvalidValue, ModelLoading, ModelNotFound, ModelNotLoaded
 from ganglion.core.sampling import Sampling
 from ganglion.gateway.routing.decision import only_loaded_model
-from ganglion.server.middleware.scope import visible_models
+from ganglion.server.middleware.scope import principal
 from ganglion.wire.decode import ModelOmitted, with_model
 
 LOADED_STATES: Final = ("loaded", "recovering")
@@ -33,19 +33,19 @@ def known_model(states: Sequence[ModelState], name: str) -> ModelState:
 
 
 def default_sampling(states: Sequence[ModelState], name: str) -> Sampling:
-    """A model's own defaults, as far as they are known before it is asked."""
+    """A model's own default sampling; empty where it is not known yet."""
     found = find_model(states, name)
     return Sampling() if found is None else found.sampling
 
 
 def context_length_of(states: Sequence[ModelState], name: str) -> int:
-    """How long a model's context is; 0 where nobody says."""
+    """The length of a model's context; 0 where it is not known."""
     found = find_model(states, name)
     return 0 if found is None else found.context_length
 
 
 def loaded_model(request: Request, states: Sequence[ModelState]) -> ModelState:
-    """The model that a GET is about, by its query: looking at a model finds and loads none.
+    """The model that a GET names in its query: a GET finds and loads none.
 
     Raises ModelNotFound and ModelLoading for one that is not here.
     """
@@ -61,7 +61,7 @@ def loaded_model(request: Request, states: Sequence[ModelState]) -> ModelState:
 
 
 class DefaultModel:
-    """An app whose JSON bodies may leave their model out: then the only one that is loaded is meant."""
+    """Fills in the model of JSON bodies that leave it out, where only one is loaded."""
 
     def __init__(self, app: ASGIApp, models: Callable[[], Sequence[ModelState]]) -> None:
         self._app = app
@@ -71,8 +71,8 @@ class DefaultModel:
         try:
             await self._app(dict(scope), receive, send)
         except ModelOmitted as missing:
-            # Told before anything was answered: a body is read whole before anybody is asked.
-            model = only_model(visible_models(scope, self._models()))
+            # Raised before anything was answered: a body is read whole before an engine is asked.
+            model = only_model(principal(scope).visible(self._models()))
             body = with_model(missing.body, model)
         else:
             return
@@ -80,14 +80,14 @@ class DefaultModel:
 
 
 def _replacing_body(body: bytes, receive: Receive) -> Receive:
-    """What a client says after its body, and before that this body instead of its own."""
-    is_said = False
+    """Receives this body instead of the client's own, and then what the client sends after it."""
+    is_received = False
 
-    async def hear() -> Message:
-        nonlocal is_said
-        if is_said:
+    async def received() -> Message:
+        nonlocal is_received
+        if is_received:
             return await receive()
-        is_said = True
+        is_received = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return hear
+    return received

@@ -1,4 +1,4 @@
-"""Which web pages may talk to this server: Host against DNS rebinding, Origin and CORS for foreign pages.
+"""Protection from web pages: the Host header against DNS rebinding, Origin and CORS for foreign pages.
 
 Law: on a loopback bind the Host header names a loopback address; and whatever a browser sends, a GET too, to
 anything but a public page comes from our own pages or a configured origin, or was typed by its user.
@@ -14,16 +14,18 @@ from ganglion.core.errors import NotAllowed
 from ganglion.server.bind import is_loopback
 from ganglion.server.middleware.auth import PUBLIC_ROUTES
 from ganglion.server.middleware.errors import error_response
-from ganglion.server.middleware.scope import header, header_values, route_path
+from ganglion.server.middleware.scope import header, route_path
 
 _OURS = frozenset({b"same-origin", b"none"})
 """Values of Sec-Fetch-Site: our own page, and what a user typed or chose."""
+_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+"""Most requests name one of these, and are spared the parsing of an address."""
 _EXPOSED = b"x-request-id, request-id, retry-after"
 _PREFLIGHT_MAX_AGE_S = "600"
 
 
 class OriginRules:
-    """Judges the Host, the Origin and the Sec-Fetch-Site of a request."""
+    """Checks the Host, the Origin and the Sec-Fetch-Site of a request."""
 
     def __init__(
         self,
@@ -33,15 +35,15 @@ class OriginRules:
         cors_origins: Sequence[str] = (),
     ) -> None:
         self._is_loopback_bind = is_loopback_bind
-        self._allowed_hosts = frozenset(host.lower() for host in allowed_hosts)
+        self._allowed_hosts = frozenset((*_LOOPBACK_HOSTS, *(host.lower() for host in allowed_hosts)))
         self.cors_origins = frozenset(origin.lower().rstrip("/") for origin in cors_origins)
 
     def refusal(
         self, hosts: list[bytes], origins: list[bytes], sites: list[bytes], *, is_public: bool
     ) -> NotAllowed | None:
-        """Why a request may not come in; `sites` are its values of Sec-Fetch-Site.
+        """Why a request is refused; `sites` are its values of Sec-Fetch-Site.
 
-        `is_public` says that it looks at a page which anybody may see, and which any page may link to.
+        `is_public` says that it reads a page which anybody may see, and which any page may link to.
         """
         if self._is_loopback_bind and not (len(hosts) == 1 and self._is_known_host(hosts[0])):
             return NotAllowed("The Host header does not name this machine.", hint="Call it by 127.0.0.1.")
@@ -52,7 +54,7 @@ class OriginRules:
         )
 
     def _is_from_our_page(self, hosts: list[bytes], origins: list[bytes], sites: list[bytes]) -> bool:
-        """Whether no other page sent it, as far as a browser says; what is no browser says nothing."""
+        """Whether no other page sent it, as far as a browser says; other clients say nothing."""
         if "*" in self.cors_origins or (len(origins) == 1 and self.is_configured(origins[0])):
             return True
         # An image or a link brings no Origin. Another port of this machine is `same-site`, and foreign too.
@@ -66,11 +68,11 @@ class OriginRules:
 
     def _is_known_host(self, value: bytes) -> bool:
         host = _host_of(f"//{value.decode('latin-1')}")
-        return host is not None and (is_loopback(host) or host in self._allowed_hosts)
+        return host is not None and (host in self._allowed_hosts or is_loopback(host))
 
 
 class OriginGuard:
-    """Turns away foreign hosts and pages, and greets configured ones with CORS headers."""
+    """Refuses foreign hosts and pages, and answers configured origins with CORS headers."""
 
     def __init__(
         self,
@@ -91,9 +93,9 @@ class OriginGuard:
             return
         is_public = scope["type"] == "http" and (scope["method"], route_path(scope)) in PUBLIC_ROUTES
         refusal = self._rules.refusal(
-            header_values(scope, b"host"),
-            header_values(scope, b"origin"),
-            header_values(scope, b"sec-fetch-site"),
+            _header_values(scope, b"host"),
+            _header_values(scope, b"origin"),
+            _header_values(scope, b"sec-fetch-site"),
             is_public=is_public,
         )
         if refusal is not None:
@@ -108,8 +110,12 @@ class OriginGuard:
             await self._app(scope, receive, _with_cors(send, origin))
 
 
+def _header_values(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key == name]
+
+
 def _host_of(url: str) -> str | None:
-    """The host of a URL that holds nothing but a host and maybe a port."""
+    """The host of a URL that holds only a host and maybe a port; None for any other."""
     try:
         parts = urlsplit(url)
         _ = parts.port
@@ -125,11 +131,11 @@ def _is_same(origin: bytes, hosts: list[bytes]) -> bool:
 
 
 def _preflight(scope: Scope, origin: bytes) -> Response:
-    asked = header(scope, b"access-control-request-headers") or b""
+    requested = header(scope, b"access-control-request-headers") or b""
     headers = {
         "access-control-allow-origin": origin.decode("latin-1"),
         "access-control-allow-methods": "GET, HEAD, POST, DELETE",
-        "access-control-allow-headers": asked.decode("latin-1"),
+        "access-control-allow-headers": requested.decode("latin-1"),
         "access-control-max-age": _PREFLIGHT_MAX_AGE_S,
         "vary": "origin, access-control-request-headers",
     }
@@ -137,7 +143,7 @@ def _preflight(scope: Scope, origin: bytes) -> Response:
 
 
 def _with_cors(send: Send, origin: bytes) -> Send:
-    async def greeting(message: Message) -> None:
+    async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             cors = [
                 (b"access-control-allow-origin", origin),
@@ -147,4 +153,4 @@ def _with_cors(send: Send, origin: bytes) -> Send:
             message = {**message, "headers": [*message.get("headers", ()), *cors]}
         await send(message)
 
-    return greeting
+    return with_headers

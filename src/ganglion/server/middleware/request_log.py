@@ -16,36 +16,36 @@ from ganglion.wire.headers import REQUEST_ID
 
 server_logger = logging.getLogger("ganglion.server")
 
-# What is said holds names that are the clients' to choose: remember enough for every real one, and no more.
+# The texts hold names that clients choose: remember enough for every real one, and no more.
 _REMEMBERED = 1024
 _SHOWN = 160
 
 
 class LogOnce:
-    """Says what is new; `message` has one place for it."""
+    """Logs each distinct text once; `message` has one placeholder for it."""
 
     def __init__(self, message: str, level: int) -> None:
         self._message = message
         self._level = level
-        self._said: set[str] = set()
+        self._logged: set[str] = set()
 
-    def note(self, things: Iterable[str]) -> None:
-        """Say those that were not said yet."""
-        for thing in things:
-            shown = thing[:_SHOWN]
-            if shown not in self._said and len(self._said) < _REMEMBERED:
-                self._said.add(shown)
+    def note(self, texts: Iterable[str]) -> None:
+        """Log those that were not logged yet."""
+        for text in texts:
+            shown = text[:_SHOWN]
+            if shown not in self._logged and len(self._logged) < _REMEMBERED:
+                self._logged.add(shown)
                 server_logger.log(self._level, self._message, shown)
 
 
 def unknown_field_log() -> LogOnce:
-    """Fields that clients send and nobody knows."""
+    """Logs fields that clients send and no wire knows."""
     return LogOnce("a client sent the unknown field %r", logging.DEBUG)
 
 
 def ignored_field_log() -> LogOnce:
-    """What clients ask for and is left out of their requests."""
-    return LogOnce("of a request was left out: %s", logging.WARNING)
+    """Logs what clients send and is ignored."""
+    return LogOnce("a part of a request was ignored: %s", logging.WARNING)
 
 
 logger = logging.getLogger("ganglion.request")
@@ -54,13 +54,13 @@ _SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _PATH_SHOWN = 200
 _CLIENT_GONE = 499
 _POLLED = "/fleet/state"
-"""What every gateway asks all the time."""
+"""Every gateway polls it, so that it is logged at DEBUG."""
 
 
 class RequestLog:
-    """Names each request, says so on its response, and logs how it went.
+    """Gives each request an id, sends it with the response, and logs how it went.
 
-    `may_set_request_id` says whose own name for a request is taken over.
+    `may_set_request_id` says whose own request id is used.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class RequestLog:
         scope[REQUEST_ID_KEY] = request_id
         status = _CLIENT_GONE
 
-        async def named(message: Message) -> None:
+        async def with_request_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -99,7 +99,7 @@ class RequestLog:
             await send(message)
 
         try:
-            await self._app(scope, receive, named)
+            await self._app(scope, receive, with_request_id)
         finally:
             level = logging.DEBUG if scope["path"] == _POLLED and status < 400 else logging.INFO
             if self._is_logged and logger.isEnabledFor(level):
@@ -115,7 +115,7 @@ class RequestLog:
 
 
 def request_id_of(value: bytes | None) -> str:
-    """The caller's own name for a request where it is a sane one, else a new name."""
+    """The caller's own request id where it is a sane one, else a new one."""
     if value is None or not _SANE_ID.fullmatch(value):
         return uuid.uuid4().hex
     return value.decode()

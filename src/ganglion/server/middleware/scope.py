@@ -1,10 +1,9 @@
 """Readers of an ASGI scope: its headers, and the keys that our layers write for the layers below."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from starlette.types import Scope
 
-from ganglion.core.engine import ModelState
 from ganglion.server.middleware.principal import ANONYMOUS, Principal
 
 REQUEST_ID = "ganglion.request_id"
@@ -15,11 +14,6 @@ ABORT = "ganglion.abort"
 """The extension by which a connection can be cut without waiting for its unread bytes."""
 
 
-def header_values(scope: Scope, name: bytes) -> list[bytes]:
-    """Every value of a header, in order; `name` is lower case."""
-    return [value for key, value in scope["headers"] if key == name]
-
-
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The first value of a header; `name` is lower case."""
     for key, value in scope["headers"]:
@@ -27,11 +21,6 @@ def header(scope: Scope, name: bytes) -> bytes | None:
             found: bytes = value
             return found
     return None
-
-
-def is_on(scope: Scope, name: bytes) -> bool:
-    """Whether a header asks for something by the value 1."""
-    return header(scope, name) == b"1"
 
 
 def is_anthropic(scope: Scope) -> bool:
@@ -63,13 +52,3 @@ def current_principal(scope: Scope) -> Principal:
     """
     identify: Callable[[], Principal] | None = scope.get(IDENTIFY)
     return principal(scope) if identify is None else identify()
-
-
-def tenant(scope: Scope) -> str:
-    """Whose request this is; empty when the server has no keys."""
-    return principal(scope).tenant
-
-
-def visible_models(scope: Scope, models: Iterable[ModelState]) -> tuple[ModelState, ...]:
-    """The models that the request's principal may ask for."""
-    return principal(scope).visible(models)

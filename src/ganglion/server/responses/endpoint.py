@@ -21,7 +21,7 @@ from ganglion.server.endpoints.http import (
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import context_length_of
 from ganglion.server.middleware.principal import Principal
-from ganglion.server.middleware.scope import header, is_on, principal
+from ganglion.server.middleware.scope import header, principal
 from ganglion.server.responses.background import BackgroundRun, BackgroundRuns
 from ganglion.server.responses.ids import new_id
 from ganglion.server.responses.recorder import ResponseRecorder
@@ -114,7 +114,7 @@ class ResponsesEndpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings)
-        markers = is_on(scope, INCLUDE_THINKING)
+        markers = header(scope, INCLUDE_THINKING) == b"1"
         with ExitStack() as admission:
             admission.enter_context(self._gate.admit())
             exchange = await self._service.open(body, principal(scope), keep_markers=markers)
