@@ -176,7 +176,7 @@ def test_our_own_wire_reads_back_the_request_that_was_put_into_its_words(request
     call = parse(encode_request(request, request.model, is_ours=True), arrival)
     assert call.requests == (request,)
     assert call.is_streamed
-    assert call.reply.usage_told == "last"
+    assert call.reply.usage_reporting == "last"
     assert call.unknown_fields == ()
 
 

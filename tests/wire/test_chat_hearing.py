@@ -346,7 +346,7 @@ def test_what_our_own_wire_tells_is_heard_as_it_was(blocks: list[tuple[Any, list
         events.append(Closed(index))
     has_calls = any(kind == "tool_call" for kind, _ in blocks)
     events.append(Finished("tool_calls" if has_calls else "stop", Usage(5, 9, 2, 1)))
-    projection = ChatProjection(ChatReplyContext("c", 1, "m", usage_told="last"))
+    projection = ChatProjection(ChatReplyContext("c", 1, "m", usage_reporting="last"))
     frames = [frame for event in events for frame in projection.feed(event)]
     stream = b"".join(b"data: %b\n\n" % frame.data for frame in frames if isinstance(frame, Frame))
     before, after = fold(events), fold(hear(stream, size))

@@ -61,7 +61,7 @@ def test_a_plain_body_is_one_request() -> None:
 
 def test_every_field_reaches_the_request() -> None:
     call = read(
-        ParseContext("a", 1, tenant="t", keep_markers=True, is_thought_shown=True),
+        ParseContext("a", 1, tenant="t", keep_markers=True, shows_thought=True),
         temperature=0,
         top_p=0.5,
         top_k=-1,
@@ -112,8 +112,8 @@ def test_every_field_reaches_the_request() -> None:
     assert request.prompt.tool_use == ToolUse((Tool("f"),), "required", is_parallel=False)
     assert (request.min_tokens, request.constraint) == (4, JsonSchema({"type": "object"}))
     assert call.is_streamed
-    assert call.reply.usage_told == "last"
-    assert call.reply.is_thought_shown
+    assert call.reply.usage_reporting == "last"
+    assert call.reply.shows_thought
     assert call.reply.has_logprobs
 
 
@@ -270,8 +270,8 @@ def test_the_fields_of_other_servers_reach_the_request() -> None:
     assert (request.shows_special, request.wants_token_ids, request.truncate_prompt) == (True, True, 9)
     assert request.constraint == WithoutWords(("no", "never"))
     assert request.sampling.repetition_penalty == 1.5
-    assert (call.reply.usage_told, call.reply.has_token_ids) == ("always", True)
-    assert read(stream=True, stream_options={"continuous_usage_stats": True}).reply.usage_told == "never"
+    assert (call.reply.usage_reporting, call.reply.has_token_ids) == ("always", True)
+    assert read(stream=True, stream_options={"continuous_usage_stats": True}).reply.usage_reporting == "never"
 
 
 def test_the_prompt_of_all_choices_is_scored_once() -> None:

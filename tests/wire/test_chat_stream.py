@@ -120,9 +120,9 @@ BROKEN: list[Event] = [*HELLO[:5], Failed(EngineFailed("The engine died under th
 
 TRANSCRIPTS: dict[str, tuple[ChatReplyContext, list[Event]]] = {
     "plain": (PLAIN, HELLO),
-    "usage": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_told="last"), HELLO),
+    "usage": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_reporting="last"), HELLO),
     "reasoning": (PLAIN, THINKING),
-    "thought": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", is_thought_shown=True), THINKING),
+    "thought": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", shows_thought=True), THINKING),
     "tool_calls": (PLAIN, CALLING),
     "custom_calls": (
         ChatReplyContext(
@@ -134,7 +134,7 @@ TRANSCRIPTS: dict[str, tuple[ChatReplyContext, list[Event]]] = {
         ChatReplyContext("chatcmpl-1", 1700000000, "tiny", is_legacy=True),
         [*CALLING[:5], Finished("tool_calls", Usage(7, 9))],
     ),
-    "running_usage": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_told="always"), LIKELY),
+    "running_usage": (ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_reporting="always"), LIKELY),
     "token_ids": (
         ChatReplyContext("chatcmpl-1", 1700000000, "tiny", has_token_ids=True),
         [Started(3, prompt_token_ids=(1, 5, 9)), *LIKELY[1:-1], replace(FINISHED, token_ids=(1, 5, 2))],
@@ -207,7 +207,7 @@ def test_silence_is_filled_with_the_role_and_then_with_comments() -> None:
 
 
 def test_choices_interleave_and_the_prompt_counts_once() -> None:
-    reply = ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_told="last")
+    reply = ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_reporting="last")
     projection = ChatProjection(reply, choices=2)
     sent = [frame for event in HELLO for choice in (1, 0) for frame in projection.feed(event, choice)]
     assert [frame.data for frame in sent].count(b"[DONE]") == 1

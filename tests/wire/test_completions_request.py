@@ -60,7 +60,7 @@ def test_every_field_reaches_the_request() -> None:
     assert (request.stop.strings, request.stop.token_ids, request.stop.ignore_eos) == (("END",), (2,), True)
     assert (request.top_logprobs, request.priority, request.max_tokens, request.min_tokens) == (3, -5, 9, 2)
     assert call.is_streamed
-    assert call.reply.usage_told == "last"
+    assert call.reply.usage_reporting == "last"
     assert call.unknown_fields == ()
 
 

@@ -68,8 +68,8 @@ SILENT: list[Event] = [*SCORED[:3], Finished("stop", Usage(3, 1))]
 
 TRANSCRIPTS: dict[str, tuple[CompletionReplyContext, list[Event]]] = {
     "plain": (reply(fingerprint="ganglion-test"), STORY),
-    "usage": (reply(usage_told="last"), STORY),
-    "running_usage": (reply(usage_told="always"), SCORED),
+    "usage": (reply(usage_reporting="last"), STORY),
+    "running_usage": (reply(usage_reporting="always"), SCORED),
     "token_ids": (
         reply(has_token_ids=True),
         [

@@ -26,7 +26,7 @@ class ParseContext:
     fingerprint: str | None = None
     tenant: str = ""
     keep_markers: bool = False
-    is_thought_shown: bool = False
+    shows_thought: bool = False
     is_strict: bool = False
     request_id: str = ""
     seal: HmacSeal | None = field(default=None, repr=False)

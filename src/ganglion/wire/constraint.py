@@ -105,9 +105,9 @@ class ConstraintFields(SamplingFields, frozen=True, kw_only=True):
     bad_words: BadWords | None = None
 
 
-def constraint_of(asked: ConstraintFields) -> Constraint | None:
+def constraint_of(fields: ConstraintFields) -> Constraint | None:
     """The one constraint that was asked for; raises InvalidValue when there are several."""
-    return _only(_asked(asked))
+    return _only(_asked(fields))
 
 
 def schema_of(value: str | dict[str, Any], param: str) -> dict[str, JsonValue]:
@@ -120,29 +120,29 @@ def schema_of(value: str | dict[str, Any], param: str) -> dict[str, JsonValue]:
     return schema
 
 
-def _asked(asked: ConstraintFields) -> Iterator[tuple[str, Constraint]]:
-    if asked.response_format is not None:
-        wanted = _of_format(asked.response_format)
+def _asked(fields: ConstraintFields) -> Iterator[tuple[str, Constraint]]:
+    if fields.response_format is not None:
+        wanted = _of_format(fields.response_format)
         if wanted is not None:
             yield "response_format", wanted
-    if asked.structured_outputs is not None:
-        outputs = _only(_of_outputs(asked.structured_outputs))
+    if fields.structured_outputs is not None:
+        outputs = _only(_of_outputs(fields.structured_outputs))
         if outputs is not None:
             yield "structured_outputs", outputs
-    if asked.guided_json is not None:
-        yield "guided_json", JsonSchema(schema_of(asked.guided_json, "guided_json"))
-    if asked.guided_regex is not None:
-        yield "guided_regex", Regex(asked.guided_regex)
-    if asked.guided_choice is not None:
-        yield "guided_choice", Choice(tuple(asked.guided_choice))
-    if asked.guided_grammar is not None:
-        yield "guided_grammar", _grammar(asked.guided_grammar)
-    if asked.grammar is not None:
-        yield "grammar", Gbnf(asked.grammar)
-    if asked.json_schema is not None:
-        yield "json_schema", JsonSchema(schema_of(asked.json_schema, "json_schema"))
-    if asked.bad_words:
-        yield "bad_words", WithoutWords(tuple(dict.fromkeys(asked.bad_words)))
+    if fields.guided_json is not None:
+        yield "guided_json", JsonSchema(schema_of(fields.guided_json, "guided_json"))
+    if fields.guided_regex is not None:
+        yield "guided_regex", Regex(fields.guided_regex)
+    if fields.guided_choice is not None:
+        yield "guided_choice", Choice(tuple(fields.guided_choice))
+    if fields.guided_grammar is not None:
+        yield "guided_grammar", _grammar(fields.guided_grammar)
+    if fields.grammar is not None:
+        yield "grammar", Gbnf(fields.grammar)
+    if fields.json_schema is not None:
+        yield "json_schema", JsonSchema(schema_of(fields.json_schema, "json_schema"))
+    if fields.bad_words:
+        yield "bad_words", WithoutWords(tuple(dict.fromkeys(fields.bad_words)))
 
 
 def _of_format(wanted: ResponseFormat) -> Constraint | None:
@@ -155,26 +155,26 @@ def _of_format(wanted: ResponseFormat) -> Constraint | None:
             return JsonSchema(schema_of(named.schema or {}, "response_format.json_schema.schema"))
 
 
-def _of_outputs(asked: StructuredOutputs) -> Iterator[tuple[str, Constraint]]:
-    _refuse_variants(asked)
-    if asked.json is not None:
-        yield "structured_outputs.json", JsonSchema(schema_of(asked.json, "structured_outputs.json"))
-    if asked.regex is not None:
-        yield "structured_outputs.regex", Regex(asked.regex)
-    if asked.choice is not None:
-        yield "structured_outputs.choice", Choice(tuple(asked.choice))
-    if asked.grammar is not None:
-        yield "structured_outputs.grammar", _grammar(asked.grammar)
-    if asked.json_object:
+def _of_outputs(outputs: StructuredOutputs) -> Iterator[tuple[str, Constraint]]:
+    _refuse_variants(outputs)
+    if outputs.json is not None:
+        yield "structured_outputs.json", JsonSchema(schema_of(outputs.json, "structured_outputs.json"))
+    if outputs.regex is not None:
+        yield "structured_outputs.regex", Regex(outputs.regex)
+    if outputs.choice is not None:
+        yield "structured_outputs.choice", Choice(tuple(outputs.choice))
+    if outputs.grammar is not None:
+        yield "structured_outputs.grammar", _grammar(outputs.grammar)
+    if outputs.json_object:
         yield "structured_outputs.json_object", JsonSchema(_OBJECT)
 
 
-def _refuse_variants(asked: StructuredOutputs) -> None:
+def _refuse_variants(outputs: StructuredOutputs) -> None:
     variants = {
-        "structural_tag": asked.structural_tag is not None,
-        "whitespace_pattern": asked.whitespace_pattern is not None,
-        "disable_any_whitespace": asked.disable_any_whitespace,
-        "disable_additional_properties": asked.disable_additional_properties,
+        "structural_tag": outputs.structural_tag is not None,
+        "whitespace_pattern": outputs.whitespace_pattern is not None,
+        "disable_any_whitespace": outputs.disable_any_whitespace,
+        "disable_additional_properties": outputs.disable_additional_properties,
     }
     for name, is_asked in variants.items():
         if is_asked:

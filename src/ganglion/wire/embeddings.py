@@ -1,9 +1,6 @@
 """Embeddings, as OpenAI's wire asks for them: texts or token ids in, one vector each out."""
 
-import math
-import sys
 from array import array
-from base64 import b64encode
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -18,6 +15,7 @@ from ganglion.wire.fields import ModelName, TokenId
 from ganglion.wire.proxy_dialect import ProxyDialect
 from ganglion.wire.token_bound import TokenBound, bound_inputs, bound_reader
 from ganglion.wire.unknown_fields import refuse_unknown
+from ganglion.wire.vectors import cut, encode_base64
 
 MAX_INPUTS = 2048
 MAX_TOKENS = 2**20
@@ -75,10 +73,10 @@ _encode = msgspec.json.Encoder().encode
 
 def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> EmbeddingsCall:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    asked = decode(_body, body)
+    fields = decode(_body, body)
     refuse_unknown(body, EmbeddingsBody, is_strict=is_strict)
-    request = EmbedRequest(request_id, asked.model, _inputs(asked.input), tenant=tenant)
-    return EmbeddingsCall(request, asked.encoding_format == "base64", asked.dimensions)
+    request = EmbedRequest(request_id, fields.model, _inputs(fields.input), tenant=tenant)
+    return EmbeddingsCall(request, fields.encoding_format == "base64", fields.dimensions)
 
 
 def _inputs(given: str | list[str | int | list[int]]) -> tuple[TextPrompt | TokenPrompt, ...]:
@@ -109,25 +107,8 @@ def body(embedded: Embedded, call: EmbeddingsCall) -> bytes:
 
 
 def _shown(vector: bytes, call: EmbeddingsCall) -> list[float] | str:
-    values = array("f", vector)
-    if call.dimensions is not None:
-        values = _cut(values, call.dimensions)
-    if not call.is_base64:
-        return values.tolist()
-    if sys.byteorder == "big":
-        values.byteswap()
-    return b64encode(values.tobytes()).decode()
-
-
-def _cut(values: "array[float]", dimensions: int) -> "array[float]":
-    """The first dimensions alone, brought back to a length of 1."""
-    if dimensions > len(values):
-        raise InvalidValue(
-            f"'dimensions' is {dimensions}; this model's vectors have {len(values)}.", param="dimensions"
-        )
-    kept = values[:dimensions]
-    length = math.sqrt(sum(value * value for value in kept))
-    return kept if length == 0.0 else array("f", [value / length for value in kept])
+    values = cut(array("f", vector), call.dimensions)
+    return encode_base64(values) if call.is_base64 else values.tolist()
 
 
 class _BoundFields(Struct):

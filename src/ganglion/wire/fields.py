@@ -110,17 +110,17 @@ def sampling_of(body: SamplingFields) -> Sampling:
     )
 
 
-def _repetition_penalty(asked: SamplingFields) -> float | None:
+def _repetition_penalty(fields: SamplingFields) -> float | None:
     """Under vLLM's name or llama-server's."""
-    if asked.repetition_penalty is None:
-        return asked.repeat_penalty
-    if asked.repeat_penalty not in (None, asked.repetition_penalty):
+    if fields.repetition_penalty is None:
+        return fields.repeat_penalty
+    if fields.repeat_penalty not in (None, fields.repetition_penalty):
         raise InvalidValue(
-            f"'repetition_penalty' is {asked.repetition_penalty} and 'repeat_penalty' is "
-            f"{asked.repeat_penalty}; they mean the same, so give one.",
+            f"'repetition_penalty' is {fields.repetition_penalty} and 'repeat_penalty' is "
+            f"{fields.repeat_penalty}; they mean the same, so give one.",
             param="repeat_penalty",
         )
-    return asked.repetition_penalty
+    return fields.repetition_penalty
 
 
 def samplers_of(body: SamplerFields) -> Samplers:
@@ -137,12 +137,12 @@ def sampler_fields(samplers: Samplers) -> dict[str, JsonValue]:
     """The fields that ask for these: the reverse of `samplers_of`."""
     if samplers == PLAIN:
         return {}
-    asked: dict[str, JsonValue] = {}
+    fields: dict[str, JsonValue] = {}
     for name in SAMPLER_PARAMS:
         value = getattr(samplers, name)
         if value != getattr(PLAIN, name):
-            asked[name] = list(value) if isinstance(value, tuple) else value
-    return asked
+            fields[name] = list(value) if isinstance(value, tuple) else value
+    return fields
 
 
 def choice_samplings(sampling: Sampling, count: int) -> tuple[Sampling, ...]:
@@ -153,12 +153,12 @@ def choice_samplings(sampling: Sampling, count: int) -> tuple[Sampling, ...]:
     return tuple(replace(sampling, seed=(seed + choice) % SEEDS) for choice in range(count))
 
 
-def stop_of(asked: SamplingFields) -> Stop:
+def stop_of(fields: SamplingFields) -> Stop:
     """What ends the answer, as asked."""
-    stop = asked.stop
+    stop = fields.stop
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
-    is_shown = bool(asked.include_stop_str_in_output)
-    return Stop(strings, tuple(asked.stop_token_ids or ()), bool(asked.ignore_eos), is_shown)
+    is_shown = bool(fields.include_stop_str_in_output)
+    return Stop(strings, tuple(fields.stop_token_ids or ()), bool(fields.ignore_eos), is_shown)
 
 
 def usage_reporting(options: StreamOptions | None, *, is_streamed: bool) -> UsageReporting:
@@ -172,14 +172,14 @@ def usage_reporting(options: StreamOptions | None, *, is_streamed: bool) -> Usag
     return "always" if options.continuous_usage_stats else "last"
 
 
-def check_truncation(asked: int | None) -> int | None:
+def check_truncation(tokens: int | None) -> int | None:
     """How many of a prompt's last tokens are kept; raises where that would be none."""
-    if asked == 0:
+    if tokens == 0:
         raise InvalidValue(
             "'truncate_prompt_tokens' is 0, and nothing of the prompt would be left.",
             param="truncate_prompt_tokens",
         )
-    return asked
+    return tokens
 
 
 def check_token_counts(min_tokens: int | None, max_tokens: int | None) -> None:

@@ -117,7 +117,6 @@ _overview = msgspec.json.Decoder(FleetOverview)
 _drain = msgspec.json.Decoder(Drain)
 _move = msgspec.json.Decoder(Move)
 _load = msgspec.json.Decoder(FleetLoadBody)
-_done = msgspec.json.Decoder(FleetActionDone)
 
 
 def encode(value: FleetOverview | GatewayHealth | Drain | Move | FleetLoadBody | FleetActionDone) -> bytes:
@@ -150,8 +149,3 @@ def parse_move(body: bytes) -> Move:
 def parse_load(body: bytes) -> FleetLoadBody:
     """Which model somebody needs; raises InvalidRequest."""
     return decode(_load, body)
-
-
-def parse_done(body: bytes) -> FleetActionDone:
-    """What a gateway did; raises InvalidRequest."""
-    return decode(_done, body)

@@ -93,29 +93,29 @@ _unload_body = msgspec.json.Decoder(UnloadBody)
 
 def parse_load(body: bytes) -> tuple[str, LoadOptions]:
     """The model that is asked for, and how."""
-    asked = decode(_load_body, body)
+    fields = decode(_load_body, body)
     for param in ("devices", "tensor_parallel"):
-        if getattr(asked, param) is not None:
+        if getattr(fields, param) is not None:
             raise UnsupportedParameter(f"No engine here honours {param!r} yet.", param=param)
-    if asked.harness is not None:
+    if fields.harness is not None:
         raise UnsupportedParameter(
-            f"The harness {asked.harness[:64]!r} is not chosen here.",
+            f"The harness {fields.harness[:64]!r} is not chosen here.",
             param="harness",
             hint="Name an engine with 'engine', or leave it out.",
         )
     options = LoadOptions(
-        engine=asked.engine,
-        quant=asked.quant,
-        context_length=asked.context_length,
-        is_pinned=asked.pinned,
+        engine=fields.engine,
+        quant=fields.quant,
+        context_length=fields.context_length,
+        is_pinned=fields.pinned,
     )
-    return asked.model_id, options
+    return fields.model_id, options
 
 
 def parse_unload(body: bytes) -> tuple[str, bool]:
     """The model to let go, and whether its requests are cut short."""
-    asked = decode(_unload_body, body)
-    return asked.model_id, asked.force
+    fields = decode(_unload_body, body)
+    return fields.model_id, fields.force
 
 
 def every(models: Iterable[ModelState]) -> bytes:

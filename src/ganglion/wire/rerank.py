@@ -77,14 +77,14 @@ _UNSUPPORTED = ("rank_fields", "max_chunks_per_doc", "max_tokens_per_doc", "trun
 def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> RerankCall:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
     fields = decode(FIELDS, body)
-    asked = decode(_body, body)
+    given = decode(_body, body)
     for name in _UNSUPPORTED:
         if name in fields and bytes(fields[name]) != b"null":
             raise UnsupportedParameter(f"The parameter '{name}' is not supported.", param=name)
     refuse_unknown(body, RerankBody, is_strict=is_strict)
-    documents = tuple(each if isinstance(each, str) else each.text for each in asked.documents)
-    request = RankRequest(request_id, asked.model, asked.query, documents, tenant)
-    return RerankCall(request, asked.top_n, bool(asked.return_documents))
+    documents = tuple(each if isinstance(each, str) else each.text for each in given.documents)
+    request = RankRequest(request_id, given.model, given.query, documents, tenant)
+    return RerankCall(request, given.top_n, bool(given.return_documents))
 
 
 def body(ranked: Ranked, call: RerankCall) -> bytes:

@@ -98,29 +98,29 @@ _encode = msgspec.json.Encoder().encode
 
 def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> ScoreCall:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
-    asked = decode(_body, body)
+    fields = decode(_body, body)
     refuse_unknown(body, ScoreBody, is_strict=is_strict)
-    return call_of(asked, request_id=request_id, tenant=tenant)
+    return call_of(fields, request_id=request_id, tenant=tenant)
 
 
-def call_of(asked: ScoreBody, *, request_id: str, tenant: str = "") -> ScoreCall:
+def call_of(fields: ScoreBody, *, request_id: str, tenant: str = "") -> ScoreCall:
     """The call that a body means; raises InvalidValue for a range that ends before it begins."""
-    ranges = tuple((start, None if end == OPEN_END else end) for start, end in asked.score_ranges)
+    ranges = tuple((start, None if end == OPEN_END else end) for start, end in fields.score_ranges)
     for place, (start, end) in enumerate(ranges):
         if end is not None and end < start:
             raise InvalidValue(f"The range [{start}, {end}) ends before it begins.", param=_param(place))
-    prompt = asked.prompt
+    prompt = fields.prompt
     request = Request(
         id=request_id,
-        model=asked.model,
+        model=fields.model,
         prompt=TextPrompt(prompt) if isinstance(prompt, str) else TokenPrompt(tuple(prompt)),
         max_tokens=0,
-        score=Score(ranges, asked.top_k or 0),
-        priority=asked.priority or 0,
+        score=Score(ranges, fields.top_k or 0),
+        priority=fields.priority or 0,
         tenant=tenant,
-        steering=steering_of(asked.steering),
+        steering=steering_of(fields.steering),
     )
-    return ScoreCall(request, ranges, asked.return_tokens is not False)
+    return ScoreCall(request, ranges, fields.return_tokens is not False)
 
 
 def body(answer: Answer, call: ScoreCall) -> bytes:
@@ -147,8 +147,8 @@ def scores_of(answer: Answer, call: ScoreCall) -> Scores:
     return Scores(id=call.request.id, model=call.request.model, scores=scores, usage=counted)
 
 
-def _span(asked: tuple[int, int | None], length: int, place: int) -> tuple[int, int]:
-    start, end = asked[0], length if asked[1] is None else asked[1]
+def _span(span: tuple[int, int | None], length: int, place: int) -> tuple[int, int]:
+    start, end = span[0], length if span[1] is None else span[1]
     if end > length or start > length:
         raise InvalidValue(
             f"The range [{start}, {end}) reaches beyond the prompt's {length} tokens.", param=_param(place)

@@ -33,15 +33,15 @@ class SteerSpec(Struct, frozen=True, forbid_unknown_fields=True):
 SteeringSpec = Annotated[list[SteerSpec], Meta(max_length=MAX_STEERS)]
 
 
-def steering_of(asked: Sequence[SteerSpec] | None) -> Steering:
+def steering_of(specs: Sequence[SteerSpec] | None) -> Steering:
     """What is asked for; raises InvalidValue where a layer is named twice."""
-    return tuple(_steer(place, each) for place, each in enumerate(asked or ()))
+    return tuple(_steer(place, each) for place, each in enumerate(specs or ()))
 
 
-def _steer(place: int, asked: SteerSpec) -> Steer:
-    layers = asked.layers
+def _steer(place: int, spec: SteerSpec) -> Steer:
+    layers = spec.layers
     if layers is not None and len(set(layers)) < len(layers):
         raise InvalidValue(
             f"'steering[{place}].layers' names a layer twice.", param=f"steering[{place}].layers"
         )
-    return Steer(asked.concept, asked.strength, None if layers is None else tuple(layers))
+    return Steer(spec.concept, spec.strength, None if layers is None else tuple(layers))

@@ -120,35 +120,35 @@ _OWN = frozenset(TokenizeBody.__struct_fields__) - {"messages"}
 
 def parse_tokenize(body: bytes, *, is_strict: bool) -> TokenizeCall:
     """Read a body of `/tokenize`."""
-    asked = decode(_tokenize, body)
-    given = [name for name in ("prompt", "messages", "content") if getattr(asked, name) is not None]
+    fields = decode(_tokenize, body)
+    given = [name for name in ("prompt", "messages", "content") if getattr(fields, name) is not None]
     if not given:
         raise MissingParameter("One of 'prompt', 'messages' and 'content' is required.", param="prompt")
     if len(given) > 1:
         raise InvalidValue(f"'{given[0]}' and '{given[1]}' are both given; give one.", param=given[1])
-    if asked.parse_special is False:
+    if fields.parse_special is False:
         raise UnsupportedParameter("'parse_special' cannot be turned off.", param="parse_special")
-    has_pieces = bool(asked.return_token_strs or asked.with_pieces)
-    if asked.messages is not None:
-        return TokenizeCall(asked.model, chat=_chat(body), has_pieces=has_pieces)
+    has_pieces = bool(fields.return_token_strs or fields.with_pieces)
+    if fields.messages is not None:
+        return TokenizeCall(fields.model, chat=_chat(body), has_pieces=has_pieces)
     refuse_unknown(body, TokenizeBody, is_strict=is_strict)
-    if asked.content is not None:
+    if fields.content is not None:
         return TokenizeCall(
-            asked.model,
-            asked.content,
-            adds_special=bool(asked.add_special),
+            fields.model,
+            fields.content,
+            adds_special=bool(fields.add_special),
             has_pieces=has_pieces,
             is_counted=False,
         )
-    adds_special = asked.add_special_tokens is not False and asked.add_special is not False
-    return TokenizeCall(asked.model, asked.prompt, adds_special=adds_special, has_pieces=has_pieces)
+    adds_special = fields.add_special_tokens is not False and fields.add_special is not False
+    return TokenizeCall(fields.model, fields.prompt, adds_special=adds_special, has_pieces=has_pieces)
 
 
 def parse_detokenize(body: bytes, *, is_strict: bool) -> tuple[str | None, tuple[int, ...]]:
     """Read a body of `/detokenize`: the model, if named, and the tokens."""
-    asked = decode(_detokenize, body)
+    fields = decode(_detokenize, body)
     refuse_unknown(body, DetokenizeBody, is_strict=is_strict)
-    return asked.model, tuple(asked.tokens)
+    return fields.model, tuple(fields.tokens)
 
 
 def parse_template(body: bytes) -> TokenizeCall:

@@ -61,7 +61,7 @@ def parse_context(
         fingerprint=f"ganglion-{settings.build.version}",
         tenant=principal(scope).tenant,
         keep_markers=header(scope, INCLUDE_THINKING) == b"1",
-        is_thought_shown=header(scope, b"x-thought") == b"1",
+        shows_thought=header(scope, b"x-thought") == b"1",
         is_strict=settings.is_strict,
         request_id=request_id(scope),
         seal=seal,

@@ -74,6 +74,7 @@ class CallScanner:
     """Scans the text of one answer; `finish` ends one run of text, after which another may begin."""
 
     __slots__ = (
+        "_cursor",
         "_family",
         "_firsts",
         "_held",
@@ -83,7 +84,6 @@ class CallScanner:
         "_opening",
         "_reading",
         "_taken",
-        "_tape",
         "_tools",
     )
 
@@ -94,9 +94,9 @@ class CallScanner:
         self._firsts = frozenset(marker[0] for marker in family.openings)
         self._held = HeldText()
         self._reading: Reading[None] | None = None
-        self._tape = Cursor(self._tools)
+        self._cursor = Cursor(self._tools)
         self._taken = 0
-        """How many characters of the tape have left what is held."""
+        """How many characters of the cursor have left what is held."""
         self._is_final = False
         self._is_call = False
         """Whether what is being read began with a marker or has named a tool."""
@@ -115,14 +115,14 @@ class CallScanner:
         for part in _sliced(piece):
             self._held.add(part)
             if self._reading is not None:
-                self._tape.feed(part.text)
+                self._cursor.feed(part.text)
             self._scan(found)
         return found
 
     def finish(self, *, is_cut: bool = False) -> list[Found]:
         """Decide what is held, because the text ends here, or because it was cut."""
         found: list[Found] = []
-        self._is_final = self._tape.is_final = True
+        self._is_final = self._cursor.is_final = True
         if is_cut:
             self._cut(found)
         self._scan(found)
@@ -177,28 +177,28 @@ class CallScanner:
         return True
 
     def _begin(self, opening: str, text: str) -> None:
-        self._tape = Cursor(self._tools)
-        self._tape.feed(text)
-        self._tape.advance(len(opening))
-        self._tape.is_final = self._is_final
+        self._cursor = Cursor(self._tools)
+        self._cursor.feed(text)
+        self._cursor.advance(len(opening))
+        self._cursor.is_final = self._is_final
         self._taken = 0
         self._is_call = bool(opening)
-        self._reading = self._family.read(self._tape, self._tools, opening)
+        self._reading = self._family.read(self._cursor, self._tools, opening)
 
     def _read(self, found: list[Found]) -> bool:
         """Let the reader read on; whether it came to an end."""
         assert self._reading is not None
-        tape = self._tape
+        cursor = self._cursor
         try:
             next(self._reading)
         except StopIteration:
             self._acted(found)
-            self._held.take(tape.offset - self._taken)
+            self._held.take(cursor.offset - self._taken)
         except NotACall:
-            if tape.is_calling:
-                tape.end()
+            if cursor.is_calling:
+                cursor.end()
             self._acted(found)
-            found += self._held.take(tape.offset - self._taken)
+            found += self._held.take(cursor.offset - self._taken)
         else:
             self._acted(found)
             return False
@@ -207,12 +207,12 @@ class CallScanner:
 
     def _acted(self, found: list[Found]) -> None:
         """Say what the reader found; the tokens of what it read go with the arguments they became."""
-        for offset, act in self._tape.acts:
+        for offset, act in self._cursor.acts:
             tokens = self._held.tokens(offset - self._taken)
             self._taken = offset
             self._is_call = True
             found.append(ArgumentDelta(act.text, tokens) if isinstance(act, ArgumentText) else act)
-        self._tape.acts.clear()
+        self._cursor.acts.clear()
 
 
 def _sliced(piece: Piece) -> list[Piece]:

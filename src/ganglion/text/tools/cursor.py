@@ -1,6 +1,6 @@
 """The text of a block of calls as it arrives, and what a reader makes of it.
 
-A reader is a generator over a tape: it consumes characters, waits by yielding where they end, and says what
+A reader is a generator over a cursor: it consumes characters, waits by yielding where they end, and says what
 it found. Law: what a reader finds depends on the characters alone, never on where the waits were; only how
 an argument's text is cut into `ArgumentText` does.
 
@@ -71,7 +71,7 @@ class Cursor:
         self._kept: list[str] | None = None
         """Consumed text that the reader wants back."""
         self.offset = 0
-        """How many characters were consumed since the tape began."""
+        """How many characters were consumed since the cursor began."""
         self.is_final = False
         self.is_calling = False
         self.acts: list[tuple[int, CallFinding]] = []
@@ -173,7 +173,7 @@ class Cursor:
         self.is_calling = True
         self.acts.append((self.offset, CallNamed(name)))
 
-    def argue(self, text: str) -> None:
+    def emit_arguments(self, text: str) -> None:
         """Say more of the call's arguments."""
         if text:
             self.acts.append((self.offset, ArgumentText(text)))
@@ -183,7 +183,7 @@ class Cursor:
         self.is_calling = False
         self.acts.append((self.offset, CallEnded()))
 
-    def passing(self, reading: Reading[None]) -> Reading[None]:
+    def forwarding(self, reading: Reading[None]) -> Reading[None]:
         """Let what is consumed meanwhile out as arguments, as it comes."""
         self._passed = []
         try:
@@ -192,7 +192,7 @@ class Cursor:
             self._release()
             self._passed = None
 
-    def keeping(self, reading: Reading[None]) -> Reading[str]:
+    def capturing(self, reading: Reading[None]) -> Reading[str]:
         """Return what is consumed meanwhile."""
         kept: list[str] = []
         self._kept = kept
@@ -204,5 +204,5 @@ class Cursor:
 
     def _release(self) -> None:
         if self._passed:
-            self.argue("".join(self._passed))
+            self.emit_arguments("".join(self._passed))
             self._passed.clear()

@@ -14,11 +14,11 @@ INPUT = "input"
 class CustomText:
     """Takes one call's arguments as they come and gives out the text for the tool."""
 
-    __slots__ = ("_come", "_reading", "_state", "_tape")
+    __slots__ = ("_arrived", "_cursor", "_reading", "_state")
 
     def __init__(self) -> None:
-        self._tape = Cursor(())
-        self._come: list[str] = []
+        self._cursor = Cursor(())
+        self._arrived: list[str] = []
         """What came before the shape was known."""
         self._state: Literal["before", "inside", "behind", "verbatim"] = "before"
         self._reading = self._unwrap()
@@ -31,15 +31,15 @@ class CustomText:
             case "behind":
                 return ""
             case "before":
-                self._come.append(text)
+                self._arrived.append(text)
             case "inside":
                 pass
-        self._tape.feed(text)
+        self._cursor.feed(text)
         return self._step()
 
     def finish(self) -> str:
         """The arguments end here."""
-        self._tape.is_final = True
+        self._cursor.is_final = True
         return self._step() if self._state in ("before", "inside") else ""
 
     def _step(self) -> str:
@@ -51,20 +51,20 @@ class CustomText:
         except NotACall:
             is_verbatim = self._state == "before"
             self._state = "verbatim"
-        given = "".join([act.text for _, act in self._tape.acts if isinstance(act, ArgumentText)])
-        self._tape.acts.clear()
-        return "".join(self._come) if is_verbatim else given
+        given = "".join([act.text for _, act in self._cursor.acts if isinstance(act, ArgumentText)])
+        self._cursor.acts.clear()
+        return "".join(self._arrived) if is_verbatim else given
 
     def _unwrap(self) -> Reading[None]:
-        tape = self._tape
-        if (yield from tape.skip_space()) != '"':
-            yield from tape.need("{")
-            yield from tape.skip_space()
-            is_input = (yield from string(tape)) == INPUT
-            if (yield from tape.skip_space()) != ":" or not is_input:
+        cursor = self._cursor
+        if (yield from cursor.skip_space()) != '"':
+            yield from cursor.need("{")
+            yield from cursor.skip_space()
+            is_input = (yield from string(cursor)) == INPUT
+            if (yield from cursor.skip_space()) != ":" or not is_input:
                 raise NotACall
-            tape.advance()
-            if (yield from tape.skip_space()) != '"':
+            cursor.advance()
+            if (yield from cursor.skip_space()) != '"':
                 raise NotACall
         self._state = "inside"
-        yield from decoded(tape)
+        yield from decoded(cursor)

@@ -18,33 +18,33 @@ FENCE = "```"
 NAME = re.compile(r"[^<\n{]*")
 
 
-def read_deepseek(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_deepseek(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read the section's calls; a call whose section was not opened is read too."""
     del tools
     if opening == SECTION:
-        yield from tape.skip_space()
-        yield from tape.need(CALL)
+        yield from cursor.skip_space()
+        yield from cursor.need(CALL)
     while True:
-        yield from _call(tape)
-        yield from tape.skip_space()
-        if not (yield from tape.take(CALL)):
-            yield from tape.take(SECTION_END)
+        yield from _call(cursor)
+        yield from cursor.skip_space()
+        if not (yield from cursor.take(CALL)):
+            yield from cursor.take(SECTION_END)
             return
 
 
-def _call(tape: Cursor) -> Reading[None]:
-    name = (yield from tape.run(NAME)).strip()
-    yield from tape.need(SEPARATOR)
-    is_fenced = (yield from tape.skip_space()) != "{"
+def _call(cursor: Cursor) -> Reading[None]:
+    name = (yield from cursor.run(NAME)).strip()
+    yield from cursor.need(SEPARATOR)
+    is_fenced = (yield from cursor.skip_space()) != "{"
     if is_fenced:
-        name = (yield from tape.run(NAME)).strip()
-        yield from tape.skip_space()
-        yield from tape.need(FENCE + "json")
-    tape.call(name)
-    yield from arguments(tape, CALL_END, FENCE)
+        name = (yield from cursor.run(NAME)).strip()
+        yield from cursor.skip_space()
+        yield from cursor.need(FENCE + "json")
+    cursor.call(name)
+    yield from arguments(cursor, CALL_END, FENCE)
     if is_fenced:
-        yield from tape.skip_space()
-        yield from tape.take(FENCE)
-    yield from tape.skip_space()
-    yield from tape.take(CALL_END)
-    tape.end()
+        yield from cursor.skip_space()
+        yield from cursor.take(FENCE)
+    yield from cursor.skip_space()
+    yield from cursor.take(CALL_END)
+    cursor.end()

@@ -37,8 +37,8 @@ class ToolFamily:
         return frozenset(self.openings + self.inner)
 
 
-def _nothing(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
-    del tape, tools, opening
+def _nothing(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+    del cursor, tools, opening
     yield from ()
     raise NotACall
 

@@ -22,82 +22,82 @@ CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 MAX_DEPTH = 32
 
 
-def read_gemma(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_gemma(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read one call, its arguments leaving one by one."""
     del tools
     quote, closing = (QUOTE, CLOSING) if opening == OPENING else (FUNCTION_QUOTE, FUNCTION_CLOSING)
-    yield from tape.skip_space()
-    yield from tape.need("call:")
-    name = (yield from tape.run(NAME)).strip()
-    yield from tape.need("{")
-    tape.call(name)
-    tape.argue("{")
+    yield from cursor.skip_space()
+    yield from cursor.need("call:")
+    name = (yield from cursor.run(NAME)).strip()
+    yield from cursor.need("{")
+    cursor.call(name)
+    cursor.emit_arguments("{")
     separator = ""
-    while (yield from tape.skip_space()) != "}":
-        tape.argue(separator + (yield from _member(tape, quote, 0)))
+    while (yield from cursor.skip_space()) != "}":
+        cursor.emit_arguments(separator + (yield from _member(cursor, quote, 0)))
         separator = ", "
-        if (yield from tape.skip_space()) != ",":
+        if (yield from cursor.skip_space()) != ",":
             break
-        tape.advance()
-    yield from tape.need("}")
-    tape.argue("}")
-    tape.end()
-    yield from tape.skip_space()
-    yield from tape.take(closing)
+        cursor.advance()
+    yield from cursor.need("}")
+    cursor.emit_arguments("}")
+    cursor.end()
+    yield from cursor.skip_space()
+    yield from cursor.take(closing)
 
 
-def _member(tape: Cursor, quote: str, depth: int) -> Reading[str]:
-    yield from tape.skip_space()
-    key = yield from _string(tape, quote)
+def _member(cursor: Cursor, quote: str, depth: int) -> Reading[str]:
+    yield from cursor.skip_space()
+    key = yield from _string(cursor, quote)
     if key is None:
-        key = yield from tape.run(KEY)
-    if (yield from tape.skip_space()) != ":" or not key:
+        key = yield from cursor.run(KEY)
+    if (yield from cursor.skip_space()) != ":" or not key:
         raise NotACall
-    tape.advance()
-    return f"{json.dumps(key, ensure_ascii=False)}: {(yield from _value(tape, quote, depth + 1))}"
+    cursor.advance()
+    return f"{json.dumps(key, ensure_ascii=False)}: {(yield from _value(cursor, quote, depth + 1))}"
 
 
-def _value(tape: Cursor, quote: str, depth: int) -> Reading[str]:
+def _value(cursor: Cursor, quote: str, depth: int) -> Reading[str]:
     if depth > MAX_DEPTH:
         raise NotACall
-    char = yield from tape.skip_space()
+    char = yield from cursor.skip_space()
     if char == "{":
-        return (yield from _nested(tape, quote, "}", depth))
+        return (yield from _nested(cursor, quote, "}", depth))
     if char == "[":
-        return (yield from _nested(tape, quote, "]", depth))
-    text = yield from _string(tape, quote)
+        return (yield from _nested(cursor, quote, "]", depth))
+    text = yield from _string(cursor, quote)
     if text is not None:
         return json.dumps(text, ensure_ascii=False)
-    word = (yield from tape.run(WORD)).strip()
-    if not word and (yield from tape.peek()) in ("", "<"):
+    word = (yield from cursor.run(WORD)).strip()
+    if not word and (yield from cursor.peek()) in ("", "<"):
         raise NotACall  # cut before the value, or inside its mark
     written = CONSTANTS.get(word, word)
     # A word without marks is a string whose marks were forgotten.
     return written if SCALAR.fullmatch(written) else json.dumps(word, ensure_ascii=False)
 
 
-def _nested(tape: Cursor, quote: str, closer: str, depth: int) -> Reading[str]:
-    tape.advance()
+def _nested(cursor: Cursor, quote: str, closer: str, depth: int) -> Reading[str]:
+    cursor.advance()
     found: list[str] = []
-    while (yield from tape.skip_space()) != closer:
+    while (yield from cursor.skip_space()) != closer:
         if closer == "}":
-            found.append((yield from _member(tape, quote, depth)))
+            found.append((yield from _member(cursor, quote, depth)))
         else:
-            found.append((yield from _value(tape, quote, depth + 1)))
-        if (yield from tape.skip_space()) != ",":
+            found.append((yield from _value(cursor, quote, depth + 1)))
+        if (yield from cursor.skip_space()) != ",":
             break
-        tape.advance()
-    yield from tape.need(closer)
+        cursor.advance()
+    yield from cursor.need(closer)
     inside = ", ".join(found)
     return "{" + inside + "}" if closer == "}" else "[" + inside + "]"
 
 
-def _string(tape: Cursor, quote: str) -> Reading[str | None]:
+def _string(cursor: Cursor, quote: str) -> Reading[str | None]:
     """What stands between the family's own marks or plain quotes, None where neither is next."""
-    if (yield from tape.take(quote)):
-        text = yield from tape.until(quote)
-        yield from tape.need(quote)
+    if (yield from cursor.take(quote)):
+        text = yield from cursor.until(quote)
+        yield from cursor.need(quote)
         return text
-    if (yield from tape.peek()) == '"':
-        return (yield from string(tape))
+    if (yield from cursor.peek()) == '"':
+        return (yield from string(cursor))
     return None

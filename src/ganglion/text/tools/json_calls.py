@@ -12,101 +12,101 @@ ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 OTHER_KEYS = frozenset({"type", "id"})
 
 
-def json_call(tape: Cursor, *closing: str) -> Reading[None]:
+def json_call(cursor: Cursor, *closing: str) -> Reading[None]:
     """Read one call; arguments that are no JSON go on to the first of the closing markers."""
-    yield from tape.need("{")
+    yield from cursor.need("{")
     early: str | None = None
     """Arguments that came before the name."""
     is_named = is_argued = False
     while True:
-        key = yield from _key(tape)
+        key = yield from _key(cursor)
         if key in NAME_KEYS and not is_named:
-            if (yield from tape.skip_space()) != '"':
+            if (yield from cursor.skip_space()) != '"':
                 raise NotACall
-            tape.call((yield from string(tape)))
+            cursor.call((yield from string(cursor)))
             is_named = True
-            tape.argue(early or "")
+            cursor.emit_arguments(early or "")
         elif key in ARGUMENT_KEYS and not is_argued:
             is_argued = True
             if is_named:
-                yield from arguments(tape, *closing)
+                yield from arguments(cursor, *closing)
             else:
-                early = yield from _early(tape)
+                early = yield from _early(cursor)
         elif key in NAME_KEYS | ARGUMENT_KEYS | OTHER_KEYS:
-            yield from value(tape)
+            yield from value(cursor)
         else:
             raise NotACall
-        char = yield from tape.skip_space()
+        char = yield from cursor.skip_space()
         if char not in ",}" or not char:
             raise NotACall
-        tape.advance()
+        cursor.advance()
         if char == "}":
             break
     if not is_named:
         raise NotACall
     if not is_argued:
-        tape.argue("{}")
-    tape.end()
+        cursor.emit_arguments("{}")
+    cursor.end()
 
 
-def json_calls(tape: Cursor, *closing: str) -> Reading[None]:
+def json_calls(cursor: Cursor, *closing: str) -> Reading[None]:
     """Read one call, or a list of them."""
-    if not (yield from tape.take("[")):
-        yield from json_call(tape, *closing)
+    if not (yield from cursor.take("[")):
+        yield from json_call(cursor, *closing)
         return
-    yield from json_list(tape, *closing)
+    yield from json_list(cursor, *closing)
 
 
-def json_list(tape: Cursor, *closing: str) -> Reading[None]:
+def json_list(cursor: Cursor, *closing: str) -> Reading[None]:
     """Read the calls of a list whose bracket was read."""
     while True:
-        yield from tape.skip_space()
-        yield from json_call(tape, *closing)
-        if (yield from tape.skip_space()) != ",":
+        yield from cursor.skip_space()
+        yield from json_call(cursor, *closing)
+        if (yield from cursor.skip_space()) != ",":
             break
-        tape.advance()
-    yield from tape.need("]")
+        cursor.advance()
+    yield from cursor.need("]")
 
 
-def arguments(tape: Cursor, *closing: str) -> Reading[None]:
+def arguments(cursor: Cursor, *closing: str) -> Reading[None]:
     """Let a value out as the call's arguments: an object as it stands, a string as what it reads."""
-    char = yield from tape.skip_space()
-    if char == "n" and (yield from tape.take("null")):
-        tape.argue("{}")
+    char = yield from cursor.skip_space()
+    if char == "n" and (yield from cursor.take("null")):
+        cursor.emit_arguments("{}")
         return
     try:
         if char == '"':
-            yield from decoded(tape)
+            yield from decoded(cursor)
         else:
-            yield from tape.passing(value(tape))
+            yield from cursor.forwarding(value(cursor))
     except NotACall:
-        yield from tape.passing(_rest(tape, *closing))
+        yield from cursor.forwarding(_rest(cursor, *closing))
 
 
-def ended(tape: Cursor, reading: Reading[None]) -> Reading[None]:
+def ended(cursor: Cursor, reading: Reading[None]) -> Reading[None]:
     """Read calls, and end one that breaks off after its name."""
     try:
         yield from reading
     except NotACall:
-        if not tape.is_calling:
+        if not cursor.is_calling:
             raise
-        tape.end()
+        cursor.end()
 
 
-def _early(tape: Cursor) -> Reading[str]:
-    if (yield from tape.skip_space()) == '"':
-        return (yield from string(tape))
-    return (yield from tape.keeping(value(tape)))
+def _early(cursor: Cursor) -> Reading[str]:
+    if (yield from cursor.skip_space()) == '"':
+        return (yield from string(cursor))
+    return (yield from cursor.capturing(value(cursor)))
 
 
-def _rest(tape: Cursor, *closing: str) -> Reading[None]:
-    yield from tape.until(*closing)
+def _rest(cursor: Cursor, *closing: str) -> Reading[None]:
+    yield from cursor.until(*closing)
 
 
-def _key(tape: Cursor) -> Reading[str]:
-    yield from tape.skip_space()
-    key = yield from string(tape)
-    if (yield from tape.skip_space()) != ":":
+def _key(cursor: Cursor) -> Reading[str]:
+    yield from cursor.skip_space()
+    key = yield from string(cursor)
+    if (yield from cursor.skip_space()) != ":":
         raise NotACall
-    tape.advance()
+    cursor.advance()
     return key

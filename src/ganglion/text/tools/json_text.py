@@ -1,4 +1,4 @@
-"""JSON on a tape: values as they stand, strings as they read."""
+"""JSON under a cursor: values as they stand, strings as they read."""
 
 import re
 
@@ -12,35 +12,35 @@ ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r":
 CLOSERS = {"{": "}", "[": "]"}
 
 
-def value(tape: Cursor) -> Reading[None]:
+def value(cursor: Cursor) -> Reading[None]:
     """Consume one JSON value, however deep; raises Broken at the first character that JSON has not there.
 
     Control characters inside a string are let through: models write them, and readers that care can tell.
     """
     closers: list[str] = []
     while True:
-        char = yield from tape.skip_space()
+        char = yield from cursor.skip_space()
         if char in CLOSERS:
             closers.append(CLOSERS[char])
-            tape.advance()
-            if (yield from tape.skip_space()) != closers[-1]:
+            cursor.advance()
+            if (yield from cursor.skip_space()) != closers[-1]:
                 if char == "{":
-                    yield from _key(tape)
+                    yield from _key(cursor)
                 continue
         elif char == '"':
-            yield from _string(tape)
-        elif not SCALAR.fullmatch((yield from tape.run(WORD))):
+            yield from _string(cursor)
+        elif not SCALAR.fullmatch((yield from cursor.run(WORD))):
             raise NotACall
         while closers:
-            char = yield from tape.skip_space()
+            char = yield from cursor.skip_space()
             if char == closers[-1]:
-                tape.advance()
+                cursor.advance()
                 closers.pop()
             elif char == ",":
-                tape.advance()
+                cursor.advance()
                 if closers[-1] == "}":
-                    yield from tape.skip_space()
-                    yield from _key(tape)
+                    yield from cursor.skip_space()
+                    yield from _key(cursor)
                 break
             else:
                 raise NotACall
@@ -48,64 +48,64 @@ def value(tape: Cursor) -> Reading[None]:
             return
 
 
-def string(tape: Cursor) -> Reading[str]:
+def string(cursor: Cursor) -> Reading[str]:
     """Consume a JSON string and return what it reads."""
     found: list[str] = []
-    yield from decoded(tape, found)
+    yield from decoded(cursor, found)
     return "".join(found)
 
 
-def decoded(tape: Cursor, found: list[str] | None = None) -> Reading[None]:
+def decoded(cursor: Cursor, found: list[str] | None = None) -> Reading[None]:
     """Consume a JSON string; what it reads goes into `found`, or out as arguments while it comes."""
-    yield from tape.need('"')
+    yield from cursor.need('"')
     while True:
-        char = yield from tape.peek()
+        char = yield from cursor.peek()
         if not char:
             raise NotACall
         if char == '"':
-            tape.advance()
+            cursor.advance()
             return
         if char == "\\":
-            tape.advance()
-            text = yield from _read_escape(tape)
+            cursor.advance()
+            text = yield from _read_escape(cursor)
         else:
-            text = tape.at_once(PLAIN)
+            text = cursor.at_once(PLAIN)
         if found is None:
-            tape.argue(text)
+            cursor.emit_arguments(text)
         else:
             found.append(text)
 
 
-def _read_escape(tape: Cursor) -> Reading[str]:
+def _read_escape(cursor: Cursor) -> Reading[str]:
     # Models forget to double the backslash of `\\d`; it is plain what was meant.
-    char = yield from tape.peek()
-    return (yield from _escape(tape)) if char in ESCAPES or char == "u" else "\\"
+    char = yield from cursor.peek()
+    return (yield from _escape(cursor)) if char in ESCAPES or char == "u" else "\\"
 
 
-def _escape(tape: Cursor) -> Reading[str]:
-    char = yield from tape.peek()
+def _escape(cursor: Cursor) -> Reading[str]:
+    char = yield from cursor.peek()
     if char in ESCAPES:
-        tape.advance()
+        cursor.advance()
         return ESCAPES[char]
     if char != "u":
         raise NotACall
-    tape.advance()
-    unit = yield from _unit(tape)
-    if 0xD800 <= unit < 0xDC00 and (yield from tape.take("\\u")):
-        low = yield from _unit(tape)
+    cursor.advance()
+    unit = yield from _unit(cursor)
+    if 0xD800 <= unit < 0xDC00 and (yield from cursor.take("\\u")):
+        low = yield from _unit(cursor)
         if 0xDC00 <= low < 0xE000:
             return chr(0x10000 + ((unit - 0xD800) << 10) + (low - 0xDC00))
         return "\ufffd" + _lone(low)
     return _lone(unit)
 
 
-def _unit(tape: Cursor) -> Reading[int]:
+def _unit(cursor: Cursor) -> Reading[int]:
     digits = ""
     while len(digits) < 4:
-        char = yield from tape.peek()
+        char = yield from cursor.peek()
         if char not in HEX:
             raise NotACall
-        tape.advance()
+        cursor.advance()
         digits += char
     return int(digits, 16)
 
@@ -115,18 +115,18 @@ def _lone(unit: int) -> str:
     return "\ufffd" if 0xD800 <= unit < 0xE000 else chr(unit)
 
 
-def _key(tape: Cursor) -> Reading[None]:
-    yield from _string(tape)
-    if (yield from tape.skip_space()) != ":":
+def _key(cursor: Cursor) -> Reading[None]:
+    yield from _string(cursor)
+    if (yield from cursor.skip_space()) != ":":
         raise NotACall
-    tape.advance()
+    cursor.advance()
 
 
-def _string(tape: Cursor) -> Reading[None]:
-    yield from tape.need('"')
+def _string(cursor: Cursor) -> Reading[None]:
+    yield from cursor.need('"')
     while True:
-        yield from tape.run(PLAIN)
-        if (yield from tape.take('"')):
+        yield from cursor.run(PLAIN)
+        if (yield from cursor.take('"')):
             return
-        yield from tape.need("\\")
-        yield from _escape(tape)
+        yield from cursor.need("\\")
+        yield from _escape(cursor)

@@ -15,49 +15,49 @@ FUNCTION = "<function="
 NAME = re.compile(r"[^<>\n]*")
 
 
-def read_tagged(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_tagged(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read the block behind `<tool_call>`, or a function whose tag came without it."""
     if opening == FUNCTION:
-        yield from _functions(tape, tools)
-    elif (yield from tape.skip_space()) == "<":
-        yield from tape.need(FUNCTION)
-        yield from _functions(tape, tools)
+        yield from _functions(cursor, tools)
+    elif (yield from cursor.skip_space()) == "<":
+        yield from cursor.need(FUNCTION)
+        yield from _functions(cursor, tools)
     else:
-        yield from ended(tape, json_calls(tape, CLOSING))
-    yield from tape.skip_space()
-    yield from tape.take(CLOSING)
+        yield from ended(cursor, json_calls(cursor, CLOSING))
+    yield from cursor.skip_space()
+    yield from cursor.take(CLOSING)
 
 
-def _functions(tape: Cursor, tools: Mapping[str, Tool]) -> Reading[None]:
+def _functions(cursor: Cursor, tools: Mapping[str, Tool]) -> Reading[None]:
     while True:
-        yield from _function(tape, tools)
-        yield from tape.skip_space()
-        if not (yield from tape.take(FUNCTION)):
+        yield from _function(cursor, tools)
+        yield from cursor.skip_space()
+        if not (yield from cursor.take(FUNCTION)):
             return
 
 
-def _function(tape: Cursor, tools: Mapping[str, Tool]) -> Reading[None]:
-    name = (yield from tape.run(NAME)).strip()
-    yield from tape.need(">")
-    tape.call(name)
-    tape.argue("{")
+def _function(cursor: Cursor, tools: Mapping[str, Tool]) -> Reading[None]:
+    name = (yield from cursor.run(NAME)).strip()
+    yield from cursor.need(">")
+    cursor.call(name)
+    cursor.emit_arguments("{")
     separator = ""
     while True:
-        yield from tape.skip_space()
-        if (yield from tape.take("</function>")):
+        yield from cursor.skip_space()
+        if (yield from cursor.take("</function>")):
             break
-        if not (yield from tape.take("<parameter=")):
-            if (yield from tape.peek()) == "":
+        if not (yield from cursor.take("<parameter=")):
+            if (yield from cursor.peek()) == "":
                 raise NotACall
             break
-        parameter = (yield from tape.run(NAME)).strip()
-        yield from tape.need(">")
-        text = yield from tape.until("</parameter>")
-        yield from tape.need("</parameter>")
+        parameter = (yield from cursor.run(NAME)).strip()
+        yield from cursor.need(">")
+        text = yield from cursor.until("</parameter>")
+        yield from cursor.need("</parameter>")
         # The templates write each value on lines of its own.
         text = text.removeprefix("\n").removesuffix("\n")
         written = json_of_text(text, tools[name], parameter)
-        tape.argue(f"{separator}{json.dumps(parameter, ensure_ascii=False)}: {written}")
+        cursor.emit_arguments(f"{separator}{json.dumps(parameter, ensure_ascii=False)}: {written}")
         separator = ", "
-    tape.argue("}")
-    tape.end()
+    cursor.emit_arguments("}")
+    cursor.end()

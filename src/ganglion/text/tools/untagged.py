@@ -22,116 +22,116 @@ MAX_CODE = 0x10FFFF
 MAX_DEPTH = 32
 
 
-def python_calls(tape: Cursor, *names: str) -> Reading[None]:
+def python_calls(cursor: Cursor, *names: str) -> Reading[None]:
     """Read calls between commas, semicolons and line ends; the prefixes `names` before a call are dropped."""
     while True:
-        yield from _call(tape, names)
-        char = yield from tape.skip_space()
+        yield from _call(cursor, names)
+        char = yield from cursor.skip_space()
         if char and char in ",;":
-            tape.advance()
-            char = yield from tape.skip_space()
+            cursor.advance()
+            char = yield from cursor.skip_space()
         if not (char.isalpha() or char == "_"):
             return
 
 
-def _call(tape: Cursor, prefixes: tuple[str, ...]) -> Reading[None]:
-    name = yield from tape.run(PYTHON_NAME)
+def _call(cursor: Cursor, prefixes: tuple[str, ...]) -> Reading[None]:
+    name = yield from cursor.run(PYTHON_NAME)
     for prefix in prefixes:
         name = name.removeprefix(prefix)
-    yield from tape.need("(")
-    tape.check(name)
-    written = yield from _members(tape, ")", "=", 0)
-    tape.call(name)
-    tape.argue("{" + written + "}")
-    tape.end()
+    yield from cursor.need("(")
+    cursor.check(name)
+    written = yield from _members(cursor, ")", "=", 0)
+    cursor.call(name)
+    cursor.emit_arguments("{" + written + "}")
+    cursor.end()
 
 
-def _members(tape: Cursor, closer: str, separator: str, depth: int) -> Reading[str]:
+def _members(cursor: Cursor, closer: str, separator: str, depth: int) -> Reading[str]:
     """Read `key separator value` pairs up to the closer, as the inside of a JSON object."""
     found: list[str] = []
-    while (yield from tape.skip_space()) != closer:
+    while (yield from cursor.skip_space()) != closer:
         if separator == "=":
-            key = yield from tape.run(PYTHON_NAME)
+            key = yield from cursor.run(PYTHON_NAME)
             if not key:
                 raise NotACall
         else:
-            key = yield from _string(tape)
-        yield from tape.skip_space()
-        yield from tape.need(separator)
-        found.append(f"{json.dumps(key, ensure_ascii=False)}: {(yield from _value(tape, depth + 1))}")
-        if not (yield from _is_more(tape)):
+            key = yield from _string(cursor)
+        yield from cursor.skip_space()
+        yield from cursor.need(separator)
+        found.append(f"{json.dumps(key, ensure_ascii=False)}: {(yield from _value(cursor, depth + 1))}")
+        if not (yield from _is_more(cursor)):
             break
-    yield from tape.need(closer)
+    yield from cursor.need(closer)
     return ", ".join(found)
 
 
-def _value(tape: Cursor, depth: int) -> Reading[str]:
+def _value(cursor: Cursor, depth: int) -> Reading[str]:
     if depth > MAX_DEPTH:
         raise NotACall
-    char = yield from tape.skip_space()
+    char = yield from cursor.skip_space()
     if char and char in "'\"":
-        return json.dumps((yield from _string(tape)), ensure_ascii=False)
+        return json.dumps((yield from _string(cursor)), ensure_ascii=False)
     if char == "{":
-        tape.advance()
-        return "{" + (yield from _members(tape, "}", ":", depth)) + "}"
+        cursor.advance()
+        return "{" + (yield from _members(cursor, "}", ":", depth)) + "}"
     if char and char in "[(":
-        tape.advance()
-        return (yield from _items(tape, "]" if char == "[" else ")", depth))
-    word = yield from tape.run(WORD)
+        cursor.advance()
+        return (yield from _items(cursor, "]" if char == "[" else ")", depth))
+    word = yield from cursor.run(WORD)
     written = CONSTANTS.get(word, word)
     if not SCALAR.fullmatch(written):
         raise NotACall
     return written
 
 
-def _items(tape: Cursor, closer: str, depth: int) -> Reading[str]:
+def _items(cursor: Cursor, closer: str, depth: int) -> Reading[str]:
     found: list[str] = []
-    while (yield from tape.skip_space()) != closer:
-        found.append((yield from _value(tape, depth + 1)))
-        if not (yield from _is_more(tape)):
+    while (yield from cursor.skip_space()) != closer:
+        found.append((yield from _value(cursor, depth + 1)))
+        if not (yield from _is_more(cursor)):
             break
-    yield from tape.need(closer)
+    yield from cursor.need(closer)
     return "[" + ", ".join(found) + "]"
 
 
-def _is_more(tape: Cursor) -> Reading[bool]:
-    if (yield from tape.skip_space()) != ",":
+def _is_more(cursor: Cursor) -> Reading[bool]:
+    if (yield from cursor.skip_space()) != ",":
         return False
-    tape.advance()
-    yield from tape.skip_space()
+    cursor.advance()
+    yield from cursor.skip_space()
     return True
 
 
-def _string(tape: Cursor) -> Reading[str]:
-    quote = yield from tape.peek()
+def _string(cursor: Cursor) -> Reading[str]:
+    quote = yield from cursor.peek()
     if not quote or quote not in "'\"":
         raise NotACall
-    tape.advance()
+    cursor.advance()
     plain = re.compile(rf"[^{quote}\\]*")
     found: list[str] = []
     while True:
-        found.append((yield from tape.run(plain)))
-        if (yield from tape.take(quote)):
+        found.append((yield from cursor.run(plain)))
+        if (yield from cursor.take(quote)):
             return "".join(found)
-        yield from tape.need("\\")
-        found.append((yield from _escape(tape)))
+        yield from cursor.need("\\")
+        found.append((yield from _escape(cursor)))
 
 
-def _escape(tape: Cursor) -> Reading[str]:
-    char = yield from tape.peek()
+def _escape(cursor: Cursor) -> Reading[str]:
+    char = yield from cursor.peek()
     if not char:
         raise NotACall
-    tape.advance()
+    cursor.advance()
     if char in ESCAPES:
         return ESCAPES[char]
     if char not in HEXADECIMAL:
         return "\\" + char
     digits = ""
     while len(digits) < HEXADECIMAL[char]:
-        digit = yield from tape.peek()
+        digit = yield from cursor.peek()
         if not digit or digit not in "0123456789abcdefABCDEF":
             raise NotACall
-        tape.advance()
+        cursor.advance()
         digits += digit
     code = int(digits, 16)
     return "\ufffd" if 0xD800 <= code < 0xE000 or code > MAX_CODE else chr(code)
@@ -148,53 +148,53 @@ FENCE = "```"
 NAME = re.compile(r"[^\[\]{}\n]*")
 
 
-def read_llama(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_llama(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read `{"name": …, "parameters": …}`, several between semicolons, or `[f(a=1)]`."""
     del tools, opening
-    if (yield from tape.skip_space()) == "[":
-        tape.advance()
-        if (yield from tape.skip_space()) == "{":
-            yield from ended(tape, json_list(tape))
+    if (yield from cursor.skip_space()) == "[":
+        cursor.advance()
+        if (yield from cursor.skip_space()) == "{":
+            yield from ended(cursor, json_list(cursor))
             return
-        yield from python_calls(tape)
-        yield from tape.need("]")
+        yield from python_calls(cursor)
+        yield from cursor.need("]")
         return
     while True:
-        yield from ended(tape, json_call(tape))
-        char = yield from tape.skip_space()
+        yield from ended(cursor, json_call(cursor))
+        char = yield from cursor.skip_space()
         if char and char in ";,":
-            tape.advance()
-            char = yield from tape.skip_space()
+            cursor.advance()
+            char = yield from cursor.skip_space()
         if char != "{":
             return
 
 
-def read_mistral(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_mistral(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read a list of JSON calls, or a name and its arguments."""
     del tools, opening
-    char = yield from tape.skip_space()
+    char = yield from cursor.skip_space()
     if char and char in "[{":
-        yield from ended(tape, json_calls(tape, TOOL_CALLS))
+        yield from ended(cursor, json_calls(cursor, TOOL_CALLS))
         return
-    name = (yield from tape.run(NAME)).strip()
-    if (yield from tape.take(CALL_ID)):
-        yield from tape.run(NAME)
-    if not (yield from tape.take(ARGS)) and (yield from tape.peek()) != "{":
+    name = (yield from cursor.run(NAME)).strip()
+    if (yield from cursor.take(CALL_ID)):
+        yield from cursor.run(NAME)
+    if not (yield from cursor.take(ARGS)) and (yield from cursor.peek()) != "{":
         raise NotACall
-    tape.call(name)
-    yield from arguments(tape, TOOL_CALLS)
-    tape.end()
+    cursor.call(name)
+    yield from arguments(cursor, TOOL_CALLS)
+    cursor.end()
 
 
-def read_tool_code(tape: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
+def read_tool_code(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
     """Read Python calls up to the fence's end, in a list or not."""
     del tools, opening
-    is_list = (yield from tape.skip_space()) == "["
+    is_list = (yield from cursor.skip_space()) == "["
     if is_list:
-        tape.advance()
-        yield from tape.skip_space()
-    yield from python_calls(tape, "default_api.")
+        cursor.advance()
+        yield from cursor.skip_space()
+    yield from python_calls(cursor, "default_api.")
     if is_list:
-        yield from tape.need("]")
-        yield from tape.skip_space()
-    yield from tape.need(FENCE)
+        yield from cursor.need("]")
+        yield from cursor.skip_space()
+    yield from cursor.need(FENCE)

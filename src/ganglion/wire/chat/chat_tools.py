@@ -87,9 +87,9 @@ class AllowedTools(Struct, frozen=True, tag_field="type", tag="allowed_tools"):
 ToolChoice = Literal["none", "auto", "required"] | FunctionReference | CustomToolReference | AllowedTools
 
 
-def tool_use_of(asked: list[ChatTool] | None, choice: ToolChoice | None, is_parallel: bool | None) -> ToolUse:
+def tool_use_of(given: list[ChatTool] | None, choice: ToolChoice | None, is_parallel: bool | None) -> ToolUse:
     """The tools and how they may be used; raises InvalidValue for names that are twice there or nowhere."""
-    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(asked or ()))
+    tools = tuple(_tool(tool, f"tools[{place}]") for place, tool in enumerate(given or ()))
     _check_names(tools)
     use = ToolUse(tools, is_parallel=is_parallel is not False)
     match choice:

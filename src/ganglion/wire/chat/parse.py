@@ -76,47 +76,47 @@ _POLICY = FieldPolicy(
 def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
     unknown = _POLICY.check(body, is_strict=context.is_strict)
-    asked = decode(_body, body)
-    check_prompt_logprobs(asked.prompt_logprobs, is_streamed=bool(asked.stream))
-    prompt, top_logprobs = _prompt(asked), _top_logprobs(asked)
+    fields = decode(_body, body)
+    check_prompt_logprobs(fields.prompt_logprobs, is_streamed=bool(fields.stream))
+    prompt, top_logprobs = _prompt(fields), _top_logprobs(fields)
     request = Request(
         id=context.id,
-        model=asked.model,
+        model=fields.model,
         prompt=prompt,
-        sampling=sampling_of(asked),
-        stop=stop_of(asked),
-        max_tokens=_max_tokens(asked),
-        min_tokens=asked.min_tokens or 0,
-        constraint=constraint_of(asked),
+        sampling=sampling_of(fields),
+        stop=stop_of(fields),
+        max_tokens=_max_tokens(fields),
+        min_tokens=fields.min_tokens or 0,
+        constraint=constraint_of(fields),
         top_logprobs=top_logprobs,
-        priority=asked.priority or 0,
+        priority=fields.priority or 0,
         tenant=context.tenant,
         keep_markers=context.keep_markers,
-        wants_readout=bool(asked.readout),
-        steering=steering_of(asked.steering),
-        affinity=asked.prompt_cache_key or "",
-        shows_special=asked.skip_special_tokens is False,
-        wants_token_ids=bool(asked.return_token_ids),
-        truncate_prompt=check_truncation(asked.truncate_prompt_tokens),
+        wants_readout=bool(fields.readout),
+        steering=steering_of(fields.steering),
+        affinity=fields.prompt_cache_key or "",
+        shows_special=fields.skip_special_tokens is False,
+        wants_token_ids=bool(fields.return_token_ids),
+        truncate_prompt=check_truncation(fields.truncate_prompt_tokens),
     )
     check_token_counts(request.min_tokens, request.max_tokens)
     reply = ChatReplyContext(
         id=context.id,
         created_s=int(context.created_s),
-        model=asked.model,
+        model=fields.model,
         fingerprint=context.fingerprint,
-        usage_told=usage_reporting(asked.stream_options, is_streamed=bool(asked.stream)),
-        is_thought_shown=context.is_thought_shown,
+        usage_reporting=usage_reporting(fields.stream_options, is_streamed=bool(fields.stream)),
+        shows_thought=context.shows_thought,
         has_logprobs=top_logprobs is not None,
-        prompt_logprobs=asked.prompt_logprobs,
+        prompt_logprobs=fields.prompt_logprobs,
         has_readout=request.wants_readout,
         custom_tools=frozenset(tool.name for tool in prompt.tool_use.tools if tool.is_custom),
-        is_legacy=bool(asked.functions),
+        is_legacy=bool(fields.functions),
         has_token_ids=request.wants_token_ids,
     )
-    requests = _scored(_choices(request, asked.n or 1), asked.prompt_logprobs)
-    ignored = ("'store' of a chat, which is kept nowhere (/v1/responses keeps)",) if asked.store else ()
-    return ParsedCall(requests, reply, bool(asked.stream), unknown, ignored)
+    requests = _scored(_choices(request, fields.n or 1), fields.prompt_logprobs)
+    ignored = ("'store' of a chat, which is kept nowhere (/v1/responses keeps)",) if fields.store else ()
+    return ParsedCall(requests, reply, bool(fields.stream), unknown, ignored)
 
 
 def _scored(requests: tuple[Request, ...], prompt_logprobs: int | None) -> tuple[Request, ...]:
@@ -137,44 +137,46 @@ def _choices(request: Request, count: int) -> tuple[Request, ...]:
     )
 
 
-def _top_logprobs(asked: ChatBody) -> int | None:
-    check_alternatives(asked.top_logprobs, "top_logprobs")
-    if asked.top_logprobs and not asked.logprobs:
+def _top_logprobs(fields: ChatBody) -> int | None:
+    check_alternatives(fields.top_logprobs, "top_logprobs")
+    if fields.top_logprobs and not fields.logprobs:
         raise InvalidValue("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-    return (asked.top_logprobs or 0) if asked.logprobs else None
+    return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-def _max_tokens(asked: ChatBody) -> int | None:
-    if asked.max_completion_tokens is None:
-        return asked.max_tokens
-    if asked.max_tokens not in (None, asked.max_completion_tokens):
+def _max_tokens(fields: ChatBody) -> int | None:
+    if fields.max_completion_tokens is None:
+        return fields.max_tokens
+    if fields.max_tokens not in (None, fields.max_completion_tokens):
         raise InvalidValue(
-            f"'max_tokens' is {asked.max_tokens} and 'max_completion_tokens' is "
-            f"{asked.max_completion_tokens}; they mean the same, so give one.",
+            f"'max_tokens' is {fields.max_tokens} and 'max_completion_tokens' is "
+            f"{fields.max_completion_tokens}; they mean the same, so give one.",
             param="max_tokens",
         )
-    return asked.max_completion_tokens
+    return fields.max_completion_tokens
 
 
-def _prompt(asked: ChatBody) -> ChatPrompt:
-    arguments: dict[str, JsonValue] = dict(asked.chat_template_kwargs or {})
-    if asked.verbosity is not None:
-        arguments.setdefault("verbosity", asked.verbosity)
-    return ChatPrompt(_messages(asked), arguments, _tool_use(asked), _thinking(asked), _is_continued(asked))
+def _prompt(fields: ChatBody) -> ChatPrompt:
+    arguments: dict[str, JsonValue] = dict(fields.chat_template_kwargs or {})
+    if fields.verbosity is not None:
+        arguments.setdefault("verbosity", fields.verbosity)
+    return ChatPrompt(
+        _messages(fields), arguments, _tool_use(fields), _thinking(fields), _is_continued(fields)
+    )
 
 
-def _tool_use(asked: ChatBody) -> ToolUse:
-    if asked.functions:
-        return legacy_tool_use(asked.functions, asked.function_call, asked.tools, asked.tool_choice)
-    if isinstance(asked.function_call, LegacyFunctionChoice):
+def _tool_use(fields: ChatBody) -> ToolUse:
+    if fields.functions:
+        return legacy_tool_use(fields.functions, fields.function_call, fields.tools, fields.tool_choice)
+    if isinstance(fields.function_call, LegacyFunctionChoice):
         raise InvalidValue("'function_call' needs functions and there are none.", param="function_call")
-    return tool_use_of(asked.tools, asked.tool_choice, asked.parallel_tool_calls)
+    return tool_use_of(fields.tools, fields.tool_choice, fields.parallel_tool_calls)
 
 
-def _thinking(asked: ChatBody) -> Thinking:
-    reasoning = asked.reasoning
+def _thinking(fields: ChatBody) -> Thinking:
+    reasoning = fields.reasoning
     if reasoning is None:
-        return Thinking(asked.enable_thinking, asked.reasoning_effort)
+        return Thinking(fields.enable_thinking, fields.reasoning_effort)
     for name, is_asked in (("exclude", reasoning.exclude), ("summary", reasoning.summary)):
         if is_asked:
             param = f"reasoning.{name}"
@@ -182,8 +184,8 @@ def _thinking(asked: ChatBody) -> Thinking:
                 f"The parameter '{param}' is not supported: reasoning is told in full.", param=param
             )
     return Thinking(
-        _agreed("enable_thinking", asked.enable_thinking, "reasoning.enabled", reasoning.enabled),
-        _agreed("reasoning_effort", asked.reasoning_effort, "reasoning.effort", reasoning.effort),
+        _agreed("enable_thinking", fields.enable_thinking, "reasoning.enabled", reasoning.enabled),
+        _agreed("reasoning_effort", fields.reasoning_effort, "reasoning.effort", reasoning.effort),
         reasoning.max_tokens,
     )
 
@@ -196,21 +198,21 @@ def _agreed(name: str, value: T | None, other_name: str, other: T | None) -> T |
     return other if value is None else value
 
 
-def _is_continued(asked: ChatBody) -> bool:
-    if not asked.continue_final_message:
-        if asked.add_generation_prompt is False:
+def _is_continued(fields: ChatBody) -> bool:
+    if not fields.continue_final_message:
+        if fields.add_generation_prompt is False:
             raise UnsupportedParameter(
                 "Without a generation prompt there is nothing to answer.",
                 param="add_generation_prompt",
                 hint="Set 'continue_final_message' to go on with an assistant's message.",
             )
         return False
-    if asked.add_generation_prompt:
+    if fields.add_generation_prompt:
         raise InvalidValue(
             "'add_generation_prompt' begins a new message and 'continue_final_message' does not; give one.",
             param="add_generation_prompt",
         )
-    if not isinstance(asked.messages[-1], ChatAssistantMessage):
+    if not isinstance(fields.messages[-1], ChatAssistantMessage):
         raise InvalidValue(
             "The last message is not the assistant's, so it cannot be continued.",
             param="continue_final_message",
@@ -218,12 +220,12 @@ def _is_continued(asked: ChatBody) -> bool:
     return True
 
 
-def _messages(asked: ChatBody) -> tuple[Message, ...]:
+def _messages(fields: ChatBody) -> tuple[Message, ...]:
     messages: list[Message] = []
     called: str | None = None
     """The call that the last function was called with, which its answer belongs to."""
-    for place, message in enumerate(asked.messages):
-        read = _message(message, f"messages[{place}]", asked.model)
+    for place, message in enumerate(fields.messages):
+        read = _message(message, f"messages[{place}]", fields.model)
         if isinstance(message, ChatAssistantMessage) and message.function_call is not None:
             called = legacy_call_id(place)
             call = ToolCall(called, message.function_call.name, message.function_call.arguments)

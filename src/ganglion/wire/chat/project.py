@@ -59,7 +59,7 @@ def body(answers: Sequence[Answer], reply: ChatReplyContext) -> bytes:
         choices=tuple(_choice(index, answer, reply) for index, answer in enumerate(answers)),
         usage=usage_of([answer.finished.usage for answer in answers]),
         prompt_logprobs=UNSET if count is None else prompt_logprobs_of(answers[0].scored, count),
-        thought=(answers[0].text("reasoning") or None) if reply.is_thought_shown else UNSET,
+        thought=(answers[0].text("reasoning") or None) if reply.shows_thought else UNSET,
         prompt_token_ids=_ids(answers[0].prompt_token_ids, reply),
     )
     return _encode(completion)
@@ -131,7 +131,7 @@ class ChatProjection:
     def __init__(self, reply: ChatReplyContext, choices: int = 1) -> None:
         self._reply = reply
         self._choices = [_Choice(index) for index in range(choices)]
-        self._no_usage: UnsetType | None = UNSET if reply.usage_told == "never" else None
+        self._no_usage: UnsetType | None = UNSET if reply.usage_reporting == "never" else None
         self._is_done = False
 
     @property
@@ -186,7 +186,7 @@ class ChatProjection:
         return frames
 
     def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
-        if self._reply.usage_told == "always":
+        if self._reply.usage_reporting == "always":
             made = state.so_far.completion_tokens + len(tokens)
             state.so_far = replace(state.so_far, completion_tokens=made)
         logprobs = None
@@ -201,7 +201,7 @@ class ChatProjection:
                 return [self._chunk(ChunkChoice(state.index, delta, logprobs, readout=readout))]
             case "reasoning":
                 delta = ChoiceDelta(reasoning_content=text, reasoning=text)
-                thought = text if self._reply.is_thought_shown else UNSET
+                thought = text if self._reply.shows_thought else UNSET
                 return [self._chunk(ChunkChoice(state.index, delta, readout=readout), thought)]
             case "tool_call":
                 index = state.tool_calls - 1
@@ -254,7 +254,7 @@ class ChatProjection:
         usages = [choice.usage for choice in self._choices if choice.usage is not None]
         if len(usages) < len(self._choices):
             return frames
-        if self._reply.usage_told != "never":
+        if self._reply.usage_reporting != "never":
             frames.append(self._usage(usages))
         frames.append(_DONE)
         self._is_done = True
@@ -273,7 +273,7 @@ class ChatProjection:
             model=reply.model,
             system_fingerprint=reply.fingerprint,
             choices=(choice,),
-            usage=self._no_usage if reply.usage_told != "always" else self._so_far(choice.index),
+            usage=self._no_usage if reply.usage_reporting != "always" else self._so_far(choice.index),
             thought=thought,
             prompt_token_ids=prompt_token_ids,
         )

@@ -38,8 +38,8 @@ class ChatReplyContext:
     created_s: int
     model: str
     fingerprint: str | None = None
-    usage_told: UsageReporting = "never"
-    is_thought_shown: bool = False
+    usage_reporting: UsageReporting = "never"
+    shows_thought: bool = False
     has_logprobs: bool = False
     prompt_logprobs: int | None = None
     """How many alternatives to show beside each token of the prompt; None shows none of them."""

@@ -39,12 +39,12 @@ _POLICY = FieldPolicy(
 def parse(body: bytes, context: ParseContext) -> ParsedCall[CompletionReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
     unknown = _POLICY.check(body, is_strict=context.is_strict)
-    asked = decode(_body, body)
-    is_streamed, per_prompt = bool(asked.stream), asked.n or 1
-    check_prompt_logprobs(asked.prompt_logprobs, is_streamed=is_streamed)
-    check_alternatives(asked.logprobs, "logprobs")
-    _check_best_of(asked)
-    prompts = _prompts(asked)
+    fields = decode(_body, body)
+    is_streamed, per_prompt = bool(fields.stream), fields.n or 1
+    check_prompt_logprobs(fields.prompt_logprobs, is_streamed=is_streamed)
+    check_alternatives(fields.logprobs, "logprobs")
+    _check_best_of(fields)
+    prompts = _prompts(fields)
     if len(prompts) * per_prompt > MAX_PROMPTS:
         raise InvalidValue(
             f"{len(prompts)} prompts with {per_prompt} choices each are more than {MAX_PROMPTS}.",
@@ -53,48 +53,50 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[CompletionReplyConte
     reply = CompletionReplyContext(
         id=context.id,
         created_s=int(context.created_s),
-        model=asked.model,
+        model=fields.model,
         fingerprint=context.fingerprint,
-        usage_told=usage_reporting(asked.stream_options, is_streamed=is_streamed),
+        usage_reporting=usage_reporting(fields.stream_options, is_streamed=is_streamed),
         per_prompt=per_prompt,
-        logprobs=asked.logprobs,
-        prompt_logprobs=asked.prompt_logprobs,
-        has_readout=bool(asked.readout),
-        has_token_ids=bool(asked.return_token_ids),
-        echoes=tuple(_echo(prompt) for prompt in prompts for _ in range(per_prompt)) if asked.echo else (),
+        logprobs=fields.logprobs,
+        prompt_logprobs=fields.prompt_logprobs,
+        has_readout=bool(fields.readout),
+        has_token_ids=bool(fields.return_token_ids),
+        echoes=tuple(_echo(prompt) for prompt in prompts for _ in range(per_prompt)) if fields.echo else (),
     )
-    template = _request(asked, context)
+    template = _request(fields, context)
     requests = [
-        replace(template, prompt=prompt, score=_score(asked, prompt, is_first=choice == 0), sampling=sampling)
+        replace(
+            template, prompt=prompt, score=_score(fields, prompt, is_first=choice == 0), sampling=sampling
+        )
         for prompt in prompts
         for choice, sampling in enumerate(choice_samplings(template.sampling, per_prompt))
     ]
     return ParsedCall(_named(requests), reply, is_streamed, unknown)
 
 
-def _request(asked: CompletionBody, context: ParseContext) -> Request:
-    max_tokens = DEFAULT_MAX_TOKENS if asked.max_tokens is None else asked.max_tokens
-    check_token_counts(asked.min_tokens, max_tokens)
+def _request(fields: CompletionBody, context: ParseContext) -> Request:
+    max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
+    check_token_counts(fields.min_tokens, max_tokens)
     return Request(
         id=context.id,
-        model=asked.model,
+        model=fields.model,
         prompt=TextPrompt(""),
-        sampling=sampling_of(asked),
-        stop=stop_of(asked),
+        sampling=sampling_of(fields),
+        stop=stop_of(fields),
         max_tokens=max_tokens,
-        min_tokens=asked.min_tokens or 0,
-        constraint=constraint_of(asked),
-        top_logprobs=asked.logprobs,
-        priority=asked.priority or 0,
+        min_tokens=fields.min_tokens or 0,
+        constraint=constraint_of(fields),
+        top_logprobs=fields.logprobs,
+        priority=fields.priority or 0,
         tenant=context.tenant,
         # This wire has no place for reasoning: whatever a model writes is its text.
         keep_markers=True,
-        wants_readout=bool(asked.readout),
-        steering=steering_of(asked.steering),
-        affinity=asked.prompt_cache_key or "",
-        shows_special=asked.skip_special_tokens is False,
-        wants_token_ids=bool(asked.return_token_ids),
-        truncate_prompt=check_truncation(asked.truncate_prompt_tokens),
+        wants_readout=bool(fields.readout),
+        steering=steering_of(fields.steering),
+        affinity=fields.prompt_cache_key or "",
+        shows_special=fields.skip_special_tokens is False,
+        wants_token_ids=bool(fields.return_token_ids),
+        truncate_prompt=check_truncation(fields.truncate_prompt_tokens),
     )
 
 
@@ -104,18 +106,18 @@ def _named(requests: Sequence[Request]) -> tuple[Request, ...]:
     return tuple(replace(request, id=f"{request.id}-{place}") for place, request in enumerate(requests))
 
 
-def _check_best_of(asked: CompletionBody) -> None:
-    if asked.best_of not in (None, asked.n or 1):
+def _check_best_of(fields: CompletionBody) -> None:
+    if fields.best_of not in (None, fields.n or 1):
         raise UnsupportedParameter(
-            f"'best_of' is {asked.best_of} and 'n' is {asked.n or 1}; only the same number is supported.",
+            f"'best_of' is {fields.best_of} and 'n' is {fields.n or 1}; only the same number is supported.",
             param="best_of",
             hint="Ask for all of them with 'n'.",
         )
 
 
-def _prompts(asked: CompletionBody) -> list[TextPrompt | TokenPrompt]:
-    prompt, suffix = asked.prompt, asked.suffix or None
-    if suffix is not None and asked.echo:
+def _prompts(fields: CompletionBody) -> list[TextPrompt | TokenPrompt]:
+    prompt, suffix = fields.prompt, fields.suffix or None
+    if suffix is not None and fields.echo:
         raise InvalidValue("'echo' and 'suffix' cannot be combined.", param="suffix")
     if isinstance(prompt, str):
         return [TextPrompt(prompt, suffix)]
@@ -141,13 +143,13 @@ def _echo(prompt: TextPrompt | TokenPrompt) -> str | None:
     return prompt.text if isinstance(prompt, TextPrompt) else None
 
 
-def _score(asked: CompletionBody, prompt: TextPrompt | TokenPrompt, *, is_first: bool) -> Score | None:
+def _score(fields: CompletionBody, prompt: TextPrompt | TokenPrompt, *, is_first: bool) -> Score | None:
     """The whole prompt where it is shown with logprobs, or where only its tokens say what to echo."""
     wanted: list[int] = []
-    if asked.echo and asked.logprobs is not None:
-        wanted.append(asked.logprobs)
-    elif asked.echo and isinstance(prompt, TokenPrompt):
+    if fields.echo and fields.logprobs is not None:
+        wanted.append(fields.logprobs)
+    elif fields.echo and isinstance(prompt, TokenPrompt):
         wanted.append(0)
-    if asked.prompt_logprobs is not None and is_first:
-        wanted.append(prompt_score(asked.prompt_logprobs).top)
+    if fields.prompt_logprobs is not None and is_first:
+        wanted.append(prompt_score(fields.prompt_logprobs).top)
     return Score(((0, None),), max(wanted)) if wanted else None

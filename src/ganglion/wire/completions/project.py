@@ -102,7 +102,7 @@ class CompletionProjection:
     def __init__(self, reply: CompletionReplyContext, choices: int = 1) -> None:
         self._reply = reply
         self._choices = [_Choice(index) for index in range(choices)]
-        self._no_usage: UnsetType | None = UNSET if reply.usage_told == "never" else None
+        self._no_usage: UnsetType | None = UNSET if reply.usage_reporting == "never" else None
         self._waiting = choices
         self._is_done = False
 
@@ -155,7 +155,7 @@ class CompletionProjection:
         return [self._chunk(state, text, logprobs)]
 
     def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
-        if self._reply.usage_told == "always":
+        if self._reply.usage_reporting == "always":
             made = state.so_far.completion_tokens + len(tokens)
             state.so_far = replace(state.so_far, completion_tokens=made)
         logprobs: CompletionLogprobs | None = None
@@ -185,7 +185,7 @@ class CompletionProjection:
         self._waiting -= 1
         if self._waiting:
             return frames
-        if self._reply.usage_told != "never":
+        if self._reply.usage_reporting != "never":
             frames.append(self._usage())
         frames.append(_DONE)
         self._is_done = True
@@ -214,7 +214,7 @@ class CompletionProjection:
             model=reply.model,
             system_fingerprint=reply.fingerprint,
             choices=(choice,),
-            usage=self._no_usage if reply.usage_told != "always" else self._so_far(choice.index),
+            usage=self._no_usage if reply.usage_reporting != "always" else self._so_far(choice.index),
         )
         return Frame(_encode(chunk))
 

@@ -36,7 +36,7 @@ class CompletionReplyContext:
     created_s: int
     model: str
     fingerprint: str | None = None
-    usage_told: UsageReporting = "never"
+    usage_reporting: UsageReporting = "never"
     per_prompt: int = 1
     """How many choices each prompt has."""
     logprobs: int | None = None

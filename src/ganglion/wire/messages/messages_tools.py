@@ -6,6 +6,7 @@ from typing import assert_never
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
 from ganglion.core.request import Tool, ToolUse
 from ganglion.wire.decode import read_object
+from ganglion.wire.field_policy import MAX_FREE_FORM_BYTES
 from ganglion.wire.messages.schema import (
     AnyChoice,
     AutoChoice,
@@ -30,7 +31,6 @@ def call_id(tool_use_id: str) -> str:
 
 
 _CUSTOM = "custom"
-_MAX_SCHEMA_BYTES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,11 @@ class MessagesToolUse:
     dropped: tuple[str, ...] = ()
 
 
-def tool_use_of(asked: list[MessagesTool] | None, choice: ToolChoice | None) -> MessagesToolUse:
+def tool_use_of(given: list[MessagesTool] | None, choice: ToolChoice | None) -> MessagesToolUse:
     """Sort the tools, or raise what is wrong with them."""
     tools: list[Tool] = []
     dropped: list[str] = []
-    for place, each in enumerate(asked or ()):
+    for place, each in enumerate(given or ()):
         path = f"tools[{place}]"
         if each.type in (None, _CUSTOM):
             tools.append(_tool(each, path))
@@ -68,11 +68,11 @@ def _refuse_twins(tools: list[Tool]) -> None:
         seen.add(tool.name)
 
 
-def _tool(asked: MessagesTool, path: str) -> Tool:
-    if asked.name is None or is_absent(asked.input_schema):
-        param = f"{path}.{'name' if asked.name is None else 'input_schema'}"
+def _tool(tool: MessagesTool, path: str) -> Tool:
+    if tool.name is None or is_absent(tool.input_schema):
+        param = f"{path}.{'name' if tool.name is None else 'input_schema'}"
         raise MissingParameter(f"The parameter '{param}' is required.", param=param)
-    if asked.allowed_callers is not None and "direct" not in asked.allowed_callers:
+    if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         param = f"{path}.allowed_callers"
         raise UnsupportedParameter(
             f"The parameter '{param}' leaves nobody who could call the tool.",
@@ -80,10 +80,10 @@ def _tool(asked: MessagesTool, path: str) -> Tool:
             hint="Add 'direct': no code is executed here.",
         )
     return Tool(
-        name=asked.name,
-        description=asked.description,
-        parameters=read_object(asked.input_schema, f"{path}.input_schema", _MAX_SCHEMA_BYTES),
-        is_strict=bool(asked.strict),
+        name=tool.name,
+        description=tool.description,
+        parameters=read_object(tool.input_schema, f"{path}.input_schema", MAX_FREE_FORM_BYTES),
+        is_strict=bool(tool.strict),
     )
 
 

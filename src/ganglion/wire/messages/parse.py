@@ -11,7 +11,7 @@ from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import ChatPrompt, JsonSchema, JsonValue, Request, Thinking
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.decode import decode, read_object
-from ganglion.wire.field_policy import FieldPolicy, is_neutral
+from ganglion.wire.field_policy import MAX_FREE_FORM_BYTES, FieldPolicy, is_neutral
 from ganglion.wire.fields import sampling_of, stop_of
 from ganglion.wire.messages.conversation import MessagesConversation, conversation_of
 from ganglion.wire.messages.errors import thread_unsupported
@@ -32,7 +32,6 @@ from ganglion.wire.unknown_fields import FieldShape, FieldShapes, fields_of, lis
 
 _body = msgspec.json.Decoder(MessagesBody)
 _count = msgspec.json.Decoder(CountBody)
-_MAX_SCHEMA_BYTES = 2**18
 
 _IGNORED = frozenset(
     {
@@ -93,27 +92,27 @@ class _BuiltPrompt:
 def parse(body: bytes, context: ParseContext) -> ParsedCall[MessagesReplyContext]:
     """Read a body, or raise the InvalidRequest that names the first thing wrong with it."""
     fields, unknown = _checked(body, context)
-    asked = decode(_body, body)
-    prompted = _built_prompt(asked, context)
-    stop = stop_of(asked)
+    given = decode(_body, body)
+    prompted = _built_prompt(given, context)
+    stop = stop_of(given)
     request = Request(
         id=context.id,
-        model=asked.model,
+        model=given.model,
         prompt=prompted.prompt,
-        sampling=sampling_of(asked),
-        stop=replace(stop, strings=(*(asked.stop_sequences or ()), *stop.strings)),
-        max_tokens=asked.max_tokens,
-        constraint=_constraint(asked),
-        priority=asked.priority or 0,
+        sampling=sampling_of(given),
+        stop=replace(stop, strings=(*(given.stop_sequences or ()), *stop.strings)),
+        max_tokens=given.max_tokens,
+        constraint=_constraint(given),
+        priority=given.priority or 0,
         tenant=context.tenant,
     )
     reply = MessagesReplyContext(
         id=context.id,
-        model=asked.model,
+        model=given.model,
         request_id=context.request_id,
         tenant=context.tenant,
         seal=_seal(context),
-        is_thinking_omitted=_is_omitted(asked),
+        is_thinking_omitted=_is_omitted(given),
     )
     hosted = tuple(name for name in fields if name in _HOSTED and _asks(name, fields))
     turns = prompted.turns
@@ -121,7 +120,7 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[MessagesReplyContext
     return ParsedCall(
         (request,),
         reply,
-        bool(asked.stream),
+        bool(given.stream),
         unknown,
         ignored=(
             *(f"the tool {name!r}, which is not run here" for name in prompted.dropped + hosted),
@@ -139,10 +138,10 @@ def _seal(context: ParseContext) -> HmacSeal:
 def parse_count(body: bytes, context: ParseContext) -> CountCall:
     """Read a body whose prompt is only counted, or raise what is wrong with it."""
     _, unknown = _checked(body, context)
-    asked = decode(_count, body)
-    prompt = _built_prompt(asked, context).prompt
-    _constraint(asked)
-    return CountCall(Request(context.id, asked.model, prompt, tenant=context.tenant), unknown)
+    fields = decode(_count, body)
+    prompt = _built_prompt(fields, context).prompt
+    _constraint(fields)
+    return CountCall(Request(context.id, fields.model, prompt, tenant=context.tenant), unknown)
 
 
 def _checked(body: bytes, context: ParseContext) -> tuple[dict[str, msgspec.Raw], tuple[str, ...]]:
@@ -173,27 +172,27 @@ _POLICY = FieldPolicy(
 )
 
 
-def _built_prompt(asked: PromptBody, context: ParseContext) -> _BuiltPrompt:
+def _built_prompt(fields: PromptBody, context: ParseContext) -> _BuiltPrompt:
     turns = conversation_of(
-        asked.system,
-        asked.messages,
-        model=asked.model,
+        fields.system,
+        fields.messages,
+        model=fields.model,
         tenant=context.tenant,
         seal=_seal(context),
     )
-    tooling = tool_use_of(asked.tools, asked.tool_choice)
+    tooling = tool_use_of(fields.tools, fields.tool_choice)
     prompt = ChatPrompt(
         turns.messages,
         tool_use=tooling.use,
-        thinking=_thinking(asked),
+        thinking=_thinking(fields),
         is_continued=turns.is_continued,
     )
     return _BuiltPrompt(prompt, tooling.dropped, turns)
 
 
-def _thinking(asked: PromptBody) -> Thinking:
-    effort = asked.output_config.effort if asked.output_config else None
-    match asked.thinking:
+def _thinking(fields: PromptBody) -> Thinking:
+    effort = fields.output_config.effort if fields.output_config else None
+    match fields.thinking:
         case None | AdaptiveThinking() | ToolThinking():
             return Thinking(effort=effort)
         case EnabledThinking(budget_tokens=budget_tokens):
@@ -201,30 +200,30 @@ def _thinking(asked: PromptBody) -> Thinking:
         case DisabledThinking():
             return Thinking(False, effort)
         case _:
-            assert_never(asked.thinking)
+            assert_never(fields.thinking)
 
 
-def _is_omitted(asked: MessagesBody) -> bool:
-    match asked.thinking:
+def _is_omitted(fields: MessagesBody) -> bool:
+    match fields.thinking:
         case EnabledThinking(display=display) | AdaptiveThinking(display=display):
             return display == "omitted"
         case _:
             return False
 
 
-def _constraint(asked: PromptBody) -> JsonSchema | None:
-    config = asked.output_config
+def _constraint(fields: PromptBody) -> JsonSchema | None:
+    config = fields.output_config
     if config is not None and not is_absent(config.task_budget):
         param = "output_config.task_budget"
         raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
     inside = config.format if config else None
-    if inside is not None and asked.output_format is not None:
+    if inside is not None and fields.output_format is not None:
         raise InvalidValue(
             "'output_format' and 'output_config.format' mean the same, so give one.", param="output_format"
         )
     if inside is not None:
-        return JsonSchema(read_object(inside.schema, "output_config.format.schema", _MAX_SCHEMA_BYTES))
-    if asked.output_format is not None:
-        schema = asked.output_format.schema
-        return JsonSchema(read_object(schema, "output_format.schema", _MAX_SCHEMA_BYTES))
+        return JsonSchema(read_object(inside.schema, "output_config.format.schema", MAX_FREE_FORM_BYTES))
+    if fields.output_format is not None:
+        schema = fields.output_format.schema
+        return JsonSchema(read_object(schema, "output_format.schema", MAX_FREE_FORM_BYTES))
     return None

@@ -1,6 +1,5 @@
 """Texts to vectors: what `/api/embed` and the older `/api/embeddings` ask for, and what they get."""
 
-import math
 from array import array
 from dataclasses import dataclass
 
@@ -8,13 +7,13 @@ import msgspec
 from msgspec import Struct
 
 from ganglion.core.engine import Embedded, EmbedRequest
-from ganglion.core.errors import InvalidValue
 from ganglion.core.request import TextPrompt
 from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.decode import decode
 from ganglion.wire.ollama.options import is_unloading
 from ganglion.wire.ollama.parse import check_fields
 from ganglion.wire.ollama.schema import OllamaEmbedBody, OllamaEmbeddingsBody, nanoseconds
+from ganglion.wire.vectors import cut
 
 _embed = msgspec.json.Decoder(OllamaEmbedBody)
 _embeddings = msgspec.json.Decoder(OllamaEmbeddingsBody)
@@ -51,13 +50,13 @@ class OllamaEmbedCall:
 def parse_embed(body: bytes, context: ParseContext) -> OllamaEmbedCall:
     """Read a body of `/api/embed`, or raise the InvalidRequest that names what is wrong with it."""
     unknown = check_fields(body, OllamaEmbedBody, is_strict=context.is_strict)
-    asked = decode(_embed, body)
-    is_unloading(asked.keep_alive)
-    texts = asked.input if isinstance(asked.input, list) else [asked.input] if asked.input else []
+    fields = decode(_embed, body)
+    is_unloading(fields.keep_alive)
+    texts = fields.input if isinstance(fields.input, list) else [fields.input] if fields.input else []
     return OllamaEmbedCall(
-        _request(asked.model, texts, context, is_normalized=True),
-        may_truncate=asked.truncate is not False,
-        dimensions=asked.dimensions or None,
+        _request(fields.model, texts, context, is_normalized=True),
+        may_truncate=fields.truncate is not False,
+        dimensions=fields.dimensions or None,
         unknown_fields=unknown,
     )
 
@@ -65,11 +64,11 @@ def parse_embed(body: bytes, context: ParseContext) -> OllamaEmbedCall:
 def parse_embeddings(body: bytes, context: ParseContext) -> OllamaEmbedCall:
     """Read a body of `/api/embeddings`, or raise the InvalidRequest that names what is wrong with it."""
     unknown = check_fields(body, OllamaEmbeddingsBody, is_strict=context.is_strict)
-    asked = decode(_embeddings, body)
-    is_unloading(asked.keep_alive)
-    texts = [asked.prompt] if asked.prompt else []
+    fields = decode(_embeddings, body)
+    is_unloading(fields.keep_alive)
+    texts = [fields.prompt] if fields.prompt else []
     return OllamaEmbedCall(
-        _request(asked.model, texts, context, is_normalized=False), may_truncate=True, unknown_fields=unknown
+        _request(fields.model, texts, context, is_normalized=False), may_truncate=True, unknown_fields=unknown
     )
 
 
@@ -79,7 +78,7 @@ def embed_body(call: OllamaEmbedCall, embedded: Embedded, total_s: float) -> byt
     return _encode(
         OllamaEmbedReply(
             model=call.request.model,
-            embeddings=[_shortened(vector, call.dimensions).tolist() for vector in vectors],
+            embeddings=[cut(vector, call.dimensions).tolist() for vector in vectors],
             total_duration=nanoseconds(total_s),
             load_duration=0,
             prompt_eval_count=embedded.prompt_tokens,
@@ -96,15 +95,3 @@ def embeddings_body(_: OllamaEmbedCall, embedded: Embedded, total_s: float) -> b
 def _request(model: str, texts: list[str], context: ParseContext, *, is_normalized: bool) -> EmbedRequest:
     inputs = tuple(TextPrompt(text) for text in texts)
     return EmbedRequest(context.id, model, inputs, is_normalized=is_normalized, tenant=context.tenant)
-
-
-def _shortened(vector: "array[float]", dimensions: int | None) -> "array[float]":
-    if dimensions is None:
-        return vector
-    if dimensions > len(vector):
-        raise InvalidValue(
-            f"'dimensions' is {dimensions}, and the model's vectors have {len(vector)}.", param="dimensions"
-        )
-    cut = vector[:dimensions]
-    length = math.sqrt(sum(value * value for value in cut)) or 1.0
-    return array("f", [value / length for value in cut])

@@ -123,8 +123,8 @@ def digest_of(model_id: str) -> str:
 
 def parse_show(body: bytes) -> str:
     """The model that is asked about."""
-    asked = decode(_show, body)
-    name = asked.model or asked.name
+    fields = decode(_show, body)
+    name = fields.model or fields.name
     if name is None:
         raise MissingParameter("The parameter 'model' is required.", param="model")
     return name
@@ -143,11 +143,6 @@ def processes(models: Sequence[ModelState]) -> bytes:
 def version() -> bytes:
     """The body of `GET /api/version`."""
     return _encode(OllamaVersion(API_LEVEL))
-
-
-def is_running(model: ModelState) -> bool:
-    """Whether a model is in memory."""
-    return model.status in _RUNNING
 
 
 def shown(model: ModelState, tokenizer: TokenizerInfo | None) -> bytes:
@@ -260,11 +255,11 @@ class OllamaPulled(Struct, frozen=True, kw_only=True):
 
 def parse_pull(body: bytes) -> tuple[str, bool]:
     """The model that is asked for, and whether its progress is streamed."""
-    asked = decode(_body, body)
-    name = asked.model or asked.name
+    fields = decode(_body, body)
+    name = fields.model or fields.name
     if name is None:
         raise MissingParameter("The parameter 'model' is required.", param="model")
-    return name, asked.stream is not False
+    return name, fields.stream is not False
 
 
 def pull_begun() -> Frame:

@@ -76,17 +76,17 @@ def sampling_of(options: OllamaOptions) -> Sampling:
     return sampling_from(values | own)
 
 
-def stop_of(asked: OllamaOptions) -> Stop:
+def stop_of(options: OllamaOptions) -> Stop:
     """What ends the answer, as asked."""
-    stop = asked.stop
+    stop = options.stop
     return Stop((stop,) if isinstance(stop, str) else tuple(stop or ()))
 
 
-def max_tokens_of(asked: OllamaOptions) -> int | None:
+def max_tokens_of(options: OllamaOptions) -> int | None:
     """How long the answer may be: -1, -2 and 0 all mean as long as there is room."""
-    if asked.num_predict is not None and asked.num_predict <= 0:
+    if options.num_predict is not None and options.num_predict <= 0:
         return MAX_TOKENS
-    return asked.num_predict
+    return options.num_predict
 
 
 def is_unloading(keep_alive: float | str | None) -> bool:

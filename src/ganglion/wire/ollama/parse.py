@@ -57,23 +57,23 @@ _OPTIONS = FieldPolicy(
 def parse_chat(body: bytes, context: ParseContext) -> ParsedCall[OllamaReplyContext]:
     """Read a body of `/api/chat`, or raise the InvalidRequest that names the first thing wrong with it."""
     unknown = check_fields(body, OllamaChatBody, is_strict=context.is_strict)
-    asked = decode(_chat, body)
+    fields = decode(_chat, body)
     prompt: Prompt | None = None
-    if asked.messages:
-        tools = ToolUse(tuple(_tool(tool) for tool in asked.tools or ()))
-        messages = _messages(asked.messages, asked.model)
-        prompt = ChatPrompt(messages, tool_use=tools, thinking=_thinking(asked.think))
-    return _call(asked, prompt, "chat", context, unknown)
+    if fields.messages:
+        tools = ToolUse(tuple(_tool(tool) for tool in fields.tools or ()))
+        messages = _messages(fields.messages, fields.model)
+        prompt = ChatPrompt(messages, tool_use=tools, thinking=_thinking(fields.think))
+    return _call(fields, prompt, "chat", context, unknown)
 
 
 def parse_generate(body: bytes, context: ParseContext) -> ParsedCall[OllamaReplyContext]:
     """Read a body of `/api/generate`, or raise the InvalidRequest that names what is wrong with it."""
     unknown = check_fields(body, OllamaGenerateBody, is_strict=context.is_strict)
-    asked = decode(_generate, body)
-    if asked.images:
-        raise _vision_unsupported("images", asked.model)
-    prompt = _prompt(asked) if asked.prompt or asked.suffix else None
-    return _call(asked, prompt, "generate", context, unknown)
+    fields = decode(_generate, body)
+    if fields.images:
+        raise _vision_unsupported("images", fields.model)
+    prompt = _prompt(fields) if fields.prompt or fields.suffix else None
+    return _call(fields, prompt, "generate", context, unknown)
 
 
 @cache
@@ -101,38 +101,38 @@ def _options_of(fields: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
 
 
 def _call(
-    asked: OllamaAnswerFields,
+    fields: OllamaAnswerFields,
     prompt: Prompt | None,
     route: Literal["chat", "generate"],
     context: ParseContext,
     unknown: tuple[str, ...],
 ) -> ParsedCall[OllamaReplyContext]:
-    options = asked.options or OllamaOptions()
-    is_leaving = is_unloading(asked.keep_alive)
-    top_logprobs = _top_logprobs(asked)
+    options = fields.options or OllamaOptions()
+    is_leaving = is_unloading(fields.keep_alive)
+    top_logprobs = _top_logprobs(fields)
     request = Request(
         id=context.id,
-        model=asked.model,
+        model=fields.model,
         # A model that is only to be loaded reads one blank and says nothing.
         prompt=prompt or TextPrompt(" "),
         sampling=sampling_of(options),
         stop=stop_of(options),
         max_tokens=max_tokens_of(options) if prompt else 0,
-        constraint=_constraint(asked.format),
+        constraint=_constraint(fields.format),
         top_logprobs=top_logprobs,
         tenant=context.tenant,
-        truncate_prompt=-1 if asked.truncate and _is_bare(prompt) else None,
+        truncate_prompt=-1 if fields.truncate and _is_bare(prompt) else None,
     )
     reply = OllamaReplyContext(
-        route, asked.model, moment(context.created_s), has_logprobs=top_logprobs is not None
+        route, fields.model, moment(context.created_s), has_logprobs=top_logprobs is not None
     )
     return ParsedCall(
         (request,),
         reply,
-        is_streamed=asked.stream is not False,
+        is_streamed=fields.stream is not False,
         purpose="answer" if prompt else "unload" if is_leaving else "load",
         context_tokens=options.num_ctx,
-        may_truncate=bool(asked.truncate),
+        may_truncate=bool(fields.truncate),
         unknown_fields=unknown,
     )
 
@@ -142,16 +142,16 @@ def _is_bare(prompt: Prompt | None) -> bool:
     return isinstance(prompt, TextPrompt) and prompt.suffix is None
 
 
-def _top_logprobs(asked: OllamaAnswerFields) -> int | None:
-    if asked.top_logprobs and not asked.logprobs:
+def _top_logprobs(fields: OllamaAnswerFields) -> int | None:
+    if fields.top_logprobs and not fields.logprobs:
         raise InvalidValue("'top_logprobs' needs 'logprobs' to be true.", param="top_logprobs")
-    return (asked.top_logprobs or 0) if asked.logprobs else None
+    return (fields.top_logprobs or 0) if fields.logprobs else None
 
 
-def _constraint(asked: object) -> Constraint | None:
-    if not asked:
+def _constraint(text_format: object) -> Constraint | None:
+    if not text_format:
         return None
-    return JsonSchema(asked if isinstance(asked, dict) else {"type": "object"})
+    return JsonSchema(text_format if isinstance(text_format, dict) else {"type": "object"})
 
 
 def _thinking(think: bool | str | None) -> Thinking:
@@ -166,29 +166,29 @@ def _thinking(think: bool | str | None) -> Thinking:
             raise InvalidValue("'think' is a boolean, low, medium or high.", param="think")
 
 
-def _prompt(asked: OllamaGenerateBody) -> Prompt:
-    text = asked.prompt or ""
-    if not asked.raw and not asked.suffix:
-        system = (Message("system", asked.system),) if asked.system else ()
-        return ChatPrompt((*system, Message("user", text)), thinking=_thinking(asked.think))
-    other = "raw" if asked.raw else "suffix"
-    if asked.system:
+def _prompt(fields: OllamaGenerateBody) -> Prompt:
+    text = fields.prompt or ""
+    if not fields.raw and not fields.suffix:
+        system = (Message("system", fields.system),) if fields.system else ()
+        return ChatPrompt((*system, Message("user", text)), thinking=_thinking(fields.think))
+    other = "raw" if fields.raw else "suffix"
+    if fields.system:
         raise InvalidValue(f"'system' has no place in a prompt with '{other}'.", param="system")
-    if asked.think:
+    if fields.think:
         raise InvalidValue(f"'think' needs a template, and a prompt with '{other}' has none.", param="think")
-    return TextPrompt(text, asked.suffix or None)
+    return TextPrompt(text, fields.suffix or None)
 
 
-def _tool(asked: OllamaTool) -> Tool:
-    function = asked.function
+def _tool(tool: OllamaTool) -> Tool:
+    function = tool.function
     return Tool(function.name, function.description, function.parameters)
 
 
-def _messages(asked: list[OllamaMessage], model: str) -> tuple[Message, ...]:
+def _messages(params: list[OllamaMessage], model: str) -> tuple[Message, ...]:
     """The turns; a tool's answer that names no call belongs to one of the last turn that made any."""
     messages: list[Message] = []
     waiting: list[ToolCall] = []
-    for place, message in enumerate(asked):
+    for place, message in enumerate(params):
         if message.images:
             raise _vision_unsupported(f"messages[{place}].images", model)
         calls = _calls(message, place)

@@ -128,35 +128,35 @@ class ResponsesCall:
 
 def parse(
     body: bytes,
-    arrival: ResponsesParseContext,
+    context: ResponsesParseContext,
     *,
     history: Sequence[Item] = (),
     referenced: Mapping[str, Item] | None = None,
     is_strict: bool = False,
 ) -> ResponsesCall:
     """Read a body whose history is known, or raise the InvalidRequest that names the first thing wrong."""
-    return build_call(parse_body(body, is_strict=is_strict), arrival, history=history, referenced=referenced)
+    return build_call(parse_body(body, is_strict=is_strict), context, history=history, referenced=referenced)
 
 
 def parse_body(body: bytes, *, is_strict: bool = False) -> ParsedResponsesBody:
     """Read what a body says, or raise the InvalidRequest that names the first thing wrong with it."""
     unknown = _POLICY.check(body, is_strict=is_strict)
-    asked = decode(_body, body)
-    _check_state(asked)
-    _check_cache(asked.prompt_cache_options)
-    return ParsedResponsesBody(asked, read_items(asked.input), unknown)
+    fields = decode(_body, body)
+    _check_state(fields)
+    _check_cache(fields.prompt_cache_options)
+    return ParsedResponsesBody(fields, read_items(fields.input), unknown)
 
 
 def compact_body(body: bytes, ask: str, max_tokens: int) -> bytes:
     """The call that a compaction makes: everything it was sent, and then what it asks of the model."""
-    asked = decode(_compact, body)
-    sent = asked.input
+    fields = decode(_compact, body)
+    sent = fields.input
     begun: list[msgspec.Raw] = [_user_message(sent)] if isinstance(sent, str) else list(sent or ())
     call = ResponsesBody(
-        model=asked.model,
+        model=fields.model,
         input=[*begun, _user_message(ask)],
-        instructions=asked.instructions,
-        previous_response_id=asked.previous_response_id,
+        instructions=fields.instructions,
+        previous_response_id=fields.previous_response_id,
         max_output_tokens=max_tokens,
         store=False,
     )
@@ -168,18 +168,18 @@ def _user_message(text: str) -> msgspec.Raw:
 
 
 def build_call(
-    asked: ParsedResponsesBody,
-    arrival: ResponsesParseContext,
+    parsed: ParsedResponsesBody,
+    context: ResponsesParseContext,
     *,
     history: Sequence[Item] = (),
     referenced: Mapping[str, Item] | None = None,
 ) -> ResponsesCall:
     """What is asked for, after `history`: the items, input and output, of all turns before."""
-    body = asked.body
-    items = kept_items(asked.items, arrival.ids, referenced or {})
+    body = parsed.body
+    items = kept_items(parsed.items, context.ids, referenced or {})
     check_outputs_have_calls(history, items)
     offer = _offer(body, history, items)
-    turns = PromptBuilder(body.model, arrival.seal)
+    turns = PromptBuilder(body.model, context.seal)
     turns.add(history, "history")
     turns.add(items, "input")
     messages = turns.end()
@@ -189,7 +189,7 @@ def build_call(
         messages = (Message("system", body.instructions), *messages)
     top_logprobs = _top_logprobs(body)
     request = Request(
-        id=arrival.id,
+        id=context.id,
         model=body.model,
         prompt=_prompt(body, messages, offer),
         sampling=sampling_of(body),
@@ -199,12 +199,12 @@ def build_call(
         constraint=_constraint(body.text.format if body.text else None),
         top_logprobs=top_logprobs,
         priority=body.priority or 0,
-        tenant=arrival.tenant,
-        keep_markers=arrival.keep_markers,
+        tenant=context.tenant,
+        keep_markers=context.keep_markers,
         affinity=body.prompt_cache_key or "",
     )
     reply = ResponsesReplyContext(
-        response=_response(asked, arrival),
+        response=_response(parsed, context),
         called=offer.called,
         has_logprobs=top_logprobs is not None,
         is_reasoning_sealed="reasoning.encrypted_content" in (body.include or ()),
@@ -216,27 +216,27 @@ def build_call(
         is_streamed=bool(body.stream),
         is_stored=reply.response.store,
         is_background=bool(body.background),
-        previous_response_id=asked.previous_response_id,
-        conversation_id=asked.conversation_id,
+        previous_response_id=parsed.previous_response_id,
+        conversation_id=parsed.conversation_id,
         may_truncate=body.truncation == "auto",
         warnings=(*offer.warnings, *turns.warnings),
-        unknown_fields=asked.unknown_fields,
+        unknown_fields=parsed.unknown_fields,
     )
 
 
-def _check_state(asked: ResponsesBody) -> None:
-    if asked.stream_options is not None and not asked.stream:
+def _check_state(fields: ResponsesBody) -> None:
+    if fields.stream_options is not None and not fields.stream:
         raise InvalidValue("'stream_options' is only allowed when 'stream' is true.", param="stream_options")
-    if asked.previous_response_id is not None and asked.conversation is not None:
+    if fields.previous_response_id is not None and fields.conversation is not None:
         raise InvalidValue(
             "'previous_response_id' and 'conversation' both say what came before; give one.",
             param="previous_response_id",
         )
-    if asked.background and asked.store is False:
+    if fields.background and fields.store is False:
         raise InvalidValue("'background' needs 'store' to be true.", param="background")
-    if asked.conversation is not None and asked.store is False:
+    if fields.conversation is not None and fields.store is False:
         raise InvalidValue("'conversation' keeps what is said, and 'store' is false.", param="store")
-    if asked.context_management:
+    if fields.context_management:
         raise UnsupportedParameter(
             "The parameter 'context_management' is not supported.",
             param="context_management",
@@ -244,9 +244,9 @@ def _check_state(asked: ResponsesBody) -> None:
         )
 
 
-def _check_cache(asked: PromptCacheOptions | None) -> None:
+def _check_cache(options: PromptCacheOptions | None) -> None:
     for name in ("prewarm", "comparison_response_id"):
-        if asked is not None and getattr(asked, name):
+        if options is not None and getattr(options, name):
             param = f"prompt_cache_options.{name}"
             raise UnsupportedParameter(f"The parameter '{param}' is not supported.", param=param)
 
@@ -273,8 +273,8 @@ def _prompt(body: ResponsesBody, messages: tuple[Message, ...], offer: ToolOffer
     )
 
 
-def _constraint(asked: ResponsesFormat | None) -> Constraint | None:
-    match asked:
+def _constraint(text_format: ResponsesFormat | None) -> Constraint | None:
+    match text_format:
         case None | ResponsesTextFormat():
             return None
         case ResponsesJsonObjectFormat():
@@ -282,7 +282,7 @@ def _constraint(asked: ResponsesFormat | None) -> Constraint | None:
         case ResponsesJsonSchemaFormat(schema=schema):
             return JsonSchema(schema)
         case _:
-            assert_never(asked)
+            assert_never(text_format)
 
 
 def _top_logprobs(body: ResponsesBody) -> int | None:
@@ -291,14 +291,14 @@ def _top_logprobs(body: ResponsesBody) -> int | None:
     return None
 
 
-def _response(asked: ParsedResponsesBody, arrival: ResponsesParseContext) -> ResponseObject:
-    body = asked.body
+def _response(parsed: ParsedResponsesBody, context: ResponsesParseContext) -> ResponseObject:
+    body = parsed.body
     reasoning = body.reasoning
-    conversation = asked.conversation_id
-    used = resolve(sampling_of(body), arrival.defaults)
+    conversation = parsed.conversation_id
+    used = resolve(sampling_of(body), context.defaults)
     return ResponseObject(
-        id=arrival.id,
-        created_at=arrival.created_s,
+        id=context.id,
+        created_at=context.created_s,
         status="queued" if body.background else "in_progress",
         background=bool(body.background),
         conversation=None if conversation is None else ConversationReference(conversation),
@@ -318,7 +318,7 @@ def _response(asked: ParsedResponsesBody, arrival: ResponsesParseContext) -> Res
             (reasoning.summary or reasoning.generate_summary) if reasoning else None,
         ),
         safety_identifier=body.safety_identifier,
-        store=body.store is not False and arrival.can_store,
+        store=body.store is not False and context.can_store,
         temperature=used.temperature,
         text=_text_echo(body.text),
         tool_choice=body.tool_choice or "auto",
@@ -330,24 +330,24 @@ def _response(asked: ParsedResponsesBody, arrival: ResponsesParseContext) -> Res
     )
 
 
-def _text_echo(asked: ResponsesTextOptions | None) -> TextEcho:
-    if asked is None:
+def _text_echo(options: ResponsesTextOptions | None) -> TextEcho:
+    if options is None:
         return TextEcho(ResponsesTextFormat(), DEFAULT_VERBOSITY)
-    return TextEcho(_format_echo(asked.format), asked.verbosity or DEFAULT_VERBOSITY)
+    return TextEcho(_format_echo(options.format), options.verbosity or DEFAULT_VERBOSITY)
 
 
 def _format_echo(
-    asked: ResponsesFormat | None,
+    text_format: ResponsesFormat | None,
 ) -> ResponsesTextFormat | ResponsesJsonObjectFormat | FormatEcho:
-    match asked:
+    match text_format:
         case None:
             return ResponsesTextFormat()
         case ResponsesJsonSchemaFormat():
             return FormatEcho(
-                name=asked.name,
-                description=asked.description,
-                schema=asked.schema,
-                strict=bool(asked.strict),
+                name=text_format.name,
+                description=text_format.description,
+                schema=text_format.schema,
+                strict=bool(text_format.strict),
             )
         case _:
-            return asked
+            return text_format

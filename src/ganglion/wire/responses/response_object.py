@@ -77,9 +77,6 @@ class ResponseReasoning(Struct, frozen=True, kw_only=True, tag_field="type", tag
     encrypted_content: str | UnsetType = UNSET
 
 
-OutputItem = ResponseMessage | ResponseFunctionCall | ResponseCustomToolCall | ResponseReasoning
-
-
 class InputTokenDetails(Struct, frozen=True):
     cached_tokens: int
     cache_write_tokens: int = 0

@@ -218,7 +218,7 @@ def _named(chosen: _Chosen, offer: ToolOffer, path: str) -> str:
     )
 
 
-def _constraint(asked: ResponsesTextInput | ResponsesGrammarInput | None) -> Constraint | None:
-    if not isinstance(asked, ResponsesGrammarInput):
+def _constraint(text_format: ResponsesTextInput | ResponsesGrammarInput | None) -> Constraint | None:
+    if not isinstance(text_format, ResponsesGrammarInput):
         return None
-    return Lark(asked.definition) if asked.syntax == "lark" else Regex(asked.definition)
+    return Lark(text_format.definition) if text_format.syntax == "lark" else Regex(text_format.definition)

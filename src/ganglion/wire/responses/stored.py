@@ -167,8 +167,8 @@ def conversation_deleted(identity: str) -> bytes:
 
 def read_conversation(body: bytes) -> tuple[tuple[ReadItem, ...], dict[str, str]]:
     """The items and metadata that a conversation begins with."""
-    asked = decode(_conversation, body)
-    return read_items(asked.items, "items"), asked.metadata or {}
+    fields = decode(_conversation, body)
+    return read_items(fields.items, "items"), fields.metadata or {}
 
 
 def read_update(body: bytes) -> dict[str, str]:

@@ -115,18 +115,3 @@ class CustomInputDone(Struct, frozen=True, tag_field="type", tag="response.custo
     item_id: str
     output_index: int
     input: str
-
-
-ResponseEvent = (
-    LifecycleEvent
-    | ItemEvent
-    | PartEvent
-    | OutputTextDelta
-    | OutputTextDone
-    | ReasoningDelta
-    | ReasoningDone
-    | ArgumentsDelta
-    | ArgumentsDone
-    | CustomInputDelta
-    | CustomInputDone
-)

@@ -1,9 +1,6 @@
 """How another server is asked for vectors and rankings, and what it answers."""
 
-import sys
 from array import array
-from base64 import b64decode
-from math import sqrt
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +9,7 @@ from ganglion.core.engine import Embedded, EmbedRequest, Ranked, RankRequest, To
 from ganglion.core.errors import UpstreamUnavailable
 from ganglion.core.request import TextPrompt
 from ganglion.wire.tokenizer import TokenizerCard
+from ganglion.wire.vectors import Vector, decode_base64, normalize
 
 # Ours and vLLM's: `/tokenize` with `prompt` or `messages`, `/detokenize`, `/tokenizer_info`,
 # `/apply_template`. llama-server's: `/apply-template`, and `/tokenize` with `content`.
@@ -36,8 +34,8 @@ def encode_tokenize(model: str, text: str, *, adds_special: bool, is_ours: bool)
 
     llama-server finds no text where there is only a `prompt`, and says that it has no tokens.
     """
-    asked = {"model": model, "prompt": text, "add_special_tokens": adds_special}
-    return _encode(asked if is_ours else {**asked, "content": text, "add_special": adds_special})
+    fields = {"model": model, "prompt": text, "add_special_tokens": adds_special}
+    return _encode(fields if is_ours else {**fields, "content": text, "add_special": adds_special})
 
 
 def encode_tokenize_content(text: str) -> bytes:
@@ -138,7 +136,7 @@ def decode_embedded(body: bytes, request: EmbedRequest) -> Embedded:
     except (msgspec.MsgspecError, UnicodeError, ValueError, KeyError):
         raise _unreadable("/v1/embeddings") from None
     if request.is_normalized:
-        vectors = [_normalized(vector) for vector in vectors]
+        vectors = [normalize(vector) for vector in vectors]
     return Embedded(tuple(vector.tobytes() for vector in vectors), told.usage.prompt_tokens)
 
 
@@ -158,20 +156,8 @@ def decode_ranked(body: bytes, request: RankRequest) -> Ranked:
     return Ranked(in_order, told.usage.prompt_tokens)
 
 
-def _values(told: list[float] | str) -> "array[float]":
-    if isinstance(told, list):
-        return array("f", told)
-    values = array("f", b64decode(told, validate=True))
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values
-
-
-def _normalized(vector: "array[float]") -> "array[float]":
-    length = sqrt(sum(value * value for value in vector))
-    if length == 0.0 or abs(length - 1.0) < 1e-6:
-        return vector
-    return array("f", [value / length for value in vector])
+def _values(told: list[float] | str) -> Vector:
+    return array("f", told) if isinstance(told, list) else decode_base64(told)
 
 
 def _unreadable(path: str) -> UpstreamUnavailable:

@@ -155,9 +155,9 @@ class ChatStreamDecoder:
             self._usage = chunk.usage
         for choice in chunk.choices or ():
             if choice.index == 0 and not self.is_done:
-                self._hear(choice)
+                self._read_choice(choice)
 
-    def _hear(self, choice: UpstreamChoice) -> None:
+    def _read_choice(self, choice: UpstreamChoice) -> None:
         delta = choice.delta or choice.message
         has_tokens = choice.logprobs is not None or choice.readout is not None
         if delta is not None:
@@ -166,14 +166,14 @@ class ChatStreamDecoder:
             reasoning = delta.reasoning_content or delta.reasoning
             if reasoning:
                 tokens = self._tokens(choice) if has_tokens and not delta.content else ()
-                self._say("reasoning", reasoning, tokens)
+                self._add_text("reasoning", reasoning, tokens)
             text = delta.content or delta.refusal
             if text:
-                self._say("text", text, self._tokens(choice) if has_tokens else ())
+                self._add_text("text", text, self._tokens(choice) if has_tokens else ())
             if delta.tool_calls:
                 self._calls(delta, choice)
             elif delta.function_call is not None:
-                self._calling(UpstreamToolCall(0, None, delta.function_call), ())
+                self._add_call_part(UpstreamToolCall(0, None, delta.function_call), ())
             elif has_tokens and not reasoning and not text:
                 self._silent(self._tokens(choice))
         if choice.finish_reason:
@@ -188,7 +188,7 @@ class ChatStreamDecoder:
         prompt_tokens = told or self._prompt_tokens
         self._events.append(Started(prompt_tokens, readout_concepts=concepts, sampling=self._sampling))
 
-    def _say(self, kind: Kind, text: str, tokens: tuple[Token, ...]) -> None:
+    def _add_text(self, kind: Kind, text: str, tokens: tuple[Token, ...]) -> None:
         if self._kind != kind:
             self._open(kind)
         self._spoken += 1
@@ -217,25 +217,25 @@ class ChatStreamDecoder:
 
     def _calls(self, delta: UpstreamDelta, choice: UpstreamChoice) -> None:
         tokens = self._tokens(choice) if choice.readout is not None else ()
-        for heard in delta.tool_calls or ():
+        for part in delta.tool_calls or ():
             if self.is_done:
                 return
-            self._calling(heard, tokens)
+            self._add_call_part(part, tokens)
             tokens = ()
 
-    def _calling(self, heard: UpstreamToolCall, tokens: tuple[Token, ...]) -> None:
-        name, text = _called(heard)
+    def _add_call_part(self, part: UpstreamToolCall, tokens: tuple[Token, ...]) -> None:
+        name, text = _called(part)
         call = self._call
-        if call is None or not _is_same(call, heard, name):
-            if heard.index is not None and heard.index in self._ended_calls and not heard.id:
+        if call is None or not _is_same(call, part, name):
+            if part.index is not None and part.index in self._ended_calls and not part.id:
                 if text:
                     self._fail("The server that holds this model went on with a call after the next began.")
                 return
             self._leave_call()
             if self.is_done:
                 return
-            call = self._call = _Call(heard.index, heard.id)
-        call.call_id = call.call_id or heard.id
+            call = self._call = _Call(part.index, part.id)
+        call.call_id = call.call_id or part.id
         if not call.is_open:
             if not name:
                 call.held += text
@@ -305,23 +305,23 @@ class ChatStreamDecoder:
         self._events.append(event)
 
 
-def _is_same(call: _Call, heard: UpstreamToolCall, name: str | None) -> bool:
+def _is_same(call: _Call, part: UpstreamToolCall, name: str | None) -> bool:
     """Whether a part belongs to the call before it: by its place, and by its id where both are told.
 
     Some servers number all calls 0, others none: there a new id, or a name without one, begins a call.
     """
-    if heard.id and call.call_id and heard.id != call.call_id:
+    if part.id and call.call_id and part.id != call.call_id:
         return False
-    if heard.index is not None:
-        return heard.index == call.index
-    return bool(heard.id) or not name or not call.is_open
+    if part.index is not None:
+        return part.index == call.index
+    return bool(part.id) or not name or not call.is_open
 
 
-def _called(heard: UpstreamToolCall) -> tuple[str | None, str]:
+def _called(part: UpstreamToolCall) -> tuple[str | None, str]:
     """The name, where it is told, and more of the arguments."""
-    if heard.custom is not None:
-        return heard.custom.name, heard.custom.input or ""
-    function = heard.function or UpstreamFunction()
+    if part.custom is not None:
+        return part.custom.name, part.custom.input or ""
+    function = part.function or UpstreamFunction()
     arguments = function.arguments
     if isinstance(arguments, dict):
         return function.name, _encode(arguments).decode()

@@ -76,10 +76,10 @@ _OVERFLOW = re.compile(
     r"context (?:size|length|window) (?:is |was )?exceeded|prompt is too long",
     re.IGNORECASE,
 )
-_MOST = re.compile(
+_LIMIT = re.compile(
     r"(?:maximum (?:context|model) length (?:is|of)|n_ctx = |context size of|> )\s*(\d{1,9})", re.I
 )
-_HELD = re.compile(
+_PROMPT_TOKENS = re.compile(
     r"(\d{1,9}) in the messages|resulted in (\d{1,9}) tokens|prompt \(length (\d{1,9})\)|"
     r"at least (\d{1,9}) input tokens|(?:passed|contains|has) (\d{1,9}) (?:input )?tokens|"
     r"request \((\d{1,9}) tokens\)",
@@ -114,8 +114,7 @@ _text = msgspec.json.Decoder(str)
 
 def decode_error_response(status: int, headers: Headers, body: bytes, *, model: str = "") -> GanglionError:
     """The error that an answer other than 200 is; `model` is what was asked for."""
-    told = _read(body)
-    error = error_from_body(told, status, model=model)
+    error = error_from_body(_read(body), status, model=model)
     if error.retry_after_s is not None:
         error.retry_after_s = _retry_after_s(headers) or error.retry_after_s
     return error
@@ -123,41 +122,41 @@ def decode_error_response(status: int, headers: Headers, body: bytes, *, model: 
 
 def decode_error_frame(data: bytes, *, model: str = "") -> GanglionError:
     """The error that a frame of a stream is."""
-    told = _read(data)
-    code = told.code
-    return error_from_body(told, code if isinstance(code, int) and 400 <= code < 600 else 500, model=model)
+    body = _read(data)
+    code = body.code
+    return error_from_body(body, code if isinstance(code, int) and 400 <= code < 600 else 500, model=model)
 
 
-def error_from_body(told: UpstreamErrorBody, status: int, *, model: str = "") -> GanglionError:
+def error_from_body(body: UpstreamErrorBody, status: int, *, model: str = "") -> GanglionError:
     """What another server said, as one of ours."""
-    message = told.message.strip()[:MAX_MESSAGE]
+    message = body.message.strip()[:MAX_MESSAGE]
     if 300 <= status < 400:
         # Where it points to is an address that no client should see.
         return UpstreamRefused(
             "The server that holds this model answered with a redirect.",
             hint="The operator must check the address of that node.",
         )
-    if status in (401, 402, 403, 407) or told.code == "invalid_api_key":
+    if status in (401, 402, 403, 407) or body.code == "invalid_api_key":
         # Its words may hold part of the key that the gateway showed.
         return UpstreamRefused(
             f"The server that holds this model did not let the gateway in ({status}).",
             hint="The operator must check the key of that node.",
         )
-    code = told.code if isinstance(told.code, str) else ""
-    if _is_overflow(told, code):
-        return _overflow(told, message)
+    code = body.code if isinstance(body.code, str) else ""
+    if _is_overflow(body, code):
+        return _overflow(body, message)
     if code == ModelNotFound.code or (not code and status == 404) or _is_unknown_model(message, status):
         return ModelNotFound(model)
     kind = None if code in _NOT_THE_CLIENTS else class_of(code)
     if kind is None:
-        return _by_status(status, message, told.param)
-    return rebuild(kind, message or code, param=told.param, extras=_extras(told, kind))
+        return _by_status(status, message, body.param)
+    return rebuild(kind, message or code, param=body.param, extras=_extras(body, kind))
 
 
-def _extras(told: UpstreamErrorBody, kind: type[GanglionError]) -> dict[str, Extra]:
+def _extras(body: UpstreamErrorBody, kind: type[GanglionError]) -> dict[str, Extra]:
     if issubclass(kind, InsufficientMemory):
-        return {"free_mb": told.free_mb or 0, "required_mb": told.required_mb or 0}
-    return {"deadline": told.deadline or "node"} if issubclass(kind, DeadlineExceeded) else {}
+        return {"free_mb": body.free_mb or 0, "required_mb": body.required_mb or 0}
+    return {"deadline": body.deadline or "node"} if issubclass(kind, DeadlineExceeded) else {}
 
 
 def _by_status(status: int, message: str, param: str | None) -> GanglionError:
@@ -174,35 +173,35 @@ def _by_status(status: int, message: str, param: str | None) -> GanglionError:
     return UpstreamRefused(f"The server that holds this model answered {status}{said}")
 
 
-def _is_overflow(told: UpstreamErrorBody, code: str) -> bool:
-    if code in _OVERFLOW_CODES or told.type in _OVERFLOW_CODES:
+def _is_overflow(body: UpstreamErrorBody, code: str) -> bool:
+    if code in _OVERFLOW_CODES or body.type in _OVERFLOW_CODES:
         return True
-    if _OVERFLOW.search(told.message) is None:
+    if _OVERFLOW.search(body.message) is None:
         return False
     # vLLM says it of answers too that would be longer than what the prompt leaves.
-    held, most = _held(told), _most(told)
-    is_answer = _ANSWER_TOO_LONG.search(told.message) is not None
-    return not is_answer or held is None or most is None or held >= most
+    prompt_tokens, limit = _prompt_tokens(body), _limit(body)
+    is_answer = _ANSWER_TOO_LONG.search(body.message) is not None
+    return not is_answer or prompt_tokens is None or limit is None or prompt_tokens >= limit
 
 
-def _overflow(told: UpstreamErrorBody, message: str) -> ContextLengthExceeded:
-    most = _most(told) or 0
-    held = max(_held(told) or 0, most + 1)
-    error = ContextLengthExceeded(held, most)
-    if not most:
+def _overflow(body: UpstreamErrorBody, message: str) -> ContextLengthExceeded:
+    limit = _limit(body) or 0
+    prompt_tokens = max(_prompt_tokens(body) or 0, limit + 1)
+    error = ContextLengthExceeded(prompt_tokens, limit)
+    if not limit:
         error.message = f"The prompt is too long for this model. {message}".rstrip()
     return error
 
 
-def _most(told: UpstreamErrorBody) -> int | None:
-    return _first(told.n_ctx, told.max) or _number(_MOST, told.message)
+def _limit(body: UpstreamErrorBody) -> int | None:
+    return _first(body.n_ctx, body.max) or _number(_LIMIT, body.message)
 
 
-def _held(told: UpstreamErrorBody) -> int | None:
+def _prompt_tokens(body: UpstreamErrorBody) -> int | None:
     return (
-        _first(told.n_prompt_tokens, told.prompt_len)
-        or _number(_HELD, told.message)
-        or _number(_REQUESTED, told.message)
+        _first(body.n_prompt_tokens, body.prompt_len)
+        or _number(_PROMPT_TOKENS, body.message)
+        or _number(_REQUESTED, body.message)
     )
 
 
