@@ -7,13 +7,14 @@ dialects is read by commands too, so that a dialect's own modules are imported w
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from ganglion.wire import openai_errors
 from ganglion.wire.error_format import ErrorFormat
 
 if TYPE_CHECKING:
     from ganglion.wire.answer_format import AnswerFormat
+    from ganglion.wire.operation import DescribedRoutes
     from ganglion.wire.proxy_dialect import ProxyDialect
 
 Wire = str
@@ -73,13 +74,21 @@ class Dialect:
     def proxy(self) -> "ProxyDialect":
         """What whoever passes its calls on must know."""
         module = import_module(f"{self.module}.proxy" if self.is_folder else self.module)
-        proxy: ProxyDialect = module.PROXY
-        return proxy
+        return cast("ProxyDialect", module.PROXY)
+
+    @property
+    def has_operations(self) -> bool:
+        """Whether it describes its own routes."""
+        return self.is_folder and bool(self.routes)
+
+    @cached_property
+    def operations(self) -> "DescribedRoutes":
+        """What a document says of its routes."""
+        return cast("DescribedRoutes", import_module(f"{self.module}.operations"))
 
     @cached_property
     def errors(self) -> ErrorFormat:
         """How it says that a request failed."""
         if self.prefix is None:
             return openai_errors.ERRORS
-        errors: ErrorFormat = import_module(f"{self.module}.errors").ERRORS
-        return errors
+        return cast("ErrorFormat", import_module(f"{self.module}.errors").ERRORS)

@@ -21,26 +21,6 @@ DIALECTS: Final = (
         is_usual=True,
     ),
     Dialect(
-        "embeddings",
-        "ganglion.wire.embeddings",
-        (WireRoute("/v1/embeddings"),),
-        is_folder=False,
-        is_usual=True,
-    ),
-    Dialect(
-        "rerank", "ganglion.wire.rerank", (WireRoute("/v1/rerank"),), is_folder=False, is_translatable=True
-    ),
-    Dialect("score", "ganglion.wire.score", (WireRoute("/v1/score"),), is_folder=False),
-    Dialect(
-        "messages",
-        "ganglion.wire.messages",
-        (WireRoute("/v1/messages", generates=True),),
-        prefix="/v1/messages",
-        client_header="anthropic-version",
-        passed_headers=("anthropic-version", "anthropic-beta"),
-        is_translatable=True,
-    ),
-    Dialect(
         "responses",
         "ganglion.wire.responses",
         (
@@ -51,6 +31,26 @@ DIALECTS: Final = (
         prefix="/v1/responses",
         is_translatable=True,
     ),
+    Dialect(
+        "messages",
+        "ganglion.wire.messages",
+        (WireRoute("/v1/messages", generates=True),),
+        prefix="/v1/messages",
+        client_header="anthropic-version",
+        passed_headers=("anthropic-version", "anthropic-beta"),
+        is_translatable=True,
+    ),
+    Dialect(
+        "embeddings",
+        "ganglion.wire.embeddings",
+        (WireRoute("/v1/embeddings"),),
+        is_folder=False,
+        is_usual=True,
+    ),
+    Dialect(
+        "rerank", "ganglion.wire.rerank", (WireRoute("/v1/rerank"),), is_folder=False, is_translatable=True
+    ),
+    Dialect("score", "ganglion.wire.score", (WireRoute("/v1/score"),), is_folder=False),
     Dialect(
         "ollama",
         "ganglion.wire.ollama",

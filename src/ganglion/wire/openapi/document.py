@@ -6,20 +6,16 @@ from typing import Any
 import msgspec
 
 from ganglion.core.request import JsonValue
+from ganglion.wire.dialects import DIALECTS
 from ganglion.wire.openai_errors import ErrorEnvelope
-from ganglion.wire.openapi import (
-    auxiliary_routes,
-    chat_routes,
-    gateway_routes,
-    messages_routes,
-    node_routes,
-    ollama_routes,
-    responses_routes,
-)
-from ganglion.wire.openapi.operation import JSON, Json, Operation, either, ref
+from ganglion.wire.openapi import gateway_routes, node_routes, prompt_routes
+from ganglion.wire.operation import JSON, DescribedRoutes, Json, Operation, Shapes, either, ref
 from ganglion.wire.route_aliases import aliases_of
 
-_WIRES = (chat_routes, responses_routes, messages_routes, auxiliary_routes, ollama_routes)
+_WIRES: tuple[DescribedRoutes, ...] = (
+    *(dialect.operations for dialect in DIALECTS if dialect.has_operations),
+    prompt_routes,
+)
 
 
 def _named(*operations: Operation) -> tuple[Operation, ...]:
@@ -40,20 +36,25 @@ class Surface:
     greeting: str
     """For people who open it in a browser."""
     operations: tuple[Operation, ...]
-    shapes: tuple[type[msgspec.Struct], ...]
+    shapes: Shapes
+
+
+def _described_by(own: DescribedRoutes) -> tuple[tuple[Operation, ...], Shapes]:
+    """The operations and shapes of every wire, and of a server's own routes."""
+    parts = (*_WIRES, own)
+    shapes: Shapes = (ErrorEnvelope, *(shape for part in parts for shape in part.SHAPES))
+    return _named(*(operation for part in parts for operation in part.OPERATIONS)), shapes
 
 
 NODE = Surface(
     "An inference node. Each route tells errors in the words of its wire.",
     "A node that answers with language models on this machine, in the words of the OpenAI API.",
-    _named(*(operation for part in (*_WIRES, node_routes) for operation in part.OPERATIONS)),
-    (ErrorEnvelope, *(shape for part in (*_WIRES, node_routes) for shape in part.SHAPES)),
+    *_described_by(node_routes),
 )
 GATEWAY = Surface(
     "Many inference nodes as one. Each route tells errors in the words of its wire.",
     "A gateway that answers with the language models of its nodes, in the words of the OpenAI API.",
-    _named(*(operation for part in (*_WIRES, gateway_routes) for operation in part.OPERATIONS)),
-    (ErrorEnvelope, *(shape for part in (*_WIRES, gateway_routes) for shape in part.SHAPES)),
+    *_described_by(gateway_routes),
 )
 OPERATIONS: tuple[Operation, ...] = NODE.operations
 

@@ -10,7 +10,7 @@ from ganglion.wire.fleet_overview import (
     Move,
 )
 from ganglion.wire.openapi import node_routes
-from ganglion.wire.openapi.operation import Operation, json_answer
+from ganglion.wire.operation import Operation, Shapes, json_answer
 
 _OF_NODES_ONLY = frozenset(
     {
@@ -25,7 +25,7 @@ _OF_NODES_ONLY = frozenset(
     }
 )
 
-SHAPES = (
+SHAPES: Shapes = (
     *node_routes.SHAPES,
     FleetOverview,
     GatewayHealth,

@@ -15,10 +15,11 @@ from ganglion.wire.messages import MessagesError
 from ganglion.wire.messages.anthropic_models import ModelInfo, ModelPage
 from ganglion.wire.models import ModelCard, ModelList
 from ganglion.wire.openai_errors import ErrorEnvelope
-from ganglion.wire.openapi.operation import (
+from ganglion.wire.operation import (
     JSON,
     Json,
     Operation,
+    Shapes,
     content,
     either,
     json_answer,
@@ -66,7 +67,7 @@ _WAIT_S: Json = {
     "schema": {"type": "number", "minimum": 0},
 }
 
-SHAPES = (
+SHAPES: Shapes = (
     ModelCard,
     ModelList,
     ModelInfo,

@@ -1,6 +1,6 @@
-"""Responses and conversations."""
+"""The operations of Responses and of conversations, as the OpenAPI document has them."""
 
-from ganglion.wire.openapi.operation import JSON, Json, Operation, content, json_answer, ref
+from ganglion.wire.operation import JSON, Json, Operation, Shapes, content, json_answer, ref
 from ganglion.wire.responses.response_object import ResponseObject
 from ganglion.wire.responses.schema import (
     CompactBody,
@@ -54,7 +54,7 @@ _PAGE: tuple[Json, ...] = (
     {"name": "after", "in": "query", "required": False, "schema": {"type": "string"}},
 )
 
-SHAPES = (
+SHAPES: Shapes = (
     ResponsesBody,
     ResponseObject,
     InputTokens,

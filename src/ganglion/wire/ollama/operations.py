@@ -1,4 +1,4 @@
-"""Ollama's wire."""
+"""The operations of Ollama's wire, as the OpenAPI document has them."""
 
 import msgspec
 
@@ -21,7 +21,7 @@ from ganglion.wire.ollama.schema import (
     OllamaPullBody,
     OllamaShowBody,
 )
-from ganglion.wire.openapi.operation import JSON, Json, Operation, json_answer, ref
+from ganglion.wire.operation import JSON, Json, Operation, Shapes, json_answer, ref
 
 
 def _lines(description: str, shape: type[msgspec.Struct]) -> Json:
@@ -37,7 +37,7 @@ def _ollama(
     return Operation(method, f"/api/{path}", summary, {"200": answer}, body=name, failures=(OllamaError,))
 
 
-SHAPES = (
+SHAPES: Shapes = (
     OllamaChatBody,
     OllamaGenerateBody,
     OllamaEmbedBody,

@@ -1,9 +1,10 @@
 """What is asked of a model besides an answer: vectors, scores, readouts, tokens."""
 
 from ganglion.wire.embeddings import EmbeddingList, EmbeddingsBody
-from ganglion.wire.openapi.operation import Json, Operation, json_answer
+from ganglion.wire.operation import Json, Operation, Shapes, json_answer
 from ganglion.wire.readout import ReadoutCard
 from ganglion.wire.rerank import RerankBody, Reranked
+from ganglion.wire.responses.stored import InputTokens
 from ganglion.wire.score import ScoreBody, Scores
 from ganglion.wire.tokenizer import (
     DetokenizeAnswer,
@@ -23,7 +24,7 @@ _NAMED: Json = {
     "schema": {"type": "string"},
 }
 
-SHAPES = (
+SHAPES: Shapes = (
     EmbeddingsBody,
     EmbeddingList,
     RerankBody,
@@ -38,9 +39,17 @@ SHAPES = (
     TemplateBody,
     TemplateAnswer,
     TokenizerCard,
+    InputTokens,
 )
 
 OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        "post",
+        "/v1/chat/completions/input_tokens",
+        "Count the tokens of a conversation without answering it.",
+        {"200": json_answer("How many there are.", InputTokens)},
+        body="ChatBody",
+    ),
     Operation(
         "post",
         "/v1/embeddings",

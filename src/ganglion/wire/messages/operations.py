@@ -1,16 +1,16 @@
-"""Anthropic's wire."""
+"""The operations of Messages, as the OpenAPI document has them."""
 
 from ganglion.wire.messages.errors import MessagesError
 from ganglion.wire.messages.message_object import CountTokensReply, MessageObject
 from ganglion.wire.messages.schema import CountBody, MessagesBody
-from ganglion.wire.openapi.operation import JSON, Json, Operation, json_answer, ref
+from ganglion.wire.operation import JSON, Json, Operation, Shapes, json_answer, ref
 
 _MESSAGES_ANSWER: Json = {
     "description": "The answer; with `stream` true, named server-sent events.",
     "content": {JSON: {"schema": ref("MessageObject")}, "text/event-stream": {}},
 }
 
-SHAPES = (
+SHAPES: Shapes = (
     MessagesBody,
     CountBody,
     MessageObject,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import msgspec
 
@@ -10,6 +11,8 @@ from ganglion.wire.dialects import PUBLIC_PATHS
 from ganglion.wire.openai_errors import ErrorEnvelope
 
 Json = dict[str, JsonValue]
+Shapes = tuple[type[msgspec.Struct], ...]
+"""What bodies are made of."""
 
 JSON = "application/json"
 
@@ -32,6 +35,13 @@ class Operation:
     def is_public(self) -> bool:
         """Whether it answers without a key."""
         return self.path in PUBLIC_PATHS
+
+
+class DescribedRoutes(Protocol):
+    """A module that describes routes, and the shapes that they take and give."""
+
+    OPERATIONS: tuple[Operation, ...]
+    SHAPES: Shapes
 
 
 def ref(name: str) -> Json:
