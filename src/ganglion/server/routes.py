@@ -8,7 +8,6 @@ from ganglion.core.engine import ModelHolder
 from ganglion.core.machine import MachineSource
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.answer import (
-    CountTokensEndpoint,
     answer_routes,
 )
 from ganglion.server.endpoints.embeddings import embeddings_endpoint, rerank_endpoint, score_endpoint
@@ -133,16 +132,12 @@ def wire_routes(
     """The routes of every wire, under every name."""
     engine = capabilities.engine
     state = state or AppState()
-    prompts = TokenizerEndpoints(capabilities, settings, gate)
+    prompts = TokenizerEndpoints(capabilities, settings, gate, state.seal)
     routes: list[BaseRoute] = [
         *answer_routes(capabilities, settings, gate, holder, state.seal),
         Route("/v1/chat/completions/input_tokens", prompts.count_chat, methods=["POST"]),
         *responses_routes(capabilities, settings, gate, state),
-        Route(
-            "/v1/messages/count_tokens",
-            CountTokensEndpoint(capabilities, settings, gate, state.seal),
-            methods=["POST"],
-        ),
+        Route("/v1/messages/count_tokens", prompts.count_messages, methods=["POST"]),
         *ollama_routes(capabilities, settings, gate, holder),
         Route("/v1/embeddings", embeddings_endpoint(capabilities.embedder, settings, gate), methods=["POST"]),
         Route("/v1/rerank", rerank_endpoint(capabilities.embedder, settings, gate), methods=["POST"]),

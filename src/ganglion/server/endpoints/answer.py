@@ -1,4 +1,4 @@
-"""The endpoint on which models answer, the same for every wire, and the one that only counts a prompt."""
+"""The endpoint on which models answer, the same for every wire."""
 
 import logging
 import time
@@ -21,7 +21,6 @@ from ganglion.server.middleware.request_log import LogOnce, ignored_field_log, u
 from ganglion.server.middleware.scope import header, principal, request_id
 from ganglion.server.settings import ServerSettings
 from ganglion.server.truncation import TruncatingEngine
-from ganglion.wire import messages
 from ganglion.wire.answer_format import AnswerFormat, ParseContext, ParsedCall
 from ganglion.wire.dialects import DIALECTS
 from ganglion.wire.headers import INCLUDE_THINKING
@@ -147,28 +146,3 @@ class AnswerEndpoint:
         if model is not None and 0 < model.context_length < call.context_tokens:
             asked = f"{model.id} for a context of {call.context_tokens} tokens"
             self._contexts.note([f"{asked}; it has {model.context_length}"])
-
-
-class CountTokensEndpoint:
-    """Says how long a prompt is, without answering it."""
-
-    def __init__(
-        self, capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, seal: HmacSeal
-    ) -> None:
-        self._reader = capabilities.reader
-        self._settings = settings
-        self._gate = gate
-        self._seal = seal
-        self._unknown = unknown_field_log()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
-        call = messages.parse_count(body, parse_context(scope, self._settings, "msg_", self._seal))
-        self._unknown.note(call.unknown_fields)
-        with self._gate.admit():
-            await while_connected(scope, receive, self._count(call, scope, receive, send))
-
-    async def _count(self, call: messages.CountCall, scope: Scope, receive: Receive, send: Send) -> None:
-        read = await self._reader.read(call.request)
-        counted = messages.count_body(len(read.tokens))
-        await json_response(counted)(scope, receive, send)

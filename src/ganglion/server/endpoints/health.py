@@ -1,7 +1,7 @@
-"""The door of `GET /fleet/state`: how a node is, told to a gateway as soon as it changes.
+"""The endpoints of a node's state: `/health`, `/discovery`, and `/fleet/state`, which a gateway waits on.
 
-Law: a version is what was told under it. Which models there are, how each is, and which conversations are
-known rises it at the next look; how much runs and how full the machine is only now and then.
+Law: a version is the state that was published under it. A change of models, their status or the warm
+conversations raises it at the next check; a change of load or of the machine's memory only now and then.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from ganglion.wire.health import DeviceHealth, node_status
 
 
 class HealthEndpoints:
-    """`GET /health` and `GET /discovery`; without a source nothing is known of the machine."""
+    """`GET /health` and `GET /discovery`; without a source the machine is not known."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class HealthEndpoints:
         self._began_s = time.monotonic()
 
     async def health(self, _: Request) -> Response:
-        """How the node is doing; the devices are read elsewhere, the rest now."""
+        """The health of the node; the devices are sampled elsewhere, the rest is read now."""
         devices = () if self._machine is None else await self._machine.readings()
         return json_response(
             health.body(
@@ -65,7 +65,7 @@ class HealthEndpoints:
         )
 
     async def discovery(self, _: Request) -> Response:
-        """What the node is."""
+        """The description of the node and its machine."""
         if self._machine is None:
             raise RouteNotFound("This server does not know the machine that it runs on.")
         machine = await self._machine.describe()
@@ -76,22 +76,22 @@ class HealthEndpoints:
 
 
 CHECK_S: Final = 0.1
-"""How soon whoever waits hears of a change."""
+"""How soon a waiting gateway gets a change."""
 LOAD_S: Final = 0.5
-"""How soon, where only the load changed: under work it always does."""
+"""The same where only the load changed: under work it always does."""
 DEVICES_S: Final = 5.0
 """How old a reading of the devices may be."""
 MAX_WAIT_S: Final = 30.0
 DRAINING_WAIT_S: Final = 0.5
-"""The same while the server leaves: nobody who waits may hold it up."""
+"""The same while the server drains: a waiting gateway must not hold it up."""
 MAX_WAITING: Final = 256
-"""Gateways that wait at once; a fleet has a few."""
+"""Gateways that may wait at once; a fleet has a few."""
 
 _VERSION: Final = re.compile(r"[0-9]{1,18}")
 
 
 class FleetStateEndpoint:
-    """Answers at once, or, asked for what follows a version, when there is something."""
+    """Answers at once, or, where the query names a version, once there is another."""
 
     def __init__(
         self, engine: Engine, gate: Gate, membership: FleetMembership, machine: MachineSource | None = None
@@ -103,8 +103,8 @@ class FleetStateEndpoint:
         self._devices: tuple[DeviceHealth, ...] = ()
         self._devices_s = -math.inf
         self._state = NodeState(boot=membership.boot, version=0, status="loading")
-        self._told_s = -math.inf
-        self._looked_s = -math.inf
+        self._published_s = -math.inf
+        self._checked_s = -math.inf
         self._waiting = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -115,7 +115,7 @@ class FleetStateEndpoint:
         self, since: int | None, wait_s: float, scope: Scope, receive: Receive, send: Send
     ) -> None:
         if since is None or not wait_s:
-            await self._look(asyncio.get_running_loop().time())
+            await self._check(asyncio.get_running_loop().time())
         else:
             await self._wait(since, wait_s)
         await json_response(fleet.encode(self._state))(scope, receive, send)
@@ -123,35 +123,37 @@ class FleetStateEndpoint:
     async def _wait(self, since: int, wait_s: float) -> None:
         """Return once there is another version than this one, or the wait is over."""
         if self._waiting >= MAX_WAITING:
-            raise Overloaded(f"{MAX_WAITING} wait for this node's state already.", hint="Ask without 'wait'.")
+            raise Overloaded(
+                f"{MAX_WAITING} clients already wait for this node's state.", hint="Ask without 'wait'."
+            )
         clock = asyncio.get_running_loop().time
         began_s = clock()
         self._waiting += 1
         try:
-            await self._look(began_s)
+            await self._check(began_s)
             while self._state.version == since:
                 most_s = min(wait_s, DRAINING_WAIT_S) if self._gate.is_draining else wait_s
                 left_s = began_s + most_s - clock()
                 if left_s <= 0:
                     break
                 await asyncio.sleep(min(CHECK_S, left_s))
-                if clock() - self._looked_s >= CHECK_S / 2:  # several who wait look together
-                    await self._look(clock())
+                if clock() - self._checked_s >= CHECK_S / 2:  # several who wait check together
+                    await self._check(clock())
         finally:
             self._waiting -= 1
 
-    async def _look(self, now_s: float) -> None:
-        """See whether there is anything to tell."""
-        self._looked_s = now_s
-        fresh = await self._fresh()
+    async def _check(self, now_s: float) -> None:
+        """Publish a new version where the state has changed."""
+        self._checked_s = now_s
+        fresh = await self._read_state()
         if fresh == self._state:
             return
-        if _urgent_part(fresh) != _urgent_part(self._state) or now_s - self._told_s >= LOAD_S:
+        if _urgent_part(fresh) != _urgent_part(self._state) or now_s - self._published_s >= LOAD_S:
             self._state = msgspec.structs.replace(fresh, version=self._state.version + 1)
-            self._told_s = now_s
+            self._published_s = now_s
 
-    async def _fresh(self) -> NodeState:
-        """The state as it is now, under the version that was told last."""
+    async def _read_state(self) -> NodeState:
+        """The state as it is now, under the version that was published last."""
         devices = await self._read_devices()
         models = self._engine.models()
         return NodeState(
@@ -176,7 +178,7 @@ class FleetStateEndpoint:
 
 
 def _urgent_part(state: NodeState) -> tuple[object, ...]:
-    """What a gateway wants to hear of at once."""
+    """The part of the state that a gateway must know at once."""
     models = tuple(
         msgspec.structs.replace(model, in_flight=0, queued=0, last_used=None, memory_mb=0)
         for model in state.models
@@ -186,10 +188,10 @@ def _urgent_part(state: NodeState) -> tuple[object, ...]:
 
 def _parse_query(query: bytes) -> tuple[int | None, float]:
     """The version that is known, None for none, and how long to wait for another; raises InvalidValue."""
-    asked = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=16)
-    since, wait = asked.get("since", [None])[0], asked.get("wait", ["0"])[0]
+    fields = parse_qs(query.decode("latin-1"), keep_blank_values=True, max_num_fields=16)
+    since, wait = fields.get("since", [None])[0], fields.get("wait", ["0"])[0]
     if since is not None and not _VERSION.fullmatch(since):
-        raise InvalidValue("Expected a whole number in 'since', as 'version' told it.", param="since")
+        raise InvalidValue("Expected a whole number in 'since', as 'version' gave it.", param="since")
     try:
         wait_s = float(wait or "0")
     except ValueError:

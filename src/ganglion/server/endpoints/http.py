@@ -263,13 +263,16 @@ AnswerBody = Callable[[bytes, Principal], Awaitable[bytes]]
 class JsonEndpoint:
     """Reads a JSON body, answers it with another one, and stops when the client leaves or time is up."""
 
-    def __init__(self, answer: AnswerBody, settings: ServerSettings, gate: Gate) -> None:
+    def __init__(
+        self, answer: AnswerBody, settings: ServerSettings, gate: Gate, *, is_any_type: bool = False
+    ) -> None:
         self._answer = answer
+        self._is_any_type = is_any_type
         self._settings = settings
         self._gate = gate
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings)
+        body = await read_json(scope, receive, self._settings, is_any_type=self._is_any_type)
         with self._gate.admit():
             await while_connected(scope, receive, self._respond(body, scope, receive, send))
 

@@ -1,11 +1,12 @@
-"""The doors of models that come and go: list, load, unload.
+"""The endpoints of models that come and go: list, load, unload, readouts.
 
-Law: a load goes on when whoever asked for it leaves; others may wait for it.
+Law: a load goes on when its client leaves; others may wait for it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,11 +14,9 @@ from starlette.types import Receive, Scope, Send
 
 from ganglion.core.engine import (
     Engine,
-    LoadOptions,
     LoadProgress,
     ModelHolder,
     ModelState,
-    TokenizerInfo,
     find_model,
 )
 from ganglion.core.errors import (
@@ -27,18 +26,16 @@ from ganglion.core.errors import (
     ModelNotLoaded,
     ReadoutNotFound,
 )
-from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import json_response, read_json, stream_headers, while_connected
 from ganglion.server.middleware.model_lookup import loaded_model
 from ganglion.server.middleware.scope import header, principal
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import management, readout
-from ganglion.wire.frame import Comment, Frame, sse
-from ganglion.wire.ollama import NDJSON, ollama_models
+from ganglion.wire.frame import SERVER_SENT_EVENTS, Comment, Frame, Framing
 
 
 class ReadoutEndpoint:
-    """What is read out of a model, answered from memory alone: asking loads nothing."""
+    """The readouts of a model, answered from memory alone: asking loads nothing."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -59,11 +56,11 @@ class ReadoutEndpoint:
 
 
 PROGRESS_S = 0.25
-"""At most so often is a download's progress told: bytes arrive faster than anybody reads."""
+"""How often a download's progress is sent at most: bytes arrive faster than anybody reads."""
 
 
 class ModelEndpoints:
-    """What is answered from memory alone."""
+    """Answers about models from memory alone."""
 
     def __init__(self, engine: Engine, settings: ServerSettings) -> None:
         self._engine = engine
@@ -83,7 +80,7 @@ class ModelEndpoints:
         return json_response(management.endpoint(f"{self._scheme}://{address}:{port}/v1"))
 
     async def capabilities(self, request: Request) -> Response:
-        """`GET /models/{id}/capabilities`; 404 means that nobody can say yet."""
+        """`GET /models/{id}/capabilities`; 404 means that they are not known yet."""
         model = self._known(request.path_params["model"])
         if not model.capabilities:
             raise ModelNotFound(model.id, hint="What it can do is not known before it is loaded.")
@@ -114,7 +111,7 @@ class LoadModelEndpoint:
             if b"wait=false" in scope["query_string"].split(b"&"):
                 await json_response(management.loaded(step), 202)(scope, receive, send)
             elif b"text/event-stream" in (header(scope, b"accept") or b""):
-                await _stream_load(step, steps, send, self._settings.keep_alive_s)
+                await stream_progress(step, steps, _LOAD_PROGRESS, send, self._settings.keep_alive_s)
             else:
                 async for step in steps:  # noqa: B007 - the last one is the answer
                     pass
@@ -134,30 +131,61 @@ class UnloadModelEndpoint:
         await json_response(management.unloaded(name))(scope, receive, send)
 
 
-async def _stream_load(
-    step: LoadProgress, steps: AsyncGenerator[LoadProgress, None], send: Send, keep_alive_s: float
+@dataclass(frozen=True, slots=True)
+class ProgressFormat:
+    """How a wire streams the progress of a load."""
+
+    framing: Framing
+    begun: Callable[[LoadProgress], Sequence[Frame]]
+    progress: Callable[[LoadProgress], Frame]
+    silence: Callable[[LoadProgress], Frame | Comment]
+    """Sent when nothing has changed for a while; its argument is the last step."""
+    done: Callable[[LoadProgress], Frame]
+    failed: Callable[[GanglionError], Frame]
+
+
+_LOAD_PROGRESS = ProgressFormat(
+    SERVER_SENT_EVENTS,
+    begun=lambda step: [management.progress_frame(step)],
+    progress=management.progress_frame,
+    silence=lambda step: Comment(),
+    done=management.loaded_frame,
+    failed=management.error_frame,
+)
+
+
+async def stream_progress(
+    step: LoadProgress,
+    steps: AsyncGenerator[LoadProgress, None],
+    progress: ProgressFormat,
+    send: Send,
+    keep_alive_s: float,
 ) -> None:
-    async def tell(frame: Frame | Comment, *, is_last: bool = False) -> None:
-        await send({"type": "http.response.body", "body": sse(frame), "more_body": not is_last})
+    """Stream how a load goes on after its first step, to its end or its failure."""
 
-    await send({"type": "http.response.start", "status": 200, "headers": stream_headers()})
-    await tell(management.progress_frame(step))
+    async def write(*frames: Frame | Comment, is_last: bool = False) -> None:
+        body = b"".join(map(progress.framing.encode, frames))
+        await send({"type": "http.response.body", "body": body, "more_body": not is_last})
+
+    headers = stream_headers(progress.framing)
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await write(*progress.begun(step))
     try:
-        async with aclosing(throttled_progress(step, steps, keep_alive_s)) as told:
-            async for news in told:
-                await tell(Comment() if news is None else management.progress_frame(news))
-                step = news or step
-        await tell(management.loaded_frame(step), is_last=True)
+        async with aclosing(_throttled(step, steps, keep_alive_s)) as changes:
+            async for change in changes:
+                step = change or step
+                await write(progress.silence(step) if change is None else progress.progress(step))
+        await write(progress.done(step), is_last=True)
     except GanglionError as error:
-        await tell(management.error_frame(error), is_last=True)
+        await write(progress.failed(error), is_last=True)
 
 
-async def throttled_progress(
+async def _throttled(
     step: LoadProgress, steps: AsyncGenerator[LoadProgress, None], keep_alive_s: float
 ) -> AsyncGenerator[LoadProgress | None, None]:
-    """What follows a first step: each change at once, bytes now and then, None after so much silence."""
+    """The steps after a first one: a new status at once, bytes now and then, None after so much silence."""
     loop = asyncio.get_running_loop()
-    told, told_s = step.status, loop.time()
+    sent_status, sent_s = step.status, loop.time()
     coming = asyncio.ensure_future(anext(steps, None))
     try:
         while True:
@@ -168,9 +196,9 @@ async def throttled_progress(
             following = coming.result()
             if following is None:
                 return
-            if following.status != told or loop.time() - told_s >= PROGRESS_S:
+            if following.status != sent_status or loop.time() - sent_s >= PROGRESS_S:
                 yield following
-                told, told_s = following.status, loop.time()
+                sent_status, sent_s = following.status, loop.time()
             coming = asyncio.ensure_future(anext(steps, None))
     finally:
         coming.cancel()
@@ -178,112 +206,7 @@ async def throttled_progress(
 
 
 def require_holder(holder: ModelHolder | None) -> ModelHolder:
-    """The holder, or the error that says that there is none."""
+    """The holder; raises EngineUnavailable where there is none."""
     if holder is None:
         raise EngineUnavailable("The models of this engine are fixed; none can be loaded or unloaded.")
     return holder
-
-
-class OllamaModelEndpoints:
-    """What is known of models, without loading any."""
-
-    def __init__(self, capabilities: EngineCapabilities, settings: ServerSettings) -> None:
-        self._engine = capabilities.engine
-        self._reader = capabilities.reader
-        self._settings = settings
-
-    async def tags(self, request: Request) -> Response:
-        """`GET /api/tags`."""
-        return json_response(ollama_models.tags(principal(request.scope).visible(self._engine.models())))
-
-    async def processes(self, request: Request) -> Response:
-        """`GET /api/ps`."""
-        return json_response(ollama_models.processes(principal(request.scope).visible(self._engine.models())))
-
-    async def version(self, _: Request) -> Response:
-        """`GET /api/version`."""
-        return json_response(ollama_models.version())
-
-    async def show(self, request: Request) -> Response:
-        """`POST /api/show`."""
-        body = await read_json(request.scope, request.receive, self._settings, is_any_type=True)
-        model = _find_ollama_model(
-            ollama_models.parse_show(body), principal(request.scope).visible(self._engine.models())
-        )
-        return json_response(ollama_models.shown(model, await self._tokenizer(model)))
-
-    async def _tokenizer(self, model: ModelState) -> TokenizerInfo | None:
-        # Clients ask about every model they see: asking a tokenizer would load them all, one after another.
-        if model.status != "loaded":
-            return None
-        try:
-            return await self._reader.tokenizer_info(model.id)
-        except EngineUnavailable:
-            return None
-
-
-class OllamaPullEndpoint:
-    """`POST /api/pull`: has a model fetched and loaded; it goes on when whoever asked for it leaves."""
-
-    def __init__(self, engine: Engine, settings: ServerSettings, holder: ModelHolder | None) -> None:
-        self._engine = engine
-        self._settings = settings
-        self._holder = holder
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = await read_json(scope, receive, self._settings, is_any_type=True)
-        name, is_streamed = ollama_models.parse_pull(body)
-        steps = self._steps(ollama_models.meant(name, self._engine.models()))
-        await while_connected(scope, receive, self._answer(steps, scope, receive, send, is_streamed))
-
-    def _steps(self, name: str) -> AsyncGenerator[LoadProgress, None]:
-        if self._holder is None:
-            return _already_loaded(_find_ollama_model(name, self._engine.models()))
-        return self._holder.load(name, LoadOptions())
-
-    async def _answer(
-        self,
-        steps: AsyncGenerator[LoadProgress, None],
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-        is_streamed: bool,
-    ) -> None:
-        async with aclosing(steps):
-            step = await anext(steps)
-            if is_streamed:
-                await self._stream(step, steps, send)
-                return
-            async for _ in steps:
-                pass
-        await json_response(ollama_models.pull_success().data)(scope, receive, send)
-
-    async def _stream(
-        self, step: LoadProgress, steps: AsyncGenerator[LoadProgress, None], send: Send
-    ) -> None:
-        async def tell(*frames: Frame, is_last: bool = False) -> None:
-            body = b"".join(map(NDJSON.encode, frames))
-            await send({"type": "http.response.body", "body": body, "more_body": not is_last})
-
-        await send({"type": "http.response.start", "status": 200, "headers": stream_headers(NDJSON)})
-        await tell(ollama_models.pull_begun(), ollama_models.pull_progress(step))
-        try:
-            async with aclosing(throttled_progress(step, steps, self._settings.keep_alive_s)) as told:
-                async for news in told:
-                    step = news or step  # silence repeats what was said last
-                    await tell(ollama_models.pull_progress(step))
-            await tell(ollama_models.pull_success(), is_last=True)
-        except GanglionError as error:
-            await tell(ollama_models.pull_failure(error), is_last=True)
-
-
-async def _already_loaded(model: ModelState) -> AsyncGenerator[LoadProgress, None]:
-    """The load of a model that was there all along."""
-    yield LoadProgress(model.id, model.status)
-
-
-def _find_ollama_model(name: str, there: tuple[ModelState, ...]) -> ModelState:
-    found = ollama_models.known(name, there)
-    if found is None:
-        raise ModelNotFound(name[:200])
-    return found

@@ -1,5 +1,7 @@
 """The endpoints that show and count prompts: `/tokenize` and its kin, and the length of a chat."""
 
+import uuid
+
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
@@ -11,17 +13,21 @@ from ganglion.server.endpoints.http import JsonEndpoint, json_response
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.model_lookup import known_model, loaded_model, only_model
 from ganglion.server.middleware.principal import Principal
+from ganglion.server.middleware.request_log import unknown_field_log
 from ganglion.server.middleware.scope import principal
 from ganglion.server.settings import ServerSettings
-from ganglion.wire import chat, tokenizer
+from ganglion.wire import chat, messages, tokenizer
 from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.responses.stored import input_tokens
+from ganglion.wire.seal import HmacSeal
 
 
 class TokenizerEndpoints:
     """Tokens, templates and counts of prompts; nothing is generated."""
 
-    def __init__(self, capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate) -> None:
+    def __init__(
+        self, capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, seal: HmacSeal
+    ) -> None:
         self._engine: Engine = capabilities.engine
         self._reader: PromptReader = capabilities.reader
         self._settings = settings
@@ -29,6 +35,9 @@ class TokenizerEndpoints:
         self.detokenize = JsonEndpoint(self._detokenize, settings, gate)
         self.apply_template = JsonEndpoint(self._apply_template, settings, gate)
         self.count_chat = JsonEndpoint(self._count_chat, settings, gate)
+        self.count_messages = JsonEndpoint(self._count_messages, settings, gate)
+        self._seal = seal
+        self._unknown = unknown_field_log()
 
     async def info(self, request: HttpRequest) -> Response:
         """`GET /tokenizer_info`."""
@@ -67,6 +76,13 @@ class TokenizerEndpoints:
         context = ParseContext("count", 0, tenant=principal.tenant, is_strict=self._settings.is_strict)
         read = await self._reader.read(chat.parse(body, context).requests[0])
         return input_tokens(len(read.tokens))
+
+    async def _count_messages(self, body: bytes, principal: Principal) -> bytes:
+        request_id, tenant = f"msg_{uuid.uuid4().hex}", principal.tenant
+        context = ParseContext(request_id, tenant=tenant, is_strict=self._settings.is_strict, seal=self._seal)
+        call = messages.parse_count(body, context)
+        self._unknown.note(call.unknown_fields)
+        return messages.count_body(len((await self._reader.read(call.request)).tokens))
 
     def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:
         if call.chat is None:

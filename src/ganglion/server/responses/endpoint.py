@@ -40,8 +40,8 @@ from ganglion.wire.responses.compaction import SUMMARY_TOKENS
 from ganglion.wire.responses.items import InputText, MessageItem
 from ganglion.wire.responses.stored import compaction, input_tokens
 
-# What the user said stays as it was said. All the rest becomes the model's own summary, in one item that
-# only this server opens again.
+# Compaction keeps what the user said as it was. All the rest becomes the model's own summary, in one sealed
+# item that only this server opens again.
 
 SUMMARY_PROMPT: Final = (
     "Summarize everything above for yourself, so that you can go on with the task from your summary alone: "
@@ -167,6 +167,6 @@ class ResponsesEndpoint:
 
 
 def is_codex(scope: Scope) -> bool:
-    """Whether a client takes a status for a fault of the network, and only `response.failed` for too long."""
+    """Whether the client is Codex, which takes an error status for a network fault, not `response.failed`."""
     agent = header(scope, b"user-agent") or b""
     return (header(scope, b"originator") or b"").startswith(b"codex") or agent.lower().startswith(b"codex")

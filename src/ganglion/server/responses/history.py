@@ -1,4 +1,4 @@
-"""What came before a call: the items of the responses and conversations that it continues."""
+"""The history of a call: the items of the responses and conversations that it continues."""
 
 import asyncio
 from collections.abc import Mapping
@@ -20,13 +20,13 @@ Recent = Mapping[str, tuple[Item, ...]]
 
 
 class History:
-    """Looks up what a call names, as its tenant sees it."""
+    """Reads what a call continues, as its tenant sees it."""
 
     def __init__(self, store: Store | None) -> None:
         self._store = store
 
     async def before(self, parsed: ParsedResponsesBody, tenant: str, recent: Recent) -> tuple[Item, ...]:
-        """Every item, input and output, that precedes the call's own."""
+        """Every item, input and output, before the call's own."""
         if parsed.previous_response_id is not None:
             known = recent.get(parsed.previous_response_id)
             return known if known is not None else await self.until(parsed.previous_response_id, tenant)
@@ -50,7 +50,7 @@ class History:
         items = list(await self._conversation_before(chain[0], response_id))
         for response in chain:
             items += items_of_response(response)
-            await asyncio.sleep(0)  # a long one is read in pieces, and the event loop is others' in between
+            await asyncio.sleep(0)  # a long one is read in pieces, and other requests run in between
         return tuple(items)
 
     async def conversation(self, conversation_id: str, tenant: str) -> tuple[Item, ...]:
@@ -64,7 +64,7 @@ class History:
     async def referenced(
         self, parsed: ParsedResponsesBody, tenant: str, history: tuple[Item, ...]
     ) -> dict[str, Item]:
-        """The kept items that the input refers to, as far as they can be found."""
+        """The stored items that the input refers to, as far as they are found."""
         referenced_ids = set(parsed.references)
         found = {item.id: item for item in history if item.id in referenced_ids and item.id is not None}
         responses = {response_of(item_id) for item_id in referenced_ids - found.keys()} - {None}
@@ -112,7 +112,7 @@ class History:
         return items[:end]
 
     async def _items(self, conversation_id: str, tenant: str) -> tuple[Item, ...]:
-        """All items, read page by page: between pages the event loop is others'."""
+        """All items, read page by page: other requests run in between."""
         assert self._store is not None
         items: list[Item] = []
         after: int | None = None

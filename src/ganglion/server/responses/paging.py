@@ -1,4 +1,4 @@
-"""Which part of a list a query asks for."""
+"""Pages of lists: the query parameters `limit`, `after` and `order`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ class PageQuery:
 
     @classmethod
     def of(cls, request: Request) -> "PageQuery":
-        """What the query asks for."""
+        """The page that a request's query asks for."""
         limit = query_number(request, "limit", default=_DEFAULT_LIMIT, most=_MAX_LIMIT)
         if limit < 1:
             raise InvalidValue(f"'limit' is from 1 to {_MAX_LIMIT}.", param="limit")
@@ -44,7 +44,7 @@ class PageQuery:
         return cls(limit, request.query_params.get("after"), order == "desc")
 
     def cut(self, items: Sequence[Item]) -> tuple[list[Item], bool]:
-        """The page of a list that is here whole, and whether more follows it."""
+        """The page of a whole list, and whether more follows it."""
         ordered = list(reversed(items)) if self.is_descending else list(items)
         if self.after is not None:
             places = [place for place, item in enumerate(ordered) if item.id == self.after]

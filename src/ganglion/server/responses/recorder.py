@@ -1,4 +1,4 @@
-"""A streamed response on its way into the store: begun beside the first step, ended before the last frame."""
+"""The recorder of a streamed response: begun beside the first step, ended before the last frame."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from ganglion.wire.frame import Comment, Frame
 
 
 class ResponseRecorder:
-    """Keeps one response for as long as it is inside.
+    """Stores one response while it is streamed.
 
     What is being written when the client leaves is written to its end. A response that did not end by then is
-    kept as failed, when an error ended it, and as cancelled otherwise.
+    stored as failed, when an error ended it, and as cancelled otherwise.
     """
 
     def __init__(self, service: ResponsesService, exchange: ResponsesExchange) -> None:
@@ -30,11 +30,11 @@ class ResponseRecorder:
         return self
 
     async def wait_begun(self) -> None:
-        """Return once the response is kept as begun; raises why it cannot be."""
+        """Return once the response is stored as begun; raises why it cannot be."""
         await asyncio.shield(self._beginning)
 
     async def record_end(self, frames: Sequence[Frame | Comment]) -> list[Frame]:
-        """Keep the response; the frames to end with."""
+        """Store the end of the response; returns the frames to end with."""
         return await asyncio.shield(self._end(only_frames(frames)))
 
     async def __aexit__(

@@ -1,6 +1,6 @@
-"""Prepares calls of the Responses wire and keeps what they end with.
+"""The service behind the Responses wire: it opens calls with their history, and stores their ends.
 
-Law: what a client was told is kept was committed before it was told.
+Law: a response is committed to the store before its client is told that it is stored.
 """
 
 import asyncio
@@ -31,11 +31,11 @@ from ganglion.wire.responses.stored import output_of
 
 RETRY_S: Final = 1.0
 MAX_UNSAVED: Final = 256
-"""What is beyond it reads as failed after the next start; a disk that is full should not fill the memory."""
+"""Endings beyond it read as failed after the next start; a full disk must not fill the memory."""
 
 
 class UnsavedEndings:
-    """What the store is owed, by tenant and response."""
+    """Endings that the store refused, to be saved later, by tenant and response."""
 
     def __init__(self, state: AppState) -> None:
         self._store = state.store
@@ -43,14 +43,14 @@ class UnsavedEndings:
         self._endings: dict[tuple[str, str], tuple[StoredResponse, Sequence[StoredEvent]]] = {}
 
     def add(self, ended: StoredResponse, events: Sequence[StoredEvent]) -> None:
-        """Note an ending that could not be kept."""
+        """Keep an ending that could not be saved, and try again until it is."""
         if len(self._endings) >= MAX_UNSAVED:
-            logger.error("%s will read as running until the next start", ended.id)
+            logger.error("the response %s will read as running until the next start", ended.id)
             return
         is_first = not self._endings
         self._endings[ended.tenant, ended.id] = ended, events
         if is_first:
-            self._background.start(self._settle(), "settle with the store")
+            self._background.start(self._settle(), "save unsaved endings")
 
     async def _settle(self) -> None:
         assert self._store is not None
@@ -84,7 +84,7 @@ _identified = msgspec.json.Decoder(_Identified)
 
 @dataclass(frozen=True, slots=True)
 class ResponsesExchange:
-    """One call on its way: what is parsed, how it is told, whose it is, and what came before."""
+    """One call on its way: the call, its projection, its principal, its history and its quota."""
 
     call: responses.ResponsesCall
     projection: responses.ResponsesProjection
@@ -102,12 +102,12 @@ class ResponsesExchange:
 
 
 class ResponsesService:
-    """Opens exchanges, and puts them into the store when they begin and when they end."""
+    """Opens exchanges, and saves them when they begin and when they end."""
 
     def __init__(
         self, state: AppState, models: Callable[[], tuple[ModelState, ...]], *, is_strict: bool
     ) -> None:
-        """`models` tells those that may be named, with their defaults."""
+        """`models` gives the models that may be named, with their defaults."""
         self._store = state.store
         self._seal = state.seal
         self._meter = state.meter
@@ -169,12 +169,12 @@ class ResponsesService:
         return replace(exchange, call=call, settlement=QuotaSettlement(reserved.settle))
 
     async def save_begun(self, exchange: ResponsesExchange, events: Sequence[StoredEvent] = ()) -> None:
-        """Keep a response that has only begun, so that a crash leaves a trace of it."""
+        """Save a response that has only begun, so that a crash leaves a trace of it."""
         if exchange.call.is_stored and self._store is not None:
             await self._store.put(_stored_response(exchange, exchange.projection.snapshot()), events=events)
 
     async def save(self, exchange: ResponsesExchange) -> None:
-        """Keep a whole response that was not begun; raises why it cannot be."""
+        """Save a whole response that was not begun; raises why it cannot be."""
         if exchange.call.is_stored and self._store is not None:
             ended = _ended_response(exchange)
             await self._store.put(ended, items=_new_items(exchange, ended))
@@ -182,7 +182,7 @@ class ResponsesService:
     async def save_ended(
         self, exchange: ResponsesExchange, frames: Sequence[Frame], events: Sequence[StoredEvent] = ()
     ) -> list[Frame]:
-        """Keep how a response that was begun ended; where that fails, frames that end with that instead.
+        """Save the end of a response that was begun; where that fails, the frames end with that error.
 
         What was deleted meanwhile, or has ended in another way, stays so. `events` end as `frames` do.
         """
@@ -192,7 +192,7 @@ class ResponsesService:
         try:
             await self._store.replace(ended, items=_new_items(exchange, ended), events=events)
         except GanglionError as error:
-            logger.error("%s could not be stored: %s", exchange.id, error)
+            logger.error("the response %s could not be stored: %s", exchange.id, error)
             last = exchange.projection.instead(error)
             saved_events = (
                 [*events[:-1], StoredEvent(events[-1].sequence_number, last.data)] if events else []
@@ -226,7 +226,7 @@ async def read_prompt(exchange: ResponsesExchange, reader: PromptReader, context
 
 
 def full_history(exchange: ResponsesExchange) -> tuple[responses.Item, ...]:
-    """The whole history after an exchange, for a connection that remembers it by itself."""
+    """The whole history after an exchange, for a connection that remembers it itself."""
     final = exchange.projection.final
     assert final is not None
     said = responses.items_of(output_of(final))
@@ -259,7 +259,7 @@ def _stored_response(exchange: ResponsesExchange, body: bytes) -> StoredResponse
 
 
 def _new_items(exchange: ResponsesExchange, ended: StoredResponse) -> tuple[NewItem, ...]:
-    """What a response adds to its conversation; one that failed or was cancelled is no turn of it."""
+    """The items that a response adds to its conversation: none where it failed or was cancelled."""
     if ended.conversation_id is None or ended.status not in ("completed", "incomplete"):
         return ()
     sent = _raw_items.decode(ended.input_items)

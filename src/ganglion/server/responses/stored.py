@@ -69,7 +69,7 @@ class StoredResponseEndpoints:
         return json_response(deleted(found.id))
 
     async def cancel(self, request: Request) -> Response:
-        """`POST /v1/responses/{id}/cancel`; what has ended is answered as it is."""
+        """`POST /v1/responses/{id}/cancel`; one that has ended is returned as it is."""
         run = self._run(request)
         if run is not None:
             await self._runs.cancel(run)
@@ -87,7 +87,7 @@ class StoredResponseEndpoints:
         return json_response(found.body)
 
     async def input_items(self, request: Request) -> Response:
-        """`GET /v1/responses/{id}/input_items`: what this response itself was sent."""
+        """`GET /v1/responses/{id}/input_items`: the input of this response itself."""
         found, query = await self._found(request), PageQuery.of(request)
         shown, has_more = query.cut(items_of(found.input_items))
         return json_response(page(shown, has_more=has_more))
@@ -109,7 +109,7 @@ class StoredResponseEndpoints:
         return found
 
     async def _replayed(self, request: Request, after: int) -> AsyncGenerator[list[Frame], None]:
-        """The kept events after a number, and those that another server of the same store still adds."""
+        """The stored events after a number, and those that another server of the same store still adds."""
         while True:
             # Read first: once it has ended, all events are there that ever will be.
             found = await self._found(request)
@@ -120,7 +120,7 @@ class StoredResponseEndpoints:
                 if is_last(frames[-1]):
                     return
             if found.is_finished:
-                # A reader may have heard more than a crash left; it, too, is told how it ended.
+                # A reader may have got more events than a crash left; it, too, gets the end.
                 yield last_frames(found.body, after + 1)
                 return
             await asyncio.sleep(SAVE_EVENTS_S)

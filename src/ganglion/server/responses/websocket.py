@@ -1,11 +1,11 @@
 """The WebSocket of the Responses wire: one connection, one response after another.
 
 The client sends `{"type": "response.create", …}` with the fields of `POST /v1/responses`; each event goes
-back as one text message. What is wrong with a message is told as `{"type": "error", "status", "error"}`, and
-the connection stays; only a key that is no longer valid closes it, with code 1008. The newest response can be
-continued by its id even when it was not stored: the connection remembers it, and forgets it when it closes or
-when a turn that continues it fails. With `generate: false` nothing is said: the client gets an id to continue
-from.
+back as one text message. What is wrong with a message comes back as `{"type": "error", "status", "error"}`,
+and the connection stays; only a key that is no longer valid closes it, with code 1008. The newest response
+can be continued by its id even when it was not stored: the connection remembers it, and forgets it when it
+closes or when a turn that continues it fails. With `generate: false` nothing is generated: the client gets
+an id to continue from.
 """
 
 import asyncio
@@ -84,7 +84,7 @@ class ResponsesWebSocket:
                 await channel.close_refused(error.message)
                 return
             except GanglionError as error:
-                # What a turn was to continue goes when it fails: nobody continues from there by mistake.
+                # What a turn continued is forgotten when it fails: nobody continues from there by mistake.
                 recent = {
                     name: items for name, items in recent.items() if name != previous_response_id_of(message)
                 }
@@ -130,7 +130,7 @@ class ResponsesWebSocket:
 
 
 class WebSocketChannel:
-    """A socket as it is spoken into and heard, one message ahead: so that a client that leaves is noticed."""
+    """A WebSocket that is read one message ahead, so that a client that leaves is noticed."""
 
     def __init__(self, socket: WebSocket, stalled_s: float) -> None:
         self.scope = socket.scope
@@ -145,7 +145,7 @@ class WebSocketChannel:
         return message
 
     async def while_connected(self, work: Coroutine[None, None, None]) -> None:
-        """Do the work unless the client leaves first; a message that comes meanwhile is too early."""
+        """Do the work unless the client leaves first; a message that comes meanwhile is refused."""
         working = asyncio.create_task(work)
         try:
             while not working.done():
@@ -160,16 +160,16 @@ class WebSocketChannel:
         working.result()
 
     async def start(self) -> None:
-        """A socket has no first byte of its own."""
+        """Do nothing: a socket has no headers to send."""
 
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
-        """Say frames, each in a message."""
+        """Send frames, each in a message."""
         for frame in frames:
             if isinstance(frame, Frame):
                 await self.send(frame.data)
 
     async def send(self, data: bytes) -> None:
-        """Say one message; raises ReaderStalled or WebSocketDisconnect."""
+        """Send one message; raises ReaderStalled or WebSocketDisconnect."""
         try:
             async with asyncio.timeout(self._stalled_s):
                 await self._socket.send_text(data.decode())
@@ -177,7 +177,7 @@ class WebSocketChannel:
             raise ReaderStalled from None
 
     async def close_refused(self, reason: str) -> None:
-        """Close the connection: whoever holds it may not come in any more."""
+        """Close the connection because its key is no longer valid."""
         try:
             async with asyncio.timeout(self._stalled_s):
                 await self._socket.close(POLICY_VIOLATION, reason)
@@ -185,7 +185,7 @@ class WebSocketChannel:
             raise ReaderStalled from None
 
     async def close(self) -> None:
-        """Hear nothing more."""
+        """Stop reading."""
         self._receiving.cancel()
         await asyncio.gather(self._receiving, return_exceptions=True)
 
