@@ -40,6 +40,12 @@ def test_every_route_of_the_table_is_documented_and_found_by_the_gateway() -> No
                 assert (route.method, route.path) in operations | {("POST", "/api/pull")}
 
 
+def test_whatever_generates_and_is_not_stored_has_an_answer_format() -> None:
+    for dialect in DIALECTS:
+        generating = [route.path for route in dialect.routes if route.generates and not route.is_stored]
+        assert [answers.path for answers in dialect.answers] == generating
+
+
 def test_paths_below_a_wire_and_clients_that_say_what_they_are_get_its_errors() -> None:
     by_name = {dialect.name: dialect for dialect in DIALECTS}
     assert dialect_of_path("/v1/messages/x") is by_name["messages"]

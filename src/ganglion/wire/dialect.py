@@ -49,6 +49,8 @@ class Dialect:
     routes: tuple[WireRoute, ...] = ()
     is_folder: bool = True
     """Whether that is a package; a wire that only answers whole may be one module."""
+    proxy_at: str | None = None
+    """Where a proxy's knowledge of it is, as `module:name`; None for `PROXY` in the folder's `proxy`."""
     prefix: str | None = None
     """Whatever is below fails in the words of this wire; None where those are OpenAI's."""
     client_header: str | None = None
@@ -73,8 +75,8 @@ class Dialect:
     @cached_property
     def proxy(self) -> "ProxyDialect":
         """What whoever passes its calls on must know."""
-        module = import_module(f"{self.module}.proxy" if self.is_folder else self.module)
-        return cast("ProxyDialect", module.PROXY)
+        module, _, name = (self.proxy_at or f"{self.module}.proxy:PROXY").partition(":")
+        return cast("ProxyDialect", getattr(import_module(module), name))
 
     @property
     def has_operations(self) -> bool:

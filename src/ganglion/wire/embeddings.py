@@ -12,8 +12,6 @@ from ganglion.core.errors import InvalidValue
 from ganglion.core.request import TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
-from ganglion.wire.proxy_dialect import ProxyDialect
-from ganglion.wire.token_bound import TokenBound, bound_inputs, bound_reader
 from ganglion.wire.unknown_fields import refuse_unknown
 from ganglion.wire.vectors import cut, encode_base64
 
@@ -109,12 +107,3 @@ def body(embedded: Embedded, call: EmbeddingsCall) -> bytes:
 def _shown(vector: bytes, call: EmbeddingsCall) -> list[float] | str:
     values = cut(array("f", vector), call.dimensions)
     return encode_base64(values) if call.is_base64 else values.tolist()
-
-
-class _BoundFields(Struct):
-    input: str | list[str | int | list[int]] | None = None
-
-
-PROXY = ProxyDialect(
-    bound=bound_reader(_BoundFields, lambda fields, size: TokenBound(bound_inputs(fields.input, size)[0]))
-)

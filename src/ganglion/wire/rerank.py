@@ -10,8 +10,6 @@ from ganglion.core.engine import Ranked, RankRequest
 from ganglion.core.errors import UnsupportedParameter
 from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.fields import ModelName
-from ganglion.wire.proxy_dialect import ProxyDialect
-from ganglion.wire.token_bound import PAIR_TOKENS, TokenBound, bound_reader
 from ganglion.wire.unknown_fields import refuse_unknown
 
 MAX_DOCUMENTS = 1024
@@ -101,17 +99,3 @@ def body(ranked: Ranked, call: RerankCall) -> bytes:
     usage = RerankUsage(prompt_tokens=ranked.prompt_tokens, total_tokens=ranked.prompt_tokens)
     request = call.request
     return _encode(Reranked(id=request.id, model=request.model, results=results, usage=usage))
-
-
-class _BoundFields(Struct):
-    query: str = ""
-    documents: list[msgspec.Raw] | None = None
-
-
-def _bound(fields: _BoundFields, size: int) -> TokenBound:
-    # Each document is read together with the query.
-    pairs = len(fields.documents or ())
-    return TokenBound(size + pairs * (len(fields.query.encode(errors="surrogatepass")) + PAIR_TOKENS))
-
-
-PROXY = ProxyDialect(bound=bound_reader(_BoundFields, _bound))

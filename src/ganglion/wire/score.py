@@ -12,9 +12,7 @@ from ganglion.core.fold import Answer
 from ganglion.core.request import Request, Score, TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
-from ganglion.wire.proxy_dialect import ProxyDialect
 from ganglion.wire.steering import SteeringSpec, steering_of
-from ganglion.wire.token_bound import TokenBound, bound_reader
 from ganglion.wire.unknown_fields import refuse_unknown
 
 MAX_RANGES = 1024
@@ -179,14 +177,3 @@ def _token(token: Token) -> ScoredToken:
 
 def _text(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
-
-
-class _BoundFields(Struct):
-    prompt: str | list[int] | None = None
-
-
-def _bound(fields: _BoundFields, size: int) -> TokenBound:
-    return TokenBound(len(fields.prompt) if isinstance(fields.prompt, list) else size)
-
-
-PROXY = ProxyDialect(bound=bound_reader(_BoundFields, _bound))

@@ -14,7 +14,6 @@ from ganglion.core.engine import TokenizerInfo
 from ganglion.core.errors import InvalidValue, MissingParameter, UnsupportedParameter
 from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.fields import ModelName, TokenId
-from ganglion.wire.proxy_dialect import PLAIN
 from ganglion.wire.unknown_fields import refuse_unknown
 
 
@@ -217,6 +216,3 @@ def info(model: str, told: TokenizerInfo) -> bytes:
             add_bos_token=told.adds_bos,
         )
     )
-
-
-PROXY = PLAIN
