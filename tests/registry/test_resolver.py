@@ -287,7 +287,7 @@ def test_every_name_of_a_file_gives_one_id() -> None:
         assert {(one.id, one.source, one.entry, one.aliases) for one in found} == {
             ("mine", LocalFileSource(model.path, "models folder"), entry, ("nick",))
         }
-        held = named.holding((HeldModelRef("served", ("x",), model.path),))
+        held = named.with_held((HeldModelRef("served", ("x",), model.path),))
         found = [asked(name, held) for name in (*names, "mine", "nick", "served", "x")]
         found.append(resolve(str(model.path), held, may_be_path=True))
         assert {(one.id, one.source, one.aliases) for one in found} == {
@@ -335,7 +335,7 @@ def test_an_entry_of_the_hub_is_downloaded_under_its_key_or_not_at_all() -> None
         found = asked(name, online)
         assert (found.id, found.source, found.entry) == ("big", HubSource("org/repo", "Q8_0"), entry)
     assert asked("org/repo:Q2_K", online).id == "org/repo:Q2_K"
-    assert asked("b", online.holding((HeldModelRef("big"),))).source == HeldSource("big")
+    assert asked("b", online.with_held((HeldModelRef("big"),))).source == HeldSource("big")
     with pytest.raises(ModelNotFound) as raised:
         asked("big", NameCatalogue(manifest=entries(entry)))
     assert "downloads are off" in (raised.value.hint or "")
@@ -367,7 +367,7 @@ def test_a_model_that_is_held_under_the_same_id_with_another_file_is_not_that_fi
     )
     assert resolve(str(HERE / "new"), changed, may_be_path=True).source == LocalFileSource(HERE / "new", None)
     assert resolve(str(HERE / "old"), changed, may_be_path=True).source == HeldSource("it")
-    unknown = changed.holding((HeldModelRef("it"),))
+    unknown = changed.with_held((HeldModelRef("it"),))
     assert resolve(str(HERE / "new"), unknown, may_be_path=True).source == HeldSource("it")
 
 
@@ -541,7 +541,7 @@ def test_a_name_among_ten_thousand_files_costs_milliseconds() -> None:
     )
     began_s = time.perf_counter()
     for name in names:
-        explain(name, catalogue.holding((HeldModelRef(name),)), may_be_path=False)
+        explain(name, catalogue.with_held((HeldModelRef(name),)), may_be_path=False)
         explain(name, catalogue, may_be_path=False)
     each_s = (time.perf_counter() - began_s) / len(names) / 2
     print(f"index {indexed_s * 1000:.0f} ms, resolve {each_s * 1000:.2f} ms")

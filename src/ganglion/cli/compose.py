@@ -107,14 +107,14 @@ def compose(
     finder = finder_of(config, home)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    workshop = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
-    models = _models(names, served_names, finder, workshop)
+    context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
+    models = _models(names, served_names, finder, context)
     chat_template(config.engine.chat_template)
     _refuse_if_none_can_be_read(models.warm)
     refuse_if_one_fits_none(packs, models.warm)
 
     async def find(name: str, *, may_catch_all: bool) -> Candidate | str:
-        return await asyncio.to_thread(_found, name, engine.held(), finder, workshop, may_catch_all)
+        return await asyncio.to_thread(_found, name, engine.held(), finder, context, may_catch_all)
 
     engine = Residency(
         models.warm,
@@ -173,15 +173,15 @@ def models_of(config: Config, names: Sequence[str], served_names: Sequence[str])
     home = configuration.home(os.environ)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    workshop = BuildContext(config, home, hub, is_kv_kept=True, packs=packs)
-    return _models(names, served_names, finder_of(config, home), workshop)
+    context = BuildContext(config, home, hub, is_kv_kept=True, packs=packs)
+    return _models(names, served_names, finder_of(config, home), context)
 
 
 def _models(
-    names: Sequence[str], served_names: Sequence[str], finder: ModelFinder, workshop: BuildContext
+    names: Sequence[str], served_names: Sequence[str], finder: ModelFinder, context: BuildContext
 ) -> ConfiguredModels:
     """Warm are those that are named, else the config's, else the embedded one; and what is pinned."""
-    config = workshop.config
+    config = context.config
     if not ENGINES[config.engine.name].formats:
         named = served_names or names or [config.engine.name]
         return ConfiguredModels(tuple(candidate_without_file(name, config.engine) for name in named), ())
@@ -193,11 +193,11 @@ def _models(
         path = operator_path(name)
         resolution = resolve(name if path is None else str(path), catalogue, may_be_path=True)
         own = None if path is None or resolution.entry is not None else linked_name(name)
-        warm.append(candidate_of(resolution, workshop, served_name=asked.served_name(number) or own))
+        warm.append(candidate_of(resolution, context, served_name=asked.served_name(number) or own))
     taken = {name for candidate in warm for name in (candidate.id, *candidate.aliases)}
     meant = [explain(entry.key, catalogue, may_be_path=False) for entry in catalogue.manifest.entries]
     known = [
-        candidate_of(resolution, workshop)
+        candidate_of(resolution, context)
         for resolution in meant
         if isinstance(resolution, Resolution) and resolution.id not in taken
     ]
@@ -227,12 +227,12 @@ def _found(
     name: str,
     held: tuple[HeldModelRef, ...],
     finder: ModelFinder,
-    workshop: BuildContext,
+    context: BuildContext,
     may_catch_all: bool,
 ) -> Candidate | str:
     resolution = resolve(
-        name, finder.catalogue().holding(held), may_be_path=False, may_catch_all=may_catch_all
+        name, finder.catalogue().with_held(held), may_be_path=False, may_catch_all=may_catch_all
     )
     if isinstance(resolution.source, HeldSource):
         return resolution.source.id
-    return candidate_of(resolution, workshop)
+    return candidate_of(resolution, context)

@@ -61,31 +61,29 @@ class BuildContext:
     """What is free on the accelerators that the library can use; None where there are none."""
     packs: tuple[FoundPack, ...] = ()
     """The concept packs that the operator named."""
-    fetching: Executor = field(default_factory=lambda: ThreadPoolExecutor(DOWNLOADS, "fetch"))
+    download_pool: Executor = field(default_factory=lambda: ThreadPoolExecutor(DOWNLOADS, "fetch"))
     """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
 
 def candidate_of(
-    resolution: Resolution, workshop: BuildContext, *, served_name: str | None = None
+    resolution: Resolution, context: BuildContext, *, served_name: str | None = None
 ) -> Candidate:
     """The model that a name means, ready to be held."""
-    recipe = ModelBuilder(resolution, workshop, served_name or resolution.id)
+    builder = ModelBuilder(resolution, context, served_name or resolution.id)
     entry = resolution.entry or NO_ENTRY
-    facts = recipe.facts_if_here()
-    keep_alive_s = (
-        workshop.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
-    )
+    facts = builder.facts_if_here()
+    keep_alive_s = context.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
     names = dict.fromkeys((*resolution.aliases, *((resolution.id,) if served_name is not None else ())))
     return Candidate(
-        id=recipe.model_id,
-        build=recipe.build,
-        fetch=recipe.fetch,
-        path=recipe.path,
-        engine=workshop.config.engine.name,
-        aliases=tuple(name for name in names if name != recipe.model_id),
-        origin=f"from {recipe.origin}",
+        id=builder.model_id,
+        build=builder.build,
+        fetch=builder.fetch,
+        path=builder.path,
+        engine=context.config.engine.name,
+        aliases=tuple(name for name in names if name != builder.model_id),
+        origin=f"from {builder.origin}",
         reason=f"found by {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
-        context_length=recipe.context_of(facts) if facts is not None else 0,
+        context_length=builder.context_of(facts) if facts is not None else 0,
         created_s=facts.modified_s if facts is not None else 0,
         capabilities=facts.capabilities if facts is not None else (),
         sampling=merge(entry.sampling, facts.sampling) if facts is not None else entry.sampling,
@@ -109,9 +107,9 @@ def check_engines(manifest: ModelsManifest) -> None:
 class ModelBuilder:
     """One model's way to its engine; where its file lies is known once it was fetched."""
 
-    def __init__(self, resolution: Resolution, workshop: BuildContext, model_id: str) -> None:
+    def __init__(self, resolution: Resolution, context: BuildContext, model_id: str) -> None:
         self._resolution = resolution
-        self._workshop = workshop
+        self._context = context
         self.model_id = model_id
         self.path, self.origin = self._locate()
 
@@ -133,7 +131,7 @@ class ModelBuilder:
         cancelled = threading.Event()
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._workshop.fetching, self._fetch, report, cancelled.is_set)
+            await loop.run_in_executor(self._context.download_pool, self._fetch, report, cancelled.is_set)
         finally:
             # A thread cannot be cancelled; it asks, and stops between two chunks.
             cancelled.set()
@@ -148,7 +146,7 @@ class ModelBuilder:
             case LocalFileSource(path=path):
                 return path, str(path)
             case EmbeddedSource(model=model):
-                found = embedded.find(model, self._workshop.home / "cache")
+                found = embedded.find(model, self._context.home / "cache")
                 return (None, "the package index or the hub") if found is None else (found.path, found.origin)
             case HubSource(repo=repo):
                 return None, f"the hub, {repo}"
@@ -161,55 +159,55 @@ class ModelBuilder:
         source = self._resolution.source
         match source:
             case HubSource(repo=repo, quant=quant):
-                hub = self._workshop.hub()
+                hub = self._context.hub()
                 files = hub.find(repo, quant)
                 if files.is_cached:
                     self.path = hub.fetch(files, report, is_cancelled)
                 else:
-                    with self._bar(files.size_bytes, report) as told:
-                        self.path = hub.fetch(files, told, is_cancelled)
+                    with self._bar(files.size_bytes, report) as shown:
+                        self.path = hub.fetch(files, shown, is_cancelled)
             case EmbeddedSource(model=model) if self.path is None:
-                with self._bar(model.size_bytes, report) as told:
-                    cache = self._workshop.home / "cache"
+                with self._bar(model.size_bytes, report) as shown:
+                    cache = self._context.home / "cache"
                     self.path = embedded.fetch(
-                        model, cache, hub=self._workshop.hub().endpoint, report=told
+                        model, cache, hub=self._context.hub().endpoint, report=shown
                     ).path
             case EmbeddedSource(model=model):
                 assert self.path is not None
-                if self.path.parent == self._workshop.home / "cache":  # an installed one was pip's to check
-                    self._workshop.hub().receipts.verify(self.path, is_full=False, digest=model.sha256)
+                if self.path.parent == self._context.home / "cache":  # an installed one was pip's to check
+                    self._context.hub().receipts.verify(self.path, is_full=False, digest=model.sha256)
             case _:
                 assert self.path is not None
-                receipts = self._workshop.hub().receipts
+                receipts = self._context.hub().receipts
                 for part in parts_of(self.path):
                     receipts.verify(part, is_full=False)
 
     @contextmanager
     def _bar(self, size_bytes: int, report: Report) -> Iterator[Report]:
         """The report, shown to people as well where there is a bar."""
-        if self._workshop.bar is None:
+        if self._context.bar is None:
             yield report
             return
-        with self._workshop.bar(self.model_id, size_bytes) as shown:
+        with self._context.bar(self.model_id, size_bytes) as shown:
 
-            def tell(done: int, total: int) -> None:
+            def report_and_show(done: int, total: int) -> None:
                 report(done, total)
                 shown(done, total)
 
-            yield tell
+            yield report_and_show
 
     def _asked_context(self, options: LoadOptions) -> int | None:
         entry = self._resolution.entry or NO_ENTRY
-        return options.context_length or entry.context_length or self._workshop.config.engine.context
+        return options.context_length or entry.context_length or self._context.config.engine.context
 
     def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
         from ganglion.engines.supervision.watchdog import WorkerLimits
 
         assert self.path is not None
-        config, entry = self._workshop.config.engine, self._resolution.entry or NO_ENTRY
-        residency = self._workshop.config.residency
+        config, entry = self._context.config.engine, self._resolution.entry or NO_ENTRY
+        residency = self._context.config.residency
         facts = read_facts(self.path)
-        is_kv_kept = self._workshop.is_kv_kept and residency.keep_kv_mb > 0
+        is_kv_kept = self._context.is_kv_kept and residency.keep_kv_mb > 0
         settings = structs.replace(
             config,
             model_id=self.model_id,
@@ -219,12 +217,12 @@ class ModelBuilder:
             gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
             chat_template=chat_template(entry.chat_template or config.chat_template),
             limits=WorkerLimits(hang_s=config.hang_s),
-            kv_folder=str(self._workshop.home / "cache" / "kv") if is_kv_kept else None,
+            kv_folder=str(self._context.home / "cache" / "kv") if is_kv_kept else None,
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
-            concepts=fitting(self._workshop.packs, facts, self.model_id),
+            concepts=fitting(self._context.packs, facts, self.model_id),
         )
         facts = replace(facts, sampling=merge(entry.sampling, facts.sampling))
-        video = self._workshop.free_video_bytes() if settings.gpu_layers > 0 else None
+        video = self._context.free_video_bytes() if settings.gpu_layers > 0 else None
         build = ENGINES[config.name].load()
         return build(facts, settings, free_memory=free_bytes, free_video_memory=video)
 

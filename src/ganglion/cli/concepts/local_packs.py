@@ -125,7 +125,7 @@ def read_texts(
     from ganglion.engines.llama.concepts.training import check_model
     from ganglion.registry.files.gguf import read_facts
 
-    resolution = here.meant(model)
+    resolution = here.resolve(model)
     path = here.file_of(model, resolution)
     facts = read_facts(path)
     if pack is not None:  # as far as the file says; how wide its stream is turns out when it is read

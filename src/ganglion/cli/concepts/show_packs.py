@@ -178,7 +178,7 @@ def _shown(path: str, pack: "ConceptPack") -> ShownPack:
         manifest.model.hidden_size,
         manifest.model.block_count,
         tuple(manifest.layers),
-        tuple(_concept(pack, place_of) for place_of in range(len(manifest.concepts))),
+        tuple(_concept(pack, number) for number in range(len(manifest.concepts))),
         _cosines(pack),
     )
 

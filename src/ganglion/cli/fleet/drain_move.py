@@ -29,7 +29,7 @@ def drain(
     gateway: GatewayFlags = GATEWAY_UNSET,
 ) -> None:
     """Send no new work to a node."""
-    asked, body = gateway.asked(), Drain(node=_name(node), undo=undo, force=force)
+    asked, body = gateway.client(), Drain(node=_name(node), undo=undo, force=force)
     with _spinner(f"what {node} holds to others"):
         done = asked.drain(body)
     _print(done, f"{node} takes work again" if undo else f"{node} gets no new work", json=json)
@@ -47,7 +47,7 @@ def move(
     gateway: GatewayFlags = GATEWAY_UNSET,
 ) -> int:
     """Bring a model to another node."""
-    asked, body = gateway.asked(), Move(model=model, node=_name(node), keep=keep)
+    asked, body = gateway.client(), Move(model=model, node=_name(node), keep=keep)
     try:
         with _spinner(f"{model} to {node}"):
             done = asked.move(body)

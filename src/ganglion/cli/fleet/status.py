@@ -129,7 +129,7 @@ def status(
     """Show every node, its models, and what cannot be served."""
     from ganglion.cli.terminal.output import print_json, stdout_console
 
-    asked = gateway.asked()
+    asked = gateway.client()
     overview = asked.overview()
     if watch:
         return _watch(asked, overview, json=json)

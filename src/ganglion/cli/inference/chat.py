@@ -97,7 +97,7 @@ def chat(
     with EngineThread() as background:
         try:
             background.run(composition.engine.open())
-            ChatRepl(composition.engine, background, sampling, system).hold()
+            ChatRepl(composition.engine, background, sampling, system).run()
         finally:
             background.run(composition.engine.close())
 
@@ -113,10 +113,10 @@ class ChatRepl:
         self._sampling = sampling
         self._system = system
         self._turns: list[Message] = []
-        self._said: list[str] = []
+        self._answer_parts: list[str] = []
         self._model_id = engine.models()[0].id
 
-    def hold(self) -> None:
+    def run(self) -> None:
         """Read lines and answer them until the person leaves."""
         for line in prompt_lines(f"{self._model_id}: /help lists commands, Ctrl-D leaves"):
             self._take(line.strip())
@@ -140,7 +140,7 @@ class ChatRepl:
 
     def _answer(self, line: str) -> None:
         """Answer one turn; one that brought nothing leaves no trace in the history."""
-        self._said.clear()
+        self._answer_parts.clear()
         turn = Message("user", line)
         try:
             self._background.run(self._stream((*self._turns, turn)))
@@ -151,8 +151,8 @@ class ChatRepl:
         else:
             sys.stdout.write("\n")
             sys.stdout.flush()
-        if self._said:
-            self._turns += [turn, Message("assistant", "".join(self._said))]
+        if self._answer_parts:
+            self._turns += [turn, Message("assistant", "".join(self._answer_parts))]
 
     async def _stream(self, turns: tuple[Message, ...]) -> None:
         system = () if self._system is None else (Message("system", self._system),)
@@ -185,6 +185,6 @@ class ChatRepl:
         # The answer is data; thoughts are talk, so that a pipe sees only the answer.
         stream = sys.stdout if is_answer else sys.stderr
         if is_answer:
-            self._said.append(text)
+            self._answer_parts.append(text)
         stream.write(text)
         stream.flush()

@@ -33,18 +33,18 @@ def session(
 
     name = model or _loaded(node)
     with Client(node.url, api_key=node.api_key) as client:
-        desk = SessionRepl(client, name, steering_of(steer or ()))
+        repl = SessionRepl(client, name, steering_of(steer or ()))
         try:
-            _hold(desk, name)
+            _hold(repl, name)
         finally:
-            desk.close()
+            repl.close()
 
 
-def _hold(desk: "SessionRepl", name: str) -> None:
+def _hold(repl: "SessionRepl", name: str) -> None:
     greeting = f"{name}: what you type is appended, /generate goes on from it, /help lists the rest"
     for line in prompt_lines(greeting):
         try:
-            desk.take(line)
+            repl.run_line(line)
         except KeyboardInterrupt:
             say("\nstopped; what was shown stays in the session")
         except GanglionError as error:
@@ -53,7 +53,7 @@ def _hold(desk: "SessionRepl", name: str) -> None:
 
 def _loaded(node: NodeFlags) -> str:
     """The model that a person means who names none."""
-    models = node.node().models()
+    models = node.client().models()
     loaded = [each.id for each in models if each.status == "loaded"] or [each.id for each in models]
     if not loaded:
         raise ModelNotFound("", hint="The node holds no model; name one.")

@@ -45,7 +45,7 @@ class SessionRepl:
         self._client = client
         self._view = SessionView()
         self._sessions = [client.session(model, steering=steering)]
-        self._place = 0
+        self._current = 0
         self._sampling: dict[str, float | int | str] = {}
         self._commands: dict[str, Callable[[str], None]] = {
             "/generate": self._generate,
@@ -66,7 +66,7 @@ class SessionRepl:
             "/help": lambda _: say(COMMANDS),
         }
 
-    def take(self, line: str) -> None:
+    def run_line(self, line: str) -> None:
         """Do what a line says."""
         command, _, rest = line.strip().partition(" ")
         if not line.strip():
@@ -85,7 +85,7 @@ class SessionRepl:
 
     @property
     def _session(self) -> Session:
-        return self._sessions[self._place]
+        return self._sessions[self._current]
 
     def _append(self, line: str) -> None:
         before = self._session.length
@@ -167,19 +167,19 @@ class SessionRepl:
     def _fork(self, rest: str) -> None:
         forked = self._session.fork(_number(rest, None) if rest else None)
         self._sessions.append(forked)
-        self._place = len(self._sessions) - 1
-        say(f"session {self._place + 1}, {forked.length} tokens in all")
+        self._current = len(self._sessions) - 1
+        say(f"session {self._current + 1}, {forked.length} tokens in all")
 
     def _list(self, _: str) -> None:
         for number, session in enumerate(self._sessions):
-            sign = "*" if number == self._place else " "
+            sign = "*" if number == self._current else " "
             say(f"{sign} {number + 1}  {session.length} tokens  {session.id or 'not opened yet'}")
 
     def _use(self, rest: str) -> None:
         number = _number(rest, None)
         if not 1 <= number <= len(self._sessions):
             raise InvalidValue(f"There are sessions 1 to {len(self._sessions)}.")
-        self._place = number - 1
+        self._current = number - 1
 
     def _set(self, rest: str) -> None:
         if rest:
@@ -205,8 +205,8 @@ class SessionRepl:
             self._sessions.append(self._client.restore(_path(rest)))
         except OSError as error:
             raise InvalidValue(f"{_path(rest)} could not be read: {error.strerror}.") from error
-        self._place = len(self._sessions) - 1
-        say(f"session {self._place + 1}, {self._session.length} tokens in all")
+        self._current = len(self._sessions) - 1
+        say(f"session {self._current + 1}, {self._session.length} tokens in all")
 
     def _check_not_empty(self) -> None:
         if not self._session.length:

@@ -65,7 +65,7 @@ class LocalContext:
         path = operator_path(name)
         return explain(name if path is None else str(path), self.catalogue, may_be_path=True)
 
-    def meant(self, name: str) -> "Resolution":
+    def resolve(self, name: str) -> "Resolution":
         """The same; raises ModelNotFound."""
         from ganglion.core.errors import ModelNotFound
         from ganglion.registry.naming.resolver import Unresolved

@@ -103,7 +103,7 @@ def rm(
     from ganglion.cli.terminal.format import size_words
 
     here = LocalContext.read(config)
-    resolution = here.meant(name)
+    resolution = here.resolve(name)
     doomed = _pending(name, resolution, here)
     if not yes and not _is_confirmed(doomed):
         say("nothing was removed")
@@ -127,7 +127,7 @@ def _pending(name: str, resolution: "Resolution", here: LocalContext) -> Pending
         return _embedded(resolution.id, here)
     if not isinstance(source, LocalFileSource):
         raise ModelNotFound(name, hint="It would have to be downloaded; there is nothing to remove.")
-    stored = here.catalogue.shelf.by_path.get(source.path)
+    stored = here.catalogue.stored_index.by_path.get(source.path)
     if stored is None or stored.store not in ("models folder", "Hugging Face cache"):
         raise _not_ours(source.path, stored)
     if not _is_exact(name, resolution, stored, here):
@@ -178,7 +178,7 @@ def _is_exact(name: str, resolution: "Resolution", stored: "StoredModel", here: 
     names = {resolution.id, stored.name, *resolution.aliases}
     if stored.hub_id is not None:
         names.add(f"{stored.hub_id}:{stored.quantisation}")
-        if len(here.catalogue.shelf.by_hub_id[fold(stored.hub_id)]) == 1:
+        if len(here.catalogue.stored_index.by_hub_id[fold(stored.hub_id)]) == 1:
             names.add(stored.hub_id)
     return fold(name).removesuffix(".gguf") in map(fold, names)
 

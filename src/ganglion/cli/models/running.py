@@ -49,7 +49,7 @@ def ps(*, json: Json = False, node: NodeFlags = NODE_UNSET) -> None:
     """Show the models of a running node."""
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
 
-    asked = node.node()
+    asked = node.client()
     health = {model.id: model for model in asked.health().models}
     running = [_running(model, health.get(model.id)) for model in asked.models()]
     if json:
@@ -120,7 +120,7 @@ def load(
     """Load a model into a running node, downloading it first if need be."""
     body = LoadBody(model_id=name, quant=quant, context_length=context, pinned=pin)
     if not wait:
-        begun = node.node().begin_load(body)
+        begun = node.client().begin_load(body)
         _print(begun, json=json)
         if begun.status != "loaded":
             say("it loads in the background; ganglion models ps shows how far it is")
@@ -147,7 +147,7 @@ def unload(
     node: NodeFlags = NODE_UNSET,
 ) -> None:
     """Let a running node give a model's memory back."""
-    _print(node.node().unload(UnloadBody(model_id=name, force=force)), json=json)
+    _print(node.client().unload(UnloadBody(model_id=name, force=force)), json=json)
 
 
 def _loaded(body: LoadBody, flags: NodeFlags) -> LoadResult:
@@ -155,7 +155,7 @@ def _loaded(body: LoadBody, flags: NodeFlags) -> LoadResult:
 
     loaded = LoadResult("unloaded", body.model_id)
     with load_bar(body.model_id) as show:
-        for step in flags.node().load(body):
+        for step in flags.client().load(body):
             show(step.status, step.bytes_done, step.bytes_total)
             loaded = LoadResult(step.status, step.model)
     return loaded

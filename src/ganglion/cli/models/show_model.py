@@ -80,9 +80,9 @@ def show(
 def _description(name: str, here: LocalContext, context: int | None) -> ModelDescription:
     from ganglion.registry.files import gguf, safetensors
 
-    resolution = here.meant(name)
+    resolution = here.resolve(name)
     path = here.file_of(name, resolution)
-    stored = here.catalogue.shelf.by_path.get(path)
+    stored = here.catalogue.stored_index.by_path.get(path)
     is_gguf = not (path.is_dir() or path.suffix == safetensors.SUFFIX)
     facts = gguf.read_facts(path) if is_gguf else safetensors.read_facts(path)
     files = stored.files if stored is not None else (path,)

@@ -85,7 +85,7 @@ def _all(here: LocalContext) -> Iterator[FileToVerify]:
 
 def _named(names: Sequence[str], here: LocalContext) -> Iterator[FileToVerify]:
     for name in dict.fromkeys(names):
-        yield from _files_of(name, here.meant(name), here)
+        yield from _files_of(name, here.resolve(name), here)
 
 
 def _files_of(name: str, resolution: "Resolution", here: LocalContext) -> Iterator[FileToVerify]:
@@ -96,7 +96,7 @@ def _files_of(name: str, resolution: "Resolution", here: LocalContext) -> Iterat
     if isinstance(source, EmbeddedSource) and here.embedded is not None:
         yield from _embedded(here)
     elif isinstance(source, LocalFileSource):
-        stored = here.catalogue.shelf.by_path.get(source.path)
+        stored = here.catalogue.stored_index.by_path.get(source.path)
         if stored is not None:
             yield _stored(resolution.id, stored)
         elif source.path.is_file():

@@ -40,7 +40,7 @@ class GatewayFlags:
         ),
     ] = None
 
-    def asked(self) -> "GatewayApiClient":
+    def client(self) -> "GatewayApiClient":
         """Ready to be asked; raises InvalidValue."""
         return GatewayApiClient(self.gateway, self.api_key)
 

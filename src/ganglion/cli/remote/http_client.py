@@ -42,7 +42,7 @@ class ServerKind:
 class HttpCaller:
     """One server; every call is a connection of its own."""
 
-    def __init__(self, place: ServerKind, url: str, api_key: str | None) -> None:
+    def __init__(self, server: ServerKind, url: str, api_key: str | None) -> None:
         address = urlsplit(url if "://" in url else f"http://{url}")
         try:
             port = address.port
@@ -50,12 +50,12 @@ class HttpCaller:
             port = -1
         if address.scheme not in ("http", "https") or not address.hostname or port == -1:
             raise InvalidValue(
-                f"{url!r} is not the address of a {place.noun}.",
-                param=place.flag.removeprefix("--"),
-                hint=f"An address looks like {place.default_url}.",
+                f"{url!r} is not the address of a {server.noun}.",
+                param=server.flag.removeprefix("--"),
+                hint=f"An address looks like {server.default_url}.",
             )
         self.url = f"{address.scheme}://{address.netloc}{address.path}".rstrip("/")
-        self._place = place
+        self._server = server
         self._is_secure = address.scheme == "https"
         self._host, self._port, self._path = address.hostname, port, address.path.rstrip("/")
         self._headers = {} if api_key is None else {"authorization": f"Bearer {api_key}"}
@@ -78,7 +78,7 @@ class HttpCaller:
         with self._answer("POST", path, silence_s, body, accept) as response:
             for event, data in _events(_lines(response, self.url)):
                 if event == "error":
-                    raise self._refusal(200, data)
+                    raise self._error(200, data)
                 yield event, data
 
     def decoded(self, data: bytes, kind: type[Answer]) -> Answer:
@@ -86,7 +86,7 @@ class HttpCaller:
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:
-            raise self._stranger() from error
+            raise self._not_ganglion() from error
 
     @contextmanager
     def _answer(
@@ -108,7 +108,7 @@ class HttpCaller:
             )
             response = connection.getresponse()
             if not 200 <= response.status < 300:
-                raise self._refusal(response.status, response.read(BODY_LIMIT))
+                raise self._error(response.status, response.read(BODY_LIMIT))
             yield response
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
@@ -121,24 +121,24 @@ class HttpCaller:
         context = ssl.create_default_context()
         return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
 
-    def _refusal(self, status: int, body: bytes) -> GanglionError:
+    def _error(self, status: int, body: bytes) -> GanglionError:
         try:
             refusal = msgspec.json.decode(body, type=ErrorEnvelope).error
         except msgspec.MsgspecError:
-            return self._stranger()
+            return self._not_ganglion()
         if refusal.code == RouteNotFound.code:
-            return self._stranger()
+            return self._not_ganglion()
         if status == InvalidApiKey.status:
             return InvalidApiKey(refusal.message, hint="Give a key with --api-key, or in GANGLION_API_KEY.")
         # Of one class whatever its code: the exit status tells a server's refusal from a mistyped command.
         return ServerError(refusal.message)
 
-    def _stranger(self) -> ServerError:
-        place = self._place
+    def _not_ganglion(self) -> ServerError:
+        server = self._server
         return ServerError(
-            f"What answers at {self.url} is not a Ganglion {place.noun}.",
-            hint=f"Name the {place.noun} with {place.flag} or {place.variable}, "
-            f"or start one with `{place.start}`.",
+            f"What answers at {self.url} is not a Ganglion {server.noun}.",
+            hint=f"Name the {server.noun} with {server.flag} or {server.variable}, "
+            f"or start one with `{server.start}`.",
         )
 
     def _unreachable(self, error: Exception) -> UpstreamUnavailable:
@@ -148,10 +148,10 @@ class HttpCaller:
             reason = error.strerror or str(error)
         else:
             reason = f"what answers there is no web server ({type(error).__name__})"
-        place = self._place
+        server = self._server
         return UpstreamUnavailable(
-            f"No {place.noun} at {self.url}: {reason}.",
-            hint=f"Start one with `{place.start}`, or name another with {place.flag} or {place.variable}.",
+            f"No {server.noun} at {self.url}: {reason}.",
+            hint=f"Start one with `{server.start}`, or name another with {server.flag} or {server.variable}.",
         )
 
 

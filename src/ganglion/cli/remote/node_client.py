@@ -42,7 +42,7 @@ class NodeFlags:
         str | None, Parameter(help="A key of the node.", env_var="GANGLION_API_KEY", show_default=False)
     ] = None
 
-    def node(self) -> "NodeApiClient":
+    def client(self) -> "NodeApiClient":
         """Ready to be asked; raises InvalidValue."""
         return NodeApiClient(self.url, self.api_key)
 

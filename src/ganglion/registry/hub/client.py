@@ -112,7 +112,7 @@ class Hub:
                     stop=stop,
                 ).run()
 
-        return self._flights.ride(key, pull, report, cancelled)
+        return self._flights.join(key, pull, report, cancelled)
 
     def _find_there(self, repo: str, quant: str | None, revision: str, patience: HubRetryLimits) -> HubFiles:
         listing = list_files(self._requests, repo, revision, patience)

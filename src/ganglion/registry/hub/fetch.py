@@ -137,9 +137,9 @@ class FileFetch:
             except TransientHubError as error:
                 self._stop.check()
                 if partial.done - counted_from >= self._patience.reset_bytes:
-                    attempts.progressed()
+                    attempts.reset()
                     counted_from = partial.done
-                attempts.failed(error)
+                attempts.back_off(error)
         self._report(partial.done)
 
     def _attempt(self, partial: PartialFile) -> None:

@@ -78,7 +78,7 @@ class StopSignal:
 class _Flight:
     stop: StopSignal
     future: "Future[object]" = field(default_factory=Future)
-    riders: int = 0
+    waiters: int = 0
     progress: tuple[int, int] | None = None
 
     def report(self, done: int, total: int) -> None:
@@ -92,7 +92,7 @@ class Flights:
         self._lock = threading.Lock()
         self._flying: dict[Hashable, _Flight] = {}
 
-    def ride(
+    def join(
         self,
         key: Hashable,
         work: Callable[[Report, StopSignal], Result],
@@ -118,13 +118,13 @@ class Flights:
                 pilot = ThreadPoolExecutor(1, thread_name_prefix="ganglion-fetch")
                 flight.future = pilot.submit(work, flight.report, flight.stop)
                 pilot.shutdown(wait=False)
-            flight.riders += 1
+            flight.waiters += 1
             return flight
 
     def _leave(self, key: Hashable, flight: _Flight) -> None:
         with self._lock:
-            flight.riders -= 1
-            if flight.riders:
+            flight.waiters -= 1
+            if flight.waiters:
                 return
             del self._flying[key]
         flight.stop.set()

@@ -108,7 +108,7 @@ def list_files(
                 body = _whole(response)
             break
         except TransientHubError as error:
-            attempts.failed(error)
+            attempts.back_off(error)
     try:
         info = msgspec.json.decode(body, type=_Info)
     except msgspec.MsgspecError as error:

@@ -42,9 +42,9 @@ class ModelPull:
         self._files = files
         self._is_offline = is_offline
         self._is_full = is_full
-        self._place = RepoCache(cache, files.repo)
+        self._cache = RepoCache(cache, files.repo)
         self._done = dict.fromkeys(files.files, 0)
-        self._tell = report
+        self._report_total = report
         self._stop = stop
 
     def run(self) -> Path:
@@ -58,8 +58,8 @@ class ModelPull:
         for file, stamp in missing.items():
             self._download(file, stamp)
         paths = [self._link(file) for file in files.files]
-        self._place.point(files.revision, files.commit)
-        self._tell(files.size_bytes, files.size_bytes)
+        self._cache.point(files.revision, files.commit)
+        self._report_total(files.size_bytes, files.size_bytes)
         return paths[0]
 
     def _is_whole(self, file: HubFile) -> bool:
@@ -88,20 +88,20 @@ class ModelPull:
                 f"{files.repo}:{files.quant}",
                 hint="Offline mode is on (HF_HUB_OFFLINE), and files of it are no longer in the cache.",
             )
-        partials = [self._place.partial(file.digest or "") for file in missing]
+        partials = [self._cache.partial(file.digest or "") for file in missing]
         needed = sum(file.size_bytes for file in missing) - sum(_size(path) for path in partials)
-        free = _free_bytes(self._place.folder)
+        free = _free_bytes(self._cache.folder)
         if needed > free:
             raise StorageFull(
-                f"{files.repo} needs {needed} more bytes in {self._place.cache}, and {free} are free.",
+                f"{files.repo} needs {needed} more bytes in {self._cache.cache}, and {free} are free.",
                 hint="Free space, or set HF_HOME to a folder on another disk.",
                 extras={"required_bytes": needed, "free_bytes": free},
             )
 
     def _download(self, file: HubFile, seen: FileIdentity | None) -> None:
         digest = file.digest or ""
-        partial_path = self._place.partial(digest)
-        with locked(self._place.lock(digest), lambda: self._watch(file, partial_path)):
+        partial_path = self._cache.partial(digest)
+        with locked(self._cache.lock(digest), lambda: self._watch(file, partial_path)):
             if self._stamp(file) != seen and self._is_whole(file):
                 return
             FileFetch(
@@ -114,7 +114,7 @@ class ModelPull:
                 stop=self._stop,
                 report=lambda done: self._report(file, done),
             ).into(partial_path)
-            blob = self._place.keep(digest)
+            blob = self._cache.keep(digest)
             self._receipts.remember(blob, digest)
 
     def _watch(self, file: HubFile, partial_path: Path) -> None:
@@ -124,18 +124,18 @@ class ModelPull:
 
     def _link(self, file: HubFile) -> Path:
         if file.digest is None:
-            return self._place.snapshot(self._files.commit) / file.path
-        return self._place.link(self._files.commit, file.path, file.digest)
+            return self._cache.snapshot(self._files.commit) / file.path
+        return self._cache.link(self._files.commit, file.path, file.digest)
 
     def _report(self, file: HubFile, done: int) -> None:
         self._done[file] = done
-        self._tell(sum(self._done.values()), self._files.size_bytes)
+        self._report_total(sum(self._done.values()), self._files.size_bytes)
 
     def _path(self, file: HubFile) -> Path | None:
-        name = self._place.snapshot(self._files.commit) / file.path
+        name = self._cache.snapshot(self._files.commit) / file.path
         if name.is_file():
             return name
-        blob = self._place.blob(file.digest) if file.digest else name
+        blob = self._cache.blob(file.digest) if file.digest else name
         return blob if blob.is_file() else None
 
     def _stamp(self, file: HubFile) -> FileIdentity | None:

@@ -53,11 +53,11 @@ class HubRetries:
         self._stop = stop
         self._failed = 0
 
-    def progressed(self) -> None:
+    def reset(self) -> None:
         """Enough came: begin to count anew."""
         self._failed = 0
 
-    def failed(self, error: TransientHubError) -> None:
+    def back_off(self, error: TransientHubError) -> None:
         """Wait before the next attempt; raises HubUnreachable when this was the last."""
         self._failed += 1
         if self._failed >= self._patience.attempts:

@@ -39,14 +39,14 @@ class NameCatalogue:
     preferred_quant: str | None = None
     """What is taken where a name leaves the quantisation open; None takes the documented order."""
 
-    def holding(self, held: tuple[HeldModelRef, ...]) -> "NameCatalogue":
+    def with_held(self, held: tuple[HeldModelRef, ...]) -> "NameCatalogue":
         """The same with other models held, and the stored files not indexed again."""
         other = replace(self, held=held)
-        other.__dict__["shelf"] = self.shelf
+        other.__dict__["stored_index"] = self.stored_index
         return other
 
     @cached_property
-    def shelf(self) -> StoredModelIndex:
+    def stored_index(self) -> StoredModelIndex:
         """The stored files, indexed."""
         return StoredModelIndex(self.stored)
 
@@ -111,14 +111,14 @@ class NameCatalogue:
     def file_of(self, entry: ManifestEntry) -> StoredMatch | Path | NoMatch:
         """The file that an entry means: a stored one, one that only the entry knows, or none that is here."""
         if entry.path is not None:
-            stored = self.shelf.by_path.get(entry.path)
+            stored = self.stored_index.by_path.get(entry.path)
             return entry.path if stored is None else StoredMatch(stored, str(stored.path))
         preferred = entry.quant or self.preferred_quant
         if entry.hub is not None:
-            return self.shelf.by_hub(entry.hub, preferred)
+            return self.stored_index.by_hub(entry.hub, preferred)
         ref = ModelRef(entry.key)
-        named = self.shelf.by_file_name(ref, preferred)
-        return named if isinstance(named, StoredMatch) else self.shelf.by_kind(ref, preferred)
+        named = self.stored_index.by_file_name(ref, preferred)
+        return named if isinstance(named, StoredMatch) else self.stored_index.by_kind(ref, preferred)
 
     def entry_of_hub(self, hub: HubId) -> ManifestEntry | None:
         """The first entry that names this hub id, quantisation included."""
@@ -136,11 +136,11 @@ class NameCatalogue:
         entries = self.entries_by_path.get(model.path)
         if entries:
             return entries[0].key
-        place = self.shelf.place_of(model)
+        place = self.stored_index.rank_of(model)
         if place == 0 and not self._is_taken(fold(model.name)):
             return model.name
         hub = HubId.parse(f"{model.hub_id}:{model.quantisation}")
-        found = NoMatch("") if hub is None else self.shelf.by_hub(hub, None)
+        found = NoMatch("") if hub is None else self.stored_index.by_hub(hub, None)
         return (
             str(hub)
             if isinstance(found, StoredMatch) and found.model is model

@@ -184,18 +184,18 @@ def _by_manifest(ref: ModelRef, catalogue: NameCatalogue) -> _Found | NoMatch:
 
 
 def _by_file_name(ref: ModelRef, catalogue: NameCatalogue) -> _Found | NoMatch:
-    return _picked(catalogue.shelf.by_file_name(ref, catalogue.preferred_quant))
+    return _picked(catalogue.stored_index.by_file_name(ref, catalogue.preferred_quant))
 
 
 def _by_download(ref: ModelRef, catalogue: NameCatalogue) -> _Found | NoMatch:
     hub = HubId.parse(ref.text)
     if hub is None:
         return NoMatch("it is no hub id")
-    return _picked(catalogue.shelf.by_hub(hub, catalogue.preferred_quant))
+    return _picked(catalogue.stored_index.by_hub(hub, catalogue.preferred_quant))
 
 
 def _by_architecture(ref: ModelRef, catalogue: NameCatalogue) -> _Found | NoMatch:
-    return _picked(catalogue.shelf.by_kind(ref, catalogue.preferred_quant))
+    return _picked(catalogue.stored_index.by_kind(ref, catalogue.preferred_quant))
 
 
 def _by_embedded(ref: ModelRef, catalogue: NameCatalogue) -> _Found | NoMatch:
@@ -205,7 +205,7 @@ def _by_embedded(ref: ModelRef, catalogue: NameCatalogue) -> _Found | NoMatch:
     if any(map(catalogue.is_embedded, _spellings(ref))):
         return _Found(model, model.id)
     kind = fold(model.architecture)
-    if kind in (fold(ref.text), fold(ref.base)) and kind not in catalogue.shelf.by_architecture:
+    if kind in (fold(ref.text), fold(ref.base)) and kind not in catalogue.stored_index.by_architecture:
         return _Found(model, f"{model.id}, the only model of this architecture")
     return NoMatch("it has another name")
 
@@ -260,7 +260,7 @@ def _settle(
         case StoredMatch(model=model):
             return _file(model, catalogue, steps)
         case Path():
-            stored = catalogue.shelf.by_path.get(target)
+            stored = catalogue.stored_index.by_path.get(target)
             return _file(stored or target, catalogue, steps)
         case ManifestEntry():
             return _entry(target, catalogue, steps)

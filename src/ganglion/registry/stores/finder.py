@@ -94,8 +94,8 @@ _LAYOUTS: Final[Mapping[Store, Callable[[FolderWalk], Iterator[ModelFiles]]]] = 
 def _model(candidate: ModelFiles, store: Store, known: FileIndex) -> StoredModel | None:
     """The candidate with what its headers say; None for what stands beside models, and what is gone."""
     first, *others = candidate.files
-    glance = known.glance(first.path, first.status)
-    if glance is None or not glance.is_model:
+    summary = known.summary(first.path, first.status)
+    if summary is None or not summary.is_model:
         return None
     path = _path(first)
     model = StoredModel(
@@ -104,16 +104,18 @@ def _model(candidate: ModelFiles, store: Store, known: FileIndex) -> StoredModel
         files=(path,),
         store=store,
         size_bytes=first.status.st_size,
-        architecture=glance.architecture,
-        quantisation=glance.quantisation,
-        parameters=glance.parameters,
-        context_length=glance.context_length,
-        capabilities=glance.capabilities,
+        architecture=summary.architecture,
+        quantisation=summary.quantisation,
+        parameters=summary.parameters,
+        context_length=summary.context_length,
+        capabilities=summary.capabilities,
         hub_id=candidate.hub_id,
-        error=candidate.error or _disagreement(path, glance, 1, len(candidate.files)),
+        error=candidate.error or _disagreement(path, summary, 1, len(candidate.files)),
     )
     for number, other in enumerate(others, start=2):
-        model = _with_part(model, other, known.glance(other.path, other.status), number, len(candidate.files))
+        model = _with_part(
+            model, other, known.summary(other.path, other.status), number, len(candidate.files)
+        )
     return model
 
 
@@ -123,27 +125,27 @@ def _path(file: FoundFile) -> Path:
 
 
 def _with_part(
-    model: StoredModel, file: FoundFile, glance: FileSummary | None, number: int, count: int
+    model: StoredModel, file: FoundFile, summary: FileSummary | None, number: int, count: int
 ) -> StoredModel:
     path = _path(file)
     return replace(
         model,
         files=(*model.files, path),
         size_bytes=model.size_bytes + file.status.st_size,
-        parameters=model.parameters + (0 if glance is None else glance.parameters),
-        error=model.error or _disagreement(path, glance, number, count),
+        parameters=model.parameters + (0 if summary is None else summary.parameters),
+        error=model.error or _disagreement(path, summary, number, count),
     )
 
 
-def _disagreement(path: Path, glance: FileSummary | None, number: int, count: int) -> str | None:
+def _disagreement(path: Path, summary: FileSummary | None, number: int, count: int) -> str | None:
     """Why the file cannot be the part that its name says."""
-    if glance is None:
+    if summary is None:
         return f"{path} is gone."
-    if glance.error is not None:
-        return glance.error
-    if glance.number == number and glance.count == count:
+    if summary.error is not None:
+        return summary.error
+    if summary.number == number and summary.count == count:
         return None
-    return f"{path} says it is part {glance.number} of {glance.count}, its name part {number} of {count}."
+    return f"{path} says it is part {summary.number} of {summary.count}, its name part {number} of {count}."
 
 
 FRESH_S: Final = 1.0

@@ -47,14 +47,14 @@ class _Entry(Struct, frozen=True, array_like=True, gc=False):
     size_bytes: int
     modified_ns: int
     inode: int
-    glance: FileSummary
+    summary: FileSummary
 
 
 _decode = msgspec.msgpack.Decoder(dict[str, _Entry]).decode
 
 
 class FileIndex:
-    """Glances by path, in memory and in one file; for one thread at a time and any number of processes."""
+    """Summaries by path, in memory and in one file; for one thread at a time and any number of processes."""
 
     def __init__(self, folder: Path) -> None:
         """Read what is kept in this folder; it need not exist."""
@@ -63,18 +63,18 @@ class FileIndex:
         self._used: dict[str, _Entry] = {}
         self._is_changed = False
 
-    def glance(self, path: str, status: os.stat_result) -> FileSummary | None:
+    def summary(self, path: str, status: os.stat_result) -> FileSummary | None:
         """What the file says, read only if it is not known; None when it is gone."""
         entry = self._entries.get(path)
         if entry is None or not _is_same(entry, status):
-            glance, is_lasting = _read(path)
-            if glance is None or not is_lasting or not path.isprintable():
-                return glance
-            entry = _Entry(status.st_size, status.st_mtime_ns, status.st_ino, glance)
+            summary, is_lasting = _read(path)
+            if summary is None or not is_lasting or not path.isprintable():
+                return summary
+            entry = _Entry(status.st_size, status.st_mtime_ns, status.st_ino, summary)
             self._entries[path] = entry
             self._is_changed = True
         self._used[path] = entry
-        return entry.glance
+        return entry.summary
 
     def save(self) -> None:
         """Write what was learnt since the last time, beside what another process wrote meanwhile."""

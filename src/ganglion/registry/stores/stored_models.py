@@ -188,7 +188,7 @@ class StoredModelIndex:
             return NoMatch(f"the files from there are {_listed(here)}")
         return _chosen(matching, hub.quant or preferred)
 
-    def place_of(self, model: StoredModel) -> int:
+    def rank_of(self, model: StoredModel) -> int:
         """How many files of the same name come before this one."""
         mine = IndexedModel(model).order
         return sum(item.order < mine for item in self.by_name[fold(model.name)])
