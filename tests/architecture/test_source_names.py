@@ -23,7 +23,7 @@ SAME_MODULES = {
         "each dialect's folder has the same files, so that knowing one is knowing all",
     ),
     **dict.fromkeys(
-        ("client.client", "client.generation", "client.session"),
+        ("client.client", "client.generation", "client.protocols", "client.session"),
         "client/_sync is generated from client/_async",
     ),
     "engines.engine": "each engine's folder has one: the class that implements the port",
