@@ -85,6 +85,7 @@ check: $(VENV)/dev.stamp ## lint, types and architecture
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/mypy --config-file tests/mypy.ini
 	@$(BIN)/lint-imports
 
 # Side by side, except those that measure time or memory. What is chosen by hand runs in order.

@@ -27,10 +27,12 @@ from types import FrameType
 
 ROUNDS = 4
 """Traced requests after the first, which is not traced."""
-CHAT = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "one two three"}]})
-RESPONSES = ("/v1/responses", {"input": "one two three"})
+Request = tuple[str, dict[str, object]]
+"""Where it goes, and the fields of its body."""
+CHAT: Request = ("/v1/chat/completions", {"messages": [{"role": "user", "content": "one two three"}]})
+RESPONSES: Request = ("/v1/responses", {"input": "one two three"})
 
-Path_ = set[tuple[str, str]]
+CallPath = set[tuple[str, str]]
 """Files, from the package's folder, and the functions in them."""
 
 
@@ -41,7 +43,7 @@ class Tracer:
         self._package = f"{package}{os.sep}"
         self._below = f"{package / 'engines'}{os.sep}"
         self.is_on = False
-        self.found: Path_ = set()
+        self.found: CallPath = set()
 
     def __call__(self, frame: FrameType, event: str, _: object) -> None:
         if not self.is_on or event != "call":
@@ -72,15 +74,14 @@ def serve_traced(package: Path, port: int, path: str, body: bytes, words: list[s
         sys.setprofile(None)
         _await_ready(port)
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        kept: list[Path_] = []
+        kept: list[CallPath] = []
         for _ in range(1 + ROUNDS):
             tracer.found, tracer.is_on = set(), True
             _post(connection, path, body)
             time.sleep(0.05)  # what follows the last byte: accounts, the log's line
             tracer.is_on = False
             kept.append(tracer.found)
-        sys.__stdout__.write(json.dumps(sorted(set.intersection(*kept[1:]))) + "\n")
-        sys.__stdout__.flush()
+        print(json.dumps(sorted(set.intersection(*kept[1:]))), flush=True)
         os._exit(0)
 
     threading.Thread(target=ask, daemon=True).start()
@@ -113,7 +114,7 @@ def _post(connection: http.client.HTTPConnection, path: str, body: bytes) -> Non
         sys.exit(f"{path} answered {response.status}: {said[:300]!r}")
 
 
-def paths(root: Path) -> dict[str, Path_]:
+def paths(root: Path) -> dict[str, CallPath]:
     """The path of a chat request through a node, and of a Responses request through a gateway."""
     port, other = _free_ports()
     node = ["serve", "--engine", "echo", "--port", str(port), "--no-grpc"]
@@ -126,9 +127,7 @@ def paths(root: Path) -> dict[str, Path_]:
     return {"chat through a node": through_node, "Responses through a gateway": through_gateway}
 
 
-def _traced(
-    root: Path, home: str, port: int, request: tuple[str, dict[str, object]], words: list[str]
-) -> Path_:
+def _traced(root: Path, home: str, port: int, request: Request, words: list[str]) -> CallPath:
     path, fields = request
     body = json.dumps({"model": "echo", "stream": True, **fields})
     command = [sys.executable, __file__, "--serve", str(port), path, body, *words]

@@ -206,9 +206,8 @@ def main() -> None:
         json.dump(measures, sys.stdout, indent=1)
         return
     for name, value in measures.items():
-        is_list = isinstance(value, list)
-        print(f"{name:42} {len(value) if is_list else value}")
-        if is_list and (asked.list or name == "longest functions"):
+        print(f"{name:42} {len(value) if isinstance(value, list) else value}")
+        if isinstance(value, list) and (asked.list or name == "longest functions"):
             print(*(f"    {each}" for each in value), sep="\n")
 
 

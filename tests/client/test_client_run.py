@@ -18,7 +18,7 @@ from ganglion.client import (
     SessionDivergence,
     TokenEvent,
 )
-from ganglion.client.fake import FakeNode
+from ganglion.client.fake import FakeNode, RecordedCall
 from ganglion.client.fake_sessions import IMAGE_POSITIONS
 from ganglion.core.errors import (
     ContextLengthExceeded,
@@ -28,6 +28,7 @@ from ganglion.core.errors import (
     VisionUnsupported,
 )
 from ganglion.core.request import PLACEHOLDER
+from ganglion.wire.salience import salience_pb2 as pb
 from support.examples import examples
 
 CHUNKS = st.one_of(
@@ -99,6 +100,12 @@ def bent(how: str, held: list[Chunk], more: list[Chunk]) -> list[Chunk]:
             return [*reversed(held), *more]
 
 
+def appended(call: RecordedCall) -> Sequence[int]:
+    """The tokens that a call to Generate brought."""
+    assert isinstance(call.request, pb.GenerateRequest)
+    return call.request.append_tokens
+
+
 class Talk:
     """A conversation, and what the node must hold of it."""
 
@@ -118,7 +125,7 @@ class Talk:
             IMAGE_POSITIONS for chunk in self._rest(chunks, before) if isinstance(chunk, Image)
         ]
         if self.is_settled:
-            sent = [call.request.append_tokens for call in self.node.calls[calls:] if call.rpc == "Generate"]
+            sent = [appended(call) for call in self.node.calls[calls:] if call.rpc == "Generate"]
             new = tokens_of(self.node, chunks)[before:]
             assert sum(map(len, sent)) == len([token for token in new if token != PLACEHOLDER])
         self.held = [*chunks, told]
@@ -256,7 +263,7 @@ async def test_a_node_that_restarts_under_an_answer_is_said_and_the_next_run_sen
     assert session.length == 0
     await done(session.run(["one two", " three"], max_tokens=1).result())
     assert node.tokens(session.id) == session.tokens
-    sent = [list(call.request.append_tokens) for call in node.calls if call.rpc == "Generate"]
+    sent = [list(appended(call)) for call in node.calls if call.rpc == "Generate"]
     assert len(sent[-1]) == 4
 
 

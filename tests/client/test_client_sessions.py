@@ -212,7 +212,7 @@ async def test_a_session_is_saved_restored_suspended_and_found_again(kind: Kind,
     await done(session.close())
     found = await done(client.attach(session.id or ""))
     assert await done(found.append(" four")) == 5
-    await done(found.close())
+    await done(found.close())  # type: ignore[func-returns-value]
     with pytest.raises(SessionNotFound):
         await done(client.attach(found.id or session.id or ""))
     with pytest.raises(GanglionError):

@@ -9,8 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-
-from docs.blocks import NOT_RUN, SERVER, SESSION, Ports, blocks_of, check_data, environment_of, program_of
+from blocks import NOT_RUN, SERVER, SESSION, Ports, blocks_of, check_data, environment_of, program_of
 
 ROOT = Path(__file__).parents[2]
 PAGES = {page.name: page for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md"))}

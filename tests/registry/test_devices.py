@@ -3,6 +3,7 @@
 import asyncio
 import threading
 import time
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
@@ -181,7 +182,7 @@ async def test_a_reading_that_is_too_old_to_show_is_waited_for() -> None:
 
 
 async def test_a_failed_reading_is_told_to_who_waits_and_tried_again() -> None:
-    answers = iter([ValueError("broken"), 7])
+    answers: Iterator[ValueError | int] = iter([ValueError("broken"), 7])
 
     def take() -> int:
         answer = next(answers)

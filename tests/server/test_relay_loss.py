@@ -13,7 +13,7 @@ import pytest
 from calling_rpc import Rpc, connected, trailers
 from relaying import Relayed, relaying, view_of
 
-from ganglion.client._async.client import AsyncClient
+from ganglion.client import AsyncClient, AsyncSession
 from ganglion.core.errors import SessionNotFound, UpstreamUnavailable
 from ganglion.wire.salience import salience_pb2 as pb
 from support.ports import free_port
@@ -65,7 +65,8 @@ async def taught(nodes: dict[str, Node]) -> None:
             await rpc.call("Tokenize", pb.TokenizeRequest(model="echo", text=TEXT))
 
 
-def node_of(session: object, nodes: dict[str, Node]) -> Node:
+def node_of(session: AsyncSession, nodes: dict[str, Node]) -> Node:
+    assert session.id is not None
     return nodes[session.id.split("~")[0]]
 
 

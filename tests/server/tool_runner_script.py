@@ -6,6 +6,7 @@ is stopped by its bound.
 
 import asyncio
 import sys
+from typing import Any
 
 import anthropic
 from anthropic import beta_async_tool, beta_tool
@@ -48,7 +49,7 @@ async def weather_later(city: str) -> str:
 weather_later.name = "weather"
 
 
-def judge(final: object, turns: int) -> None:
+def judge(final: Any, turns: int) -> None:
     assert final.content[-1].text == "It rains.", final
     assert final.stop_reason == "end_turn"
     assert asked == ["Oslo"], asked

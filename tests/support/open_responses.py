@@ -75,7 +75,7 @@ def tagged(shapes: Mapping[str, Shape]) -> Shape:
 
     def check(value: Any, path: str) -> None:
         assert isinstance(value, dict), f"{path} is no object: {value!r}"
-        kind = value.get("type")
+        kind: Any = value.get("type")
         assert kind in shapes, f"{path}.type is {kind!r}, not one of {sorted(shapes)}"
         shapes[kind](value, path)
 

@@ -43,12 +43,12 @@ class Server:
     def control(self, *words: str) -> None:
         options = " ".join(f"-c {name}={value or repr('')}" for name, value in SETTINGS.items())
         command = [
-            BINARIES[-1].with_name("pg_ctl"),
+            str(BINARIES[-1].with_name("pg_ctl")),
             "-w",
             "-D",
-            self.folder / "data",
+            str(self.folder / "data"),
             "-l",
-            self.folder / "log",
+            str(self.folder / "log"),
         ]
         command += ["-o", f"{options} -k {self.folder}", *words]
         subprocess.run(
@@ -74,7 +74,8 @@ def running_server() -> Iterator[Server]:
     try:
         account = pwd.getpwnam(user())
         os.chown(folder, account.pw_uid, account.pw_gid)
-        initialise = [BINARIES[-1].with_name("initdb"), "-D", folder / "data", "-A", "trust", "--no-sync"]
+        initdb = BINARIES[-1].with_name("initdb")
+        initialise = [str(initdb), "-D", str(folder / "data"), "-A", "trust", "--no-sync"]
         subprocess.run(
             [*initialise, "-E", "UTF8", "--locale=C"],
             check=True,

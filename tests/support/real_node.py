@@ -52,7 +52,8 @@ class Node:
 
     def family(self) -> list[psutil.Process]:
         """Every process below the node's own."""
-        return psutil.Process(self.process.pid).children(recursive=True)
+        found: list[psutil.Process] = psutil.Process(self.process.pid).children(recursive=True)
+        return found
 
     def gauge(self, name: str) -> float:
         found = re.search(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", self.get("/metrics").decode(), re.MULTILINE)

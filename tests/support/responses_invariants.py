@@ -65,7 +65,7 @@ class Invariants:
             return
         if self._open is None and self._is_resumed and not self._items:
             if kind == "output_item.done":
-                self._items = [{} for _ in range(event["output_index"])] + [event["item"]]
+                self._items = [*({} for _ in range(event["output_index"])), event["item"]]
             return
         opened = self._open
         assert opened is not None, f"{name} outside an item"

@@ -75,7 +75,8 @@ async def serving(engine: ManagedEngine | None = None, **fields: Any) -> AsyncIt
             **of_serve,
         )
     )
-    await asyncio.wait({ended, listening}, return_when=asyncio.FIRST_COMPLETED)
+    waited: set[asyncio.Future[Any]] = {ended, listening}
+    await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
     if ended.done():
         ended.result()
     served = Served(engine, listening.result(), shutdown, ended, *rpc)
