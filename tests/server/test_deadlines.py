@@ -9,7 +9,7 @@ from ganglion.core.engine import ModelState
 from ganglion.core.errors import DeadlineExceeded
 from ganglion.core.events import Closed, Delta, Event, Failed, Finished, Opened, Progress, Started, Usage
 from ganglion.core.request import Request, TextPrompt
-from ganglion.server.deadlines import DeadlineEngine
+from ganglion.server.deadlines import with_deadlines
 from ganglion.server.settings import AnswerDeadlines
 
 REQUEST = Request("r", "tiny", TextPrompt("x"))
@@ -52,7 +52,7 @@ QUICK = AnswerDeadlines(queue_s=0.1, first_token_s=0.1, idle_s=0.1, total_s=0.25
 async def test_each_deadline_ends_the_stream_under_its_name(name, after_s, script) -> None:
     inner = Scripted(*script)
     began_s = asyncio.get_running_loop().time()
-    events = [event async for event in DeadlineEngine(inner, QUICK).generate(REQUEST)]
+    events = [event async for event in with_deadlines(inner.generate(REQUEST), QUICK)]
     took_s = asyncio.get_running_loop().time() - began_s
     assert isinstance(events[-1], Failed)
     assert isinstance(events[-1].error, DeadlineExceeded)
@@ -63,7 +63,7 @@ async def test_each_deadline_ends_the_stream_under_its_name(name, after_s, scrip
 
 async def test_a_stream_in_time_passes_unchanged() -> None:
     script = (Started(1), Opened(0, "text"), Delta(0, "a"), Closed(0), DONE)
-    assert [event async for event in DeadlineEngine(Scripted(*script), QUICK).generate(REQUEST)] == list(
+    assert [event async for event in with_deadlines(Scripted(*script).generate(REQUEST), QUICK)] == list(
         script
     )
 
@@ -71,7 +71,7 @@ async def test_a_stream_in_time_passes_unchanged() -> None:
 async def test_a_slow_reader_does_not_run_into_the_idle_deadline() -> None:
     script = (Started(1), Opened(0, "text"), Delta(0, "a"), Closed(0), DONE)
     events = []
-    async for event in DeadlineEngine(Scripted(*script), AnswerDeadlines(idle_s=0.02)).generate(REQUEST):
+    async for event in with_deadlines(Scripted(*script).generate(REQUEST), AnswerDeadlines(idle_s=0.02)):
         await asyncio.sleep(0.04)
         events.append(event)
     assert events == list(script)

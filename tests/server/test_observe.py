@@ -8,6 +8,7 @@ from ganglion.core.request import Request, TextPrompt
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.server.observed import ObservedEngine
 from ganglion.server.prometheus import Metrics
+from ganglion.server.settings import AnswerDeadlines
 
 
 async def test_answers_are_counted_by_outcome(serving) -> None:
@@ -39,7 +40,7 @@ async def test_made_up_model_names_share_one_label() -> None:
     metrics = Metrics()
     engine = EchoEngine(EchoSettings(aliases=("parrot",)))
     await engine.open()
-    observed = ObservedEngine(engine, metrics)
+    observed = ObservedEngine(engine, metrics, AnswerDeadlines())
     for name in ("parrot", "PARROT", "echo", *(f"made-up-{number}" for number in range(50))):
         async for _ in observed.generate(Request("r", name, TextPrompt("hello"))):
             pass
@@ -53,7 +54,9 @@ async def test_an_abandoned_stream_is_counted_as_cancelled() -> None:
     metrics = Metrics()
     engine = EchoEngine()
     await engine.open()
-    events = ObservedEngine(engine, metrics).generate(Request("r", "echo", TextPrompt("a b c")))
+    events = ObservedEngine(engine, metrics, AnswerDeadlines()).generate(
+        Request("r", "echo", TextPrompt("a b c"))
+    )
     await anext(events)
     await events.aclose()
     page = (await metrics.page(())).decode()

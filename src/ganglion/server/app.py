@@ -1,6 +1,7 @@
 """A node as an ASGI app: its routes behind the middleware, its engine behind deadlines and metrics."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from starlette.routing import BaseRoute, Router
 from starlette.types import ASGIApp, Scope
@@ -9,16 +10,16 @@ from ganglion.core.engine import Engine, ModelHolder
 from ganglion.core.machine import MachineSource
 from ganglion.server.bind import is_loopback
 from ganglion.server.capabilities import capabilities_of
-from ganglion.server.deadlines import DeadlineEngine
 from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembership
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.auth import Auth, identity_by_key, presented_key
+from ganglion.server.middleware.auth import Auth, identity_by_key
 from ganglion.server.middleware.body_limits import BodyMemoryLimit
 from ganglion.server.middleware.errors import ErrorMiddleware
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.middleware.origin import OriginGuard
-from ganglion.server.middleware.principal import KeyRing, key_ring
+from ganglion.server.middleware.principal import KeyRing, key_ring, presented_key
 from ganglion.server.middleware.request_log import RequestLog
+from ganglion.server.middleware.scope import header
 from ganglion.server.observed import ObservedEngine
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
@@ -61,7 +62,7 @@ def build_node(
     ring = keys or key_ring(settings)
     membership = membership or FleetMembership()
     measured = AffinityRecordingEngine(
-        ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics), membership.conversations
+        ObservedEngine(engine, metrics, settings.deadlines), membership.conversations
     )
     holder = engine if isinstance(engine, ModelHolder) else None
     routes = build_routes(
@@ -88,5 +89,5 @@ def build_node(
         gate,
         identity=identity,
         max_body_bytes=settings.max_body_bytes,
-        may_set_request_id=lambda scope: ring.may_set_request_id(presented_key(scope)),
+        may_set_request_id=lambda scope: ring.may_set_request_id(presented_key(partial(header, scope))),
     )

@@ -1,4 +1,4 @@
-"""Deadlines around an engine, and the timer that they and the writers of streams share."""
+"""Deadlines of an answer's stages, and the timer that they and the writers of streams share."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -6,10 +6,8 @@ from contextlib import aclosing, closing
 from types import TracebackType
 from typing import Self, TypeVar
 
-from ganglion.core.engine import Engine, ModelState
 from ganglion.core.errors import DeadlineExceeded
 from ganglion.core.events import Delta, Event, Failed, Opened, Pieces, Progress, Started, TokenEvent
-from ganglion.core.request import Request
 from ganglion.server.settings import AnswerDeadlines
 
 # `asyncio.timeout` makes and cancels a timer on every entry, about 6 µs, three times for each token. Here
@@ -91,29 +89,13 @@ class Alarm:
 E = TypeVar("E", Event, TokenEvent)
 
 
-class DeadlineEngine:
-    """Ends a stream with `Failed(DeadlineExceeded)` when a stage takes too long.
-
-    Only the engine's own time counts against the idle deadline: a slow reader is cut where it is written to.
-    """
-
-    def __init__(self, inner: Engine, deadlines: AnswerDeadlines) -> None:
-        self._inner = inner
-        self._deadlines = deadlines
-
-    def models(self) -> tuple[ModelState, ...]:
-        """The inner engine's."""
-        return self._inner.models()
-
-    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The inner engine's stream under the deadlines."""
-        return with_deadlines(self._inner.generate(request), self._deadlines)
-
-
 async def with_deadlines(
     events: AsyncGenerator[E, None], deadlines: AnswerDeadlines
 ) -> AsyncGenerator[E | Failed, None]:
-    """A stream, ended with `Failed(DeadlineExceeded)` when a stage takes too long; closes what it reads."""
+    """A stream, ended with `Failed(DeadlineExceeded)` when a stage takes too long; closes what it reads.
+
+    Only the engine's own time counts against the idle deadline: a slow reader is cut where it is written to.
+    """
     loop = asyncio.get_running_loop()
     stage = _Stage(deadlines, loop.time())
     async with aclosing(events):

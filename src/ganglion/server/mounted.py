@@ -6,6 +6,7 @@ Law: nothing here listens, opens or closes: the engine and the store are the cal
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 from msgspec import structs
@@ -19,11 +20,11 @@ from ganglion.core.request import Request
 from ganglion.core.sampling import Sampling, merge
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
-from ganglion.server.deadlines import DeadlineEngine
 from ganglion.server.gate import Gate
-from ganglion.server.middleware.auth import Auth, identity_by_key, presented_key
+from ganglion.server.middleware.auth import Auth, identity_by_key
 from ganglion.server.middleware.model_lookup import DefaultModel
-from ganglion.server.middleware.principal import key_ring
+from ganglion.server.middleware.principal import key_ring, presented_key
+from ganglion.server.middleware.scope import header
 from ganglion.server.observed import ObservedEngine
 from ganglion.server.prometheus import Metrics
 from ganglion.server.routes import build_routes
@@ -60,7 +61,7 @@ def build_app(
     chosen = structs.replace(settings or ServerSettings(), is_strict=strict, api_keys=tuple(api_keys))
     inner = DefaultsEngine(engine or NoEngine(), defaults or Defaults())
     gate, metrics = Gate(chosen.max_in_flight), Metrics()
-    measured = ObservedEngine(DeadlineEngine(inner, chosen.deadlines), metrics)
+    measured = ObservedEngine(inner, metrics, chosen.deadlines)
     capabilities = capabilities_of(engine or NoEngine(), measured)
     routes = build_routes(capabilities, chosen, gate, metrics, state=state)
     keys = key_ring(chosen)
@@ -69,7 +70,7 @@ def build_app(
         gate,
         identity=lambda router: Auth(DefaultModel(router, measured.models), identity_by_key(keys)),
         max_body_bytes=chosen.max_body_bytes,
-        may_set_request_id=lambda scope: keys.may_set_request_id(presented_key(scope)),
+        may_set_request_id=lambda scope: keys.may_set_request_id(presented_key(partial(header, scope))),
     )
 
 

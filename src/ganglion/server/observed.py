@@ -1,4 +1,4 @@
-"""Metrics around an engine: every stream is counted and timed."""
+"""Metrics and deadlines around an engine: every stream is counted and timed, and ends in time."""
 
 import time
 from collections.abc import AsyncGenerator, Callable, Iterable
@@ -19,24 +19,22 @@ _UNKNOWN_MODEL = "unknown"
 
 
 class ObservedEngine:
-    """Counts and times every stream of the inner engine."""
+    """The inner engine, with every stream counted, timed and under deadlines."""
 
-    def __init__(self, inner: Engine, metrics: Metrics) -> None:
+    def __init__(self, inner: Engine, metrics: Metrics, deadlines: AnswerDeadlines) -> None:
         self._inner = inner
         self._metrics = metrics
+        self._deadlines = deadlines
 
     def models(self) -> tuple[ModelState, ...]:
         """The inner engine's."""
         return self._inner.models()
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The inner engine's stream, unchanged."""
-        return observed_stream(
-            self._inner.generate(request), self._metrics.of_model(self._label(request.model))
-        )
-
-    def _label(self, name: str) -> str:
-        return metrics_label(self._inner.models(), name)
+        """The inner engine's stream under the deadlines, measured."""
+        events = with_deadlines(self._inner.generate(request), self._deadlines)
+        label = metrics_label(self._inner.models(), request.model)
+        return observed_stream(events, self._metrics.of_model(label))
 
 
 def metrics_label(models: Iterable[ModelState], name: str) -> str:
@@ -96,7 +94,7 @@ class _StreamStopwatch:
 
     def end(self) -> None:
         self._metrics.in_flight.dec()
-        self._metrics.count(self._outcome)
+        self._metrics.requests.labels(self._metrics.model, self._outcome).inc()
 
 
 class ObservedSessions:

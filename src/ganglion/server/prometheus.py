@@ -37,18 +37,14 @@ class ModelMetrics:
     """One model's own children of the labelled metrics, looked up once."""
 
     def __init__(self, metrics: "Metrics", model: str) -> None:
-        self._requests = metrics.requests
-        self._model = model
+        self.model = model
+        self.requests = metrics.requests
         self.prompt_tokens = metrics.prompt_tokens.labels(model)
         self.completion_tokens = metrics.completion_tokens.labels(model)
         self.cached_tokens = metrics.cached_tokens.labels(model)
         self.first_token_s = metrics.first_token_s.labels(model)
         self.between_tokens_s = metrics.between_tokens_s.labels(model)
         self.in_flight = metrics.in_flight.labels(model)
-
-    def count(self, outcome: str) -> None:
-        """Count a request that ended."""
-        self._requests.labels(self._model, outcome).inc()
 
 
 class Metrics:

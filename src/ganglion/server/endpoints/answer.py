@@ -135,8 +135,10 @@ class AnswerEndpoint:
         return tuple(replace(each, model=resolve(each.model, models)) for each in call.requests)
 
     def _log(self, call: Call, scope: Scope) -> None:
-        self._unknown.note(call.unknown_fields)
-        self._ignored.note(call.ignored)
+        if call.unknown_fields:
+            self._unknown.note(call.unknown_fields)
+        if call.ignored:
+            self._ignored.note(call.ignored)
         for remark in call.remarks:
             logger.debug("%s, request_id=%s", remark, request_id(scope))
         if call.context_tokens is None:

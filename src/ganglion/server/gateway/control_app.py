@@ -12,7 +12,6 @@ from ganglion.gateway.access.admission import OpenAdmissions
 from ganglion.gateway.access.keys import ApiKeys
 from ganglion.server.app import with_middleware
 from ganglion.server.capabilities import capabilities_of
-from ganglion.server.deadlines import DeadlineEngine
 from ganglion.server.endpoints.info import InfoRoutes
 from ganglion.server.gate import Gate
 from ganglion.server.gateway.key_meter import AdmissionMiddleware
@@ -45,9 +44,7 @@ def build_control_app(
 
     `admissions` are what the proxy reserved for the requests that it hands over.
     """
-    capabilities = capabilities_of(
-        engine, ObservedEngine(DeadlineEngine(engine, settings.deadlines), metrics)
-    )
+    capabilities = capabilities_of(engine, ObservedEngine(engine, metrics, settings.deadlines))
 
     async def metrics_page(_: Request) -> Response:
         return Response(await page(), headers={"content-type": CONTENT_TYPE})

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from ganglion.server.fleet_membership import Leases
-from ganglion.server.middleware.principal import KeyRing, Principal, bearer_key, identify
+from ganglion.server.middleware.principal import HeaderLookup, KeyRing, Principal, identify, presented_key
 from ganglion.server.middleware.request_log import request_id_of
 from ganglion.wire import headers
 
@@ -63,7 +63,9 @@ class KeyAuthenticator:
     def request_id(self, metadata: Metadata) -> str:
         """The call's request id."""
         brought = metadata_value(metadata, REQUEST_ID)
-        return request_id_of(brought if brought and self._keys.may_set_request_id(_key(metadata)) else None)
+        return request_id_of(
+            brought if brought and self._keys.may_set_request_id(bearer_key(metadata)) else None
+        )
 
     def caller(self, method: str, metadata: Metadata, request_id: str) -> RpcCaller:
         """Whose call it is."""
@@ -71,16 +73,21 @@ class KeyAuthenticator:
         principal = identify(
             self._keys,
             self._leases,
-            _key(metadata),
-            lambda name: metadata_value(metadata, name.decode()),
+            _lookup(metadata),
             is_public=is_public,
             is_work=not is_public,
+            has_key_header=False,
         )
         return RpcCaller(principal, request_id)
 
 
-def _key(metadata: Metadata) -> bytes | None:
-    return bearer_key(metadata_value(metadata, "authorization"))
+def bearer_key(metadata: Metadata) -> bytes | None:
+    """The key that a call brings."""
+    return presented_key(_lookup(metadata), has_key_header=False)
+
+
+def _lookup(metadata: Metadata) -> HeaderLookup:
+    return lambda name: metadata_value(metadata, name.decode())
 
 
 def is_public_method(method: str) -> bool:

@@ -18,13 +18,12 @@ from ganglion.server.middleware.errors import error_response
 from ganglion.server.middleware.principal import (
     KeyRing,
     Principal,
-    bearer_key,
     identify,
     principal_from_gateway,
 )
 from ganglion.server.middleware.scope import IDENTIFY, PRINCIPAL, header, principal, route_path
 from ganglion.wire.dialects import PUBLIC_PATHS
-from ganglion.wire.headers import API_KEY, INTERNAL_PREFIX
+from ganglion.wire.headers import INTERNAL_PREFIX
 
 # Law: a route that is neither read-only nor a question to a model is wrapped in `AdminOnly`;
 # tests/golden/rights.txt names the right of each.
@@ -92,7 +91,6 @@ def identity_by_key(keys: KeyRing, leases: Leases | None = None) -> Identify:
         return identify(
             keys,
             leases,
-            presented_key(scope),
             partial(header, scope),
             is_public=is_http and (scope["method"], route_path(scope)) in PUBLIC_ROUTES,
             is_work=not is_http or scope["method"] not in ("GET", "HEAD"),
@@ -123,9 +121,3 @@ def trusted_auth(
         return found
 
     return Auth(app, identified, identified_again)
-
-
-def presented_key(scope: Scope) -> bytes | None:
-    """The key that a request brings."""
-    key = bearer_key(header(scope, b"authorization"))
-    return header(scope, API_KEY) if key is None else key

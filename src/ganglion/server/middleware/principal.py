@@ -26,13 +26,6 @@ _BEARER: Final = b"bearer "
 _TENANT_DIGITS: Final = 16
 
 
-def bearer_key(authorization: bytes | None) -> bytes | None:
-    """The key in the value of an Authorization header; None where it holds none."""
-    if authorization is None or authorization[: len(_BEARER)].lower() != _BEARER:
-        return None
-    return authorization[len(_BEARER) :].strip()
-
-
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
     """Whoever brings a key."""
@@ -168,20 +161,29 @@ HeaderLookup = Callable[[bytes], bytes | None]
 """Looks up the first value of a header by its name in lower case."""
 
 
+def presented_key(lookup: HeaderLookup, *, has_key_header: bool = True) -> bytes | None:
+    """The key that a request brings in `Authorization` or, where that counts, in `x-api-key`."""
+    authorization = lookup(b"authorization")
+    if authorization is not None and authorization[: len(_BEARER)].lower() == _BEARER:
+        return authorization[len(_BEARER) :].strip()
+    return lookup(headers.API_KEY) if has_key_header else None
+
+
 def identify(
     keys: KeyRing,
     leases: Leases,
-    key: bytes | None,
     lookup: HeaderLookup,
     *,
     is_public: bool,
-    is_work: bool = True,
+    is_work: bool,
+    has_key_header: bool = True,
 ) -> Principal:
-    """The principal of a request that brings this key and these headers.
+    """The principal of a request with these headers.
 
     Without a valid key only what is public is let in. Work is refused under a lease that is not held. Raises
     InvalidApiKey, LeaseLost, and InvalidValue for headers that no gateway of ours sends.
     """
+    key = presented_key(lookup, has_key_header=has_key_header)
     holder = keys.holder_of(key)
     if holder is None:
         if is_public:

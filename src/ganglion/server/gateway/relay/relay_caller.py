@@ -8,8 +8,15 @@ from ganglion.core.errors import InvalidApiKey
 from ganglion.gateway.access.admission import Gatekeeper, Identity, require_role
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.node_headers import identity_headers, key_headers, lease_headers
-from ganglion.server.grpc.caller import REQUEST_ID, Metadata, RpcCaller, is_public_method, metadata_value
-from ganglion.server.middleware.principal import Principal, bearer_key
+from ganglion.server.grpc.caller import (
+    REQUEST_ID,
+    Metadata,
+    RpcCaller,
+    bearer_key,
+    is_public_method,
+    metadata_value,
+)
+from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.request_log import request_id_of
 
 _TRACES: Final = ("traceparent", "tracestate")
@@ -57,7 +64,7 @@ class GatekeeperAuthorizer:
         """Whose call it is."""
         metadata = tuple(metadata)
         try:
-            identity = self._gatekeeper.identify(bearer_key(metadata_value(metadata, "authorization")))
+            identity = self._gatekeeper.identify(bearer_key(metadata))
         except InvalidApiKey:
             if not is_public_method(method):
                 raise
