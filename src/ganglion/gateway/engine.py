@@ -1,7 +1,8 @@
-"""A fleet as one Engine: whoever holds the model answers, and nobody notices who it was.
+"""The fleet as one Engine: a request goes to a node that holds its model, and clients do not notice which.
 
-Law: before the first of an answer another node may be asked; after it a failure is the answer's end. One that
-is given out whole is kept back until it is, so that it may begin again. No text is ever told twice.
+Law: before the first event of an answer another node may be tried; after it a failure is the answer's end. An
+answer that is given out whole is kept back until it is complete, so that it may begin again. No text is ever
+sent twice.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
@@ -47,7 +48,7 @@ from ganglion.wire.upstream.chat_request import encode_request
 
 T = TypeVar("T")
 NodeCall = Callable[[NodeSpec, str], Awaitable[T]]
-"""Something asked of a node that knows the model by this name."""
+"""A call to a node, with the name by which it knows the model."""
 
 _MAX_PREFIX_MESSAGES: Final = 4
 
@@ -55,8 +56,8 @@ _MAX_PREFIX_MESSAGES: Final = 4
 class FleetEngine:
     """An Engine, PromptReader and Embedder over every node; it holds nothing between requests.
 
-    `catalogue` tells what could be loaded, as one tuple until it changes, `listed_as` what clients call a
-    node's replica, and `probe_now` hears of nodes that failed.
+    `catalogue` lists what could be loaded, as one tuple until it changes, `listed_as` is what clients call a
+    node's replica, and `probe_now` probes nodes that failed.
     """
 
     def __init__(
@@ -86,13 +87,13 @@ class FleetEngine:
         self._models: tuple[ModelState, ...] = ()
 
     async def open(self) -> None:
-        """Nothing to start: the fleet is somebody else's."""
+        """Nothing to start: the fleet runs by itself."""
 
     async def close(self) -> None:
         """Nothing to stop."""
 
     def models(self) -> tuple[ModelState, ...]:
-        """Every model of every node, as they were last heard of."""
+        """Every model of every node, as they last reported."""
         nodes, catalogue = self._fleet.nodes, self._catalogue()
         seen = nodes, catalogue, self._fleet.learned
         if any(now is not before for now, before in zip(seen, self._seen, strict=True)):
@@ -101,36 +102,36 @@ class FleetEngine:
         return self._models
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The answer of whoever can give it."""
+        """The answer of a node that holds the model."""
         if self._suspicion(request) is Suspicion.REFUSED:
             yield Failed(RequestQuarantined(QUARANTINED_MESSAGE))
             return
         affinity = _affinity(request)
-        attempts = self._attempts(
+        failover = self._failover(
             request.model, TRANSLATION_WIRE, affinity, lambda: self._suspicion(request), tenant=request.tenant
         )
         while True:
             try:
-                chosen = await attempts.next()
+                chosen = await failover.next()
             except GanglionError as error:
                 yield Failed(error)
                 return
             held, failed = _HeldEvents(is_folded=request.is_folded), None
             defaults = self._fleet.sampling_of(chosen.node, chosen.model)
-            with attempts.running(chosen.node) as call:
+            with failover.running(chosen.node) as call:
                 answer = self._remote.generate(
                     call, chosen.model, request, affinity=affinity, defaults=defaults
                 )
                 async with aclosing(answer) as events:
                     async for event in events:
                         if isinstance(event, BrokenAnswer):
-                            failed = self._failed(attempts, call, request, event, held)
+                            failed = self._failed(failover, call, request, event, held)
                             break
                         if isinstance(event, Finished):
-                            self._went_well(attempts, call, request)
-                        for told in held.take(event):
+                            self._went_well(failover, call, request)
+                        for given in held.take(event):
                             note_answering_model(chosen.booked_as or request.model)
-                            yield told
+                            yield given
             if failed is not None:
                 yield failed
             if failed is not None or held.has_begun:
@@ -138,21 +139,21 @@ class FleetEngine:
 
     def _failed(
         self,
-        attempts: Failover,
+        failover: Failover,
         call: RunningCall,
         request: Request,
         broken: BrokenAnswer,
         held: "_HeldEvents",
     ) -> Failed | None:
-        """Note how a node failed; None where another one is asked."""
-        decision, loss = attempts.failed(call, broken.outcome, is_given_out=held.has_begun)
+        """Note how a node failed; None where another one is tried."""
+        decision, loss = failover.failed(call, broken.outcome, is_given_out=held.has_begun)
         if loss is not None:
             self._quarantine.blame(loss, *_suspect(request))
-        told = attempts.goes_on(call.spec, decision, broken.error)
-        return None if told is None else Failed(told)
+        error_for_client = failover.goes_on(call.spec, decision, broken.error)
+        return None if error_for_client is None else Failed(error_for_client)
 
-    def _went_well(self, attempts: Failover, call: RunningCall, request: Request) -> None:
-        attempts.answered(call.spec)
+    def _went_well(self, failover: Failover, call: RunningCall, request: Request) -> None:
+        failover.answered(call.spec)
         if not self._quarantine.is_empty:
             self._quarantine.acquit(*_suspect(request))
 
@@ -178,8 +179,8 @@ class FleetEngine:
         return await self._whole(model, PROMPT_WIRE, call)
 
     async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
-        """No server tells the bytes of tokens that it did not just make of a text."""
-        raise WireUnsupported("A gateway does not tell the bytes of single tokens; ask the node.")
+        """Not supported: no server reports the bytes of single tokens."""
+        raise WireUnsupported("A gateway does not report the bytes of single tokens; ask the node.")
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The model's tokenizer and template."""
@@ -190,7 +191,7 @@ class FleetEngine:
         return await self._whole(model, PROMPT_WIRE, call)
 
     async def embed(self, request: EmbedRequest) -> Embedded:
-        """Vectors of whoever makes them."""
+        """The vectors of a node that embeds."""
 
         async def call(spec: NodeSpec, model: str) -> Embedded:
             body = auxiliary_calls.encode_embed(request, model, is_ours=spec.is_ours)
@@ -222,13 +223,13 @@ class FleetEngine:
         return answer.body
 
     async def _whole(self, model: str, wire: Wire, call: NodeCall[T]) -> T:
-        """One call under the same rules as an answer; raises what the last node said."""
-        attempts = self._attempts(model, wire)
+        """One call under the same rules as an answer; raises the last node's error."""
+        failover = self._failover(model, wire)
         outcome: NodeOutcome
         while True:
-            chosen = await attempts.next()
+            chosen = await failover.next()
             spec = chosen.node
-            with attempts.running(spec) as running:
+            with failover.running(spec) as running:
                 try:
                     async with running.within(None, wire):
                         answer = await call(spec, chosen.model)
@@ -237,15 +238,15 @@ class FleetEngine:
                 except GanglionError as failed:
                     outcome, error = fault_of(failed) or ErrorAnswer(failed.status, failed.code), failed
                 else:
-                    attempts.answered(spec)
+                    failover.answered(spec)
                     note_answering_model(chosen.booked_as or model)
                     return answer
-                decision, _ = attempts.failed(running, outcome)
-                told = attempts.goes_on(spec, decision, error)
-                if told is not None:
-                    raise told
+                decision, _ = failover.failed(running, outcome)
+                error_for_client = failover.goes_on(spec, decision, error)
+                if error_for_client is not None:
+                    raise error_for_client
 
-    def _attempts(
+    def _failover(
         self,
         model: str,
         wire: Wire,
@@ -254,14 +255,14 @@ class FleetEngine:
         *,
         tenant: str = "",
     ) -> Failover:
-        asked = RoutingRequest(model, wire, affinity, tenant=tenant)
+        request = RoutingRequest(model, wire, affinity, tenant=tenant)
         return Failover(
-            self._fleet, self._chooser, self._loader, asked, probe_now=self._probe_now, suspicion=suspicion
+            self._fleet, self._chooser, self._loader, request, probe_now=self._probe_now, suspicion=suspicion
         )
 
 
 class _HeldEvents:
-    """Events that another node may still tell instead, until they are given out."""
+    """Events that are kept back, since another node may still give the answer."""
 
     def __init__(self, *, is_folded: bool) -> None:
         self._is_folded = is_folded
@@ -270,7 +271,7 @@ class _HeldEvents:
         """Whether any of the answer was given out."""
 
     def take(self, event: Event) -> Iterable[Event]:
-        """What is given out now that this has come."""
+        """The events to give out now that this one has come."""
         if self.has_begun:
             return (event,)
         self._events.append(event)
@@ -283,7 +284,7 @@ class _HeldEvents:
 
 
 def _beginning(prompt: ChatPrompt) -> list[str]:
-    """Up to the first of the user's messages: what tells conversations apart and is the same at each turn."""
+    """The messages up to the first of the user's: different in each conversation, the same at each turn."""
     begun: list[str] = []
     for message in prompt.messages[:_MAX_PREFIX_MESSAGES]:
         begun.append(f"{message.role} {message.content}")
@@ -293,7 +294,7 @@ def _beginning(prompt: ChatPrompt) -> list[str]:
 
 
 def _suspect(request: Request) -> tuple[str, bytes, bytes]:
-    """What a request is known by once a node was lost under it."""
+    """What identifies a request in the quarantine."""
     try:
         body = encode_request(request, request.model, is_ours=True)
     except GanglionError:  # and so is it refused before any node hears of it
@@ -302,7 +303,7 @@ def _suspect(request: Request) -> tuple[str, bytes, bytes]:
 
 
 def _affinity(request: Request) -> str:
-    """What its client says it belongs with, else how its prompt begins."""
+    """The conversation that the client names, else the beginning of the prompt."""
     prompt = request.prompt
     if request.affinity:
         return affinity_of(request.tenant, request.model, request.affinity)

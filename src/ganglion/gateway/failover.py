@@ -1,6 +1,6 @@
-"""One awaited request's way through the fleet: who is asked, who after them, and who is told what of it.
+"""Sends one request from node to node until one answers: choosing, loading, waiting, and trying again.
 
-What follows a failure is decided in `retry`; this carries it out.
+What follows a failure is decided in `routing.retry`; this carries it out.
 """
 
 import asyncio
@@ -44,21 +44,21 @@ from ganglion.gateway.routing.retry import (
 from ganglion.gateway.upstream.pool import NodeUnreached, StaleConnection
 
 ProbeNow = Callable[[str], None]
-"""Hears the name of a node that should be looked at now."""
+"""Probes the node of this name at once."""
 
 RUNS_ALONE: Final = (Suspicion.SUSPECT, Suspicion.GRAVE)
 
 
 class NodeSilent(DeadlineExceeded):
-    """A node said nothing for longer than is waited."""
+    """A node sent nothing for too long."""
 
 
 class NodeWithdrawn(UpstreamUnavailable):
-    """A node is not waited for any longer."""
+    """A node was given up while it was waited for."""
 
 
 class RunningCall:
-    """A call that somebody awaits, on one node; only what happens inside `within` is waited for."""
+    """A call on one node; the fleet can end what happens inside `within`."""
 
     def __init__(self, spec: NodeSpec, losses: int) -> None:
         self.spec = spec
@@ -68,14 +68,14 @@ class RunningCall:
         self._timeout: asyncio.Timeout | None = None
 
     def withdraw(self) -> None:
-        """For the fleet."""
+        """Stop waiting for the node; called by the fleet."""
         self._is_withdrawn = True
         if self._timeout is not None:
             self._timeout.reschedule(asyncio.get_running_loop().time())
 
     @asynccontextmanager
     async def within(self, limit_s: float | None, stage: str) -> AsyncGenerator[None, None]:
-        """Wait for the node here, for so long; raises Silent, Withdrawn."""
+        """Wait for the node here, for so long; raises NodeSilent, NodeWithdrawn."""
         if self._is_withdrawn:
             raise self._withdrawn()
         try:
@@ -95,7 +95,7 @@ class RunningCall:
 
 
 def fault_of(error: GanglionError) -> NodeFault | None:
-    """What happened to a call whose waiting ended so; None where the node is not at fault."""
+    """The fault behind an error of a call; None where the node is not at fault."""
     match error:
         case NodeUnreached():
             return NodeFault.UNREACHED
@@ -112,14 +112,14 @@ def fault_of(error: GanglionError) -> NodeFault | None:
 
 
 class Failover:
-    """One request's way through the fleet; `suspicion` tells how it is to be run."""
+    """One request's way through the fleet; `suspicion` says whether it must run alone."""
 
     def __init__(
         self,
         fleet: Fleet,
         chooser: Chooser,
         loader: ModelLoader,
-        asked: RoutingRequest,
+        request: RoutingRequest,
         *,
         probe_now: ProbeNow = lambda name: None,
         suspicion: Callable[[], Suspicion] = lambda: Suspicion.NONE,
@@ -127,16 +127,16 @@ class Failover:
         self._fleet = fleet
         self._chooser = chooser
         self._loader = loader
-        self._asked = asked
+        self._request = request
         self._probe_now = probe_now
         self._suspicion = suspicion
         self._state = UNTRIED
-        self._last: GanglionError | None = None
-        self._waiter: QueuedRequest | None = None
+        self._last_error: GanglionError | None = None
+        self._queued: QueuedRequest | None = None
 
     async def next(self) -> ChosenNode | TranslatedNode:
-        """The node to ask, once one may be asked; raises why there is none, which is what the last one said
-        where one was asked."""
+        """The node to send it to, once there is one; raises why there is none, which is the last node's error
+        where one was tried."""
         try:
             return await self._next()
         finally:
@@ -149,39 +149,41 @@ class Failover:
                     return chosen
                 case ColdModel(model=model):
                     if not self._state.may_load:
-                        raise self._last or ModelLoading(f"The model {model!r} was loaded and is gone again.")
+                        raise self._last_error or ModelLoading(
+                            f"The model {model!r} was loaded and is gone again."
+                        )
                     try:
                         await self._loader.load(model)
                     except GanglionError as error:
-                        self._last = error  # told unless a fallback answers
+                        self._last_error = error  # raised unless a fallback answers
                     self._state = self._state.after_load()
                 case NoRoute() if self._state.stale:
                     self._state = self._state.readmitting_stale()
                 case NoRoute(error=error, waits_for=nodes):
                     if not nodes:
-                        raise self._last or error
+                        raise self._last_error or error
                     await self._wait_for_room(nodes)
                 case never:
                     assert_never(never)
 
     async def _wait_for_room(self, nodes: frozenset[str]) -> None:
-        """Wait until one of these may take it; raises what the last node said where none does in time."""
+        """Wait until one of these may take it; raises the last node's error where none does in time."""
         queue = self._fleet.queue
-        if self._waiter is None:
-            self._waiter = queue.waiter(self._asked.tenant)
+        if self._queued is None:
+            self._queued = queue.waiter(self._request.tenant)
         try:
-            await queue.room(self._waiter, nodes)
+            await queue.room(self._queued, nodes)
         except Overloaded as error:
-            raise self._last or error from None
+            raise self._last_error or error from None
 
     def _stop_waiting(self) -> None:
-        if self._waiter is not None:
-            self._fleet.queue.leave(self._waiter)
-            self._waiter = None
+        if self._queued is not None:
+            self._fleet.queue.leave(self._queued)
+            self._queued = None
 
     @contextmanager
     def running(self, spec: NodeSpec) -> Generator[RunningCall, None, None]:
-        """Count a request on its node for as long as it runs there, alone where that is asked for."""
+        """Count a request on its node for as long as it runs there, alone where it is suspected."""
         call, fleet = RunningCall(spec, self._fleet.losses), self._fleet
         is_reserved = self._suspicion() in RUNS_ALONE and may_run_alone(
             fleet, self._chooser, self._current(), spec
@@ -197,29 +199,29 @@ class Failover:
                 fleet.free(spec.name)
 
     def answered(self, spec: NodeSpec) -> None:
-        """The node does what it should."""
+        """Note that the node answered."""
         self._fleet.succeeded(spec.name)
 
     def failed(
         self, call: RunningCall, outcome: NodeOutcome, *, is_given_out: bool = False
     ) -> tuple[RetryDecision, LostRequest | None]:
-        """Note a failure: what follows from it, and what was lost, where the request may be at fault."""
+        """Note a failure: the decision on it, and what was lost, where the request may be at fault."""
         spec, fleet = call.spec, self._fleet
         decision = decide_retry(outcome, kind=spec.kind, is_given_out=is_given_out)
         mark_node(fleet, spec.name, outcome, decision, self._probe_now)
         return decision, fleet.record_loss(spec.name, call.began_after) if decision.is_crash else None
 
     def goes_on(self, spec: NodeSpec, decision: RetryDecision, error: GanglionError) -> GanglionError | None:
-        """None where somebody else is to be asked; else what the client is told."""
-        told = _client_error(spec, error)
+        """None where another node is to be tried; else the error for the client."""
+        client_error = _client_error(spec, error)
         self._state = self._state.after(spec.name, decision)
         if not self._state.may_retry(decision):
-            return told
-        self._last = told
+            return client_error
+        self._last_error = client_error
         return None
 
     def _current(self) -> RoutingRequest:
-        return replace(self._asked, tried=self._state.tried)
+        return replace(self._request, tried=self._state.tried)
 
 
 def mark_node(
@@ -235,32 +237,32 @@ def mark_node(
 
 
 def choose_node(
-    chooser: Chooser, asked: RoutingRequest, suspicion: Suspicion
+    chooser: Chooser, request: RoutingRequest, suspicion: Suspicion
 ) -> ChosenNode | TranslatedNode | ColdModel | NoRoute:
-    """Where a request goes; a suspect to a node on which nothing else runs."""
+    """Decide where a request goes: a suspected one to a node on which nothing else runs."""
     if suspicion is Suspicion.REFUSED:
         return NoRoute(RequestQuarantined(QUARANTINED_MESSAGE))
     if suspicion not in RUNS_ALONE:
-        return chooser.choose(asked)
-    alone = chooser.choose(replace(asked, is_alone=True))
+        return chooser.choose(request)
+    alone = chooser.choose(replace(request, is_alone=True))
     if isinstance(alone, ChosenNode | TranslatedNode):
         return alone
-    decision = chooser.choose(asked)
+    decision = chooser.choose(request)
     if suspicion is Suspicion.GRAVE and isinstance(decision, ChosenNode | TranslatedNode):
         return NoRoute(Overloaded(MUST_WAIT_MESSAGE))
     return decision
 
 
-def may_run_alone(fleet: Fleet, chooser: Chooser, asked: RoutingRequest, spec: NodeSpec) -> bool:
-    """Whether one request may have a node to itself: nothing runs there, and others have one to go to."""
+def may_run_alone(fleet: Fleet, chooser: Chooser, request: RoutingRequest, spec: NodeSpec) -> bool:
+    """Whether one request may have a node to itself: nothing runs there, and other requests have another."""
     if fleet.in_flight.get(spec.name, 0):
         return False
-    others = chooser.choose(RoutingRequest(asked.model, asked.wire, tried=asked.tried | {spec.name}))
+    others = chooser.choose(RoutingRequest(request.model, request.wire, tried=request.tried | {spec.name}))
     return isinstance(others, ChosenNode | TranslatedNode)
 
 
 def _client_error(spec: NodeSpec, error: GanglionError) -> GanglionError:
-    """The error as a client hears it, with the node that it is about."""
+    """The error for the client, with the node that it is about."""
     if isinstance(error, NodeUnreached | StaleConnection | NodeWithdrawn):
         return UpstreamUnavailable(error.message, extras={"node": spec.name})
     if isinstance(error, UpstreamUnavailable):

@@ -38,28 +38,28 @@ class HistogramCounts:
         self.total = 0.0
 
     def observe(self, seconds: float) -> None:
-        """Count one."""
+        """Count one value."""
         self.counts[bisect_left(_SECONDS, seconds)] += 1
         self.total += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
         """As the text format has them: each with all below it."""
-        running, told = 0, []
+        running, cumulative = 0, []
         for bound, count in zip((*map(str, _SECONDS), "+Inf"), self.counts, strict=True):
             running += count
-            told.append((bound, float(running)))
-        return told
+            cumulative.append((bound, float(running)))
+        return cumulative
 
 
 class GatewayMetrics:
-    """Every count of one front; `registry` is where they are told."""
+    """Every count of one proxy; `registry` collects them."""
 
     def __init__(self, registry: CollectorRegistry | None = None) -> None:
         self.registry = CollectorRegistry() if registry is None else registry
         self.connections = 0
         self.events = 0
         self.in_flight: Mapping[str, int] = {}
-        """By node; the fleet's own counts."""
+        """Requests by node; the fleet's own counts."""
         self._requests: dict[tuple[str, int, str], int] = {}
         self._refused: dict[str, int] = {}
         self._retries: dict[str, int] = {}
@@ -71,7 +71,7 @@ class GatewayMetrics:
         self.registry.register(self)
 
     def ended(self, wire: str, status: int, node: str, duration_s: float) -> None:
-        """A request is over."""
+        """Count a request that is over."""
         key = (wire, status, node)
         count = self._requests.get(key)
         if count is None:
@@ -84,14 +84,14 @@ class GatewayMetrics:
         spread.observe(duration_s)
 
     def begun(self, wire: str, after_s: float) -> None:
-        """The first byte of an answer left."""
+        """Count the time to the first byte of an answer."""
         spread = self._first_byte_s.get(wire)
         if spread is None:
             spread = self._first_byte_s[wire] = HistogramCounts()
         spread.observe(after_s)
 
     def spent(self, tenant: str, model: str, usage: Usage) -> None:
-        """Tokens of one answer."""
+        """Count the tokens of one answer."""
         counts = self._spent.get((tenant, model))
         if counts is None:
             key = (tenant, model) if len(self._spent) < _MAX_LABELS else _OTHERS
@@ -101,19 +101,19 @@ class GatewayMetrics:
         counts[2] += usage.cached_tokens
 
     def refused(self, code: str) -> None:
-        """The gateway itself answered with an error."""
+        """Count an error of the gateway itself."""
         self._refused[code] = self._refused.get(code, 0) + 1
 
     def retried(self, node: str) -> None:
-        """A request leaves a node for another."""
+        """Count a request that leaves a node for another."""
         _count(self._retries, node)
 
     def failed(self, node: str) -> None:
-        """A node could not be reached, or broke off."""
+        """Count a node that could not be reached, or broke off."""
         _count(self._failures, node)
 
     def broke(self, wire: str) -> None:
-        """An answer broke off after its first byte."""
+        """Count an answer that broke off after its first byte."""
         self._broken[wire] = self._broken.get(wire, 0) + 1
 
     def describe(self) -> list[Metric]:

@@ -1,4 +1,4 @@
-"""The nodes of a fleet as values: what was declared of each, and what it last said of itself."""
+"""Nodes as values: what was declared of each, and what it last reported."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -12,7 +12,7 @@ NodeKind = Literal["ganglion", "openai"]
 """One of ours, or any server that speaks OpenAI's chat completions."""
 
 FOREIGN_SAMPLING = Sampling(temperature=1.0, top_p=1.0)
-"""What a foreign server is taken to do where a request says nothing: OpenAI's own defaults."""
+"""What a foreign server is assumed to do where a request says nothing: OpenAI's own defaults."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class NodeSpec:
     """`http://host:port`, or with `https`; a foreign one may carry a path before `/v1`."""
     kind: NodeKind = "ganglion"
     api_key: str | None = None
-    """What the gateway shows it, never a client's."""
+    """The gateway's own key there, never a client's."""
     wires: frozenset[Wire] = ALL_WIRES
     """Names of the dialects that it speaks."""
     max_in_flight: int | None = None
@@ -39,9 +39,13 @@ class NodeSpec:
     grpc: str | None = None
     """`host:port` of its sessions; None where the port after HTTP's is meant, or what `/discovery` says."""
 
+    def is_same_server(self, other: "NodeSpec") -> bool:
+        """Whether both mean one server, whatever else was declared of it."""
+        return (self.url, self.kind) == (other.url, other.kind)
+
     @property
     def is_ours(self) -> bool:
-        """Whether it is a node of ours, and no foreign server."""
+        """Whether it is one of our nodes, and not a foreign server."""
         return self.kind == "ganglion"
 
 
@@ -86,7 +90,7 @@ class DeviceMemory:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node as it was last heard of."""
+    """A node as it last reported itself."""
 
     spec: NodeSpec
     is_healthy: bool = False
@@ -96,15 +100,15 @@ class NodeView:
     digest: frozenset[str] = frozenset()
     """Affinities of the conversations that its prefix cache knows."""
     boot: str = ""
-    """Another one each time the node starts."""
+    """An id that changes each time the node starts."""
     grpc: str | None = None
     version: str = ""
     last_heard_s: float | None = None
-    """On the monotonic clock; None before the first word."""
+    """On the monotonic clock; None before its first answer."""
     failures: int = 0
     """In a row; three make it unhealthy."""
     is_silent: bool = False
-    """Whether it is unhealthy because it does not answer: then nobody waits for what it was asked."""
+    """Whether it is unhealthy because it does not answer: then requests that run there are given up."""
     error: str | None = None
     """Why the last attempt to reach it failed."""
 
@@ -114,7 +118,7 @@ class NodeView:
         return self.spec.name
 
     def sampling_of(self, model: str) -> Sampling:
-        """The own defaults of a model, by the id that this node gives it."""
+        """The sampling defaults of a model, by the id that this node gives it."""
         held = next((replica for replica in self.replicas if replica.id == model), None)
         if held is not None:
             return held.sampling

@@ -1,7 +1,7 @@
-"""One answer of one node as events: a chat request out, its stream read as it comes.
+"""Calls to one node: a chat request whose answer is read as events, and calls about prompts.
 
-Law: leaving the generator cuts the connection, which cancels the work there. What the node did wrong is
-`BrokenAnswer`, and the last that comes; `Failed` is what it was not even asked for.
+Law: leaving the generator cuts the connection, which cancels the work there. A fault of the node is
+`BrokenAnswer`, and the last that comes; `Failed` is a request that was not even sent.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ LACKS_ROUTE: Final = (404, 405, 501)
 
 
 class NodeRefused(Exception):
-    """A node answered with an error; `outcome` decides what follows, `error` is what a client would hear."""
+    """A node answered with an error: the outcome for `routing.retry`, and the error for the client."""
 
     def __init__(self, outcome: ErrorAnswer, error: GanglionError) -> None:
         super().__init__(error.message)
@@ -52,7 +52,7 @@ class NodeRefused(Exception):
 
 
 def node_refusal(answer: NodeResponse, model: str) -> NodeRefused:
-    """What an answer other than 200 is; a route that is not there is not there for good."""
+    """The error of an answer other than 200; a route that is missing is missing for good."""
     outcome = ErrorAnswer(answer.status, error_code_of(answer.body))
     is_about_model = b"model" in answer.body.lower()
     if answer.status in LACKS_ROUTE and not is_about_model:
@@ -63,49 +63,49 @@ def node_refusal(answer: NodeResponse, model: str) -> NodeRefused:
 
 
 def unsupported_call(model: str) -> WireUnsupported:
-    """The server that holds a model has no route for what is asked."""
+    """The error where the server that holds a model lacks the route."""
     return WireUnsupported(f"The server that holds {model!r} does not answer calls of this kind.")
 
 
 class CustomToolText:
-    """Events of an answer in, the same out with the calls of some tools unwrapped."""
+    """Unwraps the calls of custom tools in a stream of events: their input is bare text."""
 
     def __init__(self, tools: frozenset[str]) -> None:
         self._tools = tools
         self._text: CustomText | None = None
 
     def feed(self, events: Sequence[Event]) -> Sequence[Event]:
-        """The events with bare text in these tools' calls."""
+        """The events, with bare text in these tools' calls."""
         if not self._tools:
             return events
-        told: list[Event] = []
+        events_out: list[Event] = []
         for event in events:
             match event:
                 case Opened(kind="tool_call", name=name) if name in self._tools:
                     self._text = CustomText()
-                    told.append(event)
+                    events_out.append(event)
                 case Delta(index=index, text=text, tokens=tokens) if self._text is not None:
                     bare = self._text.feed(text)
                     if bare or tokens:
-                        told.append(Delta(index, bare, tokens))
+                        events_out.append(Delta(index, bare, tokens))
                 case Closed(index=index) if self._text is not None:
                     rest, self._text = self._text.finish(), None
-                    told += [Delta(index, rest), event] if rest else [event]
+                    events_out += [Delta(index, rest), event] if rest else [event]
                 case _:
-                    told.append(event)
-        return told
+                    events_out.append(event)
+        return events_out
 
 
 _PATH: Final = "/v1/chat/completions"
 _LAST_BYTES_S: Final = 0.05
-"""For the end of a response whose last event is there: then its connection can be kept."""
+"""How long the end of a response may take after its last event: then its connection can be kept."""
 _STRICT_TEMPLATE: Final = re.compile(rb"jinja|template|role|system message", re.I)
 """What servers say when a model's template refuses the order of messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenAnswer:
-    """An answer that ends without its end: what happened, and what a client would be told of it."""
+    """An answer that broke off: the outcome for `routing.retry`, and the error for the client."""
 
     outcome: NodeOutcome
     error: GanglionError
@@ -142,22 +142,22 @@ class RemoteChat:
         is_ours = spec.is_ours
         try:
             headers = _headers(spec, request, affinity)
-            for asked, is_last in _attempts(request, is_ours=is_ours):
-                body = encode_request(asked, model, is_ours=is_ours)
-                async with self._begun(call, headers, body) as incoming:
-                    if incoming.status != 200:
-                        said = await self._whole(call, incoming)
+            for attempt, is_last in _attempts(request, is_ours=is_ours):
+                body = encode_request(attempt, model, is_ours=is_ours)
+                async with self._begun(call, headers, body) as response:
+                    if response.status != 200:
+                        error_body = await self._whole(call, response)
                         error = decode_error_response(
-                            incoming.status, incoming.headers, said, model=request.model
+                            response.status, response.headers, error_body, model=request.model
                         )
-                        if not is_last and _is_about_order(incoming.status, error, said):
+                        if not is_last and _is_about_order(response.status, error, error_body):
                             continue
-                        yield BrokenAnswer(ErrorAnswer(incoming.status, error_code_of(said)), error)
+                        yield BrokenAnswer(ErrorAnswer(response.status, error_code_of(error_body)), error)
                         return
                     unwrap = CustomToolText(frozenset() if is_ours else _custom_tools(request))
-                    hearing = _stream_decoder(request, defaults)
-                    while not hearing.is_done:
-                        events, fault = await self._next(call, incoming, hearing)
+                    decoder = _stream_decoder(request, defaults)
+                    while not decoder.is_done:
+                        events, fault = await self._next(call, response, decoder)
                         for event in unwrap.feed(events):
                             yield _event_or_broken(event, fault)
                     return
@@ -169,41 +169,41 @@ class RemoteChat:
     async def _begun(
         self, call: RunningCall, headers: Headers, body: bytes
     ) -> AsyncGenerator[NodeResponseStream, None]:
-        """A response whose head is there."""
+        """A response whose head has come."""
         async with AsyncExitStack() as stack:
             async with call.within(self._deadlines.head_s, "first_token"):
                 stream = self._node_client.stream(call.spec, "POST", _PATH, headers=headers, body=body)
-                incoming = await stack.enter_async_context(stream)
-            yield incoming
+                response = await stack.enter_async_context(stream)
+            yield response
 
     async def _next(
-        self, call: RunningCall, incoming: NodeResponseStream, hearing: ChatStreamDecoder
+        self, call: RunningCall, response: NodeResponseStream, decoder: ChatStreamDecoder
     ) -> tuple[list[Event], NodeFault | None]:
-        """The events of whatever came next, also of an end, and what made it one where nobody said so."""
+        """The events of what came next, also of its end, and the fault where it ended too early."""
         try:
             async with call.within(self._deadlines.idle_s, "idle"):
-                if _is_whole(incoming):
-                    return hearing.whole(await incoming.whole()), None
-                data = await incoming.read()
+                if _is_whole(response):
+                    return decoder.whole(await response.whole()), None
+                data = await response.read()
         except (DeadlineExceeded, UpstreamUnavailable) as error:
-            return hearing.end(error), fault_of(error)
+            return decoder.end(error), fault_of(error)
         if not data:
-            return hearing.end(), NodeFault.LOST
-        events = hearing.feed(data)
-        if hearing.is_done and not incoming.is_over:
+            return decoder.end(), NodeFault.LOST
+        events = decoder.feed(data)
+        if decoder.is_done and not response.is_over:
             with suppress(TimeoutError, UpstreamUnavailable):
                 async with asyncio.timeout(_LAST_BYTES_S):
-                    while await incoming.read():
+                    while await response.read():
                         pass
         return events, None
 
-    async def _whole(self, call: RunningCall, incoming: NodeResponseStream) -> bytes:
+    async def _whole(self, call: RunningCall, response: NodeResponseStream) -> bytes:
         async with call.within(self._deadlines.idle_s, "idle"):
-            return await incoming.whole()
+            return await response.whole()
 
 
 def _event_or_broken(event: Event, fault: NodeFault | None) -> Event | BrokenAnswer:
-    """A failure inside a stream as what it is: of the connection, or told by the node."""
+    """A failure inside a stream as a broken answer: of the connection, or reported by the node."""
     if not isinstance(event, Failed):
         return event
     error = event.error
@@ -221,7 +221,7 @@ def _headers(spec: NodeSpec, request: Request, affinity: str) -> Headers:
 
 
 def _attempts(request: Request, *, is_ours: bool) -> Iterator[tuple[Request, bool]]:
-    """The request as it is; then, for a foreign server, as templates take it that are strict about turns.
+    """The request as it is; then, for a foreign server, in orders of messages that strict templates accept.
 
     Each with whether it is the last.
     """
@@ -236,9 +236,9 @@ def _attempts(request: Request, *, is_ours: bool) -> Iterator[tuple[Request, boo
         yield attempt, place == len(attempts)
 
 
-def _is_about_order(status: int, error: GanglionError, said: bytes) -> bool:
+def _is_about_order(status: int, error: GanglionError, error_body: bytes) -> bool:
     is_candidate = status in (400, 500) and isinstance(error, InvalidValue | UpstreamUnavailable)
-    return is_candidate and _STRICT_TEMPLATE.search(said) is not None
+    return is_candidate and _STRICT_TEMPLATE.search(error_body) is not None
 
 
 def _custom_tools(request: Request) -> frozenset[str]:
@@ -261,10 +261,10 @@ def _new_call_id() -> str:
     return f"call_{uuid.uuid4().hex[:24]}"
 
 
-def _is_whole(incoming: NodeResponseStream) -> bool:
+def _is_whole(response: NodeResponseStream) -> bool:
     """Whether a server answered with one document, though it was asked for a stream."""
     return any(
-        name == b"content-type" and value.startswith(b"application/json") for name, value in incoming.headers
+        name == b"content-type" and value.startswith(b"application/json") for name, value in response.headers
     )
 
 
@@ -272,7 +272,7 @@ CALL_S: Final = 60.0
 
 
 class RemotePrompts:
-    """Asks nodes about prompts; raises GanglionErrors."""
+    """Calls nodes about prompts and tokenizers; raises GanglionError and NodeRefused."""
 
     def __init__(self, node_client: NodeClient) -> None:
         self._node_client = node_client
@@ -292,7 +292,7 @@ class RemotePrompts:
         return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(answer, model)), prompt.text)
 
     async def detokenize(self, spec: NodeSpec, model: str, tokens: tuple[int, ...], tenant: str) -> str:
-        """Ids to text."""
+        """The text of token ids."""
         answer = await self._post(
             spec, "/detokenize", auxiliary_calls.encode_detokenize(model, tokens), tenant
         )

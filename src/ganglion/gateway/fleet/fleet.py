@@ -1,4 +1,4 @@
-"""The fleet as the gateway sees it now: every node's last word, and how much of ours runs on each.
+"""The fleet as the gateway sees it now: what each node last reported, and the requests that run on each.
 
 Law: `nodes` is replaced as a whole and never changed in place, so whoever holds it holds one moment.
 """
@@ -20,13 +20,14 @@ from ganglion.gateway.fleet.quarantine import LostRequest
 from ganglion.gateway.node import NodeSpec, NodeView, Replica
 
 ALIVE_S: Final = 2.0
-"""What was heard of within so many seconds is alive, whatever polls say: some servers list models slowly."""
+"""An answer that sent something within so many seconds is alive, whatever probes say: some servers list
+models slowly."""
 
 OnFleetChange = Callable[[], None]
 
 
 class RunningOnNode(Protocol):
-    """Something of this gateway's that runs on a node."""
+    """A request of this gateway that runs on a node."""
 
     @property
     def last_heard_s(self) -> float:
@@ -34,7 +35,7 @@ class RunningOnNode(Protocol):
         ...
 
     def withdraw(self) -> None:
-        """The node is not waited for any longer."""
+        """Stop waiting for the node."""
         ...
 
 
@@ -43,7 +44,7 @@ MAX_FAILED_LOADS = 1024
 
 @dataclass(frozen=True, slots=True)
 class FailedLoad:
-    """A model that no node could load, and who was there then."""
+    """A model that no node could load, and the nodes that there were then."""
 
     model: str
     code: str
@@ -54,7 +55,7 @@ class FailedLoad:
 
 
 class Fleet:
-    """Every node by its name; the poller writes, everybody else reads."""
+    """Every node by its name; health checks write, everything else reads."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Fleet:
     ) -> None:
         self._clock = clock
         self.queue = NodeQueue() if queue is None else queue
-        """Who waits for a node that has as many requests as it may."""
+        """Requests that wait for a node at its `max_in_flight`."""
         self.queue.on_free = self._freed
         self._listeners: list[OnFleetChange] = []
         self.nodes: dict[str, NodeView] = {spec.name: NodeView(spec) for spec in specs}
@@ -73,17 +74,17 @@ class Fleet:
         """Requests of this gateway that run on each node, also on one that has left meanwhile."""
         self._running: defaultdict[str, set[RunningOnNode]] = defaultdict(set)
         self.reserved: frozenset[str] = frozenset()
-        """Nodes on which a request runs alone: nothing else is put there meanwhile."""
+        """Nodes on which a request runs alone: nothing else is sent there meanwhile."""
         self.losses = 0
-        """How often a request was lost with its node: tells what ran before a loss from what came after."""
+        """How often a request was lost with its node: what ran before a loss is told from what came after."""
         self._last_loss: dict[str, int] = {}
-        """The number of each node's last one: what ran there then was lost with others."""
+        """The number of each node's last loss: what ran there then was lost with others."""
         self._drained: frozenset[str] = frozenset()
         self._draining_replicas: frozenset[tuple[str, str]] = frozenset()
         self.learned: dict[tuple[str, str], str] = {}
         """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
         self.loading: set[str] = set()
-        """Models that this gateway has nodes load just now; whoever asks for one may wait for it too."""
+        """Models that are loading on behalf of this gateway; requests for one may wait for it."""
         self.failed_loads: tuple[FailedLoad, ...] = ()
         """Models that no node could load when that was last tried."""
         self._refused: dict[str, int] = {}
@@ -91,12 +92,12 @@ class Fleet:
         self._room: object = None
 
     def listen(self, listener: OnFleetChange) -> Callable[[], None]:
-        """Be called on the event loop after each change; what comes back ends that."""
+        """Call the listener on the event loop after each change; calling the result ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def put(self, view: NodeView) -> None:
-        """A node's last word, in place of the one before; the same word said later is no change."""
+        """Replace what is known of a node; a later report that says the same is no change."""
         if view.name in self._drained and not view.is_draining:
             view = replace(view, is_draining=True)
         if self._draining_replicas:
@@ -106,7 +107,7 @@ class Fleet:
             return
         self.nodes = {**self.nodes, view.name: view}
         if known is None or replace(known, last_heard_s=view.last_heard_s) != view:
-            self._tell()
+            self._notify()
         if view.is_silent:
             self._withdraw(view.name, self._clock() - ALIVE_S)
 
@@ -121,31 +122,31 @@ class Fleet:
         return view
 
     def add(self, spec: NodeSpec) -> None:
-        """A node that was declared or joined; one of that name keeps what is known of it."""
+        """Add a node that was declared or joined; one of that name keeps what is known of it."""
         known = self.nodes.get(spec.name)
         self.put(NodeView(spec) if known is None else replace(known, spec=spec))
 
     def declare(self, specs: tuple[NodeSpec, ...]) -> None:
-        """Of the nodes that have no lease these are all; one that moved is known no longer."""
+        """Let these be all nodes that have no lease; of one that moved, everything is forgotten."""
         declared = {spec.name: spec for spec in specs}
         for name, view in self.nodes.items():
             spec = declared.get(name)
-            is_moved = spec is not None and (spec.url, spec.kind) != (view.spec.url, view.spec.kind)
-            if view.spec.epoch is None and (spec is None or is_moved):
+            is_kept = spec is not None and spec.is_same_server(view.spec)
+            if view.spec.epoch is None and not is_kept:
                 self.remove(name)
         for spec in specs:
             self.add(spec)
 
     def remove(self, name: str) -> None:
-        """A node that left; what still runs on it goes on."""
+        """Remove a node that left; what still runs on it goes on."""
         if name in self.nodes:
             self.nodes = {other: view for other, view in self.nodes.items() if other != name}
             self._forget(name)
             self.learned = {key: model for key, model in self.learned.items() if key[0] != name}
-            self._tell()
+            self._notify()
 
     def expire(self, name: str) -> None:
-        """A node whose lease was not renewed: what still runs on it is not waited for."""
+        """Remove a node whose lease was not renewed; what still runs on it is given up."""
         self.remove(name)
         self._withdraw(name)
 
@@ -155,14 +156,14 @@ class Fleet:
         self._running[name].add(running)
 
     def count_out(self, name: str, running: RunningOnNode) -> None:
-        """It runs there no longer."""
+        """Count a request on its node no longer."""
         self._running[name].discard(running)
         if self.queue.count and self._may_take_one(name) and self.queue.hand_over(name):
-            return  # its place goes to whoever waits for it, and stays counted until it is taken
+            return  # its slot goes to a request that waits, and stays counted until it is taken
         self._discount(name)
 
     def record_loss(self, name: str, began_after: int) -> LostRequest:
-        """A request, begun after so many losses, is lost with its node; called while it still counts."""
+        """Record that a request, begun after so many losses, is lost with its node; before `count_out`."""
         is_first = began_after >= self._last_loss.get(name, 0)
         is_alone = is_first and self.in_flight.get(name, 0) <= 1
         self.losses += 1
@@ -170,39 +171,39 @@ class Fleet:
         return LostRequest(name, self.losses, began_after=began_after, is_alone=is_alone)
 
     def reserve(self, name: str) -> None:
-        """Put nothing else on a node, until `free`."""
+        """Send nothing else to a node, until `free`."""
         self.reserved |= {name}
 
     def free(self, name: str) -> None:
-        """Others may come again."""
+        """Let other requests go to a node again."""
         self.reserved -= {name}
         if len(self.queue):
             self._offer(name)
 
     def _withdraw(self, name: str, since_s: float = inf) -> None:
-        """End what runs on a node, but for what was heard of since."""
+        """Give up what runs on a node, except what has sent something since."""
         for running in tuple(self._running.get(name, ())):
             if running.last_heard_s < since_s:
                 running.withdraw()
 
     def learn(self, node: str, replica: str, model: str) -> None:
-        """A node calls a model of the catalogue so."""
+        """Note what a node calls a model of the catalogue."""
         if self.learned.get((node, replica)) != model:
             self.learned = {**self.learned, (node, replica): model}
-            self._tell()
+            self._notify()
 
     def failed_to_load(self, model: str, code: str, why: str, *, for_s: float) -> None:
-        """No node that takes work could load a model of that name; it is not tried again for so long."""
+        """Note that no node could load a model; it is not tried again for so long."""
         others = (failed for failed in self.failed_loads if failed.model != model)
         failed = FailedLoad(model, code, why, self._working(), self._clock() + for_s)
         self.failed_loads = (*others, failed)[-MAX_FAILED_LOADS:]
-        self._tell()
+        self._notify()
 
     def loaded(self, model: str) -> None:
-        """A model was loaded after all."""
+        """Note that a model was loaded after all."""
         if any(failed.model == model for failed in self.failed_loads):
             self.failed_loads = tuple(failed for failed in self.failed_loads if failed.model != model)
-            self._tell()
+            self._notify()
 
     def is_unloadable(self, model: str) -> bool:
         """Whether no node could load a model a moment ago, and none has come since: it is not tried now."""
@@ -212,7 +213,7 @@ class Fleet:
         return failed is not None and self._clock() < failed.until_s
 
     def unloadable(self, model: str) -> FailedLoad | None:
-        """Why nobody can load a model, as long as there is no node that was not asked; None where one may."""
+        """Why no node can load a model, as long as each was tried; None where one may."""
         for failed in self.failed_loads:
             if failed.model == model and self._working() <= failed.nodes:
                 return failed
@@ -222,11 +223,11 @@ class Fleet:
         return frozenset(view.name for view in self.nodes.values() if view.takes_work)
 
     def sampling_of(self, spec: NodeSpec, model: str) -> Sampling:
-        """The own defaults of a model on a node, by the id that the node gives it."""
+        """The sampling defaults of a model on a node, by the id that the node gives it."""
         return (self.nodes.get(spec.name) or NodeView(spec)).sampling_of(model)
 
     def set_draining(self, name: str, *, is_draining: bool) -> None:
-        """Let a node take no new work, whatever it says itself, or let it again."""
+        """Send a node no new requests, whatever it reports itself, or send them again."""
         names = self._drained | {name} if is_draining else self._drained - {name}
         self._drained = frozenset(names)
         view = self.nodes.get(name)
@@ -235,25 +236,25 @@ class Fleet:
 
     @contextmanager
     def draining_replicas(self, name: str, replicas: tuple[str, ...]) -> Iterator[None]:
-        """While inside, no request is sent to these models of a node: they may be let go."""
+        """While inside, no request is sent to these models of a node: they may be unloaded."""
         marked = frozenset((name, replica) for replica in replicas)
         self._draining_replicas |= marked
-        self._tell_again(name)
+        self._put_again(name)
         try:
             yield
         finally:
             self._draining_replicas -= marked
             view = self.nodes.get(name)
             if view is not None:
-                self.put(_with_status(view, replicas, "draining", "loaded"))  # whoever stayed after all
+                self.put(_with_status(view, replicas, "draining", "loaded"))  # if not unloaded
 
     def mark_unloaded(self, name: str, replica: str) -> None:
-        """A node has let a model go; it says so itself a moment later."""
+        """Note that a node unloaded a model; it reports so itself a moment later."""
         view = self.nodes.get(name)
         if view is not None:
             self.put(_with_status(view, (replica,), "draining", "unloaded"))
 
-    def _tell_again(self, name: str) -> None:
+    def _put_again(self, name: str) -> None:
         view = self.nodes.get(name)
         if view is not None:
             self.put(view)
@@ -263,7 +264,7 @@ class Fleet:
         return replace(replica, status="draining") if is_leaving else replica
 
     def failed(self, name: str) -> None:
-        """A request could not be put to a node: after some of these in a row it is left alone for a while."""
+        """Count a failure of a node: after some of these in a row it cools down for a while."""
         view = self.nodes.get(name)
         if view is None:
             return
@@ -272,23 +273,23 @@ class Fleet:
             self._cool_until_s[name] = self._clock() + view.spec.cool_down_s
 
     def succeeded(self, name: str) -> None:
-        """A node answered."""
+        """Note that a node answered: its failures in a row are over."""
         if self._refused:
             self._refused.pop(name, None)
             self._cool_until_s.pop(name, None)
 
     def is_cooling(self, name: str) -> bool:
-        """Whether a node is being left alone."""
+        """Whether a node is cooling down after failures."""
         until_s = self._cool_until_s.get(name)
         return until_s is not None and self._clock() < until_s
 
     def servable_models(self) -> frozenset[str]:
-        """The ids of the models that can be asked now."""
+        """The ids of the models that can be served now."""
         working = (view for view in self.nodes.values() if view.takes_work)
         return frozenset(each.id for view in working for each in view.replicas if each.is_servable)
 
     def has_room(self, view: NodeView) -> bool:
-        """Whether the gateway may put one more request to a node."""
+        """Whether the gateway may send one more request to a node."""
         cap = view.spec.max_in_flight
         return cap is None or self.in_flight.get(view.name, 0) < cap
 
@@ -300,7 +301,7 @@ class Fleet:
         self.queue.leave(waiter)
 
     def _freed(self, name: str) -> None:
-        """A place that was handed over is about to be taken, or not: then it is the next one's."""
+        """A slot that was handed over is about to be taken, or not: then it goes to the next one."""
         self._discount(name)
         asyncio.get_running_loop().call_soon(self._offer, name)
 
@@ -312,7 +313,7 @@ class Fleet:
             self.in_flight[name] += 1
 
     def _may_take_one(self, name: str) -> bool:
-        """Whether a place that is given up there may be given to another request."""
+        """Whether a slot that is free there may be given to another request."""
         view = self.nodes.get(name)
         if view is None or not view.takes_work or name in self.reserved:
             return False
@@ -332,7 +333,7 @@ class Fleet:
             self.in_flight.pop(name, None)
             self._running.pop(name, None)
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if len(self.queue):
             room = frozenset(map(_room_of, self.nodes.values()))
             if room != self._room:
@@ -343,7 +344,7 @@ class Fleet:
 
 
 def _room_of(view: NodeView) -> tuple[str, bool, int | None, frozenset[str]]:
-    """What decides whether somebody who waits may go to a node."""
+    """What decides whether a waiting request may go to a node."""
     servable = frozenset(replica.id for replica in view.replicas if replica.is_servable)
     return view.name, view.takes_work, view.spec.max_in_flight, servable
 

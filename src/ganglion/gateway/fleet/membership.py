@@ -1,4 +1,4 @@
-"""Nodes that joined by themselves: who holds which name, under which lease.
+"""Leases of nodes that joined by themselves: which node has which name, and until when.
 
 A lease is good for `lease_s` seconds. The node counts them from when it *sent* the request that was
 answered, the gateway from when it *received* it. So the node's end comes first, by as long as the request was
@@ -13,8 +13,9 @@ on its way (clocks may differ in what they say, and hardly in how fast they go).
   must rise from start to start). So work that was sent under an old lease is refused however late it comes.
 
 Who holds a live lease keeps its name against every other URL and boot. One exception lets a node that crashed
-come back at once: where the poller heard the new boot at the very URL that holds the lease, the old process
-is gone. Two nodes that claim one name and one URL do not fight over it: only one of them answers there.
+come back at once: where a health check found the new boot at the very URL that holds the lease, the old
+process is gone. Two nodes that claim one name and one URL do not fight over it: only one of them answers
+there.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ MAX_BOOT_CHARS: Final = 128
 
 
 def first_epoch(wall_s: float) -> int:
-    """Where a gateway that starts now begins to count; within what JSON numbers carry exactly."""
+    """The first epoch of a gateway that starts now; within what JSON numbers carry exactly."""
     return int(wall_s) << 20  # more joins in a second than any gateway answers
 
 
@@ -49,7 +50,7 @@ class _HeldLease:
 
 
 class NodeLeases:
-    """Grants leases and ends them: of nodes that joined, the fleet holds those whose leases are live."""
+    """Grants leases and ends them: of nodes that joined, the fleet has those whose leases are live."""
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class NodeLeases:
         self._held: dict[str, _HeldLease] = {}
 
     def join(self, join: Join) -> Lease:
-        """Let a node in, or keep it in; raises NotAllowed, InvalidValue, Overloaded."""
+        """Grant or renew a node's lease; raises NotAllowed, InvalidValue, Overloaded."""
         self.expire()
         spec = self._spec(join)
         known = self._fleet.nodes.get(join.name)
@@ -94,14 +95,14 @@ class NodeLeases:
         return Lease(name=join.name, epoch=epoch, lease_s=self._lease_s)
 
     def declare(self, specs: tuple[NodeSpec, ...]) -> None:
-        """These are the declared nodes from now on, and no others; who joined under such a name gives way."""
+        """Let these be the declared nodes; a node that joined under such a name gives way."""
         for spec in specs:
             if spec.name in self._held:
                 self._end(spec.name)
         self._fleet.declare(specs)
 
     def leave(self, leave: Leave) -> bool:
-        """Let a node go at once; false, and nothing happens, where the epoch is not the one it holds."""
+        """End a node's lease at once; False, and nothing happens, where it holds another epoch."""
         held = self._held.get(leave.name)
         if held is None or held.epoch != leave.epoch:
             return False
@@ -116,7 +117,7 @@ class NodeLeases:
             self._fleet.expire(name)
 
     async def keep_expiring(self) -> None:
-        """End leases as their time comes, until cancelled; whoever composes the gateway runs it as a task."""
+        """End leases as their time comes, until cancelled."""
         while True:
             self.expire()
             now_s = self._clock()
@@ -125,8 +126,8 @@ class NodeLeases:
             await asyncio.sleep(ends_s - now_s)
 
     def _is_same(self, held: _HeldLease, join: Join) -> bool:
-        heard = self._fleet.nodes.get(join.name)
-        boots = (held.boot, heard.boot if heard is not None else "")
+        known = self._fleet.nodes.get(join.name)
+        boots = (held.boot, known.boot if known is not None else "")
         return held.url == join.url.rstrip("/") and join.boot in boots
 
     def _spec(self, join: Join) -> NodeSpec:

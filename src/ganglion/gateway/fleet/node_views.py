@@ -1,4 +1,4 @@
-"""What a node was heard to say, as the fleet keeps it. Pure.
+"""Turns what a node answered into what the fleet keeps. Pure.
 
 Law: nothing here is larger than its bound, whatever the node said. What could still be served with the rest
 cut off is cut; a list of models beyond its bound is refused as a whole, for a part of it would read as models
@@ -31,7 +31,7 @@ _LAST_PORT: Final = 65535
 
 
 def state_view(spec: NodeSpec, state: NodeState, last_heard_s: float) -> NodeView:
-    """A node of ours that answered `/fleet/state`; raises InvalidValue."""
+    """One of our nodes that answered `/fleet/state`; raises InvalidValue."""
     return NodeView(
         spec,
         is_healthy=True,
@@ -47,7 +47,7 @@ def state_view(spec: NodeSpec, state: NodeState, last_heard_s: float) -> NodeVie
 def polled_view(
     spec: NodeSpec, models: tuple[ReplicaState, ...], health: PolledHealth | None, last_heard_s: float
 ) -> NodeView:
-    """A node of ours that is too old for that; without its health it is taken to be well and idle."""
+    """One of our nodes that is too old for that; without its health it is taken to be healthy and idle."""
     loads = {} if health is None else {load.id: (load.in_flight, load.queued) for load in health.models}
     return NodeView(
         spec,
@@ -60,7 +60,7 @@ def polled_view(
 
 
 def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], last_heard_s: float) -> NodeView:
-    """A server that is not ours: whatever it lists can be asked for, or what its declaration says of it."""
+    """A foreign server: all models that it lists can be requested, or those that its declaration names."""
     _check(models)
     replicas = {
         model.id: Replica(
@@ -78,7 +78,7 @@ def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], last_heard_s: f
 
 
 def overview_view(node: NodeOverview) -> NodeView:
-    """A node as another gateway tells of it; raises InvalidValue."""
+    """A node as another gateway reports it; raises InvalidValue."""
     return NodeView(
         NodeSpec(_name(node.name), node.url, node.kind),
         is_healthy=node.healthy,
@@ -98,22 +98,22 @@ def overview_view(node: NodeOverview) -> NodeView:
 
 
 def version_of(discovery: PolledDiscovery) -> str:
-    """What runs there, for people."""
+    """The version that runs there, for people."""
     return discovery.version[:MAX_TEXT_CHARS]
 
 
-def grpc_of(spec: NodeSpec, told: PolledGrpc | None) -> str | None:
-    """Where its sessions are, as the gateway reaches them; None where there are none.
+def grpc_of(spec: NodeSpec, said: PolledGrpc | None) -> str | None:
+    """The gRPC address of a node, as the gateway reaches it; None where it serves no sessions.
 
     A node names the address that it bound. One that means every address, or only the node's own machine, is
     not an address of the node to anybody else, so the host is then the one of its URL.
     """
-    if told is None or not 0 < told.port <= _LAST_PORT:
+    if said is None or not 0 < said.port <= _LAST_PORT:
         return None
-    host = _name(told.host)
+    host = _name(said.host)
     if _is_nowhere(host):
         host = parse_node_url(spec.url).host
-    return f"[{host}]:{told.port}" if ":" in host else f"{host}:{told.port}"
+    return f"[{host}]:{said.port}" if ":" in host else f"{host}:{said.port}"
 
 
 def parse_grpc(text: str) -> PolledGrpc:

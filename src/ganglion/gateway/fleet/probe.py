@@ -1,6 +1,6 @@
-"""The questions that one node is asked, by what it is known to answer.
+"""Probes one node, by the routes that it is known to have.
 
-A node of ours tells everything on `/fleet/state`, and waits until there is news; one that does not know that
+One of our nodes reports everything on `/fleet/state`, and waits until something changed; one that lacks that
 route is asked for `/models` and `/health`. Any other server is asked for `/v1/models`. A bad `/health` or
 `/discovery` alone is no failure.
 """
@@ -25,30 +25,30 @@ from ganglion.wire.upstream.polling import (
 )
 
 MAX_ANSWER_BYTES: Final = 8 * 2**20
-"""Some kilobytes for each model that is believed."""
+"""Some kilobytes for each model."""
 DISCOVER_AGAIN_S: Final = 10.0
 """After a `/discovery` that failed: the node works without."""
 
 
 @dataclass(frozen=True, slots=True)
 class PollSettings:
-    """How often nodes are asked, and how long they may take."""
+    """How often nodes are probed, and how long they may take."""
 
     every_s: float = 2.0
     wait_s: float = 2.0
-    """How long `/fleet/state` may keep quiet: a node that hangs goes unnoticed for as long."""
+    """How long `/fleet/state` may wait for a change: a node that hangs goes unnoticed for as long."""
     timeout_s: float = 2.0
     """For an answer, beyond what the node was asked to wait."""
     gap_s: float = 0.1
-    """Between an answer of `/fleet/state` and the next question: a busy node has news all the time."""
+    """Between an answer of `/fleet/state` and the next probe: a busy node changes all the time."""
     confirm_s: float = 0.05
     """Before the next attempt after a connection that failed."""
     probe_gap_s: float = 0.1
-    """At most so often is a node asked at once because somebody wants to know."""
+    """The shortest time between two probes that are asked for by `probe_now`."""
 
 
 class NodeProbe:
-    """What was learnt of one node's ways of answering; one question at a time."""
+    """Probes one node, one call at a time, and remembers which routes it has."""
 
     def __init__(
         self, node_client: NodeClient, settings: PollSettings, *, clock: Callable[[], float] = time.monotonic
@@ -59,22 +59,22 @@ class NodeProbe:
         self._has_state = True
         self._version: int | None = None
         self._uptime_s = 0.0
-        self._patience: asyncio.Timeout | None = None
+        self._wait: asyncio.Timeout | None = None
         self._is_discovered = False
         self._discover_at_s = 0.0
 
     @property
     def is_to_discover(self) -> bool:
-        """Whether it is time to ask what the node is: once a start, and again where it did not say."""
+        """Whether it is time to ask for `/discovery`: once a start, and again where that failed."""
         return not self._is_discovered and self._clock() >= self._discover_at_s
 
     @property
     def is_waited(self) -> bool:
-        """Whether the next question is answered when there is news, and not before."""
+        """Whether the next probe is answered only when something changed."""
         return self._version is not None
 
     async def ask(self, known: NodeView) -> NodeView:
-        """How the node is; raises GanglionError where it does not say."""
+        """The state of the node; raises GanglionError where it does not answer."""
         spec = known.spec
         if not spec.is_ours:
             return listed_view(spec, parse_model_list(await self._get(spec, "/v1/models")), self._clock())
@@ -90,9 +90,9 @@ class NodeProbe:
         return await self._polled(known)
 
     def interrupt_wait(self) -> None:
-        """Wait no longer for news: ask how the node is now."""
-        if self._patience is not None:
-            self._patience.reschedule(asyncio.get_running_loop().time())
+        """Wait no longer for a change: ask for the state as it is now."""
+        if self._wait is not None:
+            self._wait.reschedule(asyncio.get_running_loop().time())
 
     def forget(self) -> None:
         """The node did not answer: what answers next may be another one."""
@@ -101,7 +101,7 @@ class NodeProbe:
             self._has_state, self._is_discovered = True, False
 
     async def discover(self, known: NodeView) -> NodeView:
-        """What the node is, beside how it is; raises GanglionError."""
+        """The view with what the node says on `/discovery`; raises GanglionError."""
         self._discover_at_s = self._clock() + DISCOVER_AGAIN_S
         discovery = parse_discovery(await self._get(known.spec, "/discovery"))
         self._is_discovered, self._discover_at_s = True, 0.0
@@ -113,12 +113,12 @@ class NodeProbe:
             wait_s = self._settings.wait_s
             path = f"/fleet/state?since={self._version}&wait={wait_s:g}"
             try:
-                async with asyncio.timeout(None) as self._patience:
+                async with asyncio.timeout(None) as self._wait:
                     return await self._call(spec, path, wait_s + self._settings.timeout_s)
-            except TimeoutError:  # hurried; the call has errors of its own
+            except TimeoutError:  # interrupted; the call has errors of its own
                 self._version = None
             finally:
-                self._patience = None
+                self._wait = None
         return await self._call(spec, "/fleet/state", self._settings.timeout_s)
 
     async def _polled(self, known: NodeView) -> NodeView:

@@ -5,7 +5,7 @@ Laws:
   was put on the node after the loss before it.
 * A node that is lost with other work on it proves nothing: a request is refused only once it took a node down
   while it ran there alone, and another one before that.
-* So a request under which a node was lost alone, or two one after the other, is a suspect, and runs alone.
+* So a request under which a node was lost alone, or two one after the other, is suspected, and runs alone.
 * An answer that goes well clears a request of everything.
 """
 
@@ -18,7 +18,7 @@ from hashlib import blake2b
 
 MAX_REMEMBERED = 1024
 SUSPECTED_S = 60.0
-"""Within which a second node must be lost: what everybody asks all day runs on a dying one now and then."""
+"""Within which a second node must be lost: a common request runs on a dying node now and then."""
 REMEMBERED_S = 600.0
 MAX_NODES = 2
 QUARANTINED_MESSAGE = "This request took down two nodes, and is not tried again for a while."
@@ -33,7 +33,7 @@ class LostRequest:
     number: int
     """Rises from loss to loss."""
     began_after: int
-    """The number of the last loss before the request was put there."""
+    """The number of the last loss before the request was sent there."""
     is_alone: bool
     """Whether nothing else of this gateway ran there."""
 
@@ -60,7 +60,7 @@ class _SuspectRequest:
 
 
 class Quarantine:
-    """Knows such requests by their digest, never by their words."""
+    """Remembers such requests by their digest, never by their text."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -72,7 +72,7 @@ class Quarantine:
         return not self._known
 
     def blame(self, loss: LostRequest, tenant: str, path: bytes, body: bytes) -> None:
-        """A node was lost under this request."""
+        """Note that a node was lost under this request."""
         key = _digest(tenant, path, body)
         known = self._current(key)
         if known is not None and (known.suspicion is Suspicion.REFUSED or loss.began_after < known.number):
@@ -86,7 +86,7 @@ class Quarantine:
             self._known.popitem(last=False)
 
     def acquit(self, tenant: str, path: bytes, body: bytes) -> None:
-        """It was answered, and nothing broke."""
+        """Note that this request was answered, and nothing broke."""
         if self._known:
             self._known.pop(_digest(tenant, path, body), None)
 

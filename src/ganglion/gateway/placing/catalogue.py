@@ -99,7 +99,7 @@ class CatalogueModel(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class FleetCatalogue:
-    """All of them, and the names by which they are found."""
+    """All models, and the names by which they are found."""
 
     models: tuple[CatalogueModel, ...] = ()
     by_id: Mapping[str, CatalogueModel] = field(init=False)
@@ -126,7 +126,7 @@ EMPTY_CATALOGUE: Final = FleetCatalogue()
 
 
 def parse_catalogue(text: str, file: str = "models.toml") -> FleetCatalogue:
-    """What a file's text means; raises InvalidValue, UnknownParameter. `file` is for messages."""
+    """Parse the text of a file; raises InvalidValue, UnknownParameter. `file` is for messages."""
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

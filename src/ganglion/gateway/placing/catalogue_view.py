@@ -1,4 +1,4 @@
-"""What the catalogue says, in the forms that answers need; replaced as a whole when it is read again."""
+"""The catalogue in the forms that answers need; replaced as a whole when it is read again."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache, reduce
@@ -13,13 +13,13 @@ PRICES = 1024
 
 
 class CatalogueView:
-    """Of the catalogue that is in force now."""
+    """Models, listing and prices of the catalogue that is in force now."""
 
     def __init__(self, catalogue: FleetCatalogue) -> None:
         self.replace(catalogue)
 
     def replace(self, catalogue: FleetCatalogue) -> None:
-        """Another catalogue from now on."""
+        """Use another catalogue from now on."""
         self.promised = frozenset(model.id for model in catalogue.models)
         self.listed = listing_of(catalogue)
         self._price = _prices_of(catalogue)
@@ -35,7 +35,7 @@ class CatalogueView:
 
 
 def listing_of(catalogue: FleetCatalogue) -> tuple[ModelState, ...]:
-    """What the catalogue promises, for the list of models: nobody holds it yet."""
+    """The catalogue's models for the list of models, as not loaded."""
     return tuple(
         ModelState(
             id=model.id,
@@ -51,7 +51,7 @@ def listing_of(catalogue: FleetCatalogue) -> tuple[ModelState, ...]:
 
 
 def _source_of(model: CatalogueModel, catalogue: FleetCatalogue) -> tuple[str, ...]:
-    """What nodes call it, where it may be asked for by that name."""
+    """The name of its source, where clients may use it."""
     source = model.source
     return (
         (source,) if source and source != model.id and catalogue.by_alias.get(fold(source)) is model else ()

@@ -1,4 +1,4 @@
-"""Which model of the catalogue a node's replica is.
+"""Matches replicas on nodes with models of the catalogue.
 
 A node lists a model under a name of its own: a file's, where the catalogue gave it a hub id. So besides
 the names that the catalogue gives, the name counts that a node answered a load with.
@@ -34,7 +34,7 @@ def merge_models(
     catalogue: Iterable[ModelState] = (),
     listed_as: ListedAs = lambda view, replica: replica.id,
 ) -> tuple[ModelState, ...]:
-    """One state a model over all nodes that take work, in the order of their ids.
+    """One state for each model over all nodes that take work, in the order of their ids.
 
     A model of the catalogue that a node reports is listed under the catalogue's names, the node's own among
     them; what no node reports is added as the catalogue has it.
@@ -102,7 +102,7 @@ NOTHING_LEARNED: Final[LearnedNames] = MappingProxyType({})
 
 
 def is_replica(view: NodeView, replica: Replica, model: CatalogueModel, learned: LearnedNames) -> bool:
-    """Whether this is that model."""
+    """Whether a node's replica is this model of the catalogue."""
     if learned.get((view.name, replica.id)) == model.id:
         return True
     names = model.listed_as
@@ -118,7 +118,7 @@ def replica_of(view: NodeView, model: CatalogueModel, learned: LearnedNames) -> 
 def model_of(
     view: NodeView, replica: Replica, catalogue: FleetCatalogue, learned: LearnedNames
 ) -> CatalogueModel | None:
-    """What the catalogue says of a node's replica."""
+    """The catalogue's model of a node's replica; None where it has none."""
     known = learned.get((view.name, replica.id))
     if known is not None and known in catalogue.by_id:
         return catalogue.by_id[known]

@@ -1,4 +1,4 @@
-"""What a gateway asks of a node's management: load this, let that go, say who is busy."""
+"""Management calls to a node: load a model, unload one, and list which are busy."""
 
 from typing import Final
 
@@ -24,7 +24,7 @@ from ganglion.wire.health import ModelHealth
 from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
 
 LOAD_S: Final = 600.0
-"""A download and a load; how far it is shows in what the node tells meanwhile."""
+"""For a download and a load; the node reports its progress meanwhile."""
 UNLOAD_S: Final = 120.0
 """What runs is finished first, and what is evicted was idle a moment ago."""
 ASK_S: Final = 5.0
@@ -54,7 +54,7 @@ _busy = msgspec.json.Decoder(_Busy)
 
 
 async def load(node_client: NodeClient, spec: NodeSpec, model: CatalogueModel, *, is_pinned: bool) -> str:
-    """Have a node load a model; the node's own name for it. Raises why it did not."""
+    """Load a model on a node, and return the node's own name for it; raises why it was not loaded."""
     body = LoadBody(
         model_id=model.origin,
         engine=model.engine,
@@ -74,11 +74,11 @@ async def load(node_client: NodeClient, spec: NodeSpec, model: CatalogueModel, *
     try:
         return _loaded.decode(answer.body).model
     except msgspec.MsgspecError:
-        raise UpstreamUnavailable(f"What {spec.name} answered to a load is not a node's answer.") from None
+        raise UpstreamUnavailable(f"The node {spec.name} gave no valid answer to a load.") from None
 
 
 async def unload(node_client: NodeClient, spec: NodeSpec, replica: str) -> None:
-    """Have a node let a model go once its requests are finished; one that is not there is gone."""
+    """Unload a model from a node once its requests are finished; one that is not loaded is no error."""
     body = msgspec.json.encode(UnloadBody(model_id=replica))
     answer = await node_client.call(
         spec,
@@ -93,13 +93,13 @@ async def unload(node_client: NodeClient, spec: NodeSpec, replica: str) -> None:
 
 
 async def busy(node_client: NodeClient, spec: NodeSpec) -> frozenset[str]:
-    """The models that have something to do on a node at this moment."""
+    """The models that have requests on a node at this moment."""
     answer = await node_client.call(spec, "GET", "/health", timeout_s=ASK_S)
     _check(answer, spec, "")
     try:
         models = _busy.decode(answer.body).models
     except msgspec.MsgspecError:
-        raise UpstreamUnavailable(f"What {spec.name} answered is not a node's health.") from None
+        raise UpstreamUnavailable(f"The node {spec.name} gave no valid answer for its health.") from None
     return frozenset(model.id for model in models if model.in_flight or model.queued)
 
 
@@ -107,18 +107,18 @@ def _check(answer: NodeResponse, spec: NodeSpec, model: str) -> None:
     if 200 <= answer.status < 300:
         return
     try:
-        told = _refusal.decode(answer.body).error
+        detail = _refusal.decode(answer.body).error
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        told = _Detail(f"it answered with status {answer.status}")
-    raise _error(told, spec, model)
+        detail = _Detail(f"it answered with status {answer.status}")
+    raise _error(detail, spec, model)
 
 
-def _error(told: _Detail, spec: NodeSpec, model: str) -> GanglionError:
-    message = f"The node {spec.name} says: {told.message[:_LIMIT]}"
-    if told.code == ModelNotFound.code:
+def _error(detail: _Detail, spec: NodeSpec, model: str) -> GanglionError:
+    message = f"The node {spec.name} says: {detail.message[:_LIMIT]}"
+    if detail.code == ModelNotFound.code:
         return ModelNotFound(model, hint=message)
-    kind = class_of(told.code or "") or UpstreamUnavailable
+    kind = class_of(detail.code or "") or UpstreamUnavailable
     extras: dict[str, Extra] = {"node": spec.name}
     if issubclass(kind, InsufficientMemory):
-        extras = {"free_mb": told.free_mb, "required_mb": told.required_mb}
+        extras = {"free_mb": detail.free_mb, "required_mb": detail.required_mb}
     return rebuild(kind if issubclass(kind, _RELAYED) else UpstreamUnavailable, message, extras=extras)

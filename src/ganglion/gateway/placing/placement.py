@@ -1,4 +1,4 @@
-"""On which node a model goes, and who leaves for it. Pure.
+"""Chooses the node that a model is loaded on, and what is evicted for it. Pure.
 
 Law: only idle models leave, none that is pinned, more urgent, or one of the fewest that the catalogue asks
 for; the least recently used go first, and no more than are needed.
@@ -23,18 +23,18 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where it goes."""
+    """The node and devices for a model, and what is evicted first."""
 
     node: str
     evictions: tuple[str, ...]
-    """The node's own names of what must leave first."""
+    """The node's own names of what is unloaded first."""
     devices: tuple[int, ...]
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """It can go nowhere, and why not, node by node."""
+    """No node can load a model; why, node by node."""
 
     reasons: Mapping[str, str]
     required_mb: int
@@ -50,19 +50,19 @@ class Infeasible:
     @property
     def words(self) -> str:
         """The reasons in one sentence."""
-        told = [f"{node}: {reason}" for node, reason in self.reasons.items()]
-        more = f"; and {len(told) - _SHOWN} more nodes" if len(told) > _SHOWN else ""
-        return "; ".join(told[:_SHOWN]) + more if told else "there is no node"
+        reasons = [f"{node}: {reason}" for node, reason in self.reasons.items()]
+        more = f"; and {len(reasons) - _SHOWN} more nodes" if len(reasons) > _SHOWN else ""
+        return "; ".join(reasons[:_SHOWN]) + more if reasons else "there is no node"
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementContext:
-    """What else counts at a moment."""
+    """What else a placement depends on."""
 
     catalogue: FleetCatalogue = FleetCatalogue()
     learned: LearnedNames = field(default_factory=dict)
     reserved_mb: Mapping[str, int] | None = None
-    """By node: what is on its way there and not listed yet."""
+    """By node: memory of loads that are under way and not listed yet."""
     busy: frozenset[tuple[str, str]] = frozenset()
     """Node and replica: known to be busy, whatever the view says."""
     may_evict: bool = True
@@ -302,7 +302,7 @@ def _too_little(
 
 
 def placement_error(name: str, outcome: Infeasible) -> GanglionError:
-    """The error of a model that no node can take."""
+    """The error for a model that no node can load."""
     if not outcome.lacks_memory:
         return ModelUnavailable(f"No node can load {name!r}: {outcome.words}.", param="model")
     kind = InsufficientVideoMemory if outcome.is_video else InsufficientMemory

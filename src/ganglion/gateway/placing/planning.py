@@ -1,4 +1,4 @@
-"""What would go where if every model of the catalogue were asked for. Pure.
+"""Plans where every model of the catalogue would be loaded. Pure.
 
 The most urgent models choose first, and what they take is not there for the others.
 """
@@ -25,7 +25,7 @@ PlanStep = AlreadyHeld | Placement | Infeasible
 
 @dataclass(frozen=True, slots=True)
 class PlannedModel:
-    """One model: what has it, where else it would go, and why it could not."""
+    """One model: the nodes that hold it, those that would load it, and why one could not."""
 
     model: CatalogueModel
     required_mb: int
@@ -33,14 +33,14 @@ class PlannedModel:
 
     @property
     def is_feasible(self) -> bool:
-        """Whether every replica that is asked for has a place."""
+        """Whether every replica has a node."""
         return not any(isinstance(step, Infeasible) for step in self.steps)
 
 
 def plan_placements(
     catalogue: FleetCatalogue, nodes: Mapping[str, NodeView], learned: LearnedNames = NOTHING_LEARNED
 ) -> tuple[PlannedModel, ...]:
-    """A place for each pinned replica and for the fewest that are asked for, at least one."""
+    """A placement for each pinned replica and for `min_replicas`, at least one."""
     planned: list[PlannedModel] = []
     for model in sorted(catalogue.models, key=lambda model: model.priority):
         if not model.loadable:
@@ -49,10 +49,10 @@ def plan_placements(
         required_mb = required(model, nodes.values(), learned)
         at = PlacementContext(catalogue, learned)
         holding = {step.node for step in steps if isinstance(step, AlreadyHeld)}
-        wanted: list[tuple[str, ...] | None] = [(name,) for name in model.pinned_on if name not in holding]
-        missing = max(1, model.min_replicas) - len(holding) - len(wanted)
-        wanted += [None] * max(0, missing)
-        for only in wanted:
+        targets: list[tuple[str, ...] | None] = [(name,) for name in model.pinned_on if name not in holding]
+        missing = max(1, model.min_replicas) - len(holding) - len(targets)
+        targets += [None] * max(0, missing)
+        for only in targets:
             step = place(model, nodes, at, only=only)
             if only and only[0] not in nodes:
                 step = Infeasible({only[0]: "there is no such node"}, required_mb, 0, False, False)
@@ -75,7 +75,7 @@ def _held(model: CatalogueModel, nodes: Mapping[str, NodeView], learned: Learned
 def _after(
     nodes: Mapping[str, NodeView], model: CatalogueModel, step: Placement, required_mb: int
 ) -> Mapping[str, NodeView]:
-    """The fleet once that was done; what was placed is as good as pinned, for it was more urgent."""
+    """The fleet once that was done; what was placed counts as pinned, since it was more urgent."""
     view = nodes[step.node]
     freed_mb = sum(replica.memory_mb for replica in view.replicas if replica.id in step.evictions)
     taken_mb = (required_mb - freed_mb) // max(1, len(step.devices))

@@ -1,4 +1,4 @@
-"""Keeps as many replicas of each model as are needed: looks, and has models loaded and let go."""
+"""Scales models: decides how many replicas each needs, and has them loaded and unloaded."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ REST_S: Final = 30.0
 
 @dataclass(frozen=True, slots=True)
 class GrowModel:
-    """Have one more node hold a model."""
+    """Load a model on one more node."""
 
     model: str
     node: str
@@ -34,7 +34,7 @@ class GrowModel:
 
 @dataclass(frozen=True, slots=True)
 class ShrinkModel:
-    """Have a node let a model go."""
+    """Unload a model from a node."""
 
     model: str
     node: str
@@ -147,7 +147,7 @@ def _is_idle(replica: Replica) -> bool:
 def _below_minimum(
     model: CatalogueModel, held: tuple[_HeldReplica, ...], nodes: Mapping[str, NodeView], at: PlacementContext
 ) -> GrowModel | None:
-    """A node that should hold it always, whoever must leave."""
+    """One more replica where a pinned or minimal one is missing, whatever must be evicted."""
     holding = {each.view.name for each in held}
     missing = [name for name in model.pinned_on if name in nodes and name not in holding]
     if missing:
@@ -208,14 +208,14 @@ PERIOD_S: Final = 1.0
 
 
 class ReplicaMover(Protocol):
-    """Whoever has models loaded and let go; a FleetLoader is one."""
+    """Loads and unloads models on nodes; a FleetLoader is one."""
 
     async def load_on(self, model: str, node: str) -> None:
-        """Have one node hold a model."""
+        """Load a model on one node."""
         ...
 
     async def unload_from(self, model: str, node: str) -> None:
-        """Have one node let a model go."""
+        """Unload a model from one node."""
         ...
 
 
@@ -241,7 +241,7 @@ class Scaler:
         self._changes: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Look again and again until cancelled; what is under way then is not waited for."""
+        """Scale again and again until cancelled; changes that are under way then are not waited for."""
         try:
             while True:
                 self.look()
@@ -253,7 +253,7 @@ class Scaler:
             await asyncio.gather(*changes, return_exceptions=True)
 
     def look(self) -> tuple[ScalingAction, ...]:
-        """Look once, and begin what is to do."""
+        """Decide once, and begin what is to be done."""
         actions, self._memory = scale(
             self._fleet.nodes, self.catalogue, self._fleet.learned, self._memory, self._clock()
         )
@@ -265,12 +265,12 @@ class Scaler:
         return begun
 
     async def _act(self, action: ScalingAction) -> None:
-        verb = "grows to" if isinstance(action, GrowModel) else "leaves"
-        logger.info("model %s %s %s: %s", action.model, verb, action.node, action.why)
+        verb = "is loaded on" if isinstance(action, GrowModel) else "is unloaded from"
+        logger.info("model %s %s node %s: %s", action.model, verb, action.node, action.why)
         try:
             if isinstance(action, GrowModel):
                 await self._mover.load_on(action.model, action.node)
             else:
                 await self._mover.unload_from(action.model, action.node)
         except GanglionError as error:
-            logger.warning("model %s: %s", action.model, error.message)
+            logger.warning("scaling model %s failed: %s", action.model, error.message)

@@ -1,11 +1,11 @@
-"""One name for a conversation, the same at each turn, so that its turns meet the same prefix cache."""
+"""An id for a conversation, the same at each turn, so that its turns meet the same prefix cache."""
 
 from functools import lru_cache
 from hashlib import blake2b
 
 DIGEST_BYTES = 8
 MAX_NAME = 256
-"""A longer one is no model's, and not worth remembering."""
+"""No model has a longer name, and none is cached."""
 MAX_PREFIX_BYTES = 4096
 """Of each part: enough to tell conversations apart, whatever follows."""
 
@@ -18,7 +18,7 @@ _owned = lru_cache(maxsize=1024)(_owner)
 
 
 def affinity_of(tenant: str, model: str, *parts: bytes | str) -> str:
-    """The name of what these parts begin; different tenants and models never share one."""
+    """The id of a conversation that begins with these parts; tenants and models never share one."""
     named = _owned(tenant, model) if len(model) <= MAX_NAME else _owner(tenant, model)
     for part in parts:
         encoded = part.encode(errors="surrogatepass") if isinstance(part, str) else part

@@ -1,4 +1,4 @@
-"""Where a request goes: what routing asks of it, and every answer it may give."""
+"""The values of routing: what it needs to know of a request, and every decision that it may make."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from ganglion.wire.dialect import Wire
 
 
 class ModelLoader(Protocol):
-    """Decides where a model of the catalogue goes, and has it loaded there."""
+    """Loads models of the catalogue where there is room for them."""
 
     async def load(self, model: str) -> None:
-        """Return once some node holds the model; however many ask, one load runs. Raises why it cannot be."""
+        """Return once some node holds the model; one load runs for all callers. Raises why it cannot be."""
         ...
 
 
@@ -23,7 +23,7 @@ _LISTED: Final = 10
 
 
 def only_loaded_model(loaded: Collection[str]) -> str:
-    """The only one; raises MissingParameter, which names those that could be meant."""
+    """The only model that is loaded; raises MissingParameter, which lists those that could be meant."""
     if len(loaded) == 1:
         return next(iter(loaded))
     names = sorted(loaded)
@@ -42,11 +42,11 @@ class RoutingRequest(Struct, frozen=True, gc=False):
     affinity: str = ""
     """Names the conversation; the node whose prefix cache knows it is preferred. Empty for none."""
     tried: frozenset[str] = frozenset()
-    """Nodes that have had their turn."""
+    """Nodes that were tried already."""
     is_alone: bool = False
-    """Whether only a node will do on which nothing else of this gateway runs."""
+    """Whether the node must run nothing else of this gateway."""
     tenant: str = ""
-    """Whose turn it is where requests wait for a node."""
+    """Tenants take turns where requests wait for a node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +57,9 @@ class ChosenNode:
     model: str
     """The model as that node names it."""
     booked_as: str = ""
-    """As its answers are booked: by the catalogue's name, or the node's. Empty for the name asked for."""
+    """What its answers are booked under: the catalogue's name, or the node's; empty for the requested one."""
     context_length: int = 0
-    """What prompt and answer are together at most; 0 where nobody knows."""
+    """What prompt and answer are together at most; 0 where that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class TranslatedNode:
 
 @dataclass(frozen=True, slots=True)
 class ColdModel:
-    """Nobody holds the model, and the catalogue knows it: it must be loaded first."""
+    """No node holds the model, and the catalogue knows it: it must be loaded first."""
 
     model: str
     """Its id in the catalogue."""
@@ -82,11 +82,11 @@ class ColdModel:
 
 @dataclass(frozen=True, slots=True)
 class NoRoute:
-    """Nobody can answer, and this is why."""
+    """No node can answer, and why."""
 
     error: GanglionError
     waits_for: frozenset[str] = frozenset()
-    """Nodes that would, once they have room for one more."""
+    """Nodes that could, once they have room for one more request."""
 
 
 RoutingDecision = ChosenNode | TranslatedNode | ColdModel | NoRoute
@@ -95,6 +95,6 @@ RoutingDecision = ChosenNode | TranslatedNode | ColdModel | NoRoute
 class Chooser(Protocol):
     """Decides for each request, cheaply and without waiting."""
 
-    def choose(self, asked: RoutingRequest) -> RoutingDecision:
-        """Where a request goes now."""
+    def choose(self, request: RoutingRequest) -> RoutingDecision:
+        """Decide where a request goes now."""
         ...

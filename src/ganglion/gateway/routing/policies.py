@@ -1,7 +1,7 @@
-"""Which node answers a request. Pure.
+"""Chooses the node that answers a request. Pure.
 
-Law: a request goes to a node that takes work, holds the model, was not tried, is not being left alone and
-has room; the one whose prefix cache knows the conversation first, else the one that rendezvous hashing
+Law: a request goes to a node that takes work, holds the model, was not tried, is not cooling down and has
+room; the one whose prefix cache knows the conversation first, else the one that rendezvous hashing
 names, and neither when it carries more than its share. Without a conversation, the least loaded.
 """
 
@@ -43,7 +43,7 @@ _KNOWN: Final = 2**64
 
 
 class NodeLoads(Protocol):
-    """How busy nodes are, and which are being left alone; a Fleet says."""
+    """How busy nodes are, and which are cooling down; a Fleet is one."""
 
     @property
     def in_flight(self) -> Mapping[str, int]:
@@ -52,7 +52,7 @@ class NodeLoads(Protocol):
 
     @property
     def loading(self) -> Set[str]:
-        """Models that this gateway has nodes load just now."""
+        """Models that are loading on behalf of this gateway."""
         ...
 
     @property
@@ -61,7 +61,7 @@ class NodeLoads(Protocol):
         ...
 
     def is_cooling(self, name: str) -> bool:
-        """Whether a node is being left alone."""
+        """Whether a node is cooling down after failures."""
         ...
 
     def is_unloadable(self, model: str) -> bool:
@@ -70,19 +70,19 @@ class NodeLoads(Protocol):
 
 
 def route(
-    table: RoutingTable, asked: RoutingRequest, loads: NodeLoads, turn: int = 0, last: str = ""
+    table: RoutingTable, request: RoutingRequest, loads: NodeLoads, turn: int = 0, last: str = ""
 ) -> RoutingDecision:
     """Where a request goes; `turn` decides between nodes that are equal otherwise.
 
     `last` is where the conversation went before, which a node's digest tells only a moment later.
     """
-    entry = table.entry(asked.model)
+    entry = table.entry(request.model)
     if entry is None:
-        return NoRoute(_unknown(asked))
-    place = _pick(entry.ready(asked.wire), asked, loads, turn, last)
+        return NoRoute(_unknown(request))
+    place = _pick(entry.ready(request.wire), request, loads, turn, last)
     if place is not None:
         return place.chosen
-    return _otherwise(table, entry, asked, loads, turn)
+    return _otherwise(table, entry, request, loads, turn)
 
 
 def share(total: int, nodes: int) -> int:
@@ -91,9 +91,9 @@ def share(total: int, nodes: int) -> int:
 
 
 def _pick(
-    places: tuple[RoutableReplica, ...], asked: RoutingRequest, loads: NodeLoads, turn: int, last: str = ""
+    places: tuple[RoutableReplica, ...], request: RoutingRequest, loads: NodeLoads, turn: int, last: str = ""
 ) -> RoutableReplica | None:
-    tried, in_flight, reserved = asked.tried, loads.in_flight, loads.reserved
+    tried, in_flight, reserved = request.tried, loads.in_flight, loads.reserved
     free: list[tuple[int, RoutableReplica]] = []
     total = 0
     for place in places:
@@ -101,7 +101,7 @@ def _pick(
         if place.is_full or name in tried or name in reserved or loads.is_cooling(name):
             continue
         load = in_flight.get(name, 0)
-        if (place.cap is not None and load >= place.cap) or (load and asked.is_alone):
+        if (place.cap is not None and load >= place.cap) or (load and request.is_alone):
             continue
         # What the node tells has ours in it: the larger one of the two counts nothing twice.
         load = place.load if place.load > load else load
@@ -109,8 +109,8 @@ def _pick(
         free.append((load, place))
     if len(free) < 2:
         return free[0][1] if free else None
-    if asked.affinity:
-        return _preferred(free, share(total, len(free)), asked.affinity, last)
+    if request.affinity:
+        return _preferred(free, share(total, len(free)), request.affinity, last)
     turn %= len(free)
     return min(free[turn:] + free[:turn], key=_load)[1]
 
@@ -139,25 +139,25 @@ def _preferred(
 
 
 def _otherwise(
-    table: RoutingTable, entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads, turn: int
+    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: NodeLoads, turn: int
 ) -> RoutingDecision:
-    """What is left when no node can take the request as it is."""
-    if asked.wire in TRANSLATABLE_WIRES:
-        place = _pick(entry.translating(asked.wire), asked, loads, turn)
+    """The decision when no node can take the request as it is."""
+    if request.wire in TRANSLATABLE_WIRES:
+        place = _pick(entry.translating(request.wire), request, loads, turn)
         if place is not None:
             return place.translated
-    if asked.is_alone:
-        return NoRoute(_why_not(table, entry, asked, loads))
+    if request.is_alone:
+        return NoRoute(_why_not(table, entry, request, loads))
     if not entry.is_live:
         waiting = _waiting(table, entry, loads)
         if waiting is not None:
             return waiting
-    fallback = _fallback(table, entry, asked, loads, turn)
-    return fallback or NoRoute(_why_not(table, entry, asked, loads), _full(entry, asked, loads))
+    fallback = _fallback(table, entry, request, loads, turn)
+    return fallback or NoRoute(_why_not(table, entry, request, loads), _full(entry, request, loads))
 
 
 def _waiting(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> RoutingDecision | None:
-    """Nobody has it loaded: whether that will change by itself, or by loading it."""
+    """The decision for a model that no node has loaded: wait, load it, or go on; None for the last."""
     ids = [replica.id for _, replica in entry.found] if entry.model is None else [entry.model.id]
     for model_id in ids:
         if model_id in loads.loading:
@@ -170,7 +170,7 @@ def _waiting(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> Routin
 
 
 def _loadable(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> ColdModel | None:
-    """What a loader is to be asked for; None where no node could take it."""
+    """The model to load; None where no node could take it."""
     if entry.model is None:
         # Outside the catalogue a node's own word that it could hold the model is enough.
         could = (
@@ -186,12 +186,12 @@ def _loadable(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> ColdM
 
 
 def _fallback(
-    table: RoutingTable, entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads, turn: int
+    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: NodeLoads, turn: int
 ) -> ChosenNode | TranslatedNode | ColdModel | None:
     """The first of its fallbacks that can answer now, else the first that can be loaded."""
     cold: ColdModel | None = None
     for name in entry.model.fallbacks if entry.model is not None else ():
-        instead = RoutingRequest(name, asked.wire, asked.affinity, asked.tried, tenant=asked.tenant)
+        instead = RoutingRequest(name, request.wire, request.affinity, request.tried, tenant=request.tenant)
         match route(table, instead, loads, turn):
             case ChosenNode() | TranslatedNode() as decision:
                 return decision
@@ -203,10 +203,10 @@ def _fallback(
 
 
 def _why_not(
-    table: RoutingTable, entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads
+    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: NodeLoads
 ) -> GanglionError:
     if entry.is_live:
-        return _why_not_live(entry, asked, loads)
+        return _why_not_live(entry, request, loads)
     if entry.model is not None and entry.model.loadable:
         placement = table.placement(entry.model)
         if isinstance(placement, Infeasible) and placement.lacks_memory:
@@ -217,36 +217,36 @@ def _why_not(
             return ShuttingDown(f"The node {view.name}, which holds {entry.name!r}, is draining.")
     if away:
         return _unavailable(entry, away[0].name)
-    return _unheld(entry) if entry.model is not None else _unknown(asked)
+    return _unheld(entry) if entry.model is not None else _unknown(request)
 
 
 def _places(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
-    """Everywhere where the call could be answered, on nodes that take work."""
+    """Every replica that could answer the call, on nodes that take work."""
     return (*entry.ready(wire), *(entry.translating(wire) if wire in TRANSLATABLE_WIRES else ()))
 
 
-def _full(entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads) -> frozenset[str]:
-    """Nodes that would take the request if they had not as many as the gateway may put there."""
+def _full(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) -> frozenset[str]:
+    """Nodes that could take the request, were they not at their `max_in_flight`."""
     return frozenset(
         place.name
-        for place in _places(entry, asked.wire)
+        for place in _places(entry, request.wire)
         if place.cap is not None
         and loads.in_flight.get(place.name, 0) >= place.cap
         and not place.is_full
-        and place.name not in asked.tried
+        and place.name not in request.tried
         and not loads.is_cooling(place.name)
     )
 
 
-def _why_not_live(entry: ModelEntry, asked: RoutingRequest, loads: NodeLoads) -> GanglionError:
-    places = _places(entry, asked.wire)
+def _why_not_live(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) -> GanglionError:
+    places = _places(entry, request.wire)
     if not places:
         return WireUnsupported(
-            f"No server that holds {entry.name!r} answers calls of this kind ({asked.wire}).",
+            f"No server that holds {entry.name!r} answers calls of this kind ({request.wire}).",
             param="model",
-            extras={"wire": asked.wire},
+            extras={"wire": request.wire},
         )
-    left = [place for place in places if place.name not in asked.tried and not loads.is_cooling(place.name)]
+    left = [place for place in places if place.name not in request.tried and not loads.is_cooling(place.name)]
     if left:
         return Overloaded(
             f"Every node that holds {entry.name!r} has as many requests as it may.",
@@ -277,5 +277,5 @@ def _unreached(entry: ModelEntry, node: str) -> str:
     return f"The node {node}, which holds {entry.name!r}, cannot be reached, and no other holds it."
 
 
-def _unknown(asked: RoutingRequest) -> ModelNotFound:
-    return ModelNotFound(shortened(asked.model), hint="GET /v1/models lists what there is.")
+def _unknown(request: RoutingRequest) -> ModelNotFound:
+    return ModelNotFound(shortened(request.model), hint="GET /v1/models lists what there is.")

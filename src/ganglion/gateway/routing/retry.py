@@ -1,8 +1,8 @@
-"""What follows when a node did not answer well: who is asked next, and what counts against the node. Pure.
+"""The retry law: what follows when a node fails, for the request and for the node. Pure.
 
-Laws, which the proxy and the engine of the fleet both ask here and nowhere else:
+The proxy, the fleet's engine and the relay of sessions all decide here and nowhere else:
 
-* A node that certainly did nothing costs nothing: every other one may be asked.
+* A node that certainly did nothing costs nothing: every other one may be tried.
 * A node that may have begun costs one of two chances: a request runs twice at most, and takes two nodes down.
 * What is the client's own doing, and what one of our nodes says in full knowledge, is the answer.
 * Once anything of an answer was given out, the client is told, whatever happened.

@@ -1,4 +1,4 @@
-"""The Chooser of a gateway: routing over the fleet as it is now."""
+"""The router of a gateway: chooses nodes over the fleet as it is now."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -13,38 +13,38 @@ from ganglion.gateway.routing.table import RoutingTable
 REMEMBERED: Final = 16_384
 """Conversations whose last node is remembered, the latest ones."""
 OTHER: Final = "other"
-"""In place of every name that nobody knows: clients may write any."""
+"""Instead of every name that nobody knows: clients may write any."""
 _PLACED: Final = (ChosenNode, TranslatedNode)
 
 
 class Router:
-    """Decides for each request; its table is made anew at the first request after a change."""
+    """Decides for each request; its table is rebuilt at the first request after a change."""
 
     def __init__(self, fleet: Fleet, catalogue: FleetCatalogue = EMPTY_CATALOGUE) -> None:
         self._fleet = fleet
         self._catalogue = catalogue
-        self._table = self._made(None)
+        self._table = self._build(None)
         self._is_stale = False
         self._turn = 0
         self._last: dict[str, str] = {}
         fleet.listen(self._changed)
 
-    def choose(self, asked: RoutingRequest) -> RoutingDecision:
-        """Where a request goes now."""
+    def choose(self, request: RoutingRequest) -> RoutingDecision:
+        """Decide where a request goes now."""
         if self._is_stale:
             self._renew()
         self._turn += 1
-        affinity = asked.affinity
+        affinity = request.affinity
         if not affinity:
-            return route(self._table, asked, self._fleet, self._turn)
-        decision = route(self._table, asked, self._fleet, self._turn, self._last.get(affinity, ""))
+            return route(self._table, request, self._fleet, self._turn)
+        decision = route(self._table, request, self._fleet, self._turn, self._last.get(affinity, ""))
         if isinstance(decision, _PLACED):
             self._remember(affinity, decision.node.name)
         return decision
 
     def booked_as(self, name: str) -> str:
-        """What a name that a client wrote means: one of the names that the fleet or the catalogue has."""
-        entry = self._now.entry(name)
+        """The name that a client's name is booked under: one that the fleet or the catalogue has."""
+        entry = self._current.entry(name)
         if entry is None:
             return OTHER
         if entry.model is not None:
@@ -52,8 +52,8 @@ class Router:
         return entry.booked_as[0]
 
     def may_answer(self, name: str) -> tuple[str, ...]:
-        """Everything that an answer to a name may be booked as, fallbacks among them."""
-        entry = self._now.entry(name)
+        """Every name that an answer may be booked under, fallbacks among them."""
+        entry = self._current.entry(name)
         if entry is None:
             return ()
         return entry.booked_as if entry.model is None else tuple(self._with_fallbacks(entry.model.id))
@@ -64,17 +64,17 @@ class Router:
             yield from self._with_fallbacks(fallback)
 
     def listed_as(self, view: NodeView, replica: Replica) -> str:
-        """Under which name a node's replica is known to clients: the catalogue's, else the node's own."""
-        return self._now.booked_as(view, replica)
+        """The name of a node's replica for clients: the catalogue's, else the node's own."""
+        return self._current.booked_as(view, replica)
 
     @property
-    def _now(self) -> RoutingTable:
+    def _current(self) -> RoutingTable:
         if self._is_stale:
             self._renew()
         return self._table
 
     def _renew(self) -> None:
-        self._table = self._made(self._table)
+        self._table = self._build(self._table)
         self._is_stale = False
 
     def _remember(self, affinity: str, node: str) -> None:
@@ -84,12 +84,12 @@ class Router:
             del self._last[next(iter(self._last))]
 
     def replace(self, catalogue: FleetCatalogue) -> None:
-        """Another catalogue from now on."""
+        """Use another catalogue from now on."""
         self._catalogue = catalogue
         self._changed()
 
     def _changed(self) -> None:
         self._is_stale = True
 
-    def _made(self, before: RoutingTable | None) -> RoutingTable:
+    def _build(self, before: RoutingTable | None) -> RoutingTable:
         return RoutingTable(self._fleet.nodes, self._catalogue, self._fleet.learned, before=before)

@@ -1,7 +1,7 @@
-"""Who holds what, by every name that it may be asked for. Pure.
+"""The nodes that hold each model, by every name that clients may use. Pure.
 
-Built anew whenever the fleet changes; of a node that did not change everything is kept, and a name is
-looked into when it is first asked for.
+Built anew whenever the fleet changes; of a node that did not change everything is kept, and a name is looked
+up when it is first requested.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import TRANSLATION_WIRE
 
 MAX_REMEMBERED = 4096
-"""Names whose meaning is kept: clients may ask for any, and `*` answers them all."""
+"""Names whose entry is kept: clients may use any, and `*` matches them all."""
 
 
 class NodeIndex:
@@ -32,11 +32,11 @@ class NodeIndex:
         self.by_alias = {fold(alias): replica for replica in view.replicas for alias in replica.aliases}
         self.load = sum(replica.in_flight + replica.queued for replica in view.replicas)
         self.seed = int.from_bytes(blake2b(view.name.encode(), digest_size=8).digest())
-        """Stands for the node in rendezvous hashing, the same in every process."""
+        """The node in rendezvous hashing, the same in every process."""
 
 
 class RoutableReplica:
-    """A replica on a node that takes work: what choosing looks at, and the choice ready made."""
+    """A replica on a node that takes work: what the choice depends on, and the decisions ready made."""
 
     __slots__ = ("cap", "chosen", "digest", "is_full", "load", "name", "seed", "translated")
 
@@ -45,7 +45,7 @@ class RoutableReplica:
         self.name = spec.name
         self.cap = spec.max_in_flight
         self.load = index.load
-        """As the node tells it: running and waiting there, whoever sent it."""
+        """As the node reports it: running and waiting there, whoever sent it."""
         self.is_full = max_in_flight is not None and replica.in_flight + replica.queued >= max_in_flight
         self.digest = index.view.digest
         self.seed = index.seed
@@ -56,11 +56,11 @@ class RoutableReplica:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """Everything that a name means."""
+    """Everything that is known of a name."""
 
     name: str
     model: CatalogueModel | None
-    """Where the catalogue knows it."""
+    """The catalogue's model of that name, where there is one."""
     found: tuple[tuple[NodeIndex, Replica], ...]
     """Every replica, servable or not."""
     booked_as: tuple[str, ...] = ()
@@ -124,10 +124,10 @@ class RoutingTable:
         self._placements: dict[str, Placement | Infeasible] = {}
 
     def entry(self, name: str) -> ModelEntry | None:
-        """What a name means; None where nobody knows it."""
+        """The entry of a name; None where nobody knows it."""
         entry = self._entries.get(name)
         if entry is None:
-            entry = self._meant(name)
+            entry = self._lookup(name)
             if entry is not None and len(self._entries) < MAX_REMEMBERED:
                 self._entries[name] = entry
         return entry
@@ -140,7 +140,7 @@ class RoutingTable:
             outcome = self._placements[model.id] = place(model, self._nodes, at)
         return outcome
 
-    def _meant(self, name: str) -> ModelEntry | None:
+    def _lookup(self, name: str) -> ModelEntry | None:
         base, colon, tag = name.rpartition(":")
         spellings = (name, base) if colon and base and "/" not in tag else (name,)
         for spelling in spellings:
@@ -165,7 +165,7 @@ class RoutingTable:
         return self._listed(name, found)
 
     def _listed(self, name: str, found: list[tuple[NodeIndex, Replica]]) -> ModelEntry | None:
-        """A name that only nodes know; the catalogue may still know what they call so."""
+        """A name that only nodes list; the catalogue may know the model by another one."""
         if not found:
             return None
         booked_as = tuple(self.booked_as(index.view, replica) for index, replica in found)

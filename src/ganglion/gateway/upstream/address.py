@@ -1,4 +1,4 @@
-"""Where a node listens, read out of its URL."""
+"""The address of a node, parsed from its URL."""
 
 import re
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from ganglion.core.errors import InvalidValue
 
 _PORTS = {"http": 80, "https": 443}
 _URL = re.compile(r"[!-~]{1,2048}")
-"""It ends up in heads of requests: a space or a line end there would begin something else."""
+"""A URL ends up in heads of requests: a space or a line end there would begin something else."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeAddress:
-    """A host and port, or the path of a Unix socket, and what stands before each path there."""
+    """A host and port, or the path of a Unix socket, and the prefix of each path there."""
 
     host: str
     port: int

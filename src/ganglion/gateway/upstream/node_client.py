@@ -1,4 +1,4 @@
-"""Calls to a node that somebody awaits: polling, loading, and answers that are read as events.
+"""The HTTP client for calls to nodes that are awaited: probes, loads, and answers read as events.
 
 Law: leaving a stream early cuts its connection, which cancels the work there.
 """
@@ -15,10 +15,10 @@ from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached, Stale
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
 
 MAX_ANSWER_BYTES = 64 * 2**20
-"""Of a whole answer; beyond it the node is not to be believed."""
+"""The largest answer that is read whole."""
 _SAFE = ("GET", "HEAD")
 _HIGH_BYTES = 2**20
-"""So much of a stream may wait unread before the node is asked to wait too."""
+"""So much of a stream may wait unread before reading is paused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ def encode_node_request(
     headers: Iterable[tuple[bytes, bytes]],
     body: bytes,
 ) -> bytes:
-    """A whole request; the node's own key stands in it, and nobody else's may."""
+    """A whole request, with the node's own key and nobody else's."""
     first = f"{method} {target} HTTP/1.1\r\nhost: {authority}\r\n".encode()
     has_length = body or method not in ("GET", "HEAD", "DELETE")
     length = b"content-length: %d\r\n" % len(body) if has_length else b""
@@ -48,7 +48,7 @@ def encode_node_request(
 
 @dataclass(slots=True)
 class NodeResponseStream:
-    """A response as it comes; hears what its connection tells, and hands it to one reader."""
+    """A response as it comes: the sink of its connection, for one reader."""
 
     connection: UpstreamConnection
     status: int = 0
@@ -58,15 +58,13 @@ class NodeResponseStream:
     _is_over: bool = False
     _is_paused: bool = False
     _error: UpstreamUnavailable | None = None
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def head(self, status: int, headers: Headers) -> None:
-        """For the connection."""
         self.status, self.headers = status, headers
-        self._news.set()
+        self._changed.set()
 
     def body(self, data: bytes, *, is_end: bool) -> None:
-        """For the connection."""
         if data:
             self._parts.append(data)
             self._size_bytes += len(data)
@@ -74,14 +72,13 @@ class NodeResponseStream:
         if self._size_bytes > _HIGH_BYTES and not is_end and not self._is_paused:
             self._is_paused = True
             self.connection.pause()
-        self._news.set()
+        self._changed.set()
 
     def lost(self, error: Exception | None) -> None:
-        """For the connection."""
         why = f": {error}" if error is not None and str(error) else ""
         kind = StaleConnection if self.connection.is_stale else UpstreamUnavailable
-        self._error = kind(f"The node broke its answer off{why}.")
-        self._news.set()
+        self._error = kind(f"The node broke off its answer{why}.")
+        self._changed.set()
 
     async def begun(self) -> None:
         """Wait for the head; raises UpstreamUnavailable."""
@@ -122,12 +119,12 @@ class NodeResponseStream:
         return self._is_over
 
     async def _wait(self) -> None:
-        self._news.clear()
-        await self._news.wait()
+        self._changed.clear()
+        await self._changed.wait()
 
 
 class NodeClient:
-    """The one way out: every call to a node that is awaited goes through here."""
+    """Makes every call to a node that is awaited."""
 
     def __init__(self, pools: ConnectionPools) -> None:
         self._pools = pools
@@ -142,7 +139,7 @@ class NodeClient:
         headers: Iterable[tuple[bytes, bytes]] = (),
         body: bytes = b"",
     ) -> AsyncGenerator[NodeResponseStream, None]:
-        """A response whose head is there; raises UpstreamUnavailable, Unreached where nothing was sent."""
+        """A response whose head has come; raises UpstreamUnavailable, NodeUnreached if nothing was sent."""
         pool = self._pools.of(spec)
         data = encode_node_request(
             spec,
@@ -153,26 +150,26 @@ class NodeClient:
             body=body,
         )
         kept = pool.take()
-        incoming = NodeResponseStream(kept or await pool.connect())
+        response = NodeResponseStream(kept or await pool.connect())
         try:
-            incoming.connection.request(data, incoming)
+            response.connection.request(data, response)
             try:
-                await incoming.begun()
+                await response.begun()
             except UpstreamUnavailable as lost:
                 if kept is None or method not in _SAFE:
                     raise
                 # A kept connection may have been closed over there while the request was on its way. What
                 # is work may have begun all the same, and whether it is asked for again is for `retry`.
                 try:
-                    incoming = NodeResponseStream(await pool.connect())
+                    response = NodeResponseStream(await pool.connect())
                 except NodeUnreached:
                     raise lost from None  # it was sent, and perhaps it is what ended the node
-                incoming.connection.request(data, incoming)
-                await incoming.begun()
-            yield incoming
+                response.connection.request(data, response)
+                await response.begun()
+            yield response
         finally:
-            if not incoming.is_over:
-                incoming.connection.abort()
+            if not response.is_over:
+                response.connection.abort()
 
     async def call(
         self,
@@ -189,8 +186,8 @@ class NodeClient:
         try:
             async with (
                 asyncio.timeout(timeout_s),
-                self.stream(spec, method, path, headers=headers, body=body) as incoming,
+                self.stream(spec, method, path, headers=headers, body=body) as response,
             ):
-                return NodeResponse(incoming.status, incoming.headers, await incoming.whole(max_bytes))
+                return NodeResponse(response.status, response.headers, await response.whole(max_bytes))
         except TimeoutError:
             raise DeadlineExceeded("node", timeout_s) from None

@@ -1,4 +1,4 @@
-"""The connections to each node that are free, kept open for the next request."""
+"""Pools of connections to nodes, kept open for the next request."""
 
 import asyncio
 import ssl
@@ -19,15 +19,15 @@ IDLE_S = 10.0
 
 
 MAX_POOLS = 2048
-"""Addresses whose connections are kept: more than nodes there may be, which come back elsewhere."""
+"""Addresses whose connections are kept: more than there may be nodes, since nodes move."""
 
 
 class NodeUnreached(UpstreamUnavailable):
-    """Nothing was sent, so somebody else may be asked without asking twice."""
+    """Nothing was sent, so another node may be tried without running the request twice."""
 
 
 class StaleConnection(UpstreamUnavailable):
-    """A connection that had been kept open ended, and nothing came."""
+    """A connection that had been kept open ended before anything came."""
 
 
 class ConnectionPool:
@@ -65,19 +65,19 @@ class ConnectionPool:
         return None
 
     async def connect(self, timeout_s: float | None = None) -> UpstreamConnection:
-        """A new connection; raises Unreached."""
+        """A new connection; raises NodeUnreached."""
         loop = asyncio.get_running_loop()
         address = self.address
         try:
             async with asyncio.timeout(self._connect_s if timeout_s is None else timeout_s):
                 if address.unix is not None:
-                    _, connection = await loop.create_unix_connection(self._made, address.unix)
+                    _, connection = await loop.create_unix_connection(self._new_connection, address.unix)
                 else:
                     if address.is_tls and self._tls is None:
                         # Once: it reads every certificate that this machine trusts.
                         self._tls = ssl.create_default_context()
                     _, connection = await loop.create_connection(
-                        self._made, address.host, address.port, ssl=self._tls
+                        self._new_connection, address.host, address.port, ssl=self._tls
                     )
         except (OSError, UnicodeError) as error:  # the latter for names that no resolver takes
             why = str(error) or "it did not answer in time"
@@ -89,7 +89,7 @@ class ConnectionPool:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody is connected."""
+        """Whether there is no connection."""
         return not self._all
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class ConnectionPool:
             connection.abort()
         self._idle.clear()
 
-    def _made(self) -> UpstreamConnection:
+    def _new_connection(self) -> UpstreamConnection:
         return UpstreamConnection(self._freed, self._writes)
 
     def _freed(self, connection: UpstreamConnection) -> None:
@@ -125,7 +125,7 @@ class ConnectionPools:
         self._connect_s = connect_s
         self._pools: dict[str, ConnectionPool] = {}
         self.writes = WriteCoalescer()
-        """Of all that is sent by whoever uses these connections."""
+        """Coalesces the writes to all of these connections."""
 
     def of(self, spec: NodeSpec) -> ConnectionPool:
         """The pool of a node; raises InvalidValue where its URL is none."""
@@ -139,7 +139,7 @@ class ConnectionPools:
         return pool
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close every connection."""
         for pool in self._pools.values():
             pool.close()
         self._pools.clear()

@@ -1,8 +1,8 @@
 """One connection to a node: requests out, responses in, one at a time.
 
-Law: a sink hears `head`, then `body` until `is_end`, or `lost` at any point, and nothing after either.
-What one read brought is told in one call, so that it can leave in one write. Bytes that nobody asked for end
-the connection: they would be taken for the next request's response.
+Law: a sink gets `head`, then `body` until `is_end`, or `lost` at any point, and nothing after either. What
+one read brought is passed on in one call, so that it can leave in one write. Bytes that were not requested
+end the connection: they would be taken for the next request's response.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ logger = logging.getLogger("ganglion.gateway")
 
 
 class WriteCoalescer:
-    """Bytes on their way to connections, each one's in order."""
+    """Collects writes to many connections, and makes them in one go; each connection's in order."""
 
     def __init__(self) -> None:
         self._waiting: list[tuple[asyncio.Transport, bytes]] = []
 
     def send(self, transport: asyncio.Transport, data: bytes) -> None:
-        """Write it when this round is over; whoever closes the transport before flushes first."""
+        """Write it when this round of the event loop is over; to close the transport before, flush first."""
         if not self._waiting:
             asyncio.get_running_loop().call_soon(self.flush)
         self._waiting.append((transport, data))
@@ -39,7 +39,7 @@ class WriteCoalescer:
             try:
                 transport.write(data)
             except Exception:  # one connection's fault must not be every one's
-                logger.exception("a connection could not be written to")
+                logger.exception("writing to a connection failed")
                 transport.abort()
 
 
@@ -49,7 +49,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 class ResponseSink(Protocol):
-    """Whoever a response is for; names of headers come in lower case."""
+    """Receives a response; names of headers are in lower case."""
 
     def head(self, status: int, headers: Headers) -> None:
         """The response begins."""
@@ -65,7 +65,10 @@ class ResponseSink(Protocol):
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """A connection that is kept open between requests; `on_idle` hears when it is free, or gone."""
+    """A connection that is kept open between requests; `on_idle` is called when it is free, or gone.
+
+    The methods named `on_...` without a docstring are called by the parser.
+    """
 
     def __init__(self, on_idle: Callable[["UpstreamConnection"], None], writes: WriteCoalescer) -> None:
         self._on_idle = on_idle
@@ -78,10 +81,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._sink: ResponseSink | None = None
         self._reset()
         self.requests = 0
-        """How many it has carried: the first one on a connection cannot have met an old, dying one."""
+        """How many requests it has carried: the first one cannot have met a connection that was closing."""
         self.idle_since_s = 0.0
         self.on_full: Callable[[bool], None] | None = None
-        """Hears that what was written waits unsent, and that it does not any more."""
+        """Called with True when writes pile up unsent, and with False when they no longer do."""
         self._is_tunnel = False
 
     def _reset(self) -> None:
@@ -120,7 +123,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._writes.send(self._transport, data)
 
     def pause(self) -> None:
-        """Read no more until `resume`: whoever the response is for does not keep up."""
+        """Read no more until `resume`: the reader of the response does not keep up."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.pause_reading()
 
@@ -130,7 +133,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def abort(self) -> None:
-        """Cut it; the sink hears nothing more. A node takes that as the client's leaving."""
+        """Cut it; the sink gets nothing more. A node takes that as the client's leaving."""
         self._sink = None
         if self._transport is not None:
             self._transport.abort()
@@ -225,17 +228,14 @@ class UpstreamConnection(asyncio.Protocol):
             sink.lost(error)
 
     def on_message_begin(self) -> None:
-        """For the parser."""
         self._has_excess = self._is_over
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """For the parser."""
         if self._has_head:  # a trailer, whose time is over
             return
         self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """For the parser."""
         status = self._parser.get_status_code()
         if self._has_head or (100 <= status < 200 and status != 101):
             return
@@ -246,7 +246,6 @@ class UpstreamConnection(asyncio.Protocol):
         self._is_over = self._is_bodiless
 
     def on_message_complete(self) -> None:
-        """For the parser."""
         if self._has_head and not self._is_over:
             self._is_over = True
             self._whole = len(self._parts)
