@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from ganglion.engines.llama.engine import LlamaEngine
+from ganglion.engines.llama.faults import InjectedFault
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
 from ganglion.engines.llama.tokens import WORKER
-from ganglion.engines.llama.worker.faults import InjectedFault
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.registry.files.gguf import read_facts

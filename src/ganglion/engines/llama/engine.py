@@ -39,9 +39,9 @@ from ganglion.core.events import (
 from ganglion.core.model import ModelFacts
 from ganglion.core.request import Request, TokenRequest
 from ganglion.engines.llama.embedder import WorkerEmbedder
+from ganglion.engines.llama.faults import InjectedFault
 from ganglion.engines.llama.plan import EnginePlan, plan
 from ganglion.engines.llama.tokens import WorkerTokens
-from ganglion.engines.llama.worker.faults import InjectedFault
 from ganglion.engines.prompt_checks import bounded, check_tokens
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.resources import free_bytes, usable_cores

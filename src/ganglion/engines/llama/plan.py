@@ -1,15 +1,17 @@
 """From what was asked to what is done: KV contexts, threads and memory, decided once and logged."""
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
 from ganglion.core.errors import InsufficientMemory, InsufficientVideoMemory, InvalidValue
 from ganglion.core.model import ModelFacts, Pooling
-from ganglion.engines.llama.worker.faults import InjectedFault
-from ganglion.engines.settings import EngineSettings
+from ganglion.engines.llama.faults import InjectedFault
 from ganglion.scheduler.slots import KvContextShape
+
+if TYPE_CHECKING:  # a worker reads plans and need not load how they are configured
+    from ganglion.engines.settings import EngineSettings
 
 INPUT_TOKENS: Final = 2048
 """The longest input, unless the model's context is shorter."""
@@ -159,7 +161,7 @@ def context_of(asked: int | None, trained: int) -> int:
 
 
 def plan(
-    settings: EngineSettings,
+    settings: "EngineSettings",
     facts: ModelFacts,
     *,
     cores: int,
@@ -236,7 +238,7 @@ def plan(
 
 
 def plan_second(
-    settings: EngineSettings, facts: ModelFacts, first: EnginePlan, *, cores: int, free_bytes: int
+    settings: "EngineSettings", facts: ModelFacts, first: EnginePlan, *, cores: int, free_bytes: int
 ) -> EnginePlan:
     """A worker for one sequence at a time beside the first, which computes as that one does.
 
@@ -255,7 +257,7 @@ def plan_second(
     )
 
 
-def _gains_by_repacking(settings: EngineSettings, facts: ModelFacts, left_bytes: int) -> bool:
+def _gains_by_repacking(settings: "EngineSettings", facts: ModelFacts, left_bytes: int) -> bool:
     """Both forms lie in memory while they are loaded; deterministic mode keeps to the usual kernels."""
     return (
         facts.quantisation in REPACK_QUANTISATIONS

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed, LoadFailed
 from ganglion.engines.llama.concepts.pack import ConceptBook
-from ganglion.engines.llama.native.context import Floats, NativeContext
+from ganglion.engines.llama.native.arrays import Floats
+from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.eval_filter import EvalFilter
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.scheduler.spans import Spans

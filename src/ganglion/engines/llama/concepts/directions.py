@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ganglion.core.errors import InvalidValue
+from ganglion.engines.llama.native.arrays import Floats
 
-Floats = npt.NDArray[np.float32]
 Doubles = npt.NDArray[np.float64]
 
 CHOSEN_LAYERS: Final = 4

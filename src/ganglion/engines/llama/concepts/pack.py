@@ -13,14 +13,12 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed
-
-Floats = npt.NDArray[np.float32]
+from ganglion.engines.llama.native.arrays import Floats
 
 FORMAT: Final = 1
 MAX_MANIFEST_BYTES: Final = 2**20

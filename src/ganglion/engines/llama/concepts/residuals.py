@@ -7,7 +7,6 @@ from typing import Final
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed, class_of, rebuild
 from ganglion.engines.child import Child, ChildDied, ChildLimits, describe_exit, spawn
@@ -19,6 +18,7 @@ from ganglion.engines.llama.concepts.residual_frames import (
     ResidualsOpened,
     ResidualsRefusal,
 )
+from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.resources import usable_cores
 
 CHILD: Final = "ganglion.engines.llama.concepts.residuals_child"
@@ -28,7 +28,6 @@ TEXT_S: Final = 300.0
 """For one text of at most 512 tokens: a large model on a slow machine."""
 OUT_OF_TURN: Final = "The process that reads residuals answered out of turn."
 
-Floats = npt.NDArray[np.float32]
 Report = Callable[[int, int], None]
 """Called after each text with how many were read and how many there are."""
 

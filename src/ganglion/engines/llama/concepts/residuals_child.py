@@ -24,7 +24,7 @@ from ganglion.engines.llama.concepts.residual_frames import (
     ResidualsOpened,
     ResidualsRefusal,
 )
-from ganglion.engines.llama.native.context import Floats
+from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.eval_filter import EvalFilter
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model

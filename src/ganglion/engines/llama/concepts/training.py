@@ -11,7 +11,6 @@ from typing import Final, Literal, assert_never
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from ganglion.core.errors import InvalidValue, ModelMismatch
 from ganglion.engines.llama.concepts.directions import (
@@ -24,8 +23,7 @@ from ganglion.engines.llama.concepts.directions import (
     score_layer,
 )
 from ganglion.engines.llama.concepts.pack import MAX_CONCEPTS, ConceptPack, PackManifest, PackModel
-
-Floats = npt.NDArray[np.float32]
+from ganglion.engines.llama.native.arrays import Floats
 
 FEWEST_EXAMPLES: Final = 8
 """Of each kind; fewer separate by chance."""

@@ -4,7 +4,6 @@ Law: nothing here runs on the step thread but following a token that was sampled
 thread, and the tokens that may come next are found on another, while the library computes the next step.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Container
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,9 +14,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from ganglion.core.errors import EngineFailed, GanglionError, InvalidValue
+from ganglion.engines.fair_thread import FairThread
+from ganglion.engines.llama.native.arrays import Booleans, Ids
 from ganglion.engines.llama.native.model import NativeModel
-from ganglion.engines.llama.worker.fair_inbox import FairInbox
-from ganglion.engines.llama.worker.sampling import Booleans, Ids
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher
@@ -129,10 +128,9 @@ class GrammarService:
         self._model = model
         self._report = report
         self._wanted = wanted
-        self._asked: FairInbox[tuple[int, str]] = FairInbox(
-            most=WAITING, most_each=WAITING_EACH, of="output formats"
+        self._thread: FairThread[tuple[int, str]] = FairThread(
+            self._work, most=WAITING, most_each=WAITING_EACH, of="output formats"
         )
-        self._thread: threading.Thread | None = None
         self._known: OrderedDict[str, CompiledGrammar | str] = OrderedDict()
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
@@ -141,10 +139,7 @@ class GrammarService:
 
         Raises Overloaded where too many wait.
         """
-        self._asked.put(tenant, (number, grammar))
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
+        self._thread.put(tenant, (number, grammar))
 
     def _work(self) -> None:
         # 60 ms and some memory, which a worker whose requests ask for no format does not pay.
@@ -152,7 +147,7 @@ class GrammarService:
 
         compiler = GrammarCompiler(self._model)
         while True:
-            number, grammar = self._asked.get()
+            number, grammar = self._thread.get()
             if number not in self._wanted:
                 continue
             try:

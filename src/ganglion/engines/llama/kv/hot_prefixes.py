@@ -14,13 +14,13 @@ from time import monotonic
 from typing import Final
 
 from ganglion.core.errors import GanglionError
+from ganglion.engines.llama.kv.holder import KvHolder
 from ganglion.engines.llama.kv.prefix_disk_cache import DiskPrefix, PrefixDiskCache, read_state
 from ganglion.engines.llama.kv.state_format import TOKEN, kv_fingerprint
 from ganglion.engines.llama.native.library import library_path
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
-from ganglion.engines.llama.worker.runner import Runner
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK
 from ganglion.scheduler.sequence import Sequence
@@ -61,7 +61,7 @@ class HotPrefixes:
         self,
         shelf: PrefixDiskCache | None,
         pool: KvPool,
-        runner: Runner,
+        runner: KvHolder,
         report: Callable[[LoadedPrefix], None],
     ) -> None:
         self._shelf = shelf

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ganglion.core.errors import GanglionError
+from ganglion.engines.llama.kv.holder import KvHolder
 from ganglion.engines.llama.kv.state_format import (
     TOKEN,
     KvStateShape,
@@ -31,7 +32,6 @@ from ganglion.engines.llama.native.library import library_path
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan
-from ganglion.engines.llama.worker.runner import Runner
 from ganglion.engines.supervision.ipc import MAX_STATE_BYTES, KvLoaded, KvSaved, LoadKv, SaveKv
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK, digests
@@ -68,7 +68,7 @@ class KvTransfer:
         model: NativeModel,
         plan: EnginePlan,
         pool: KvPool,
-        runner: Runner,
+        runner: KvHolder,
         *,
         send: Callable[[KvSaved | KvLoaded], None],
         report: Callable[[KvTransferResult], None],

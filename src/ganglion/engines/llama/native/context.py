@@ -5,14 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed
+from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.llama.native.library import Library
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
 from ganglion.engines.llama.native.saved_state import SavedState
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)

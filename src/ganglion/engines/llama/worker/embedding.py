@@ -5,7 +5,6 @@ the library it is made anew.
 """
 
 import os
-import threading
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ganglion.core.errors import GanglionError
-from ganglion.engines.llama.native.context import Floats, NativeContext
+from ganglion.engines.fair_thread import FairThread
+from ganglion.engines.llama.native.arrays import Floats
+from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import VectorPlan
-from ganglion.engines.llama.worker.fair_inbox import FairInbox
 from ganglion.engines.supervision.ipc import Embed, FromWorker, Vectors, WorkerProgress
 
 SLOTS: Final = 64
@@ -180,13 +180,14 @@ class EmbeddingQueue:
         self._maker = maker
         self._send = send
         self._refuse = refuse
-        self._inbox: FairInbox[Embed] = FairInbox(most=MOST_TOKENS, most_each=MOST_TOKENS_EACH, of="inputs")
-        threading.Thread(target=self._work, daemon=True).start()
+        self._thread: FairThread[Embed] = FairThread(
+            self._work, most=MOST_TOKENS, most_each=MOST_TOKENS_EACH, of="inputs"
+        )
 
     def ask(self, question: Embed) -> None:
         """Have a question answered; where too much waits, refused."""
         try:
-            self._inbox.put(question.tenant, question, _tokens_in(question))
+            self._thread.put(question.tenant, question, _tokens_in(question))
         except GanglionError as error:
             self._refuse(question.id, error)
 
@@ -199,9 +200,9 @@ class EmbeddingQueue:
             os._exit(1)
 
     def _round(self) -> list[Embed]:
-        questions = [self._inbox.get()]
+        questions = [self._thread.get()]
         room = ROUND_TOKENS - _tokens_in(questions[0])
-        while room > 0 and (question := self._inbox.get_now()) is not None:
+        while room > 0 and (question := self._thread.get_now()) is not None:
             questions.append(question)
             room -= _tokens_in(question)
         return questions

@@ -1,69 +1,23 @@
 """One request inside the worker: from sampled token to text that may be shown."""
 
-from collections.abc import Callable, Iterable
-from itertools import chain
 from typing import Literal
 
 import numpy as np
-from msgspec.structs import replace
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
 from ganglion.engines.llama.concepts.steering import variant_of
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
-from ganglion.engines.llama.native.context import Floats, NativeContext
+from ganglion.engines.llama.native.arrays import Floats, Ids
+from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
-from ganglion.engines.llama.worker.sampling import Ids, NotANumber, NothingLeft, Sampler, logprobs
+from ganglion.engines.llama.worker.sampling import NotANumber, NothingLeft, Sampler, logprobs
+from ganglion.engines.llama.worker.scoring import PromptRecords, Vocabulary
 from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceUpdate, Submit, TokenRecord
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.spans import Spans, clipped, merged, shifted
 from ganglion.scheduler.step import Chunk
 from ganglion.text.detokenize import Detokenizer
 from ganglion.text.stops import StopMatcher
-
-# A token's logprob is known when the token before it has run, its readout when it has run itself: at the
-# border of two chunks the record waits for the second.
-
-
-class PromptRecords:
-    """The records of one prompt, as its chunks are computed."""
-
-    def __init__(self, readout: Spans, unscored: Callable[[int], TokenRecord]) -> None:
-        """`unscored` makes the record of a position that has no logprob."""
-        self._readout = readout
-        self._unscored = unscored
-        self._waiting: tuple[TokenRecord, ...] = ()
-
-    def merge(
-        self, scored: Iterable[TokenRecord], readouts: Iterable[tuple[int, bytes]]
-    ) -> list[TokenRecord]:
-        """What can be told now that a chunk was scored and read."""
-        found = {record.position: record for record in chain(self._waiting, scored)}
-        for position, readout in readouts:
-            record = found.get(position) or self._unscored(position)
-            found[position] = replace(record, readout=readout)
-        last = max(found, default=0)
-        is_early = last in found and not found[last].readout and self._is_read(last)
-        self._waiting = (found.pop(last),) if is_early else ()
-        return [found[position] for position in sorted(found)]
-
-    def _is_read(self, position: int) -> bool:
-        return bool(clipped(self._readout, position, position + 1))
-
-
-class Vocabulary:
-    """Token bytes, remembered once asked for."""
-
-    def __init__(self, model: NativeModel) -> None:
-        self._model = model
-        self._known: dict[int, tuple[bytes, bool]] = {}
-        self.end_tokens = frozenset(model.end_tokens)
-
-    def __getitem__(self, token: int) -> tuple[bytes, bool]:
-        """A token's bytes and whether it is a control token."""
-        known = self._known.get(token)
-        if known is None:
-            known = self._known[token] = self._model.piece(token), self._model.is_control(token)
-        return known
 
 
 class Job:

@@ -15,7 +15,8 @@ from ganglion.core.errors import EngineFailed
 from ganglion.engines.llama.concepts.capture import BatchRun, Capture, Split
 from ganglion.engines.llama.concepts.pack import ConceptBook
 from ganglion.engines.llama.concepts.steering import Steerer
-from ganglion.engines.llama.native.context import Floats, NativeContext
+from ganglion.engines.llama.native.arrays import Floats
+from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.saved_state import SavedState
 from ganglion.engines.llama.plan import EnginePlan

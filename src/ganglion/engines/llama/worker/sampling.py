@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from ganglion.core.errors import EngineFailed
 from ganglion.core.sampling import ResolvedSampling, Samplers
-from ganglion.engines.llama.native.context import Floats, NativeContext
+from ganglion.engines.llama.native.arrays import Booleans, Floats, Ids
+from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.native.sampler_chain import SamplerChain
 
@@ -158,9 +159,6 @@ def _match_lengths(window: npt.NDArray[np.int64], longest: int) -> npt.NDArray[n
             break
     return lengths
 
-
-Ids = npt.NDArray[np.int64]
-Booleans = npt.NDArray[np.bool_]
 
 NEVER: Final = np.float32(-np.inf)
 

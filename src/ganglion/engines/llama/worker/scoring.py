@@ -1,19 +1,22 @@
-"""Logprobs of given tokens from rows of logits, a few rows at a time.
+"""Records of a prompt's tokens: their logprobs from rows of logits, a few rows at a time, and their readouts.
 
 Law: nothing the size of rows times vocabulary is made here: a block of rows is worked on in one scratch, so
 that memory stays what it is and the block stays in the processor's cache.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace
 
-from ganglion.engines.llama.native.context import Floats
-from ganglion.engines.llama.worker.job import Vocabulary
+from ganglion.engines.llama.native.arrays import Floats
+from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.worker.sampling import NotANumber
 from ganglion.engines.supervision.ipc import TokenRecord
+from ganglion.scheduler.spans import Spans, clipped
 
 BLOCK_BYTES: Final = 2**20
 """Logits that are worked on at once."""
@@ -21,6 +24,22 @@ TILE: Final = 64
 """The likeliest tokens are looked for in tiles of so many whose maximum is high enough."""
 
 Likeliest = list[tuple[int, float]]
+
+
+class Vocabulary:
+    """Token bytes, remembered once asked for."""
+
+    def __init__(self, model: NativeModel) -> None:
+        self._model = model
+        self._known: dict[int, tuple[bytes, bool]] = {}
+        self.end_tokens = frozenset(model.end_tokens)
+
+    def __getitem__(self, token: int) -> tuple[bytes, bool]:
+        """A token's bytes and whether it is a control token."""
+        known = self._known.get(token)
+        if known is None:
+            known = self._known[token] = self._model.piece(token), self._model.is_control(token)
+        return known
 
 
 class Scorer:
@@ -89,3 +108,33 @@ def likeliest_of(row: Floats, count: int, normaliser: float) -> Likeliest:
         found = np.arange(len(row))
     ordered = found[np.argsort(-row[found], kind="stable")[:count]]
     return [(int(token), float(row[token]) - normaliser) for token in ordered]
+
+
+# A token's logprob is known when the token before it has run, its readout when it has run itself: at the
+# border of two chunks the record waits for the second.
+
+
+class PromptRecords:
+    """The records of one prompt, as its chunks are computed."""
+
+    def __init__(self, readout: Spans, unscored: Callable[[int], TokenRecord]) -> None:
+        """`unscored` makes the record of a position that has no logprob."""
+        self._readout = readout
+        self._unscored = unscored
+        self._waiting: tuple[TokenRecord, ...] = ()
+
+    def merge(
+        self, scored: Iterable[TokenRecord], readouts: Iterable[tuple[int, bytes]]
+    ) -> list[TokenRecord]:
+        """What can be told now that a chunk was scored and read."""
+        found = {record.position: record for record in chain(self._waiting, scored)}
+        for position, readout in readouts:
+            record = found.get(position) or self._unscored(position)
+            found[position] = replace(record, readout=readout)
+        last = max(found, default=0)
+        is_early = last in found and not found[last].readout and self._is_read(last)
+        self._waiting = (found.pop(last),) if is_early else ()
+        return [found[position] for position in sorted(found)]
+
+    def _is_read(self, position: int) -> bool:
+        return bool(clipped(self._readout, position, position + 1))

@@ -13,8 +13,8 @@ from time import clock_gettime, pthread_getcpuclockid
 from typing import Final
 
 from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.engines.fair_thread import FairThread
 from ganglion.engines.llama.native.model import NativeModel
-from ganglion.engines.llama.worker.fair_inbox import FairInbox
 from ganglion.engines.supervision.ipc import (
     Detokenize,
     Detokenized,
@@ -30,7 +30,7 @@ SIZE_LIMITS: Final = (64 * 2**10, 2**20, 2**62)
 """The bytes up to which a text goes into each: a prompt, a long prompt, and what is hardly one."""
 MOST_BYTES: Final = 128 * 2**20
 MOST_BYTES_EACH: Final = 32 * 2**20
-"""What waits in one lane, and of one tenant in it."""
+"""What waits for one of the threads, and of one tenant for it."""
 NICENESS: Final = 5
 """Of the threads for long texts: the batch that runs beside them should not feel them."""
 MARKERS: Final = 32_768
@@ -51,7 +51,7 @@ class TokenizerThreads:
         self._model = model
         self._refuse = refuse
         self._markers: list[bytes] | None = None
-        self._lanes = [
+        self._threads = [
             _TokenizerThread(size, self._answer, send, refuse, niceness=NICENESS if number else 0)
             for number, size in enumerate(SIZE_LIMITS)
         ]
@@ -59,16 +59,16 @@ class TokenizerThreads:
     def ask(self, question: TextQuestion) -> None:
         """Have a question answered; where too much waits, refused."""
         cost = 1 + _size_of(question)
-        lane = next(lane for lane in self._lanes if cost <= lane.most_bytes)
+        thread = next(thread for thread in self._threads if cost <= thread.most_bytes)
         try:
-            lane.put(question, cost)
+            thread.put(question, cost)
         except GanglionError as error:
             self._refuse(question.id, error)
 
     @property
     def is_getting_on(self) -> bool:
         """Whether a long text took processor time since this was last asked."""
-        looks = [lane.is_getting_on() for lane in self._lanes]
+        looks = [thread.is_getting_on() for thread in self._threads]
         return any(looks)
 
     def _answer(self, question: TextQuestion) -> FromWorker:
@@ -114,24 +114,20 @@ class _TokenizerThread:
         self._send = send
         self._refuse = refuse
         self._niceness = niceness
-        self._inbox: FairInbox[TextQuestion] = FairInbox(
-            most=MOST_BYTES, most_each=MOST_BYTES_EACH, of="texts"
+        self._thread: FairThread[TextQuestion] = FairThread(
+            self._work, most=MOST_BYTES, most_each=MOST_BYTES_EACH, of="texts"
         )
-        self._thread: threading.Thread | None = None
         self._began_s: float | None = None
         """What the thread had taken when it began with the text that it is at."""
         self._looked_s = 0.0
 
     def put(self, question: TextQuestion, cost: int) -> None:
         """Let a question wait; raises Overloaded."""
-        self._inbox.put(question.tenant, question, cost)
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._work, daemon=True)
-            self._thread.start()
+        self._thread.put(question.tenant, question, cost)
 
     def is_getting_on(self) -> bool:
         """Whether it is at a text, took time since this was last asked, and not too much of it."""
-        thread, began_s = self._thread, self._began_s
+        thread, began_s = self._thread.thread, self._began_s
         if thread is None or thread.ident is None or began_s is None:
             return False
         looked_s, self._looked_s = self._looked_s, clock_gettime(pthread_getcpuclockid(thread.ident))
@@ -143,7 +139,7 @@ class _TokenizerThread:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), self._niceness)
         clock = pthread_getcpuclockid(threading.get_ident())
         while True:
-            question = self._inbox.get()
+            question = self._thread.get()
             self._began_s = clock_gettime(clock)
             try:
                 self._send(self._answer(question))

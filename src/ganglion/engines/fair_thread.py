@@ -1,6 +1,7 @@
-"""A fair queue between threads: anybody puts in, one thread takes out and waits while it is empty."""
+"""A thread that works off a fair queue: anybody puts items in, and tenants take turns."""
 
 import threading
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from ganglion.core.fair_queue import FairQueue
@@ -8,19 +9,24 @@ from ganglion.core.fair_queue import FairQueue
 T = TypeVar("T")
 
 
-class FairInbox(Generic[T]):
-    """What one thread works off, in turns between tenants."""
+class FairThread(Generic[T]):
+    """Started by the first item; `work` runs on it and takes items out for ever."""
 
-    def __init__(self, *, most: int, most_each: int, of: str) -> None:
+    def __init__(self, work: Callable[[], None], *, most: int, most_each: int, of: str) -> None:
         """The bounds are those of the queue."""
         self._queue: FairQueue[T] = FairQueue(most=most, most_each=most_each, of=of)
         self._arrived = threading.Condition()
+        self._work = work
+        self.thread: threading.Thread | None = None
 
     def put(self, tenant: str, item: T, cost: int = 1) -> None:
-        """Leave an item; raises Overloaded where too much waits."""
+        """Queue an item; raises Overloaded where too much waits."""
         with self._arrived:
             self._queue.put(tenant, item, cost)
             self._arrived.notify()
+        if self.thread is None:
+            self.thread = threading.Thread(target=self._work, daemon=True)
+            self.thread.start()
 
     def get(self) -> T:
         """The item whose turn it is, once there is one."""
