@@ -19,7 +19,7 @@ Status = Literal["unloaded", "downloading", "loading", "loaded", "draining", "re
 
 @dataclass(frozen=True, slots=True)
 class ReadoutManifest:
-    """What is read out of a model: a value for each concept after each layer."""
+    """The concepts and layers whose values are read out of a model."""
 
     concepts: tuple[str, ...]
     layers: tuple[int, ...]
@@ -115,7 +115,7 @@ class ManagedEngine(Engine, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What somebody who asks for a load may decide; None leaves it to the configuration."""
+    """The choices that come with a request to load a model; None leaves one to the configuration."""
 
     engine: str | None = None
     quant: str | None = None
@@ -125,7 +125,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """How far a load has come; bytes count while downloading."""
+    """The progress of a load, in bytes while it downloads."""
 
     model: str
     status: Status
@@ -162,7 +162,7 @@ class ModelHolder(ManagedEngine, Protocol):
         ...
 
     def activation(self) -> Activation:
-        """How far the configured models have come."""
+        """The progress of the configured models."""
         ...
 
 
@@ -176,7 +176,7 @@ class ReadPrompt:
 
 @dataclass(frozen=True, slots=True)
 class TokenizerInfo:
-    """What prompt debuggers and evaluation harnesses ask of a tokenizer."""
+    """Facts of a tokenizer, for prompt debuggers and evaluation harnesses."""
 
     vocabulary_size: int
     context_length: int
@@ -231,7 +231,7 @@ class Embedded:
 
 @dataclass(frozen=True, slots=True)
 class RankRequest:
-    """How well each document answers a query."""
+    """Documents to rank by how well each answers a query."""
 
     id: str
     model: str

@@ -1,4 +1,4 @@
-"""What a model's answer is made of: one typed event stream that every wire projects.
+"""The events of a model's answer: one typed stream that every wire projects.
 
 Law: `Progress* Started (Progress | Scored)* (Opened Delta* Closed)* Finished`, blocks one at a time with
 rising indices, and `Failed` may end the stream at any point, also first. Nothing follows `Finished` or
@@ -134,7 +134,7 @@ class Closed:
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What one step added to one sequence; only token engines say this."""
+    """The text and tokens that one step added to one sequence; only token engines send this."""
 
     pieces: tuple[Piece, ...]
 

@@ -32,7 +32,7 @@ class Waiting(Generic[T]):
 
 @dataclass(slots=True)
 class _Line(Generic[T]):
-    """What waits of one tenant, and where the first of it starts."""
+    """The waiting entries of one tenant, and the position of the first."""
 
     start: float
     cost: int = 0
@@ -59,7 +59,7 @@ class FairQueue(Generic[T]):
 
     @property
     def cost(self) -> int:
-        """What all that waits costs."""
+        """The cost of everything that waits."""
         return self._cost
 
     def put(self, tenant: str, item: T, cost: int = 1) -> Waiting[T]:

@@ -12,7 +12,7 @@ LibrarySource = Literal["bundled", "GANGLION_LIBLLAMA"]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What this process may take of the machine's memory, a container's limits counted."""
+    """The memory that this process may take, a container's limits counted."""
 
     total_bytes: int
     free_bytes: int
@@ -42,7 +42,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Accelerator:
-    """What drives the devices that are not the processor."""
+    """The library that drives the devices beside the processor."""
 
     runtime: str
     """The newest one that the driver can serve, as in `CUDA 12.8`."""
@@ -92,7 +92,7 @@ class DeviceReading:
 
 @dataclass(frozen=True, slots=True)
 class MachineSource:
-    """Where a server asks about its machine; neither call blocks the event loop."""
+    """A source of facts about the machine; neither call blocks the event loop."""
 
     describe: Callable[[], Awaitable[Machine]]
     readings: Callable[[], Awaitable[tuple[DeviceReading, ...]]]

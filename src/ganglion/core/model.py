@@ -42,7 +42,7 @@ class ModelFacts:
         return "completion" in self.capabilities or "embeddings" not in self.capabilities
 
     def kv_bytes(self, tokens: int, element_bytes: float) -> int:
-        """What so many tokens take in a cache whose elements have this size."""
+        """The bytes that so many tokens take in a cache whose elements have this size."""
         return int(tokens * self.kv_values_per_token * element_bytes)
 
     def memory_bytes(self, tokens: int, element_bytes: float) -> int:
@@ -51,7 +51,7 @@ class ModelFacts:
 
 
 class WorkerLoad(NamedTuple):
-    """How busy the process behind a model is: it travels whole from there to the metrics.
+    """The load of the process behind a model; it travels whole from there to the metrics.
 
     A tuple, since it is in every frame of every step.
     """

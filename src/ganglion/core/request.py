@@ -103,7 +103,7 @@ MAX_CALLS = 16
 
 @dataclass(frozen=True, slots=True)
 class ToolUse:
-    """Which tools an answer may call, and whether it must."""
+    """The tools that an answer may call, and whether it must."""
 
     tools: tuple[Tool, ...] = ()
     choice: Literal["none", "auto", "required"] = "auto"
@@ -114,14 +114,14 @@ class ToolUse:
 
     @property
     def max_calls(self) -> int:
-        """How many calls an answer may hold where something counts them."""
+        """The largest number of calls in an answer, where something counts them."""
         is_named = self.choice == "required" and self.allowed is not None and len(self.allowed) == 1
         return 1 if is_named or not self.is_parallel else MAX_CALLS
 
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How much reasoning is asked for, in as far as the model's template offers a say; None leaves it."""
+    """The amount of reasoning, as far as the model's template offers a say; None leaves it to the model."""
 
     is_enabled: bool | None = None
     effort: Effort | None = None
@@ -164,7 +164,7 @@ Prompt = ChatPrompt | TextPrompt | TokenPrompt
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """What ends an answer besides its length; strings are matched across token borders."""
+    """The conditions that end an answer besides its length; strings match across token borders."""
 
     strings: tuple[str, ...] = ()
     token_ids: tuple[int, ...] = ()
@@ -206,7 +206,7 @@ Steering = tuple[Steer, ...]
 
 
 def salt_of(tenant: str, steering: Steering = ()) -> str:
-    """What keeps cached KV apart that must never be shared: of different owners, of different steering."""
+    """The salt that keeps cached KV of different owners, or of different steering, apart."""
     return tenant if not steering else f"{tenant} {sorted(map(_spelled, steering))}"
 
 

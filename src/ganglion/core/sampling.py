@@ -28,7 +28,7 @@ class Limits(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """What a parameter does, and the numbers it takes; without bounds it is checked where it is read."""
+    """The documentation and bounds of a parameter; one without bounds is checked where it is read."""
 
     doc: str
     low: float | None = None
@@ -66,7 +66,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Samplers:
-    """What few requests ask for; each default leaves the choice as it is."""
+    """Samplers that few requests use; each default leaves the choice as it is."""
 
     repeat_last_n: Annotated[
         int,
@@ -166,7 +166,7 @@ PLAIN: Final = Samplers()
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to choose the next token; None takes the model's own default, then the calibrated one."""
+    """Sampling as it was requested; None takes the model's own default, then the calibrated one."""
 
     temperature: Annotated[
         float | None, Param("0 always takes the likeliest token.", 0, 2, file_high=100)

@@ -1,1 +1,1 @@
-"""Messages to prompt, token bytes to content and reasoning; pure."""
+"""Prompts from messages; content, reasoning and calls from token bytes. Pure: it imports the core alone."""

@@ -1,4 +1,4 @@
-r"""The one grammar of an answer, in llguidance's Lark: free reasoning first, then what was asked for.
+r"""The grammar of a whole answer, in llguidance's Lark: free reasoning, then the constrained text.
 
 Law: whatever a client asked for travels as one Lark text, and what it contains is not looked at here. A
 schema or pattern that nobody can compile is refused where it is compiled, in a process of its own.
@@ -68,7 +68,7 @@ def continuing(prefix: str, source: str | None) -> str:
 
 
 def _thoughts(family: MarkerFamily, *, is_open: bool, may_reason: bool) -> tuple[str, str]:
-    """What may stand before the answer, for families that only mark their reasoning."""
+    """The reasoning before an answer, for families that only mark it."""
     until = f"{GAP}\nthoughts[suffix={quoted(family.closing[0])}]: {UNTIL}\n"
     if is_open:
         return "thoughts GAP?", until
@@ -81,7 +81,7 @@ def _thoughts(family: MarkerFamily, *, is_open: bool, may_reason: bool) -> tuple
 
 
 def _harmony(*, is_open: bool, may_reason: bool, is_call: bool) -> tuple[str, str]:
-    """What stands before the answer where every message has a header, also the last one."""
+    """The messages before an answer where each has a header, the last one too."""
     lead = ["rest"] if is_open else []
     if is_open or may_reason:
         lead.append("analysis*")

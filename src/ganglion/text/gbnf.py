@@ -1,4 +1,4 @@
-r"""llama.cpp's grammars in llguidance's Lark.
+r"""Translates llama.cpp's GBNF grammars into llguidance's Lark.
 
 GBNF reads character by character; llguidance first cuts text into the longest terminals it can, and of these
 one like `[ \n]*` before a rule that wants a newline would take the newline every time. So a grammar without
@@ -52,7 +52,7 @@ class GbnfCharacterClass:
 
 @dataclass(frozen=True, slots=True)
 class GbnfReference:
-    """What another rule says."""
+    """A reference to another rule."""
 
     name: str
 

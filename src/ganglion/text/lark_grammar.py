@@ -1,4 +1,4 @@
-"""How texts and schemas are spelt in llguidance's Lark.
+"""Builds grammars in llguidance's Lark: literals, patterns, schemas and rules.
 
 JSON is written on one line, with at most one space, after a comma or colon: a small model that may write
 newlines and indents writes them without end, and one that may write no space at all is pushed off the tokens

@@ -1,4 +1,4 @@
-r"""The table of reasoning markers: what each family of models writes around its thoughts.
+r"""The table of reasoning markers that each family of models writes around its thoughts.
 
 Two shapes. A *tag* is one string that opens reasoning and one that closes it: `<think>…</think>`. A
 *channel* is opened by a string, a header whose first word names it, and the header's end, and the name
@@ -33,7 +33,7 @@ NAME_CHARACTER = re.compile(r"[A-Za-z0-9_-]")
 
 @dataclass(frozen=True, slots=True)
 class ChannelHeader:
-    """What stands between a channel's opening and its text: a pattern whose first group is the name.
+    """The header between a channel's opening and its text: a pattern whose first group is the name.
 
     Without an `end` of its own the header ends with the name.
     """
@@ -142,5 +142,5 @@ def callee_of(header: str, names: Container[str]) -> CallTo | None:
 
 
 def kind_of(channel: str) -> Shown:
-    """What a channel of this name holds."""
+    """The kind of text in a channel of this name."""
     return "reasoning" if channel.lower() in REASONING_CHANNELS else "text"

@@ -1,4 +1,4 @@
-"""Messages in the order that strict templates insist on: one system message first, then turns by turns.
+"""Reorders messages for strict templates: one system message first, then user and assistant in turns.
 
 Agents send several system messages, also in the middle, and several user messages in a row. Most templates
 take them as they come; some refuse, and some refuse system messages altogether. Only for those is anything

@@ -27,7 +27,7 @@ Part = Opened | Delta | Closed
 
 @dataclass(frozen=True, slots=True)
 class CallRules:
-    """Which calls an answer may make, how its model writes them, and where their ids come from."""
+    """The calls that an answer may make, the form its model writes them in, and the source of their ids."""
 
     family: ToolFamily
     tools: tuple[Tool, ...]
@@ -89,7 +89,7 @@ class PartSplitter:
 
     @property
     def reasoning_tokens(self) -> int:
-        """How many tokens went into reasoning so far, its markers included."""
+        """The number of reasoning tokens so far, markers included."""
         return self._reasoning_tokens
 
     @property

@@ -1,4 +1,4 @@
-"""How a server reads the calls of a wire and writes their answers: a value for each route that generates."""
+"""The answer format of each route that generates: how its calls are parsed and its answers written."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ ReplyContext = TypeVar("ReplyContext")
 
 @dataclass(frozen=True, slots=True)
 class ParseContext:
-    """What is known of a request besides its body."""
+    """The facts of a request besides its body."""
 
     id: str
     created_s: float = 0.0
@@ -35,7 +35,7 @@ class ParseContext:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCall(Generic[ReplyContext]):
-    """What one body asks for: its requests, how to answer them, and what of it was set aside."""
+    """A parsed body: its requests, the context of their answer, and the parts that were set aside."""
 
     requests: tuple[Request, ...]
     reply: ReplyContext

@@ -1,4 +1,4 @@
-"""What an answer's text must be: OpenAI's `response_format`, and the same in vLLM's and llama-server's words.
+"""Constraints on an answer's text: OpenAI's `response_format` and the fields of vLLM and llama-server.
 
 Null means the same as absent everywhere; more than one constraint at once is refused.
 """

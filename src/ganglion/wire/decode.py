@@ -1,4 +1,4 @@
-"""Body bytes to one typed struct; whatever is wrong is told with the parameter that it is about."""
+"""Decodes body bytes into typed structs; an error names the parameter that it is about."""
 
 import re
 from typing import Any, Final, TypeVar

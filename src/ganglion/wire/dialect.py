@@ -69,7 +69,7 @@ class Dialect:
 
     @cached_property
     def answers(self) -> "tuple[AnswerFormat[Any], ...]":
-        """How a server answers its calls; none for a wire without answers, or with a service of its own."""
+        """The answer formats of its routes; none for a wire without answers, or with a service of its own."""
         return getattr(import_module(self.module), "ANSWERS", ())
 
     @cached_property

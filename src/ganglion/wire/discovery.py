@@ -1,4 +1,4 @@
-"""What a node is: the body of `GET /discovery`."""
+"""A node's description of itself: the body of `GET /discovery`."""
 
 from typing import Literal
 
@@ -29,7 +29,7 @@ class DeviceFacts(msgspec.Struct, frozen=True):
 
 
 class AcceleratorFacts(msgspec.Struct, frozen=True):
-    """What drives the accelerators."""
+    """The library that drives the accelerators."""
 
     runtime: str
     driver: str
@@ -45,7 +45,7 @@ class EngineVersion(msgspec.Struct, frozen=True):
 
 
 class GrpcAddress(msgspec.Struct, frozen=True):
-    """Where token sessions are served."""
+    """The address of token sessions."""
 
     host: str
     port: int

@@ -1,4 +1,4 @@
-"""Embeddings, as OpenAI's wire asks for them: texts or token ids in, one vector each out."""
+"""OpenAI's embeddings: texts or token ids in, one vector each out."""
 
 from array import array
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class EmbeddingItem(Struct, frozen=True, kw_only=True):
 
 
 class EmbeddingUsage(Struct, frozen=True, kw_only=True):
-    """What reading the inputs cost."""
+    """The tokens of the inputs."""
 
     prompt_tokens: int
     total_tokens: int
@@ -58,7 +58,7 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingsCall:
-    """What one body asks for, and in which form."""
+    """A parsed body: the request, and the form of its answer."""
 
     request: EmbedRequest
     is_base64: bool

@@ -1,4 +1,4 @@
-"""Fields that several wires name alike, with their bounds, and what they mean.
+"""Fields that several wires share, with their bounds and their meaning.
 
 Null means the same as absent everywhere.
 """
@@ -48,7 +48,7 @@ UsageReporting = Literal["never", "last", "always"]
 
 
 class StreamOptions(Struct, frozen=True):
-    """How to stream; obfuscation pads chunks against eavesdroppers, and we send none."""
+    """Options of a stream; obfuscation pads chunks against eavesdroppers, and we send none."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -88,7 +88,7 @@ class SamplerFields(Struct, frozen=True, kw_only=True):
 
 
 class SamplingFields(SamplerFields, frozen=True, kw_only=True):
-    """How the next token is chosen and what ends an answer, in the words of OpenAI's first wires."""
+    """Sampling and stop fields of OpenAI's wires."""
 
     repetition_penalty: Annotated[float, Meta(**limits("repetition_penalty"))] | None = None
     logit_bias: LogitBias | None = None
@@ -99,7 +99,7 @@ class SamplingFields(SamplerFields, frozen=True, kw_only=True):
 
 
 def sampling_of(body: SamplingFields) -> Sampling:
-    """How to choose tokens."""
+    """The sampling that a body asks for."""
     return sampling_from(
         {name: getattr(body, name) for name in PARAMS}
         | {
@@ -124,7 +124,7 @@ def _repetition_penalty(fields: SamplingFields) -> float | None:
 
 
 def samplers_of(body: SamplerFields) -> Samplers:
-    """What is asked, what is left out as it is by default."""
+    """The samplers that a body asks for, the others at their defaults."""
     given: dict[str, Any] = {}
     for name in SAMPLER_PARAMS:
         value = getattr(body, name)
@@ -154,7 +154,7 @@ def choice_samplings(sampling: Sampling, count: int) -> tuple[Sampling, ...]:
 
 
 def stop_of(fields: SamplingFields) -> Stop:
-    """What ends the answer, as asked."""
+    """The stop conditions that a body asks for."""
     stop = fields.stop
     strings = (stop,) if isinstance(stop, str) else tuple(stop or ())
     is_shown = bool(fields.include_stop_str_in_output)
@@ -173,7 +173,7 @@ def usage_reporting(options: StreamOptions | None, *, is_streamed: bool) -> Usag
 
 
 def check_truncation(tokens: int | None) -> int | None:
-    """How many of a prompt's last tokens are kept; raises where that would be none."""
+    """The number of a prompt's last tokens to keep; raises where that would be none."""
     if tokens == 0:
         raise InvalidValue(
             "'truncate_prompt_tokens' is 0, and nothing of the prompt would be left.",

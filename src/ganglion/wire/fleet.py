@@ -1,4 +1,4 @@
-"""Between a gateway and its nodes: how a node says how it is, and how it joins and leaves.
+"""Messages between a gateway and its nodes: a node's state, joining and leaving.
 
 `GET /fleet/state[?since=VERSION&wait=SECONDS]` answers `NodeState` at once, or, when `since` is the version
 that it would tell, once something changed or the wait is over. `POST /fleet/join` takes `Join` and answers
@@ -138,22 +138,22 @@ def encode(value: NodeState | Join | Lease | Leave) -> bytes:
 
 
 def parse_state(body: bytes) -> NodeState:
-    """What a node said of itself; raises InvalidRequest."""
+    """Read a node's state; raises InvalidRequest."""
     return decode(_state, body)
 
 
 def parse_join(body: bytes) -> Join:
-    """Who asks to join; raises InvalidRequest."""
+    """Read a request to join; raises InvalidRequest."""
     return decode(_join, body)
 
 
 def parse_lease(body: bytes) -> Lease:
-    """What a gateway granted; raises InvalidRequest."""
+    """Read the lease that a gateway granted; raises InvalidRequest."""
     return decode(_lease, body)
 
 
 def parse_leave(body: bytes) -> Leave:
-    """Who leaves; raises InvalidRequest."""
+    """Read a request to leave; raises InvalidRequest."""
     return decode(_leave, body)
 
 

@@ -1,4 +1,4 @@
-"""A fleet as its gateway tells it: `GET /fleet`, `GET /health`, and what operators ask for.
+"""A gateway's view of its fleet: `GET /fleet`, `GET /health`, and the bodies of operators' calls.
 
 `POST /fleet/drain` takes `Drain` and `POST /fleet/move` takes `Move`; both answer
 `FleetActionDone` when it is done.
@@ -106,7 +106,7 @@ class FleetLoadBody(Struct, frozen=True, kw_only=True):
 
 
 class FleetActionDone(Struct, frozen=True, kw_only=True):
-    """What was done."""
+    """The result of an operator's call."""
 
     status: Literal["done"] = "done"
     steps: tuple[str, ...] = ()
@@ -132,20 +132,20 @@ def status_of(nodes: Sequence[NodeOverview], unservable: Sequence[Unservable]) -
 
 
 def parse_overview(body: bytes) -> FleetOverview:
-    """What a gateway said of its fleet; raises InvalidRequest."""
+    """Read a gateway's view of its fleet; raises InvalidRequest."""
     return decode(_overview, body)
 
 
 def parse_drain(body: bytes) -> Drain:
-    """Which node is to take no more work; raises InvalidRequest."""
+    """Read which node to drain; raises InvalidRequest."""
     return decode(_drain, body)
 
 
 def parse_move(body: bytes) -> Move:
-    """What goes where; raises InvalidRequest."""
+    """Read which model moves where; raises InvalidRequest."""
     return decode(_move, body)
 
 
 def parse_load(body: bytes) -> FleetLoadBody:
-    """Which model somebody needs; raises InvalidRequest."""
+    """Read which model to load; raises InvalidRequest."""
     return decode(_load, body)

@@ -1,4 +1,4 @@
-"""What a streaming wire is made of: frames, and the bytes each becomes as a server-sent event.
+"""Frames of a stream, and the bytes that each becomes as a server-sent event.
 
 Law: LF only, one blank line after each frame, and `data` holds no line break (JSON escapes them).
 """
@@ -36,7 +36,7 @@ def sse(frame: Frame | Comment) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Framing:
-    """How a wire's frames become bytes."""
+    """The encoding of a wire's frames."""
 
     content_type: bytes
     encode: Callable[[Frame | Comment], bytes]

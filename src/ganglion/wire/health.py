@@ -1,4 +1,4 @@
-"""How a node says it is doing.
+"""A node's health: the body of `GET /health`.
 
 Law: a model id stands in exactly one of the activation lists.
 """
@@ -36,7 +36,7 @@ class FailedActivation(msgspec.Struct, frozen=True):
 
 
 class ActivationHealth(msgspec.Struct, frozen=True):
-    """Which models are on their way to answering."""
+    """The models that are being loaded, and those that are ready or failed."""
 
     state: Literal["pre_warming", "ready"]
     pending: list[str]

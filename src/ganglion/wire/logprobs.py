@@ -1,4 +1,4 @@
-"""Tokens' probabilities as OpenAI's first wires and vLLM's extra field tell them."""
+"""Logprobs in the formats of OpenAI's first wires and of vLLM's extra field."""
 
 from collections.abc import Iterable
 from typing import Annotated
@@ -58,7 +58,7 @@ def check_prompt_logprobs(count: int | None, *, is_streamed: bool) -> None:
 
 
 def prompt_score(count: int) -> Score:
-    """What `prompt_logprobs` asks of an engine: at least one alternative, since ranks come with these."""
+    """The score request of `prompt_logprobs`: at least one alternative, since ranks come with these."""
     return Score(((0, None),), max(count, 1))
 
 

@@ -1,4 +1,4 @@
-"""Models that come and go, on the management routes.
+"""The management routes: loading, unloading and listing models.
 
 Frames of `POST /models/load` with `accept: text/event-stream`, in order:
 `event: progress` {"model", "status", "bytes_done", "bytes_total"} again and again, then one of
@@ -42,7 +42,7 @@ class UnloadBody(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DownloadProgress(msgspec.Struct, frozen=True):
-    """How far a download has come."""
+    """The progress of a download."""
 
     done: int
     total: int
@@ -76,13 +76,13 @@ class LoadResult(msgspec.Struct, frozen=True):
 
 
 class ModelEndpoint(msgspec.Struct, frozen=True):
-    """Where a model answers."""
+    """The routes on which a model answers."""
 
     url: str
 
 
 class ModelCapabilities(msgspec.Struct, frozen=True):
-    """What a model can do."""
+    """The capabilities of a model."""
 
     capabilities: tuple[str, ...]
 
@@ -96,7 +96,7 @@ def parse_load(body: bytes) -> tuple[str, LoadOptions]:
     fields = decode(_load_body, body)
     for param in ("devices", "tensor_parallel"):
         if getattr(fields, param) is not None:
-            raise UnsupportedParameter(f"No engine here honours {param!r} yet.", param=param)
+            raise UnsupportedParameter(f"No engine here supports {param!r} yet.", param=param)
     if fields.harness is not None:
         raise UnsupportedParameter(
             f"The harness {fields.harness[:64]!r} is not chosen here.",

@@ -1,4 +1,4 @@
-"""The model list of the OpenAI wires, plus what each model can do and how it is."""
+"""OpenAI's model list, with the capabilities and the status of each model."""
 
 from collections.abc import Iterable
 from typing import Literal

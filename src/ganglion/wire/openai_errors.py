@@ -1,4 +1,4 @@
-"""Errors as the OpenAI wires tell them: `{"error": {"message", "type", "param", "code", …extras}}`."""
+"""OpenAI's error format: `{"error": {"message", "type", "param", "code", …extras}}`."""
 
 import msgspec
 
@@ -10,7 +10,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class ErrorDetail(msgspec.Struct, frozen=True):
-    """What went wrong; some codes add fields of their own beside these."""
+    """The error; some codes add fields of their own beside these."""
 
     message: str
     type: str

@@ -1,4 +1,4 @@
-"""What a proxy must know of a wire: what to read out of a body, and how a stream speaks, ends and is counted.
+"""The proxy's side of a wire: what to read out of a body, how a stream ends, and where usage stands.
 
 Law: a body whose other fields are wrong still names its model: the node that gets it says what is wrong. All
 that is looked for in a stream is bytes that are written once here, since every read of every stream looks.
@@ -25,7 +25,7 @@ Part = bytes | str
 
 
 class Peeked(Struct, gc=False):
-    """What a body says; a struct, since one is made for each."""
+    """The facts that a proxy reads out of a body; a struct, since one is made for each."""
 
     model: str
     is_stream: bool = False

@@ -12,7 +12,7 @@ Count = Annotated[int, Meta(ge=0, le=2**40)]
 
 
 class UsageReading(Struct, frozen=True):
-    """What a body or an event says of usage."""
+    """The usage in a body or an event."""
 
     usage: Usage | None
     is_all: bool = False
@@ -78,7 +78,7 @@ _KEY = b'"usage":'
 
 
 def read_usage(data: bytes, before: Usage | None = None) -> UsageReading | None:
-    """What JSON of OpenAI's wires says of usage; None where it is not JSON, or says it in another way."""
+    """The usage in JSON of OpenAI's wires; None where it is not JSON, or has another shape."""
     try:
         fields = _usage_fields.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Readouts as OpenAI's first wires tell them, and the manifest that says what they are of."""
+"""Readouts on OpenAI's first wires, and the manifest of their concepts and layers."""
 
 from collections.abc import Iterable
 
@@ -10,7 +10,7 @@ from ganglion.core.events import Token
 
 
 class TokenReadout(Struct, frozen=True):
-    """What was read at one token: for each layer of the manifest one value a concept."""
+    """The readout of one token: for each layer of the manifest one value a concept."""
 
     id: int
     position: int
@@ -18,7 +18,7 @@ class TokenReadout(Struct, frozen=True):
 
 
 class ReadoutCard(Struct, frozen=True, kw_only=True):
-    """What is read out of a model, in the order of the values."""
+    """The concepts and layers that are read out, in the order of the values."""
 
     model: str
     concepts: tuple[str, ...]

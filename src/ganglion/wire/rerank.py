@@ -1,4 +1,4 @@
-"""Reranking, in the words that Cohere and Jina share: a query and documents in, the best ones out."""
+"""Reranking in the format that Cohere and Jina share: a query and documents in, the best ones out."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -43,7 +43,7 @@ class RerankResult(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RerankUsage(Struct, frozen=True, kw_only=True):
-    """What reading the query and the documents cost."""
+    """The tokens of the query and the documents."""
 
     prompt_tokens: int
     total_tokens: int
@@ -60,7 +60,7 @@ class Reranked(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class RerankCall:
-    """What one body asks for."""
+    """A parsed body."""
 
     request: RankRequest
     top_n: int | None

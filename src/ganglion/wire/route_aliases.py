@@ -1,4 +1,4 @@
-"""Other names of routes that clients try, and which route somebody may have meant.
+"""Aliases of routes that clients try, and suggestions for paths that do not exist.
 
 Law: an alias is its route in everything: the same handler, the same words for errors, the same key.
 """
@@ -64,7 +64,7 @@ def aliases_of(path: str) -> tuple[str, ...]:
 
 
 def suggested_path(path: str, known: Collection[str]) -> str | None:
-    """What somebody who asked for an unknown path may have wanted."""
+    """The path that a client with an unknown one may have meant."""
     path = path.rstrip("/")
     if not path or len(path) > MAX_PATH:
         return None

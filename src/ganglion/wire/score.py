@@ -1,4 +1,4 @@
-"""Scores: how likely a model finds the tokens of a prompt, at the positions that are asked for."""
+"""Scores: the logprobs of a prompt's tokens at the positions that a client names."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -64,7 +64,7 @@ class ScoredRange(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ScoreUsage(Struct, frozen=True, kw_only=True):
-    """What reading the prompt cost, and how much of it was remembered."""
+    """The tokens of the prompt, and how many of them were cached."""
 
     prompt_tokens: int
     completion_tokens: int = 0
@@ -83,7 +83,7 @@ class Scores(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ScoreCall:
-    """What one body asks for."""
+    """A parsed body."""
 
     request: Request
     ranges: tuple[tuple[int, int | None], ...]
@@ -133,7 +133,7 @@ def scores_of(answer: Answer, call: ScoreCall) -> Scores:
     told = sum(end - start for start, end in spans)
     if call.has_tokens and told > MAX_TOLD:
         raise InvalidValue(
-            f"The ranges hold {told} tokens together; {MAX_TOLD} is the most that one answer tells.",
+            f"The ranges hold {told} tokens together; {MAX_TOLD} is the most that one answer returns.",
             param="score_ranges",
             hint="Send 'return_tokens': false for the sums alone.",
         )

@@ -1,4 +1,4 @@
-"""Text that leaves this server and must come back unchanged: sealed blobs and signatures.
+"""Sealed blobs and signatures: text that leaves this server and must come back unchanged.
 
 Law: a seal is not secrecy. Whoever holds a blob can unpack and read it; nobody without the key can make or
 change one, and a blob of one tenant does not open for another.

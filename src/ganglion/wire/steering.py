@@ -1,4 +1,4 @@
-"""Steering as clients ask for it: concepts that are added to what a model thinks, or taken from it."""
+"""The `steering` field: concepts that are added to a model's residual stream, or taken from it."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -34,7 +34,7 @@ SteeringSpec = Annotated[list[SteerSpec], Meta(max_length=MAX_STEERS)]
 
 
 def steering_of(specs: Sequence[SteerSpec] | None) -> Steering:
-    """What is asked for; raises InvalidValue where a layer is named twice."""
+    """The steering that a body asks for; raises InvalidValue where a layer is named twice."""
     return tuple(_steer(place, each) for place, each in enumerate(specs or ()))
 
 

@@ -1,4 +1,4 @@
-"""How many tokens a request can take at most, from its body alone. Pure.
+"""An upper bound of the tokens that a request can take, from its body alone; pure.
 
 Laws: a tokenizer turns a text into no more tokens than it has bytes, since each token stands for at least one
 of them; a body has at least the bytes of every text in it, and its JSON around each message and each input is
@@ -46,7 +46,7 @@ _MEDIA: Final = frozenset((*_PICTURES, "audio", "audio_url", "input_audio", "fil
 
 @dataclass(frozen=True, slots=True)
 class TokenBound:
-    """What a request can take, besides the answers whose length nobody has said."""
+    """The bound of a request, apart from answers whose length nobody stated."""
 
     tokens: int
     open_answers: int = 0
@@ -110,7 +110,7 @@ _list = msgspec.json.Decoder(list[Raw])
 
 
 def media_in_message(message: BoundedMessage) -> int:
-    """How many pictures and their like it holds."""
+    """The number of pictures and other media in a message."""
     return _media_in(message.content) + list_length(message.images)
 
 
@@ -126,7 +126,7 @@ def _media_in(content: Raw) -> int:
 
 
 def list_length(raw: Raw) -> int:
-    """How many items JSON holds; 0 for what is no list."""
+    """The number of items in a JSON list; 0 for anything else."""
     return len(_list.decode(raw)) if bytes(raw)[:1] == b"[" else 0
 
 
@@ -156,7 +156,7 @@ T = TypeVar("T", bound=Struct)
 
 
 def bound_reader(shape: type[T], bound: Callable[[T, int], TokenBound]) -> Callable[[bytes], TokenBound]:
-    """What bounds bodies of this shape; raises msgspec.ValidationError."""
+    """A function that bounds bodies of this schema; raises msgspec.ValidationError."""
     decode = msgspec.json.Decoder(shape).decode
     return lambda body: bound(decode(body), len(body))
 
@@ -171,7 +171,7 @@ bound_chat = bound_reader(AnswerFields, _bound_chat)
 
 
 def bound_of_request(request: Request) -> TokenBound:
-    """What a request can take whose prompt is known as the model gets it."""
+    """The bound of a request whose prompt is known as the model gets it."""
     prompt = request.prompt
     match prompt:
         case ChatPrompt():

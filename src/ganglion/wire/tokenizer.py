@@ -1,4 +1,4 @@
-"""What prompt debuggers and evaluation harnesses ask: tokens of a text or a chat, text of tokens, templates.
+"""The tokenizer routes, for prompt debuggers and evaluation harnesses: tokens, texts and templates.
 
 `/tokenize` and `/detokenize` are understood in vLLM's words (prompt, messages) and in llama-server's
 (content).
@@ -82,7 +82,7 @@ class TemplateAnswer(Struct, frozen=True):
 
 
 class TokenizerCard(Struct, frozen=True, kw_only=True):
-    """What a tokenizer is like, in the words of a tokenizer's own configuration file."""
+    """Facts of a tokenizer, with the names of a tokenizer's own configuration file."""
 
     model: str
     tokenizer_class: str = "ganglion"
@@ -99,7 +99,7 @@ class TokenizerCard(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class TokenizeCall:
-    """What one body asks for: a text, or the body of a chat."""
+    """A parsed body: a text, or the body of a chat."""
 
     model: str | None
     text: str | None = None
@@ -161,7 +161,7 @@ def with_model(chat: bytes, model: str) -> bytes:
 
 
 def _chat(body: bytes) -> bytes:
-    """What is left of a body for the chat wire to read."""
+    """The fields of a body that the chat wire reads."""
     fields = decode(FIELDS, body)
     return _encode({name: value for name, value in fields.items() if name not in _OWN})
 

@@ -1,4 +1,4 @@
-"""Fields inside a body that nobody knows: found by following the shapes that it is read in.
+"""Finds unknown fields inside a body, by the shapes in which it is read.
 
 Free-form JSON, and an object of which nothing is read (it is refused, or left to others), is not looked into.
 A null asks for nothing, whatever it is called.
@@ -30,7 +30,7 @@ FieldShapes = Mapping[str, "FieldShape | None"]
 
 @dataclass(frozen=True, slots=True)
 class FieldShape:
-    """What may stand in a place: objects, by the value of their tag where they have one, and lists."""
+    """The shape of a value: objects, by the value of their tag where they have one, and lists."""
 
     objects: Mapping[str, FieldShapes] = field(default_factory=dict)
     tag: str | None = None
@@ -41,7 +41,7 @@ class FieldShape:
 
 @lru_cache(_MAX_KINDS)
 def shape_of(kind: Any) -> FieldShape | None:
-    """What is read of a type; None where nothing inside it is."""
+    """The shape of a type; None where nothing inside it is read."""
     return _shape(inspect.type_info(kind))
 
 
@@ -51,7 +51,7 @@ def list_of(items: FieldShape) -> FieldShape:
 
 
 def fields_of(kind: type[msgspec.Struct]) -> FieldShapes:
-    """What is read inside the fields of a body."""
+    """The shapes of the fields of a body."""
     shape = shape_of(kind)
     return {} if shape is None else shape.objects[""]
 

@@ -1,4 +1,4 @@
-"""Token counts as OpenAI's first wires tell them."""
+"""Token counts in the format of OpenAI's first wires."""
 
 from collections.abc import Sequence
 

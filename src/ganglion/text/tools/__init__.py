@@ -1,1 +1,1 @@
-"""Tool calls in the words of each family of models: read, shown to the model, and forced; pure."""
+"""Tool calls in each model family's format: reading, rendering and forcing them. Pure."""

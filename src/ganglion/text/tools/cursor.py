@@ -1,4 +1,4 @@
-"""The text of a block of calls as it arrives, and what a reader makes of it.
+"""A cursor over the text of calls as it arrives, and the findings of the reader that moves it.
 
 A reader is a generator over a cursor: it consumes characters, waits by yielding where they end, and says what
 it found. Law: what a reader finds depends on the characters alone, never on where the waits were; only how
@@ -48,7 +48,7 @@ CallFinding = CallNamed | ArgumentText | CallEnded
 
 
 class Cursor:
-    """What came and is not consumed yet; `acts` are the reader's findings, each with its offset."""
+    """The text that is not consumed yet; `acts` are the reader's findings, each with its offset."""
 
     __slots__ = (
         "_kept",

@@ -1,4 +1,4 @@
-"""What a custom tool is given: the bare text out of `{"input": "text"}`.
+"""Takes the bare text for a custom tool out of `{"input": "text"}`.
 
 Arguments of another shape are delivered as they stand.
 """

@@ -93,7 +93,7 @@ def _nested(cursor: Cursor, quote: str, closer: str, depth: int) -> Reading[str]
 
 
 def _string(cursor: Cursor, quote: str) -> Reading[str | None]:
-    """What stands between the family's own marks or plain quotes, None where neither is next."""
+    """A string between the family's own marks or plain quotes, None where neither is next."""
     if (yield from cursor.take(quote)):
         text = yield from cursor.until(quote)
         yield from cursor.need(quote)

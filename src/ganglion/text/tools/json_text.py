@@ -1,4 +1,4 @@
-"""JSON under a cursor: values as they stand, strings as they read."""
+"""Reads JSON from a cursor: whole values as they are written, strings decoded."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Values that a model wrote as plain text, as JSON of the type that the tool's schema gives them."""
+"""Converts plain text that a model wrote into JSON of the type that the tool's schema states."""
 
 import json
 import re
@@ -55,7 +55,7 @@ def types_of(schema: JsonValue, root: JsonValue, depth: int = 0) -> frozenset[st
 
 
 def _referred(reference: JsonValue, root: JsonValue) -> JsonValue:
-    """What `#/$defs/name` refers to."""
+    """The schema that `#/$defs/name` refers to."""
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
     found = root

@@ -1,4 +1,4 @@
-"""How a call is written in each family, as expressions of a grammar."""
+"""Grammars that force tool calls, in the form that each family writes them."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -256,7 +256,7 @@ def _calls(rules: LarkRules, form: CallForm, tools: tuple[Tool, ...], max_calls:
 
 
 def _more(rules: LarkRules, between: str, one: str, max_calls: int) -> str:
-    """Those after the first."""
+    """The calls after the first."""
     follower = rules.add(f"{quoted(between)} {one}") if between else one
     return f"{follower}{{0,{max_calls - 1}}}"
 

@@ -1,4 +1,4 @@
-"""What a model is shown of its tools and of calls made earlier.
+"""Tools and earlier calls as chat templates take them.
 
 A template that knows tools gets them as Hugging Face's dialect has them. For one that knows none, tools are
 described in the system message and calls and results are written into the messages' text: there is no other

@@ -1,4 +1,4 @@
-"""The tools of a chat body, and which of them an answer may or must call."""
+"""The tools of a chat body, and the choice among them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -141,7 +141,9 @@ def _check_names(tools: tuple[Tool, ...]) -> None:
     for place, tool in enumerate(tools):
         if tool.name in seen:
             kind = "custom" if tool.is_custom else "function"
-            raise InvalidValue(f"The tool {tool.name!r} is there twice.", param=f"tools[{place}].{kind}.name")
+            raise InvalidValue(
+                f"The tool {tool.name!r} is defined twice.", param=f"tools[{place}].{kind}.name"
+            )
         seen.add(tool.name)
 
 

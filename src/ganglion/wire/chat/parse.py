@@ -1,4 +1,4 @@
-"""A chat body to the requests it means: n of them, one per choice, sharing their prompt."""
+"""Parses a chat body into its requests: one for each of n choices, with the same prompt."""
 
 from dataclasses import replace
 from typing import TypeVar, assert_never
@@ -181,7 +181,7 @@ def _thinking(fields: ChatBody) -> Thinking:
         if is_asked:
             param = f"reasoning.{name}"
             raise UnsupportedParameter(
-                f"The parameter '{param}' is not supported: reasoning is told in full.", param=param
+                f"The parameter '{param}' is not supported: reasoning is sent in full.", param=param
             )
     return Thinking(
         _agreed("enable_thinking", fields.enable_thinking, "reasoning.enabled", reasoning.enabled),

@@ -1,4 +1,4 @@
-"""Events of one chat answer, or of n interleaved ones, to the chunks of a stream."""
+"""Projects the events of a chat answer, or of n interleaved ones, into the chunks of a stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -111,7 +111,7 @@ _DONE = Frame(b"[DONE]")
 
 @dataclass(slots=True)
 class _Choice:
-    """How far one choice has come."""
+    """The state of one choice."""
 
     index: int
     has_role: bool = False
@@ -280,7 +280,7 @@ class ChatProjection:
         return Frame(_encode(chunk))
 
     def _so_far(self, choice: int) -> CompletionUsage:
-        """What is counted of one choice up to here; what is not shown is counted with its end."""
+        """The usage of one choice up to here; tokens that are not shown are counted at its end."""
         return usage_of([self._choices[choice].so_far])
 
     def _usage(self, usages: list[Usage]) -> Frame:

@@ -1,4 +1,4 @@
-"""The shape of what chat clients send, with the bounds of every field.
+"""The schema of chat bodies and replies, with the bounds of every field.
 
 Null means the same as absent everywhere.
 """
@@ -32,7 +32,7 @@ from ganglion.wire.usage import CompletionUsage
 
 @dataclass(frozen=True, slots=True)
 class ChatReplyContext:
-    """What all chunks of one answer share, and how its client wants to hear it."""
+    """The fields that all chunks of one answer share, and the options of its client."""
 
     id: str
     created_s: int
@@ -209,7 +209,7 @@ def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
 
 
 def finish_of(reason: FinishReason, reply: ChatReplyContext) -> ChatFinish:
-    """How an answer ended, in the words that its client knows."""
+    """The finish reason that a client of this wire knows."""
     return "function_call" if reply.is_legacy and reason == "tool_calls" else reason
 
 
@@ -332,7 +332,7 @@ ChatMessageParam = (
 
 
 class ChatReasoningOptions(Struct, frozen=True):
-    """How much reasoning is asked for, as other servers and the Responses wire spell it."""
+    """The amount of reasoning, as other servers and the Responses wire spell it."""
 
     effort: Effort | None = None
     enabled: bool | None = None

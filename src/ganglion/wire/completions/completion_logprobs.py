@@ -1,4 +1,4 @@
-"""The lists of logprobs that this wire shows beside its text: one entry a token, in order.
+"""The logprob lists of completions: one entry for each token, in order.
 
 Law: with `echo`, the lists hold an entry for each token that the usage counts, prompt and completion. The
 token that ends an answer is not shown, so its entry is an empty text without a logprob: evaluation harnesses
@@ -26,21 +26,21 @@ class CompletionLogprobs(Struct, frozen=True):
 
 
 class TextOffsets:
-    """Where each token begins in the text, in characters; a part of a character begins with it."""
+    """The offsets of tokens in the text, in characters; a part of a character begins with it."""
 
     def __init__(self, start: int = 0) -> None:
         self._length = start
         self._decoder = _decoder("replace")
 
     def of(self, token: Token) -> int:
-        """Where the next token begins."""
+        """The offset of the next token."""
         before = self._length
         self._length += len(self._decoder.decode(token.piece))
         return before
 
     @property
     def end(self) -> int:
-        """Where the next token would begin."""
+        """The offset after the last token."""
         return self._length
 
 

@@ -1,4 +1,4 @@
-"""A completion body to the requests it means: n for each prompt, the prompts in order."""
+"""Parses a completion body into its requests: n for each prompt, the prompts in order."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Events of completions, n for each prompt and interleaved, to the chunks of a stream."""
+"""Projects the events of completions, n for each prompt and interleaved, into the chunks of a stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -83,7 +83,7 @@ _DONE = Frame(b"[DONE]")
 
 @dataclass(slots=True)
 class _Choice:
-    """How far one choice has come."""
+    """The state of one choice."""
 
     index: int
     scored: list[Token] = field(default_factory=list)
@@ -219,7 +219,7 @@ class CompletionProjection:
         return Frame(_encode(chunk))
 
     def _so_far(self, choice: int) -> CompletionUsage:
-        """What is counted of one choice up to here; what is not shown is counted with its end."""
+        """The usage of one choice up to here; tokens that are not shown are counted at its end."""
         return usage_of([self._choices[choice].so_far])
 
     def _usage(self) -> Frame:

@@ -1,4 +1,4 @@
-"""The shape of what completion clients send, with the bounds of every field."""
+"""The schema of completion bodies and replies, with the bounds of every field."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -30,7 +30,7 @@ CompletionFinish = Literal["stop", "length"]
 
 @dataclass(frozen=True, slots=True)
 class CompletionReplyContext:
-    """What all chunks of one answer share, and how its client wants to hear it."""
+    """The fields that all chunks of one answer share, and the options of its client."""
 
     id: str
     created_s: int
@@ -53,7 +53,7 @@ class CompletionReplyContext:
         return bool(self.echoes)
 
     def echo(self, choice: int) -> str | None:
-        """What this choice begins with, where that is known already."""
+        """The echoed prompt of a choice, where it is known already."""
         return self.echoes[choice] if self.echoes else ""
 
 
@@ -85,7 +85,7 @@ class Completion(Struct, frozen=True, kw_only=True):
 
 
 def finish_of(reason: FinishReason) -> CompletionFinish:
-    """How an answer ended, in this wire's words: it knows no tool calls."""
+    """The finish reason on this wire, which knows no tool calls."""
     return "length" if reason == "length" else "stop"
 
 

@@ -1,4 +1,4 @@
-"""The messages of a body as turns of a conversation.
+"""Turns the messages of a body into turns of a conversation.
 
 Law: nothing is added and nothing reordered. Blocks of one message are put together as they stand, a tool's
 result becomes a turn of its own in its place, and neighbours of one role are one turn, as this API has it.
@@ -112,7 +112,7 @@ class _Reader:
     skipped: list[str] = field(default_factory=list)
 
     def left_out(self) -> tuple[str, ...]:
-        """What could not be told to the model, once each."""
+        """The blocks that the model cannot be shown, each once."""
         unanswered = [f"a call of {use.name!r} that another server made" for use in self.uses.values()]
         return tuple(dict.fromkeys((*self.skipped, *unanswered)))
 
@@ -257,7 +257,7 @@ class _Reader:
 
 @dataclass(slots=True)
 class _Part:
-    """What an assistant said up to a call that somebody else answered, or to the end."""
+    """An assistant's text up to a call that another server answered, or to the end."""
 
     said: list[str] = field(default_factory=list)
     thoughts: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Errors as this wire tells them: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
+"""The error format of Messages: `{"type": "error", "error": {"type", "message"}, "request_id"}`.
 
 Where an SDK acts on the kind of a refusal, `error` has `details.error_code` as well.
 """
@@ -41,7 +41,7 @@ _TYPES: dict[int, MessagesErrorType] = {
 
 
 class MessagesErrorCode(msgspec.Struct, frozen=True):
-    """What Anthropic's SDKs act on without reading the message."""
+    """The code that Anthropic's SDKs act on without reading the message."""
 
     error_code: str
 

@@ -1,4 +1,4 @@
-"""Blocks of tools that other servers run: what each of them says in words.
+"""Blocks of tools that other servers run, and the text of each.
 
 Law: what was done elsewhere never ends a conversation here. What is not as its type has it says nothing.
 """
@@ -21,7 +21,7 @@ class ServerToolUseBlock(Struct, frozen=True, tag_field="type", tag="server_tool
 
 
 class McpToolUseBlock(Struct, frozen=True, tag_field="type", tag="mcp_tool_use"):
-    """The same of a tool that it reached over MCP."""
+    """A call of a tool that the server reached over MCP."""
 
     id: BlockId
     name: BlockName
@@ -42,15 +42,15 @@ class WebFetchResultBlock(_Result, frozen=True, tag="web_fetch_tool_result"):
 
 
 class CodeResultBlock(_Result, frozen=True, tag="code_execution_tool_result"):
-    """What code wrote."""
+    """The output of code."""
 
 
 class BashResultBlock(_Result, frozen=True, tag="bash_code_execution_tool_result"):
-    """What a command wrote."""
+    """The output of a command."""
 
 
 class EditorResultBlock(_Result, frozen=True, tag="text_editor_code_execution_tool_result"):
-    """What an editor showed."""
+    """The output of an editor."""
 
 
 class ToolSearchResultBlock(_Result, frozen=True, tag="tool_search_tool_result"):
@@ -58,11 +58,11 @@ class ToolSearchResultBlock(_Result, frozen=True, tag="tool_search_tool_result")
 
 
 class AdvisorResultBlock(_Result, frozen=True, tag="advisor_tool_result"):
-    """What an advisor said."""
+    """The words of an advisor."""
 
 
 class McpResultBlock(_Result, frozen=True, tag="mcp_tool_result"):
-    """What a tool over MCP answered."""
+    """The answer of a tool over MCP."""
 
     is_error: bool | None = None
 
@@ -142,7 +142,7 @@ _outcome = msgspec.json.Decoder(_Outcome)
 
 
 def hosted_result_text(block: HostedToolResult) -> str | None:
-    """What came of a call, in words; None where it says none."""
+    """The result of a call as text; None where it has none."""
     try:
         told = _plain_text(block)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

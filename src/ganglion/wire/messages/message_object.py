@@ -1,4 +1,4 @@
-"""The shape of what Messages clients get, streamed or whole."""
+"""The schema of Messages answers, streamed or whole."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -13,7 +13,7 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 @dataclass(frozen=True, slots=True)
 class MessagesReplyContext:
-    """What all events of one answer share, and how its client wants to hear it."""
+    """The fields that all events of one answer share, and the options of its client."""
 
     id: str
     model: str
@@ -34,7 +34,7 @@ class OutputTokensDetails(Struct, frozen=True):
 
 
 class MessageUsage(Struct, frozen=True, kw_only=True):
-    """What was read and written; the three kinds of input tokens add up to the prompt."""
+    """Tokens read and written; the three kinds of input tokens add up to the prompt."""
 
     input_tokens: int
     cache_creation_input_tokens: int = 0

@@ -1,4 +1,4 @@
-"""The tools of a body and which of them the answer may call."""
+"""The tools of a Messages body, and the choice among them."""
 
 from dataclasses import dataclass
 from typing import assert_never
@@ -75,7 +75,7 @@ def _tool(tool: MessagesTool, path: str) -> Tool:
     if tool.allowed_callers is not None and "direct" not in tool.allowed_callers:
         param = f"{path}.allowed_callers"
         raise UnsupportedParameter(
-            f"The parameter '{param}' leaves nobody who could call the tool.",
+            f"The parameter '{param}' allows nobody to call the tool.",
             param=param,
             hint="Add 'direct': no code is executed here.",
         )

@@ -1,4 +1,4 @@
-"""A Messages body to the one request it means."""
+"""Parses a Messages body into its request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -157,7 +157,7 @@ def _asks(name: str, fields: Mapping[str, msgspec.Raw]) -> bool:
 
 @cache
 def _shapes() -> FieldShapes:
-    """What is read inside a body's fields; of hosted tools nothing is."""
+    """The shapes of a body's fields; nothing of hosted tools is read."""
     fields = fields_of(MessagesBody)
     tool = FieldShape({"custom": fields_of(MessagesTool)}, tag="type", untagged="custom")
     return {**fields, "tools": list_of(tool)}

@@ -1,4 +1,4 @@
-"""Events of one answer to the events of a Messages stream.
+"""Projects the events of an answer into the events of a Messages stream.
 
 Law: a block goes out once it holds something, so that no client is handed an empty one that it would have to
 send back; indices count what went out.

@@ -1,4 +1,4 @@
-"""The shape of what Messages clients send, with the bounds of every field.
+"""The schema of Messages bodies, with the bounds of every field.
 
 Null means the same as absent everywhere. `cache_control` may stand on anything and is not read: what was seen
 before is cached without being asked.
@@ -98,7 +98,7 @@ class ToolReferenceBlock(Struct, frozen=True, tag_field="type", tag="tool_refere
 
 
 class ToolResultBlock(Struct, frozen=True, tag_field="type", tag="tool_result"):
-    """What a tool answered."""
+    """The answer of a tool."""
 
     tool_use_id: ToolId
     content: (
@@ -203,13 +203,13 @@ class EnabledThinking(Struct, frozen=True, tag_field="type", tag="enabled"):
 
 
 class AdaptiveThinking(Struct, frozen=True, tag_field="type", tag="adaptive"):
-    """As much as the model wants."""
+    """As much reasoning as the model wants."""
 
     display: Display | None = None
 
 
 class ToolThinking(Struct, frozen=True, tag_field="type", tag="between_tools"):
-    """As much as the model wants, around its calls."""
+    """As much reasoning as the model wants, around its calls."""
 
 
 class DisabledThinking(Struct, frozen=True, tag_field="type", tag="disabled"):
@@ -217,7 +217,7 @@ class DisabledThinking(Struct, frozen=True, tag_field="type", tag="disabled"):
 
 
 class OutputFormat(Struct, frozen=True, tag_field="type", tag="json_schema"):
-    """What the answer's text must be."""
+    """The format of the answer's text."""
 
     schema: JsonObject
 

@@ -1,4 +1,4 @@
-"""Texts to vectors: what `/api/embed` and the older `/api/embeddings` ask for, and what they get."""
+"""Ollama's embeddings: `/api/embed` and the older `/api/embeddings`."""
 
 from array import array
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class OllamaEmbeddingsReply(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class OllamaEmbedCall:
-    """What one body asks for."""
+    """A parsed body."""
 
     request: EmbedRequest
     may_truncate: bool = False

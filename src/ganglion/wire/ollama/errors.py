@@ -1,4 +1,4 @@
-"""Errors as Ollama tells them: `{"error": "message"}`, also as the last line of a stream that broke."""
+"""Ollama's error format: `{"error": "message"}`, also as the last line of a stream that broke."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Models as Ollama's clients see them: what tags, ps, show and version answer."""
+"""Ollama's model routes: tags, ps, show, version and pull."""
 
 import hashlib
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ _show = msgspec.json.Decoder(OllamaShowBody)
 
 
 class OllamaDetails(Struct, frozen=True, kw_only=True):
-    """What kind of model it is; empty where its file has not been read."""
+    """The kind of a model; empty where its file has not been read."""
 
     parent_model: str = ""
     format: str
@@ -95,7 +95,7 @@ class OllamaShown(Struct, frozen=True, kw_only=True):
 
 
 class OllamaVersion(Struct, frozen=True):
-    """Which API this is."""
+    """The version of Ollama's API that is served."""
 
     version: str
 
@@ -117,7 +117,7 @@ def meant(name: str, models: Sequence[ModelState]) -> str:
 
 
 def digest_of(model_id: str) -> str:
-    """What clients tell models apart by."""
+    """The digest by which clients tell models apart."""
     return hashlib.sha256(model_id.encode("utf-8", "surrogatepass")).hexdigest()
 
 

@@ -61,7 +61,7 @@ _NUMBER: Final = re.compile(r"[+-]?\d{1,15}(?:\.\d{1,15})?")
 
 
 def sampling_of(options: OllamaOptions) -> Sampling:
-    """How to choose tokens."""
+    """The sampling that the options ask for."""
     samplers = samplers_of(options)
     penalties = options.repeat_penalty or 1, options.presence_penalty or 0, options.frequency_penalty or 0
     if penalties == (1, 0, 0):
@@ -77,13 +77,13 @@ def sampling_of(options: OllamaOptions) -> Sampling:
 
 
 def stop_of(options: OllamaOptions) -> Stop:
-    """What ends the answer, as asked."""
+    """The stop conditions that the options ask for."""
     stop = options.stop
     return Stop((stop,) if isinstance(stop, str) else tuple(stop or ()))
 
 
 def max_tokens_of(options: OllamaOptions) -> int | None:
-    """How long the answer may be: -1, -2 and 0 all mean as long as there is room."""
+    """The limit of the answer's tokens: -1, -2 and 0 all mean as long as there is room."""
     if options.num_predict is not None and options.num_predict <= 0:
         return MAX_TOKENS
     return options.num_predict

@@ -1,4 +1,4 @@
-"""The bodies of chat and generate to the request that each means."""
+"""Parses the bodies of `/api/chat` and `/api/generate` into requests."""
 
 from functools import cache
 from typing import Literal
@@ -173,7 +173,7 @@ def _prompt(fields: OllamaGenerateBody) -> Prompt:
         return ChatPrompt((*system, Message("user", text)), thinking=_thinking(fields.think))
     other = "raw" if fields.raw else "suffix"
     if fields.system:
-        raise InvalidValue(f"'system' has no place in a prompt with '{other}'.", param="system")
+        raise InvalidValue(f"'system' cannot be combined with '{other}'.", param="system")
     if fields.think:
         raise InvalidValue(f"'think' needs a template, and a prompt with '{other}' has none.", param="think")
     return TextPrompt(text, fields.suffix or None)

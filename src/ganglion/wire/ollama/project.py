@@ -1,4 +1,4 @@
-"""Events of one answer to the lines of a stream, and the finished answer to one body."""
+"""Projects the events of an answer into the lines of a stream, and a finished answer into one body."""
 
 from typing import assert_never
 

@@ -1,4 +1,4 @@
-"""The shape of what Ollama's clients send, with the bounds of every field.
+"""The schema of Ollama's bodies and replies, with the bounds of every field.
 
 Null means the same as absent everywhere.
 """
@@ -24,7 +24,7 @@ _LAST_S: Final = 253402300799
 
 @dataclass(frozen=True, slots=True)
 class OllamaReplyContext:
-    """What all lines of one answer share, and which route asked."""
+    """The fields that all lines of one answer share, and the route of the call."""
 
     route: Literal["chat", "generate"]
     model: str
@@ -109,7 +109,7 @@ class OllamaGenerateReply(Struct, frozen=True, kw_only=True):
 
 
 class OllamaEnding(TypedDict, total=False):
-    """What only the last line says."""
+    """The fields of the last line alone."""
 
     done_reason: DoneReason
     total_duration: int
@@ -122,7 +122,7 @@ class OllamaEnding(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class OllamaPart:
-    """What one line says of the answer itself."""
+    """The part of the answer in one line."""
 
     text: str = ""
     thinking: str = ""
@@ -161,7 +161,7 @@ def encode_line(reply: OllamaReplyContext, part: OllamaPart, end: OllamaEnding |
 
 
 def end_of(finished: Finished) -> OllamaEnding:
-    """How an answer ended and what it cost; Ollama counts waiting as loading."""
+    """The finish reason and the costs of an answer; Ollama counts waiting as loading."""
     timing, usage = finished.timing, finished.usage
     return OllamaEnding(
         done_reason="length" if finished.reason == "length" else "stop",
@@ -220,7 +220,7 @@ MessageRole = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class OllamaOptions(SamplerFields, frozen=True, kw_only=True):
-    """How the next token is chosen and what ends an answer."""
+    """Options of sampling, and of what ends an answer."""
 
     num_predict: Annotated[int, Meta(ge=-2, le=2**31)] | None = None
     num_ctx: TokenCount | None = None
@@ -268,7 +268,7 @@ class OllamaTool(Struct, frozen=True):
 
 
 class OllamaAnswerFields(Struct, frozen=True, kw_only=True):
-    """What chat and generate share."""
+    """The fields that chat and generate share."""
 
     model: ModelName
     stream: bool | None = None

@@ -1,4 +1,4 @@
-"""What a server tells of itself: its routes and their shapes, wire by wire."""
+"""The OpenAPI document of a server: its routes and their schemas, taken from every dialect."""
 
 from ganglion.wire.openapi.document import GATEWAY, NODE, OPERATIONS, Surface, document, encode
 from ganglion.wire.operation import Json, Operation

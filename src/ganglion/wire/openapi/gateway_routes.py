@@ -1,4 +1,4 @@
-"""The gateway itself: its fleet, its health, and what operators ask of it."""
+"""The routes of a gateway itself: its fleet, its health, and its operators' calls."""
 
 from ganglion.wire.fleet import Join, Lease, Leave
 from ganglion.wire.fleet_overview import (

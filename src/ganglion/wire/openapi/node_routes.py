@@ -1,4 +1,4 @@
-"""The node itself: its models, its health, its pages."""
+"""The routes of a node itself: its models, its health, its pages."""
 
 from ganglion.wire.discovery import Discovery
 from ganglion.wire.fleet import NodeState

@@ -1,4 +1,4 @@
-"""What is asked of a model besides an answer: vectors, scores, readouts, tokens."""
+"""The routes for vectors, scores, readouts and tokens."""
 
 from ganglion.wire.embeddings import EmbeddingList, EmbeddingsBody
 from ganglion.wire.operation import Json, Operation, Shapes, json_answer

@@ -1,4 +1,4 @@
-"""What this wire seals: reasoning that travels with its item, and conversations that were compacted.
+"""Seals reasoning that travels with its item, and conversations that were compacted.
 
 A blob says which of the two it is, so that one is never taken for the other.
 """

@@ -1,4 +1,4 @@
-"""Errors as this wire tells them: in OpenAI's envelope, with the names that its own fields have."""
+"""The error format of Responses: OpenAI's envelope, with the names of this wire's fields."""
 
 import msgspec
 

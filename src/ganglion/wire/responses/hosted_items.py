@@ -1,4 +1,4 @@
-"""Items of tools that other servers run: kept as they came, and told to the model as far as they are text.
+"""Items of tools that other servers run: kept as they came, and shown to the model as far as they are text.
 
 Law: what was done elsewhere never ends a conversation here. A call whose words stand in its item is told as a
 call, and what came of it as its answer; where only a picture or nothing at all came of it, or the item is not
@@ -31,7 +31,7 @@ class HostedCall:
 
 @dataclass(frozen=True, slots=True)
 class HostedResult:
-    """What came of a call."""
+    """The result of a call."""
 
     call_id: str
     text: str
@@ -221,7 +221,7 @@ PREFIXES: Final = {kind: prefix for kind, (prefix, _) in _STEPS_BY_TYPE.items()}
 
 
 def hosted_steps(item: ForeignItem) -> HostedSteps:
-    """What an item tells the model; nothing where it is to be left out."""
+    """The steps that an item becomes in the prompt; none where it is left out."""
     try:
         return _STEPS_BY_TYPE[item.type][1](item.raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):

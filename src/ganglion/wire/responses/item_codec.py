@@ -1,4 +1,4 @@
-"""Items as clients send them to items as we keep them: typed, with ids, references resolved."""
+"""Turns the items that clients send into the items that are kept: typed, with ids, references resolved."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import get_args
@@ -39,7 +39,7 @@ _TypedItem = OwnItem | ItemReference
 
 
 class _Peek(msgspec.Struct, frozen=True):
-    """What tells one kind of item from another."""
+    """The fields that tell one kind of item from another."""
 
     type: str | None = None
     role: str | None = None
@@ -55,7 +55,7 @@ _DECODERS: Mapping[str, msgspec.json.Decoder[_TypedItem]] = {
 
 
 def read_items(sent: str | Sequence[msgspec.Raw] | None, path: str = "input") -> tuple[ReadItem, ...]:
-    """What was sent, each item by its type; a text is a user's message."""
+    """The items of an input, each by its type; a text is a user's message."""
     if sent is None:
         return ()
     if isinstance(sent, str):

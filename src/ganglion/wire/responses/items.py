@@ -1,4 +1,4 @@
-"""The items a conversation is made of: as clients send them, and as they are kept and listed.
+"""The items of a conversation: as clients send them, and as they are kept and listed.
 
 Null means the same as absent everywhere. Every item that is kept has an id.
 """
@@ -20,7 +20,7 @@ class InputText(Struct, frozen=True, tag_field="type", tag="input_text"):
 
 
 class OutputText(Struct, frozen=True, tag_field="type", tag="output_text"):
-    """What a model said; annotations and logprobs are kept as they came."""
+    """Text of a model; annotations and logprobs are kept as they came."""
 
     text: str
     annotations: list[Raw] | None = None
@@ -117,7 +117,7 @@ class ReasoningItem(Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 class CompactionItem(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="compaction"
 ):
-    """What is left of a conversation that was compacted, sealed by us."""
+    """A compacted conversation, sealed by us."""
 
     id: ItemId | None = None
     encrypted_content: str

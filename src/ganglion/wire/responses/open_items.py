@@ -1,4 +1,4 @@
-"""The item that is being written: what each kind of block sends from its opening to its end.
+"""The item that is being written: the events of each kind of block from its opening to its end.
 
 Every kind: `output_item.added` (in progress, empty), its own deltas and done, `output_item.done` (whole).
 """
@@ -49,7 +49,7 @@ _encode = msgspec.json.Encoder().encode
 
 @dataclass(slots=True)
 class ItemPosition:
-    """Where an item stands, and the numbers that its events take."""
+    """The index of an item, and the numbers that its events take."""
 
     numbers: Iterator[int]
     item_id: str

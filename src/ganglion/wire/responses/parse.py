@@ -1,4 +1,4 @@
-"""A Responses body to the request it means, in two steps: what it says, and with its history what it asks.
+"""Parses a Responses body into its request, in two steps: the body alone, then with its history.
 
 Between the steps a door fetches what the first one names: the previous response, a conversation, referenced
 items. Everything here is pure.
@@ -68,7 +68,7 @@ DEFAULT_VERBOSITY: Final = "medium"
 
 @dataclass(frozen=True, slots=True)
 class ResponsesParseContext:
-    """What the door knows of a request besides its body."""
+    """The facts of a request besides its body."""
 
     id: str
     """Of the response: `resp_…`."""
@@ -85,7 +85,7 @@ class ResponsesParseContext:
 
 @dataclass(frozen=True, slots=True)
 class ParsedResponsesBody:
-    """What a body says, before its history is known."""
+    """A body that is read, before its history is known."""
 
     body: ResponsesBody
     items: tuple[ReadItem, ...]
@@ -108,7 +108,7 @@ class ParsedResponsesBody:
 
 @dataclass(frozen=True, slots=True)
 class ResponsesCall:
-    """What one body asks for: a request, how to answer it, and what is to be kept."""
+    """A parsed body: its request, the context of its answer, and the items to keep."""
 
     request: Request
     reply: ResponsesReplyContext
@@ -174,7 +174,7 @@ def build_call(
     history: Sequence[Item] = (),
     referenced: Mapping[str, Item] | None = None,
 ) -> ResponsesCall:
-    """What is asked for, after `history`: the items, input and output, of all turns before."""
+    """Build the call that follows `history`: the items, input and output, of all turns before."""
     body = parsed.body
     items = kept_items(parsed.items, context.ids, referenced or {})
     check_outputs_have_calls(history, items)
@@ -235,7 +235,7 @@ def _check_state(fields: ResponsesBody) -> None:
     if fields.background and fields.store is False:
         raise InvalidValue("'background' needs 'store' to be true.", param="background")
     if fields.conversation is not None and fields.store is False:
-        raise InvalidValue("'conversation' keeps what is said, and 'store' is false.", param="store")
+        raise InvalidValue("'conversation' stores the response, and 'store' is false.", param="store")
     if fields.context_management:
         raise UnsupportedParameter(
             "The parameter 'context_management' is not supported.",

@@ -1,4 +1,4 @@
-"""Kept items to the messages of a prompt.
+"""Builds the messages of a prompt from kept items.
 
 A turn of the assistant is one message: its reasoning, then its text, then its calls, for as long as the items
 follow in that order. Anything else begins a new one.
@@ -64,7 +64,7 @@ def without_oldest_turns(prompt: ChatPrompt, most: float | None = None) -> ChatP
 
 
 def prompt_characters(prompt: ChatPrompt) -> int:
-    """How much text a prompt's messages hold, and one character for what stands around them."""
+    """The characters of a prompt's messages, and one for what stands around each."""
     return 1 + sum(map(_length, prompt.messages))
 
 
@@ -155,7 +155,7 @@ class PromptBuilder:
                 assert_never(item)
 
     def _carry(self, item: ForeignItem) -> None:
-        """What was done elsewhere, as far as it is text."""
+        """Add the results of tools that ran elsewhere, as far as they are text."""
         said = hosted_items.hosted_steps(item)
         if not said:
             self.warnings.append(f"an item of the type {item.type!r}, which another server's tool made")

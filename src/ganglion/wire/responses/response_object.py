@@ -1,4 +1,4 @@
-"""The shape of what clients of the Responses wire get: items, events and the response itself."""
+"""The schema of responses: their items and the response object itself."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -169,7 +169,7 @@ class ResponseObject(Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class ResponsesReplyContext:
-    """How one response is to be told: the response as it begins, and what its client wants to hear."""
+    """The context of one response: the response as it begins, and the options of its client."""
 
     response: ResponseObject
     called: Mapping[str, WireToolName] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Tools and the choice among them: what a model is offered, and what its calls are called on this wire.
+"""The tools of a Responses body, the choice among them, and the names of their calls on this wire.
 
 Functions and custom tools are offered. A namespace is flattened into its tools, whose names a model sees as
 `namespace__name`; its calls go out with both parts again. Tools that a vendor hosts are left out, with a
@@ -84,7 +84,7 @@ _NULL, _FALSE = Raw(b"null"), Raw(b"false")
 
 @dataclass(frozen=True, slots=True)
 class WireToolName:
-    """How this wire names a tool, which a model may know by a longer name."""
+    """The name of a tool on this wire; the model may know it by a longer one."""
 
     name: str
     namespace: str | None = None
@@ -166,7 +166,7 @@ def _echoed(raw: Raw) -> Raw:
 
 
 def tool_use(choice: Mode | dict[str, Any] | None, offer: ToolOffer, *, is_parallel: bool) -> ToolUse:
-    """Which of the offered tools may or must be called."""
+    """The choice among the offered tools."""
     tools = tuple(offer.tools)
     if isinstance(choice, dict):
         mode, names = _chosen_names(choice, offer)

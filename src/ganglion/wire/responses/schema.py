@@ -1,4 +1,4 @@
-"""The shape of what clients of the Responses wire send, with the bounds of every field.
+"""The schema of Responses bodies, with the bounds of every field.
 
 Null means the same as absent everywhere. Items and tools are read one by one, by their type, so that what is
 wrong with one of them is told with its place.
@@ -34,7 +34,7 @@ Summary = Literal["auto", "concise", "detailed", "none"]
 
 
 class ResponsesStreamOptions(Struct, frozen=True):
-    """How to stream; obfuscation pads events against eavesdroppers, and we send none."""
+    """Options of a stream; obfuscation pads events against eavesdroppers, and we send none."""
 
     include_obfuscation: bool | None = None
 
@@ -44,7 +44,7 @@ class ConversationReference(Struct, frozen=True):
 
 
 class ResponsesReasoningOptions(Struct, frozen=True):
-    """How to reason; summaries are echoed and not made, since reasoning is told in full."""
+    """Options of reasoning; summaries are echoed and not made, since reasoning is sent in full."""
 
     effort: Effort | None = None
     summary: Summary | None = None

@@ -1,4 +1,4 @@
-"""What a client of the WebSocket sends: `{"type": "response.create", …}` around the fields of a body."""
+"""Messages from WebSocket clients: `{"type": "response.create", …}` around the fields of a body."""
 
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ def previous_response_id_of(message: bytes) -> str | None:
 
 
 def parse_message(message: bytes) -> SocketCreate:
-    """What a message asks for, or raise the InvalidRequest that names what is wrong with it."""
+    """Read a message, or raise the InvalidRequest that names what is wrong with it."""
     fields = decode(FIELDS, message)
     kind = bytes(fields.pop("type", _NULL))
     if kind != _CREATE:

@@ -1,4 +1,4 @@
-"""What reads of kept state answer: responses, pages of items, counts, compactions and conversations."""
+"""Bodies for stored state: responses, pages of items, counts, compactions and conversations."""
 
 from collections.abc import Sequence
 from typing import Final, Literal
@@ -139,12 +139,12 @@ def item(kept: Item) -> bytes:
 
 
 def deleted(response_id: str) -> bytes:
-    """What a deletion answers."""
+    """The body of a deletion."""
     return _encode(DeletedResponse(id=response_id))
 
 
 def input_tokens(count: int) -> bytes:
-    """How long a prompt is."""
+    """The body with the length of a prompt."""
     return _encode(InputTokens(input_tokens=count))
 
 
@@ -161,7 +161,7 @@ def conversation(identity: str, created_s: int, metadata: dict[str, str]) -> byt
 
 
 def conversation_deleted(identity: str) -> bytes:
-    """What the deletion of a conversation answers; its items stay where responses hold them."""
+    """The body of a conversation's deletion; its items stay where responses hold them."""
     return _encode(DeletedConversation(id=identity))
 
 

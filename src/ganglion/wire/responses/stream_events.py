@@ -1,4 +1,4 @@
-"""The shape of each event of a stream; an event's type is also its name on the SSE `event:` line."""
+"""The schema of each event of a stream; an event's type is also its name on the SSE `event:` line."""
 
 from typing import Final, Literal
 

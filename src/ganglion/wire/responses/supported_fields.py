@@ -40,7 +40,7 @@ def body_shapes() -> FieldShapes:
 
 
 def fields_in(kind: type[NamespaceTool]) -> FieldShapes:
-    """What is read of a kind of tool."""
+    """The fields that are read of a kind of tool."""
     shape = shape_of(kind)
     assert isinstance(shape, FieldShape)
     return shape.objects["namespace"]

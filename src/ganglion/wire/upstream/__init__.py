@@ -1,4 +1,4 @@
-"""The wire as a client of other servers speaks it: requests to them, their streams, errors and states.
+"""The client side of the chat wire: requests to other servers, and their streams, errors and states.
 
 It imports the core and the shared pieces of `wire`; it and the dialects do not know each other.
 """

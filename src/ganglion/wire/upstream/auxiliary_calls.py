@@ -1,4 +1,4 @@
-"""How another server is asked for vectors and rankings, and what it answers."""
+"""Calls to another server for tokens, vectors and rankings: encoding them, and decoding the answers."""
 
 from array import array
 
@@ -53,7 +53,7 @@ def decode_tokens(body: bytes) -> tuple[int, ...]:
     try:
         return tuple(_tokens.decode(body).tokens)
     except (msgspec.MsgspecError, UnicodeError):
-        raise _unreadable_prompt("/tokenize") from None
+        raise _unreadable("/tokenize") from None
 
 
 def decode_text(body: bytes) -> str:
@@ -61,10 +61,10 @@ def decode_text(body: bytes) -> str:
     try:
         told = _text.decode(body)
     except (msgspec.MsgspecError, UnicodeError):
-        raise _unreadable_prompt("/detokenize") from None
+        raise _unreadable("/detokenize") from None
     text = told.prompt if told.prompt is not None else told.content
     if text is None:
-        raise _unreadable_prompt("/detokenize")
+        raise _unreadable("/detokenize")
     return text
 
 
@@ -73,7 +73,7 @@ def decode_tokenizer_info(body: bytes) -> TokenizerInfo:
     try:
         card = _card.decode(body)
     except (msgspec.MsgspecError, UnicodeError):
-        raise _unreadable_prompt("/tokenizer_info") from None
+        raise _unreadable("/tokenizer_info") from None
     return TokenizerInfo(
         card.vocab_size,
         card.model_max_length,
@@ -87,8 +87,8 @@ def decode_tokenizer_info(body: bytes) -> TokenizerInfo:
     )
 
 
-def _unreadable_prompt(path: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"The server that holds this model answers {path} in no way that is known.")
+def _unreadable(path: str) -> UpstreamUnavailable:
+    return UpstreamUnavailable(f"The server that holds this model answered {path} in an unknown format.")
 
 
 class _Vector(Struct, frozen=True):
@@ -158,7 +158,3 @@ def decode_ranked(body: bytes, request: RankRequest) -> Ranked:
 
 def _values(told: list[float] | str) -> Vector:
     return array("f", told) if isinstance(told, list) else decode_base64(told)
-
-
-def _unreadable(path: str) -> UpstreamUnavailable:
-    return UpstreamUnavailable(f"The server that holds this model answers {path} in no way that is known.")

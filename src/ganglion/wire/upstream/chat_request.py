@@ -1,4 +1,4 @@
-"""A request to the body of `POST /v1/chat/completions` that means the same: the reverse of `parse`.
+"""Encodes a request as the body of `POST /v1/chat/completions`: the reverse of `parse`.
 
 Law: what the other server cannot be asked for is refused by name, never left out. The answer is always
 streamed, with its usage.

@@ -1,4 +1,4 @@
-"""The shape of what chat servers send, in as far as an answer is made of it.
+"""The schema of what chat servers send, in as far as an answer is made of it.
 
 Everything may be left out or null: servers differ in what they repeat and what they leave away.
 """

@@ -1,4 +1,4 @@
-"""Fields of a chat body that goes to another server, as far as all servers spell them alike."""
+"""Encodes the fields of a chat body for another server, as far as all servers spell them alike."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def unsupported(param: str, what: str) -> UnsupportedParameter:
 
 
 def sampling_fields(request: Request) -> RequestFields:
-    """How tokens are chosen and what ends an answer."""
+    """The fields of sampling, stop and length."""
     sampling, stop = request.sampling, request.stop
     return {
         **{name: getattr(sampling, name) for name in PARAMS},
@@ -69,7 +69,7 @@ _EFFORTS: dict[Effort, str] = {
 
 
 def foreign_fields(request: Request, prompt: ChatPrompt) -> RequestFields:
-    """What a foreign server is asked; raises UnsupportedParameter for what none of them honours."""
+    """The body for a foreign server; raises UnsupportedParameter for what none of them honours."""
     _refuse(request)
     thinking, arguments = prompt.thinking, dict(prompt.template_arguments)
     verbosity = arguments.pop("verbosity", None)

@@ -1,4 +1,4 @@
-"""What a gateway reads of a server that does not tell it on `/fleet/state`.
+"""Decodes the state of a server that has no `/fleet/state`, from its models, health and discovery.
 
 `GET /models`, `GET /health` and `GET /discovery` of any node of ours, and `GET /v1/models` of anybody: only
 what a gateway wants of each, so that what else stands there may change. Law: these answers are not trusted; a
@@ -29,7 +29,7 @@ class PolledModel(Struct, frozen=True):
 
 
 class PolledHealth(Struct, frozen=True, kw_only=True):
-    """What counts of a node's health."""
+    """The parts of a node's health that a gateway reads."""
 
     status: NodeStatus
     uptime_s: float = 0.0
@@ -38,14 +38,14 @@ class PolledHealth(Struct, frozen=True, kw_only=True):
 
 
 class PolledGrpc(Struct, frozen=True):
-    """Where a node says that it serves token sessions."""
+    """The address of a node's token sessions."""
 
     host: str
     port: int
 
 
 class PolledDiscovery(Struct, frozen=True, kw_only=True):
-    """What counts of a node's account of itself."""
+    """The parts of a node's discovery that a gateway reads."""
 
     version: str = ""
     grpc: PolledGrpc | None = None

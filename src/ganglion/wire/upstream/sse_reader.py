@@ -1,4 +1,4 @@
-"""Server-sent events as another server writes them: bytes in at any split, the data of each event out.
+"""Reads server-sent events of another server: bytes in at any split, the data of each event out.
 
 Lines end with LF, CRLF or CR; comments, names and ids are passed over; several data lines of an event are
 joined.
@@ -41,7 +41,7 @@ class SseReader:
         return found
 
     def end(self) -> list[bytes]:
-        """What an event without its last line break held: servers that end abruptly leave one behind."""
+        """The data of an event without its last line break: servers that end abruptly leave one behind."""
         found = self.feed(b"\n\n")
         self._rest = b""
         return found

@@ -1,4 +1,4 @@
-"""A chat stream of another server, ours or not, to the events of its answer: the reverse of the projection.
+"""Decodes a chat stream of another server, ours or not, into events: the reverse of the projection.
 
 Law: an end is never made up. A stream ends well when its server said why (`finish_reason`, or `[DONE]`), and
 with `Failed` in every other case. Calls come one after another; one that goes on after the next began cannot
@@ -128,7 +128,7 @@ class ChatStreamDecoder:
             elif error is not None:
                 self._end_with(Failed(error))
             else:
-                self._fail("The server that holds this model ended its answer without saying why.")
+                self._fail("The server that holds this model ended its answer without a finish reason.")
         return self._taken()
 
     def _taken(self) -> list[Event]:
@@ -146,7 +146,7 @@ class ChatStreamDecoder:
         try:
             chunk = _decode(data)
         except (msgspec.MsgspecError, UnicodeError, RecursionError):
-            self._fail("The server that holds this model sent what is no chunk of a chat.")
+            self._fail("The server that holds this model sent something other than a chat chunk.")
             return
         if chunk.object == "error" or (chunk.error is not NO_ERROR and bytes(chunk.error) != NULL):
             self._end_with(Failed(decode_error_frame(data, model=self._model)))
@@ -229,7 +229,9 @@ class ChatStreamDecoder:
         if call is None or not _is_same(call, part, name):
             if part.index is not None and part.index in self._ended_calls and not part.id:
                 if text:
-                    self._fail("The server that holds this model went on with a call after the next began.")
+                    self._fail(
+                        "The server that holds this model continued a tool call after the next one began."
+                    )
                 return
             self._leave_call()
             if self.is_done:

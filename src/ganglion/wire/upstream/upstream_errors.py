@@ -1,4 +1,4 @@
-"""Errors of other servers as ours: an HTTP refusal, or an error inside a stream.
+"""Decodes errors of other servers, from an HTTP response or inside a stream, into ours.
 
 The shapes: OpenAI's `{"error": {"message", "type", "param", "code"}}`; llama-server's, whose `code` is the
 status and which adds `n_prompt_tokens` and `n_ctx`; vLLM's, also as `{"object": "error", "message", …}`;
@@ -93,7 +93,7 @@ _UNKNOWN_MODEL = re.compile(r"model ['\"`].*['\"`] (?:was )?(?:not found|does no
 
 
 class UpstreamErrorBody(Struct, frozen=True):
-    """What another server said of an error, whatever its shape was."""
+    """The error of another server, whatever its shape was."""
 
     message: str = ""
     type: str | None = None
@@ -128,7 +128,7 @@ def decode_error_frame(data: bytes, *, model: str = "") -> GanglionError:
 
 
 def error_from_body(body: UpstreamErrorBody, status: int, *, model: str = "") -> GanglionError:
-    """What another server said, as one of ours."""
+    """Another server's error as one of ours."""
     message = body.message.strip()[:MAX_MESSAGE]
     if 300 <= status < 400:
         # Where it points to is an address that no client should see.
@@ -139,7 +139,7 @@ def error_from_body(body: UpstreamErrorBody, status: int, *, model: str = "") ->
     if status in (401, 402, 403, 407) or body.code == "invalid_api_key":
         # Its words may hold part of the key that the gateway showed.
         return UpstreamRefused(
-            f"The server that holds this model did not let the gateway in ({status}).",
+            f"The server that holds this model refused the gateway's key ({status}).",
             hint="The operator must check the key of that node.",
         )
     code = body.code if isinstance(body.code, str) else ""
@@ -161,7 +161,7 @@ def _extras(body: UpstreamErrorBody, kind: type[GanglionError]) -> dict[str, Ext
 
 def _by_status(status: int, message: str, param: str | None) -> GanglionError:
     if status in (429, 529):
-        return Overloaded(message or "The server that holds this model has too much to do.")
+        return Overloaded(message or "The server that holds this model is overloaded.")
     if status == 503:
         kind = ModelLoading if "loading" in message.lower() else Overloaded
         return kind(message or "The server that holds this model cannot answer now.")
