@@ -105,7 +105,7 @@ def test_tools_count_twice_since_templates_write_them_anew() -> None:
     [{"n": "600"}, {"max_tokens": "9"}, {"max_tokens": 9.5}, {"n": [2]}, {"best_of": {}}, {"n_predict": "9"}],
 )
 def test_a_number_that_cannot_be_read_is_refused_and_not_guessed(fields: dict[str, object]) -> None:
-    with pytest.raises(InvalidValue, match="cannot be told"):
+    with pytest.raises(InvalidValue, match="cannot be read"):
         bound_of("completions", body_of(prompt="x", **fields))
 
 

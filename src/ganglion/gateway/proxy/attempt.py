@@ -1,6 +1,6 @@
-"""One try of a request on one node: what it answers, held while the request could still go elsewhere.
+"""One attempt of a request on one node: its answer is held while the request could still go elsewhere.
 
-Law: a node's count in the fleet is raised when the try begins and lowered once, however it ends.
+Law: a node's count in the fleet is raised when the attempt begins and lowered once, however it ends.
 """
 
 from typing import Protocol
@@ -19,15 +19,15 @@ from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConne
 from ganglion.wire.proxy_dialect import ProxyDialect
 
 MAX_HELD_BYTES = 256 * 2**10
-"""An answer up to this size is passed on when it is whole: a node that dies in it was never heard."""
+"""An answer up to this size is passed on when it is whole: a node that dies in it has given nothing out."""
 
 
 class AttemptObserver(Protocol):
-    """Whoever tries; hears one of `whole`, `streamed` and `lost` last, and `streams` before `streamed`."""
+    """Whoever makes the attempt; `whole`, `streamed` or `lost` comes last, `streams` before `streamed`."""
 
     dialect: ProxyDialect
     takes_usage: bool
-    """Whether only we want the usage chunk of a stranger's stream."""
+    """Whether only we want the usage chunk of a foreign server's stream."""
 
     def received(self, attempt: "NodeAttempt") -> None:
         """Something came."""
@@ -59,7 +59,7 @@ class AttemptObserver(Protocol):
 
 
 class NodeAttempt:
-    """Hears one node's answer for one request."""
+    """Reads one node's answer for one request; the fleet and the connection call it."""
 
     __slots__ = (
         "_fleet",
@@ -98,7 +98,7 @@ class NodeAttempt:
         self.headers: Headers = []
         self.stream: StreamFilter | None = None
         self.received_s = 0.0
-        """When it was last heard of, on the proxy's coarse clock."""
+        """When something last came from it, on the proxy's coarse clock."""
         self.is_sent = False
         self.is_tunnel = False
         self._parts: list[bytes] = []
@@ -120,7 +120,7 @@ class NodeAttempt:
         connection.request(data, self)
 
     def release(self) -> None:
-        """It is over; nothing more is heard."""
+        """End the attempt; the observer is not called again."""
         if self._is_counted:
             self._is_counted = False
             self._fleet.count_out(self.spec.name, self)
@@ -133,11 +133,11 @@ class NodeAttempt:
 
     @property
     def last_heard_s(self) -> float:
-        """For the fleet."""
+        """When the fleet last heard of the node through this attempt; 0 before its first byte."""
         return self.received_s if self.status else 0.0
 
     def withdraw(self) -> None:
-        """For the fleet."""
+        """The fleet no longer waits for the node."""
         if not self._is_counted:
             return
         connection, self.connection = self.connection, None
@@ -146,7 +146,7 @@ class NodeAttempt:
         self._observer.withdrawn(self)
 
     def head(self, status: int, headers: Headers) -> None:
-        """For the connection."""
+        """The head of the answer is there."""
         self.status, self.headers = status, headers
         self._observer.received(self)
         if status == 101:
@@ -175,7 +175,7 @@ class NodeAttempt:
         return None
 
     def body(self, data: bytes, *, is_end: bool) -> None:
-        """For the connection."""
+        """More of the body is there, or its end."""
         if is_end:
             self.connection = None  # it is free, and may be another's by now
         else:
@@ -208,10 +208,10 @@ class NodeAttempt:
             self._observer.streams(self, self.stream.feed(held))
 
     def lost(self, error: Exception | None) -> None:
-        """For the connection."""
+        """The connection ended before the answer did."""
         connection, self.connection = self.connection, None
         why = f": {error}" if error is not None and str(error) else ""
-        told = UpstreamUnavailable(
+        lost = UpstreamUnavailable(
             f"The node {self.spec.name!r} broke off{why}.", extras={"node": self.spec.name}
         )
-        self._observer.lost(self, told, is_stale=connection is not None and connection.is_stale)
+        self._observer.lost(self, lost, is_stale=connection is not None and connection.is_stale)

@@ -1,4 +1,4 @@
-"""Whether a request may come in, and what it asks for: all that is decided before anybody is waited for."""
+"""Authentication and admission of a request, and what it asks for: all that is decided without waiting."""
 
 import msgspec
 from msgspec import Struct
@@ -21,7 +21,7 @@ NOBODY = Identity("")
 
 
 class RequestContext(Struct):
-    """A request that may come in."""
+    """A request, and what was found out about it."""
 
     call: ClientRequest
     route: ProxyRoute
@@ -35,7 +35,7 @@ class RequestContext(Struct):
     bound: TokenBound | None = None
     """What it can take at most, where its key has a cap on that."""
     answer_tokens: int | None = None
-    """What each answer is held to that its client left open; None for as long as it likes."""
+    """The bound on each answer whose length its client left open; None for as long as it likes."""
     admission_id: bytes = b""
     """What the control app finds its admission by."""
 
@@ -71,7 +71,7 @@ def bound_of(route: ProxyRoute, body: bytes) -> TokenBound:
         bound = route.dialect.bound(body)
     except msgspec.ValidationError as error:
         raise InvalidValue(
-            f"What the request may take cannot be told: {error}.",
+            f"The most tokens that the request may take cannot be read: {error}.",
             hint="The key has a limit on tokens, so that every number has to be one.",
         ) from None
     if route.answer_tokens is not None:
@@ -80,7 +80,7 @@ def bound_of(route: ProxyRoute, body: bytes) -> TokenBound:
 
 
 def inspect_request(context: RequestContext, quarantine: Quarantine, fleet: Fleet) -> Peeked:
-    """Read what is asked; raises InvalidJson, MissingParameter, NotAllowed, RequestQuarantined."""
+    """Read what the body asks for; raises InvalidJson, MissingParameter, NotAllowed, RequestQuarantined."""
     call, route, identity = context.call, context.route, context.identity
     head = call.head
     peeked = peek_query(head.target.query) if head.method == b"GET" else peek(route.dialect, call.body)

@@ -1,4 +1,4 @@
-"""How much of bodies that are still coming is held at once, before anything is done with them."""
+"""A bound on the bytes of bodies that are still coming in, shared fairly among tenants."""
 
 import asyncio
 from typing import Final

@@ -175,24 +175,24 @@ class ClientConnection(asyncio.Protocol):
                 self._refuse(InvalidRequest(f"This is not an HTTP/1.1 request: {error}."))
                 return
 
-    # The parser's side; a callback that raises ends the parsing, and what it raised is told.
+    # The parser calls these; one that raises ends the parsing, and the client gets what it raised.
 
     def on_message_begin(self) -> None:
-        """For the parser."""
+        """A request begins."""
         self._is_in_head, self._since_s = True, self.listener.now_s
         self._url, self._headers = b"", []
 
     def on_url(self, url: bytes) -> None:
-        """For the parser."""
+        """A piece of its URL."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """For the parser."""
+        """One header, or a trailer."""
         if self._is_in_head:  # else a trailer, which nobody judged
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        """For the parser."""
+        """Its head is whole: judge it before a body is read."""
         self._is_in_head, self._is_in_body = False, True
         head_bytes, self._head_bytes = self._head_bytes, 0
         if head_bytes > MAX_HEAD_BYTES:
@@ -232,7 +232,7 @@ class ClientConnection(asyncio.Protocol):
             self._continue()
 
     def _continue(self) -> None:
-        """Tell a client that waits for it that its body is wanted."""
+        """Ask a client that waits for it to send its body."""
         self._owes_continue = False
         self.write(CONTINUE)
 
@@ -261,14 +261,14 @@ class ClientConnection(asyncio.Protocol):
             self._room = None
 
     def on_body(self, body: bytes) -> None:
-        """For the parser."""
+        """A piece of its body."""
         self._parts.append(body)
         self._body_bytes += len(body)
         if self._body_bytes > self.listener.settings.max_body_bytes:
             raise BodyTooLarge(self.listener.settings.max_body_bytes)
 
     def on_message_complete(self) -> None:
-        """For the parser."""
+        """The request is whole."""
         self._is_in_body = self._owes_continue = False
         self._leave_room()
         parts, self._parts = self._parts, []

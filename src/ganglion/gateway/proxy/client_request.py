@@ -36,9 +36,9 @@ class RequestHead(Struct):
     is_from_here: bool = False
     """Its Host and Origin were judged, and are good."""
     to_ours: bytes | None = None
-    """Its lines as our nodes get them, once somebody asked."""
+    """Its lines as our nodes get them, once they were needed."""
     to_foreign: bytes | None = None
-    """And as strangers get them."""
+    """And as foreign servers get them."""
 
 
 class ClientRequest(Struct):

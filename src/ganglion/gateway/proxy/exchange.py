@@ -3,7 +3,8 @@
 Law: whatever happens, the client gets one answer, what was reserved is settled once, and nothing is tried
 again after the first of an answer has left. As long as nobody must be waited for, no task is made.
 
-Reason for its length: each request is one object on one synchronous path, which is measured. What could be
+Reason for its length: each request is one object on one synchronous path, which is measured, and callbacks of
+two connections change its state in any order: here all of them are seen together. What could be
 taken out is: who may come in (`authorize`), what follows a failure (`routing.retry`), what it came to
 (`accounting`), and the bytes to either side (`upstream_request`, `attempt`, `reply`).
 """
@@ -75,7 +76,7 @@ _NO_STREAM = "The server answered as a whole where a stream was asked for."
 
 
 class ProxyExchange:
-    """What becomes of one request; hears the tries that it makes."""
+    """One request on its way; observes the attempts that it makes."""
 
     __slots__ = (
         "_admission",
@@ -164,15 +165,15 @@ class ProxyExchange:
         else:
             self._admit(admission_request(context))
 
-    def _admit(self, wanted: AdmissionRequest) -> None:
-        self._admission = self._listener.gatekeeper.admit_now(self._context.identity, wanted)
+    def _admit(self, request: AdmissionRequest) -> None:
+        self._admission = self._listener.gatekeeper.admit_now(self._context.identity, request)
         if self._admission is None:
-            self._later(self._wait_admitted(wanted))
+            self._later(self._wait_admitted(request))
         else:
             self._route()
 
-    async def _wait_admitted(self, wanted: AdmissionRequest) -> None:
-        admission = await self._listener.gatekeeper.admit(self._context.identity, wanted)
+    async def _wait_admitted(self, request: AdmissionRequest) -> None:
+        admission = await self._listener.gatekeeper.admit(self._context.identity, request)
         if self._is_over:
             admission.settle(None)
             return
@@ -190,7 +191,7 @@ class ProxyExchange:
     def _choose(self) -> None:
         context, listener = self._context, self._listener
         assert context.route.wire is not None
-        asked = RoutingRequest(
+        request = RoutingRequest(
             context.model,
             context.route.wire,
             context.affinity,
@@ -198,9 +199,9 @@ class ProxyExchange:
             tenant=context.identity.tenant,
         )
         if listener.quarantine.is_empty:
-            decision, is_alone = listener.chooser.choose(asked), False
+            decision, is_alone = listener.chooser.choose(request), False
         else:
-            decision, is_alone = self._choose_for_suspect(asked)
+            decision, is_alone = self._choose_for_suspect(request)
         # First, and not as a pattern: nearly every request comes by here.
         if isinstance(decision, ChosenNode):
             self._chosen = decision
@@ -242,22 +243,22 @@ class ProxyExchange:
         if not self._is_over:
             self._choose()
 
-    def _choose_for_suspect(self, asked: RoutingRequest) -> tuple[RoutingDecision, bool]:
+    def _choose_for_suspect(self, request: RoutingRequest) -> tuple[RoutingDecision, bool]:
         """Where a request goes that may have taken a node down, and whether it has that one for itself."""
         listener, context = self._listener, self._context
         path, body = context.call.head.target.path, context.call.body
         suspicion = listener.quarantine.suspicion(context.identity.tenant, path, body)
-        decision = choose_node(listener.chooser, asked, suspicion)
+        decision = choose_node(listener.chooser, request, suspicion)
         if suspicion not in RUNS_ALONE or not isinstance(decision, ChosenNode):
             return decision, False
-        return decision, may_run_alone(listener.fleet, listener.chooser, asked, decision.node)
+        return decision, may_run_alone(listener.fleet, listener.chooser, request, decision.node)
 
     async def _load(self, model: str) -> None:
         assert self._listener.loader is not None
         try:
             await self._listener.loader.load(model)
         except GanglionError as error:
-            self._unloaded = error  # told unless a fallback answers
+            self._unloaded = error  # the client gets it unless a fallback answers
         if not self._is_over:
             self._state = self._state.after_load()
             self._choose()
@@ -295,9 +296,9 @@ class ProxyExchange:
         self, attempt: NodeAttempt, connection: UpstreamConnection, upstream: UpstreamHead, model: str | None
     ) -> None:
         context_length = 0 if self._chosen is None else self._chosen.context_length
-        asked = encode_upstream_request(self._context, upstream, model, context_length)
-        self.takes_usage = asked.takes_usage
-        attempt.send(connection, asked.data, self._listener.now_s)
+        encoded = encode_upstream_request(self._context, upstream, model, context_length)
+        self.takes_usage = encoded.takes_usage
+        attempt.send(connection, encoded.data, self._listener.now_s)
 
     # What nodes say.
 
@@ -422,7 +423,7 @@ class ProxyExchange:
             self._refuse(error)
 
     def _mark(self, attempt: NodeAttempt, outcome: NodeOutcome, decision: RetryDecision) -> None:
-        """Note what is held against the node, and whether against the request."""
+        """Count what happened against the node, and against the request where it may be at fault."""
         listener, name, call = self._listener, attempt.spec.name, self._context.call
         mark_node(listener.fleet, name, outcome, decision, listener.probe_now)
         if decision.mark is HealthMark.SUCCESS:
@@ -476,10 +477,10 @@ class ProxyExchange:
     def _deliver(self, status: int, headers: Headers, body: bytes) -> None:
         if self._reply.has_begun:  # the client was promised a stream
             is_error = status >= 400
-            told = (
+            error = (
                 decode_error_response(status, headers, body, model=self._context.model) if is_error else None
             )
-            self._refuse(told or UpstreamUnavailable(_NO_STREAM))
+            self._refuse(error or UpstreamUnavailable(_NO_STREAM))
             return
         if status < 400 and self._admission is not None:
             self._usage = usage_of_whole(self._context, self._attempt, body)
@@ -542,7 +543,7 @@ class ProxyExchange:
         # It keeps the same time over its nodes, and ends an answer in better words.
         if attempt.is_control_app:
             limit_s += _CONTROL_APP_GRACE_S
-        # When it was heard is as coarse as the ticks are: a deadline may pass late, never early.
+        # When something came is as coarse as the ticks are: a deadline may pass late, never early.
         if silent_s - self._listener.tick_s > limit_s:
             self._node_failed(attempt, NodeFault.SILENT, DeadlineExceeded(stage, limit_s))
         elif attempt.stream is not None and not self._reply.has_begun and silent_s > _HEAD_HELD_S:
@@ -551,7 +552,7 @@ class ProxyExchange:
             self._keep_alive(attempt, now_s)
 
     def _keep_alive(self, attempt: NodeAttempt, now_s: float) -> None:
-        """Tell the client of a stranger's stream that it is waited for; our own nodes do so themselves."""
+        """Send a keep-alive event where a foreign server is silent; our own nodes send theirs."""
         silent_s = now_s - max(attempt.received_s, self._kept_alive_s)
         peeked = self._context.peeked
         if silent_s < self._listener.settings.keep_alive_event_s or peeked is None or not peeked.is_stream:

@@ -59,7 +59,7 @@ _TO_FOREIGN = frozenset(
         *(name.encode() for dialect in DIALECTS for name in dialect.passed_headers),
     )
 )
-"""All that a stranger is told."""
+"""All of a client's headers that a foreign server gets."""
 _DROPPED_BACK = _HOP_BY_HOP | frozenset(
     (
         b"x-request-id",
@@ -149,7 +149,7 @@ def to_ours(head: RequestHead) -> bytes:
 
 
 def to_foreign(head: RequestHead) -> bytes:
-    """A client's headers as strangers get them."""
+    """A client's headers as foreign servers get them."""
     if head.to_foreign is None:
         head.to_foreign = b"".join(_foreign.passed(head.headers, _connection_of(head)))
     return head.to_foreign

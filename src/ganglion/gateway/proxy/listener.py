@@ -1,4 +1,4 @@
-"""The gateway's public port: who is connected, how much is under way, and what took too long."""
+"""The gateway's public port: its connections, the requests in flight, and the clock for their deadlines."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class ProxySettings:
     idle_s: float = 300.0
     """And one that says nothing more for as long."""
     keep_alive_event_s: float = 10.0
-    """How much silence of a stranger a client's stream may hold before it is told that it is waited for."""
+    """How long a foreign server may be silent before its client gets a keep-alive event."""
     stall_s: float = 30.0
     """A client that reads nothing for as long is cut."""
     guard: OriginGuard | None = None
@@ -141,7 +141,7 @@ class ProxyListener:
             self._idle.set()
 
     def spawn(self, work: Coroutine[None, None, None]) -> None:
-        """Have something waited for; the proxy awaits it in turn."""
+        """Run something beside the connections; `close` awaits it."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -168,7 +168,7 @@ class ProxyListener:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         self._reaper = None
-        if self.connections:  # a cut connection is told so in the next round of the loop
+        if self.connections:  # a cut connection learns of it in the next round of the loop
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._alone.wait(), TICK_S)
         self.log.flush()

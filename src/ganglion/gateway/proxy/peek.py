@@ -1,4 +1,4 @@
-"""What the gateway must know of a request's body, read without reading the rest of it."""
+"""Reading and changing a few fields of a request's body, without reading the rest of it."""
 
 from urllib.parse import parse_qsl, urlencode
 

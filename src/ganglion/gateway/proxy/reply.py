@@ -1,4 +1,4 @@
-"""What one client is answered: heads, framing and endings, each as one write.
+"""The answer to one client: heads, framing and endings, each as one write.
 
 Law: once a byte has left, the answer ends as its wire ends one that failed, or the connection is cut.
 """
@@ -65,7 +65,7 @@ class ClientReply:
 
     @property
     def is_given_out(self) -> bool:
-        """Whether the client has heard anything that no other node could go on from."""
+        """Whether the client has got anything that no other node could go on from."""
         return self.has_streamed or (self.has_begun and not self._is_events)
 
     def deliver(self, status: int, headers: Headers, body: bytes) -> None:
@@ -144,18 +144,18 @@ class ClientReply:
         self._connection.write(data)
 
     def allow(self) -> None:
-        """Tell a browser that its page may ask."""
-        asked = self._context.call.head.named.get(b"access-control-request-headers", b"")
+        """Answer a browser's preflight: its page may ask."""
+        requested = self._context.call.head.named.get(b"access-control-request-headers", b"")
         lines = (
             b"access-control-allow-methods: GET, HEAD, POST, DELETE\r\n"
-            b"access-control-allow-headers: %b\r\naccess-control-max-age: 600\r\n" % asked
+            b"access-control-allow-headers: %b\r\naccess-control-max-age: 600\r\n" % requested
         )
         self.status = 204
         self._send(heads.response_head(204, (), self._own(lines)))
 
     @property
     def is_preflight(self) -> bool:
-        """Whether a page of a configured origin asks whether it may ask."""
+        """Whether it is the preflight of a page of a configured origin."""
         head = self._context.call.head
         return (
             head.method == b"OPTIONS"

@@ -1,4 +1,4 @@
-"""Which call is which: who may make it, in which words it is refused, and whether a node answers it."""
+"""The routes of the gateway: who may call each, the format of its errors, and whether a node answers it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,13 +28,13 @@ class ProxyRoute:
     """One call of the gateway."""
 
     label: str
-    """What metrics and the log call it: bounded, unlike paths."""
+    """Its name in metrics and the log: bounded, unlike paths."""
     errors: ErrorFormat = openai_errors.ERRORS
     dialect: ProxyDialect = PLAIN
     """What its bodies and streams look like."""
     access: Access = "key"
     wire: Wire | None = None
-    """What routing is asked for; None where no model answers."""
+    """The wire that a node must speak; None where no model answers."""
     is_control_app: bool = True
     """Only the control app answers it, whatever the nodes can do."""
     generates: bool = False

@@ -1,4 +1,4 @@
-"""An upstream's stream as it passes: whole events only, counted, and with what only we asked for taken out.
+"""Streams of upstreams as they pass: whole events only, counted, and without what only the gateway asked for.
 
 Law: whatever the splits, the client gets the upstream's own bytes, less the usage that it did not ask for.
 """
@@ -32,9 +32,9 @@ class StreamFilter(Protocol):
     """A stream on its way through."""
 
     usage: Usage | None
-    """As far as it was told."""
+    """As far as the stream has said it."""
     has_events: bool
-    """Whether an error can be told in its middle."""
+    """Whether an error can be an event of it."""
 
     def feed(self, data: bytes) -> bytes:
         """What may leave now; raises UpstreamUnavailable for an event that has no end."""
@@ -167,10 +167,10 @@ class _EventStream:
         tail = self._tail
         if self._usual_end is not None and tail.endswith(self._usual_end):
             return True
-        is_told = tail.startswith(self._ends) or any(b"\n" + end in tail for end in self._ends)
-        if not is_told and b"\r" in tail:
-            is_told = any(b"\r" + end in tail for end in self._ends)
-        return is_told or _is_error(tail)
+        is_ended = tail.startswith(self._ends) or any(b"\n" + end in tail for end in self._ends)
+        if not is_ended and b"\r" in tail:
+            is_ended = any(b"\r" + end in tail for end in self._ends)
+        return is_ended or _is_error(tail)
 
 
 class NodeEventStream(_EventStream):
@@ -236,11 +236,11 @@ class ForeignEventStream(_EventStream):
 
     def _is_ours_alone(self, event: bytes) -> bool:
         """Note what an event says of usage, and whether it says nothing else."""
-        told = self._read_usage(_data_of(event), self.usage)
-        if told is None:
+        reading = self._read_usage(_data_of(event), self.usage)
+        if reading is None:
             return False
-        self.usage = told.usage
-        return self._takes_usage and told.is_all
+        self.usage = reading.usage
+        return self._takes_usage and reading.is_all
 
     @property
     def is_finished(self) -> bool:
@@ -256,7 +256,7 @@ def _is_opening(data: bytes) -> bool:
 
 
 def _event_at(data: bytes, at: int) -> tuple[int, int]:
-    """Where the event around a place begins and ends; the data is whole events."""
+    """Where the event around a position begins and ends; the data is whole events."""
     if b"\r" not in data:
         before, after = data.rfind(b"\n\n", 0, at), data.find(b"\n\n", at)
         return before + 2 if before >= 0 else 0, after + 2 if after >= 0 else len(data)
@@ -309,8 +309,8 @@ class JsonLineStream:
             self._empty -= whole.count(marks.thought)
         self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
         if any(mark in whole for mark in marks.usage):
-            told = self._dialect.read_usage(self._last, self.usage)
-            self.usage = self.usage if told is None else told.usage
+            reading = self._dialect.read_usage(self._last, self.usage)
+            self.usage = self.usage if reading is None else reading.usage
         return whole
 
     def end(self) -> bytes:

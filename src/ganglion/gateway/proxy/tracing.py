@@ -63,10 +63,10 @@ class Tracing:
             kind=self._trace.SpanKind.SERVER,
             attributes={"http.request.method": method, "url.path": path},
         )
-        told: dict[str, str] = {}
-        self._propagate.inject(told, context=self._trace.set_span_in_context(span, parent))
+        injected: dict[str, str] = {}
+        self._propagate.inject(injected, context=self._trace.set_span_in_context(span, parent))
         # Where nobody records spans and no client sent one, there is no trace to name.
-        passed = tuple((name.encode(), value.encode("latin-1")) for name, value in told.items()) or came
+        passed = tuple((name.encode(), value.encode("latin-1")) for name, value in injected.items()) or came
         return Span(span, passed, self._trace.StatusCode.ERROR)
 
 

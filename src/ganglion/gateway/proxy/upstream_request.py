@@ -1,4 +1,4 @@
-"""A request as it is put to one node: its words, our names for it, and never the client's key."""
+"""A request as it is sent to one node: its body, our headers, and never the client's key."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,7 +23,7 @@ MAX_UPSTREAM_HEADS = 2048
 
 @dataclass(frozen=True, slots=True)
 class UpstreamHead:
-    """How one node is spoken to."""
+    """What stands at the head of every request to one node."""
 
     spec: NodeSpec
     pool: ConnectionPool
@@ -34,7 +34,7 @@ class UpstreamHead:
 
 
 class UpstreamHeads:
-    """Every node's, made once for each word of it."""
+    """The upstream heads of all nodes, each made once for each declaration."""
 
     def __init__(self, pools: ConnectionPools) -> None:
         self._pools = pools
@@ -116,7 +116,7 @@ def encode_upstream_request(
 
 
 def _answer_bound(context: RequestContext, context_length: int) -> int | None:
-    """What each open answer is held to; None where there is none, or where the model's context does that."""
+    """The bound on each open answer; None where there is none, or where the model's context does that."""
     bound, tokens = context.bound, context.answer_tokens
     if bound is None or tokens is None:
         return None
@@ -140,7 +140,7 @@ def _foreign_lines(context: RequestContext) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _identity_lines(tenant: str, key_id: str, priority: int) -> bytes:
-    """What a node of ours is told of whose request it is."""
+    """The headers that tell a node of ours whose request it is."""
     return header_lines(identity_headers(tenant=tenant, key_id=key_id, priority=priority))
 
 

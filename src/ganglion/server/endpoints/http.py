@@ -1,4 +1,4 @@
-"""What every HTTP wire shares: reading a body, watching the client, and streaming frames to it.
+"""HTTP as every wire uses it: reading a body, watching the client, and streaming frames to it.
 
 Law: until the first byte any failure is an HTTP status; after it the wire's own error frame. The first byte
 goes out with the first token or after a second of waiting, whichever is earlier.
