@@ -32,12 +32,14 @@ class Driver:
     NVML_ERROR_NOT_SUPPORTED = 3
     NVML_TEMPERATURE_GPU = 0
 
-    def __init__(self, fails_with: int | None = None, delay_s: float = 0.0) -> None:
+    def __init__(self, fails_with: int | None = None, hangs: threading.Event | None = None) -> None:
         self._fails_with = fails_with
-        self._delay_s = delay_s
+        self.hangs = hangs or threading.Event()
+        self._does_hang = hangs is not None
 
     def nvmlInit(self) -> None:  # noqa: N802
-        time.sleep(self._delay_s)
+        if self._does_hang:
+            self.hangs.wait(60)
         if self._fails_with is not None:
             raise NvmlError(self._fails_with)
 
@@ -98,7 +100,9 @@ def test_a_driver_that_is_not_there_is_no_problem_and_one_that_fails_is() -> Non
     assert survey(None, MEMORY).problem is None
     assert survey(Driver(fails_with=12), MEMORY).problem is None
     assert survey(Driver(fails_with=18), MEMORY).problem == "error 18"
-    assert "within 0.05 s" in str(survey(Driver(delay_s=0.5), MEMORY, answer_s=0.05).problem)
+    hanging = Driver(hangs=threading.Event())
+    assert "within 0.05 s" in str(survey(hanging, MEMORY, answer_s=0.05).problem)
+    hanging.hangs.set()
     assert read_devices(Driver(fails_with=18), MEMORY) == ()
 
 
@@ -134,10 +138,10 @@ def test_what_is_free_is_read_now() -> None:
 
 async def test_a_driver_that_hangs_holds_up_no_request(monkeypatch) -> None:
     monkeypatch.setattr(subject, "FIRST_S", 0.05)
-    devices = DeviceMonitor(lambda: MEMORY, cpu_name="x", nvml=Driver(delay_s=1), can_accelerate=True)
-    began_s = time.monotonic()
-    assert await devices.readings() == ()
-    assert time.monotonic() - began_s < 0.5
+    driver = Driver(hangs=threading.Event())
+    devices = DeviceMonitor(lambda: MEMORY, cpu_name="x", nvml=driver, can_accelerate=True)
+    assert await devices.readings() == (), "while the driver still hangs"
+    driver.hangs.set()
 
 
 async def test_a_reading_is_shown_while_the_next_one_is_taken() -> None:

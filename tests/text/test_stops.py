@@ -120,8 +120,8 @@ def test_nothing_is_released_after_a_match() -> None:
 @pytest.mark.parametrize("strings", [("a" * 5_000 + "b",), tuple("a" * n + "b" for n in range(1, 60))])
 def test_time_is_linear_on_texts_that_almost_match(strings: tuple[str, ...]) -> None:
     matcher = StopMatcher(strings)
-    started = time.perf_counter()
+    started = time.process_time()
     for _ in range(20_000):
         matcher.feed((piece("aaaa"),))
-    assert time.perf_counter() - started < 2.0
+    assert time.process_time() - started < 2.0
     assert matcher.matched is None
