@@ -13,7 +13,7 @@ from greedy_server import Greedy, greedy_node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_gateway_access import keyed, shown
-from test_metering import early_in_a_minute
+from test_key_meter import early_in_a_minute
 
 from ganglion.core.errors import GanglionError
 from ganglion.core.events import Usage

@@ -184,8 +184,8 @@ def _count(counts: dict[str, int], node: str) -> None:
 class FleetMetrics:
     """Adds keys, nodes and replicas to the proxy's registry."""
 
-    def __init__(self, front: GatewayMetrics, fleet: Fleet, keys: Callable[[], tuple[KeyCount, ...]]) -> None:
-        self._registry = front.registry
+    def __init__(self, proxy: GatewayMetrics, fleet: Fleet, keys: Callable[[], tuple[KeyCount, ...]]) -> None:
+        self._registry = proxy.registry
         self._fleet = fleet
         self._keys = keys
         self._nodes: Sequence[NodeView] = ()

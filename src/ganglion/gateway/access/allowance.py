@@ -96,8 +96,8 @@ class Allowance:
         """What to ask for, and the least that helps anybody who waits."""
         smallest = min(self.waiting)
         least = max(1, smallest - self.granted_here)
-        wanted = max(least, sum(self.waiting) - self.granted_here, min(BLOCK * smallest, self.left // SHARE))
-        return min(wanted, self.cap), least
+        amount = max(least, sum(self.waiting) - self.granted_here, min(BLOCK * smallest, self.left // SHARE))
+        return min(amount, self.cap), least
 
     def granted(self, grant: Grant, window: Window, now_s: float) -> None:
         """Take in what the database gave; a window that ended meanwhile took its grant along."""

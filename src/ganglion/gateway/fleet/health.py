@@ -53,7 +53,7 @@ class NodeHealthCheck:
         self._clock = clock
         self._chance = chance
         self._probe = NodeProbe(node_client, settings, clock=clock)
-        self._probe_asked = asyncio.Event()
+        self._probe_requested = asyncio.Event()
         self._probed_s: float | None = None
 
     def probe_now(self) -> None:
@@ -61,17 +61,17 @@ class NodeHealthCheck:
         now_s = self._clock()
         if self._probed_s is None or now_s - self._probed_s >= self._settings.probe_gap_s:
             self._probed_s = now_s
-            self._probe_asked.set()
+            self._probe_requested.set()
             self._probe.interrupt_wait()
 
     async def run(self) -> None:
         """Probe, update the fleet, pause."""
         while (known := self._fleet.nodes.get(self._name)) is not None:
-            self._probe_asked.clear()
+            self._probe_requested.clear()
             pause_s = await self._ask(known)
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
-                    await self._probe_asked.wait()
+                    await self._probe_requested.wait()
 
     async def _ask(self, known: NodeView) -> float:
         """Probe once; how long to pause now."""

@@ -1,6 +1,6 @@
 """Parses the bodies of `/api/chat` and `/api/generate` into requests."""
 
-from functools import cache
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -76,7 +76,7 @@ def parse_generate(body: bytes, context: ParseContext) -> ParsedCall[OllamaReply
     return _call(fields, prompt, "generate", context, unknown)
 
 
-@cache
+@lru_cache(maxsize=16)
 def _policy(body: type[msgspec.Struct]) -> FieldPolicy:
     return FieldPolicy(
         body,

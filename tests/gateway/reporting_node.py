@@ -11,7 +11,7 @@ from ganglion.wire.fleet import NodeState, ReplicaState, encode
 
 
 @dataclass
-class Telling:
+class ReportingNode:
     """What it says next; `tell` makes it news."""
 
     state: NodeState

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from telling_node import model, state
+from reporting_node import model, state
 
 from ganglion.core.errors import GanglionError, InvalidRequest
 from ganglion.gateway.fleet.node_views import (

@@ -11,7 +11,7 @@ import pytest
 from byte_server import Handle, Line, answer, byte_server
 from hypothesis import given
 from hypothesis import strategies as st
-from telling_node import Telling, listing, model, state
+from reporting_node import ReportingNode, listing, model, state
 
 from ganglion.cli.system.this_machine import ThisMachine
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
@@ -157,7 +157,7 @@ async def test_a_model_that_is_no_longer_listed_is_gone() -> None:
 
 
 async def test_news_of_a_node_are_heard_as_they_happen_and_what_it_is_once_a_start() -> None:
-    node = Telling(state(1, model("m", "loading"), digest=("x",)))
+    node = ReportingNode(state(1, model("m", "loading"), digest=("x",)))
     patient = replace(QUICK, wait_s=10.0)
     async with byte_server(node) as server, polling(NodeSpec("a", server.url), settings=patient) as polled:
         view = await polled.until(lambda view: bool(view.version))
@@ -177,7 +177,7 @@ async def test_news_of_a_node_are_heard_as_they_happen_and_what_it_is_once_a_sta
 
 
 async def test_a_restart_clears_what_was_held_against_the_process_before() -> None:
-    node = Telling(state(1))
+    node = ReportingNode(state(1))
     async with byte_server(node) as server, polling(NodeSpec("a", server.url, cool_down_after=1)) as polled:
         await polled.until(lambda view: view.boot == "one")
         polled.fleet.failed("a")
@@ -266,7 +266,7 @@ async def test_a_poke_shows_a_closed_port_within_moments_however_slow_the_polls(
 
 
 async def test_a_poke_does_not_wait_for_news_that_may_never_come() -> None:
-    node = Telling(state(1))
+    node = ReportingNode(state(1))
     slow = PollSettings(wait_s=60.0)
     async with byte_server(node) as server, polling(NodeSpec("a", server.url), settings=slow) as polled:
         await polled.until(lambda view: bool(view.version))
@@ -312,7 +312,7 @@ async def test_nodes_that_come_are_watched_and_nodes_that_go_are_left_alone() ->
 
 
 async def test_an_answer_never_undoes_a_lease_that_was_renewed_meanwhile() -> None:
-    node = Telling(state(1))
+    node = ReportingNode(state(1))
     async with byte_server(node) as server, polling(NodeSpec("a", server.url, epoch=1)) as polled:
         await polled.until(lambda view: bool(view.version))
         polled.fleet.add(NodeSpec("a", server.url, epoch=2))
