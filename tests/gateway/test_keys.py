@@ -12,7 +12,8 @@ from gates import Clock, Flaky, key, secret_of
 
 from ganglion.core.errors import InvalidApiKey, NotAllowed
 from ganglion.core.events import Usage
-from ganglion.gateway.access.admission import EVERYBODY, MOST_URGENT, AdmissionRequest, Gatekeeper, Identity
+from ganglion.core.request import MOST_URGENT
+from ganglion.gateway.access.admission import EVERYBODY, AdmissionRequest, Gatekeeper, Identity
 from ganglion.gateway.access.gatekeeper import KeyGatekeeper
 from ganglion.gateway.access.keys import ApiKeys
 from ganglion.gateway.access.ledger import KeyCount

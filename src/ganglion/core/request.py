@@ -1,7 +1,7 @@
 """A request to an engine, in no wire's words."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Final, Literal
 
 from ganglion.core.sampling import ResolvedSampling, Sampling
 
@@ -230,6 +230,11 @@ class ImageBlock:
 
 PLACEHOLDER = -1
 """Stands in a token list wherever an image is."""
+
+
+MOST_URGENT: Final = -1000
+LEAST_URGENT: Final = 1000
+"""The bounds of a request's `priority`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ def shutting_down() -> ShuttingDown:
 
 
 class Gate:
-    """Admits work until `drain`, and tells when the last of it has ended. Only its methods change it."""
+    """Admits work until `drain`; `idle` returns when the last of it has ended. Only its methods change it."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit

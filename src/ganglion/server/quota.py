@@ -1,6 +1,6 @@
-"""What answers take of a key's quota, where the gateway's proxy cannot know it.
+"""The quota of answers that the gateway's proxy cannot count: in the background, in WebSockets, with history.
 
-In the background and inside sockets nobody else hears the end of an answer. Every other answer is counted by
+In the background and in WebSockets nothing else sees the end of an answer. Every other answer is counted by
 the proxy as it passes; but what a call continues stands in the store and not in its body, so that only here
 is known how long its prompt can be.
 """

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from msgspec import Meta, Struct, field
 
 from ganglion.core.errors import InvalidValue
+from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 
 MEBIBYTE: Final = 2**20
 
@@ -88,8 +89,8 @@ class ServerSettings(Struct, frozen=True):
     most_urgent: Annotated[
         int,
         Meta(
-            ge=-1000,
-            le=1000,
+            ge=MOST_URGENT,
+            le=LEAST_URGENT,
             description="The lowest `priority` that a request with one of `api_keys` may have; lower is more "
             "urgent.",
         ),

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import JsonValue, Stop
+from ganglion.core.request import LEAST_URGENT, MOST_URGENT, JsonValue, Stop
 from ganglion.core.sampling import (
     PARAMS,
     PLAIN,
@@ -95,7 +95,7 @@ class SamplingFields(SamplerFields, frozen=True, kw_only=True):
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
+    priority: Annotated[int, Meta(ge=MOST_URGENT, le=LEAST_URGENT)] | None = None
 
 
 def sampling_of(body: SamplingFields) -> Sampling:

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from ganglion.core.errors import InvalidValue
 from ganglion.core.events import Token
 from ganglion.core.fold import Answer
-from ganglion.core.request import Request, Score, TextPrompt, TokenPrompt
+from ganglion.core.request import LEAST_URGENT, MOST_URGENT, Request, Score, TextPrompt, TokenPrompt
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import ModelName, TokenId
 from ganglion.wire.steering import SteeringSpec, steering_of
@@ -33,7 +33,7 @@ class ScoreBody(Struct, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=0, le=20)] | None = None
     return_tokens: bool | None = None
     steering: SteeringSpec | None = None
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] | None = None
+    priority: Annotated[int, Meta(ge=MOST_URGENT, le=LEAST_URGENT)] | None = None
     user: str | None = None
 
 

@@ -11,11 +11,10 @@ from msgspec import Struct
 
 from ganglion.core.errors import NotAllowed
 from ganglion.core.events import Usage
+from ganglion.core.request import MOST_URGENT
 
 Role = Literal["user", "node", "admin"]
 """A user calls models; a node may join the fleet; an admin may do everything."""
-MOST_URGENT: Final = -1000
-"""The lowest priority that there is."""
 
 
 @dataclass(frozen=True, slots=True)

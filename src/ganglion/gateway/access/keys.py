@@ -13,7 +13,8 @@ from hashlib import sha256
 from typing import Final
 
 from ganglion.core.errors import GanglionError, InvalidApiKey
-from ganglion.gateway.access.admission import EVERYBODY, MOST_URGENT, Identity, Role
+from ganglion.core.request import MOST_URGENT
+from ganglion.gateway.access.admission import EVERYBODY, Identity, Role
 from ganglion.gateway.access.outage_log import OutageLog
 from ganglion.store.access_store import AccessStore, StoredKey
 

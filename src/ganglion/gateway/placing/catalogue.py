@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ganglion.core.errors import InvalidValue, UnknownParameter
+from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 from ganglion.registry.naming.names import NAME_LIMIT, fold
 
 MAX_MODELS: Final = 10_000
@@ -59,7 +60,7 @@ class CatalogueModel(Struct, frozen=True, kw_only=True):
     """What must stay free on each device that it is put on, in MiB."""
     pinned_on: Names = ()
     """Nodes that always hold it; it is never evicted there."""
-    priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
+    priority: Annotated[int, Meta(ge=MOST_URGENT, le=LEAST_URGENT)] = 0
     """Lower is more urgent: it evicts only idle models whose number is equal or higher."""
     min_replicas: Count = 0
     """Nodes that hold it even when nobody asks; with 0 it is loaded for the first request."""

@@ -113,7 +113,7 @@ def abort_connection(scope: Scope) -> None:
 
 
 class AnswerRecorder(Protocol):
-    """Somebody who must be done with an answer before it is told."""
+    """Stores an answer: its first byte and its end wait for it."""
 
     async def wait_begun(self) -> None:
         """Return when the first byte may leave; raises why it may not."""
@@ -132,7 +132,7 @@ class FrameSink(Protocol):
         ...
 
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
-        """Write frames; raises ReaderStalled when nobody reads them."""
+        """Write frames; raises ReaderStalled when the client does not read them."""
         ...
 
 
@@ -146,7 +146,7 @@ async def stream(
     recorder: AnswerRecorder | None = None,
     ending: Sequence[Frame] = (),
 ) -> None:
-    """Stream the answers as the projection tells them, from the first byte to the last.
+    """Stream the answers as the projection frames them, from the first byte to the last.
 
     `ending` follows the projection's last frame: what belongs to the transport and not to the answer.
     """
@@ -165,7 +165,7 @@ async def write_answers(
     recorder: AnswerRecorder | None = None,
     ending: Sequence[Frame] = (),
 ) -> None:
-    """Write the answers as the projection tells them; raises what goes wrong before the first of it."""
+    """Write the answers as the projection frames them; raises what goes wrong before the first byte."""
     frames: Sequence[Frame | Comment]
     frames = await _until_first_byte(answers, projection, alarm.after(settings.first_byte_s))
     if recorder is not None:

@@ -8,7 +8,19 @@ from collections.abc import Sequence
 from typing import Final
 
 from ganglion.core.errors import InvalidValue, MissingParameter
-from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, Lark, Ranges, Regex, Steer, Steering
+from ganglion.core.request import (
+    LEAST_URGENT,
+    MOST_URGENT,
+    Choice,
+    Constraint,
+    Gbnf,
+    JsonSchema,
+    Lark,
+    Ranges,
+    Regex,
+    Steer,
+    Steering,
+)
 from ganglion.core.sampling import PARAMS, Sampling, sampling_from
 from ganglion.server.grpc.chat_rendering import NewMessages
 from ganglion.sessions.values import GenerationRequest
@@ -79,7 +91,7 @@ def generate_of(message: pb.GenerateRequest) -> GenerationRequest:
     """One call that appends and generates."""
     _between("max_tokens", message.max_tokens, 0, MAX_TOKENS)
     _between("logprob_top_k", message.logprob_top_k, 0, MAX_ALTERNATIVES)
-    _between("priority", message.priority, -1000, 1000)
+    _between("priority", message.priority, MOST_URGENT, LEAST_URGENT)
     return GenerationRequest(
         append=tokens_of("append_tokens", message.append_tokens, MAX_APPENDED),
         offset=message.offset,

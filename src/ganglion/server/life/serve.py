@@ -131,7 +131,7 @@ async def serve(
                 joined_gateways(join, settings, url_of(listener, settings), membership)
             )
             await _until_ended(shutdown, serving, opening)
-            # First: what gateways send before they have heard of it is still answered.
+            # First: what gateways send before they know of it is still answered.
             await gateways.leave(shutdown.stop)
             await _drain(gate, shutdown, settings.drain_timeout_s)
         finally:
@@ -164,11 +164,11 @@ def _read_reloaded(reload: Reload, keys: KeyRing) -> ApplyConfig:
 
 async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening: asyncio.Task[None]) -> None:
     """Wait for a reason to shut down: somebody asks, the server ends, or the engine cannot open."""
-    asked = asyncio.create_task(shutdown.drain.wait())
-    await first_of(asked, serving, opening)
+    draining = asyncio.create_task(shutdown.drain.wait())
+    await first_of(draining, serving, opening)
     if opening.done() and opening.exception() is None:
-        await first_of(asked, serving)
-    asked.cancel()
+        await first_of(draining, serving)
+    draining.cancel()
 
 
 async def _drain(gate: Gate, shutdown: Shutdown, timeout_s: float) -> None:

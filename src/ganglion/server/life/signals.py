@@ -90,7 +90,7 @@ def check_keys_remain(*, is_keyed: bool, would_be_keyed: bool) -> None:
     """Raise StartRefused where a configuration would take the last key from a server that asks for one."""
     if is_keyed and not would_be_keyed:
         raise StartRefused(
-            "It has no key any more, and everybody could come in: the keys that were valid stay so.",
+            "It has no key any more, which would let everybody in; the keys that were valid stay valid.",
             hint="Keep a key in server.api_keys or server.admin_keys, or restart to serve without.",
         )
 

@@ -50,7 +50,7 @@ class AdminOnly:
 
 
 Identify = Callable[[Scope], Principal]
-"""Says whose a request is; raises why it may not come in."""
+"""Gives the principal of a request; raises why it is refused."""
 
 PUBLIC_ROUTES = frozenset((method, path) for method in ("GET", "HEAD") for path in PUBLIC_PATHS)
 

@@ -12,15 +12,14 @@ from typing import Final, Literal, assert_never
 
 from ganglion.core.engine import ModelState
 from ganglion.core.errors import InvalidApiKey, InvalidValue
-from ganglion.core.request import Request
-from ganglion.gateway.access.admission import MOST_URGENT
+from ganglion.core.request import LEAST_URGENT, MOST_URGENT, Request
 from ganglion.server.fleet_membership import AFFINITY_PATTERN, Leases
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import headers
 
 Role = Literal["user", "admin", "gateway", "anybody"]
 """A user asks models; an admin also changes which models are held; a gateway is an admin who is believed in
-what it says of a request; anybody is whoever comes where there are no keys, and may do what an admin may."""
+what it says of a request; anybody is a caller where there are no keys, and may do what an admin may."""
 
 _BEARER: Final = b"bearer "
 _TENANT_DIGITS: Final = 16
@@ -28,7 +27,7 @@ _TENANT_DIGITS: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """Whoever brings a key."""
+    """The holder of a key."""
 
     tenant: str = ""
     role: Role = "anybody"
@@ -37,7 +36,7 @@ class KeyHolder:
 
 
 ANYBODY: Final = KeyHolder()
-"""Whoever comes where there are no keys."""
+"""Every caller where there are no keys."""
 
 
 class KeyRing:
@@ -111,7 +110,6 @@ def _digest(key: str) -> bytes:
 _NAME: Final = re.compile(rb"[!-~]{0,128}")
 _AFFINITY: Final = re.compile(rf"({AFFINITY_PATTERN})?".encode())
 _PRIORITY: Final = re.compile(rb"-?[0-9]{1,4}")
-LEAST_URGENT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +200,7 @@ def identify(
         case "user":
             return Principal(holder.tenant, priority=holder.most_urgent)
         case "anybody":
-            # Where there are no keys these bind nobody but the request itself.
+            # Where there are no keys, headers count that affect only the request itself.
             said = principal_from_gateway(lookup, holder.tenant)
             return Principal(
                 holder.tenant, affinity=said.affinity, wants_usage=said.wants_usage, is_admin=True
