@@ -21,7 +21,7 @@ from msgspec.structs import FieldInfo, fields
 from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.engines.settings import EngineSettings
 from ganglion.gateway.settings import DeclaredNode, GatewaySettings
-from ganglion.registry.files.text_file import read_text
+from ganglion.registry.files.whole_files import read_text
 from ganglion.registry.settings import HubSettings, ResidencySettings
 from ganglion.server.settings import JoinSettings, ServerSettings
 from ganglion.sessions.settings import SessionSettings

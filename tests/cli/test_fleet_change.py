@@ -28,7 +28,7 @@ def test_a_node_is_drained_and_taken_back(gateway: tuple[PlayedGateway, str], tm
     environment = environment_of(tmp_path, url)
     done = run(environment, "fleet", "drain", "a")
     assert (done.returncode, done.stdout) == (0, "a gets no new work\n")
-    assert "what runs there goes on" in done.stderr
+    assert "requests that run there are finished" in done.stderr
     assert data(environment, "fleet", "drain", "a", "--undo")["status"] == "done"
     assert data(environment, "fleet", "drain", "a", "--force")["status"] == "done"
     assert played.asked == [Drain(node="a"), Drain(node="a", undo=True), Drain(node="a", force=True)]
@@ -73,4 +73,4 @@ def test_who_stops_waiting_is_told_that_the_move_goes_on(
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=10)
     assert process.returncode == 130
-    assert said.startswith("not waiting any longer; the gateway goes on")
+    assert said.startswith("no longer waiting; the gateway goes on")

@@ -166,4 +166,4 @@ def test_a_name_that_is_taken_or_unknown_is_said_with_a_hint(said: Callable[...,
 
 def test_help_teaches(said: Callable[..., str]) -> None:
     assert "within a second" in said("--help")
-    assert "from which nobody gets it back" in said("create", "--help")
+    assert "keeps only a digest of the key" in said("create", "--help")

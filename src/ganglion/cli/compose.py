@@ -1,4 +1,4 @@
-"""From a Config to one engine over every model that can be had here."""
+"""Builds one engine over all models of this machine from a Config."""
 
 import asyncio
 import os
@@ -58,7 +58,7 @@ def finder_of(config: Config, home: Path) -> ModelFinder:
 
 @dataclass(frozen=True, slots=True)
 class RequestedModels:
-    """The models that a command line names, in order, and what callers shall call them."""
+    """The models that a command line names, in order, and their served names."""
 
     names: tuple[str, ...]
     served_names: tuple[str, ...]
@@ -71,7 +71,7 @@ class RequestedModels:
             )
 
     def served_name(self, number: int) -> str | None:
-        """What the model in this place is called, if not by its own name."""
+        """The served name of the model at this position; None for its own name."""
         return self.served_names[number] if number < len(self.served_names) else None
 
 
@@ -163,7 +163,7 @@ async def open_engine(
 
 
 def auto_loads(config: Config) -> bool:
-    """Whether a request loads the model it names: where a gateway decides what is loaded, only if told to."""
+    """Whether a request loads the model it names; on a node that joins a gateway, only if configured."""
     auto_load = config.residency.auto_load
     return not config.join.urls if auto_load is None else auto_load
 

@@ -19,7 +19,7 @@ from ganglion.core.errors import InvalidValue
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.settings import DeclaredNode
 from ganglion.gateway.upstream.address import parse_node_url
-from ganglion.registry.files.text_file import read_text
+from ganglion.registry.files.whole_files import read_text
 from ganglion.server.settings import BuildInfo
 from ganglion.wire.dialect import Wire
 from ganglion.wire.dialects import ALL_WIRES, USUAL_WIRES

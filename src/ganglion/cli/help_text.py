@@ -1,4 +1,4 @@
-"""What `--help` teaches beyond the list of flags."""
+"""The examples and explanations under each command's list of flags in `--help`."""
 
 KEYS = """
 Examples:
@@ -9,7 +9,7 @@ Examples:
 
 The commands work on the gateway's database (--store, GANGLION_STORE__URL),
 whether a gateway runs or not. One that runs sees a change within a second.
-Once there is a key, nobody comes in without one.
+Once the first key exists, every request needs one.
 """
 
 KEYS_CREATE = """
@@ -31,7 +31,8 @@ few at once; what was not used comes back.
 
 Keys of one tenant see each other's stored responses and conversations; left
 out, the tenant is called like the key. Minutes, days and months are those of
-UTC. The database keeps a digest of the key, from which nobody gets it back.
+UTC. The database keeps only a digest of the key, so a lost key cannot be shown
+again.
 """
 
 KEYS_LIST = """
@@ -50,7 +51,8 @@ Examples:
   ganglion keys revoke shop
   ganglion keys revoke key_5f1c09a2b7
 
-A gateway that runs refuses the key within a second; answers that run go on.
+A running gateway refuses the key within a second; answers that have begun are
+finished.
 """
 
 USAGE = """
@@ -75,8 +77,8 @@ Examples:
   ganglion fleet drain a             no new work for node a
   ganglion fleet move qwen3-4b b     a model to node b, away from the others
 
-These talk to a gateway (--gateway, or GANGLION_GATEWAY), whose keys may have
-to be shown (--api-key, or GANGLION_API_KEY).
+These talk to a gateway (--gateway, or GANGLION_GATEWAY), which may need a key
+(--api-key, or GANGLION_API_KEY).
 """
 
 FLEET_STATUS = """
@@ -102,12 +104,12 @@ Examples:
   ganglion fleet drain a --undo
   ganglion fleet drain a --force
 
-What only this node holds is first loaded on another one. Where nobody else can
-have it, nothing is changed and the exit status is 1, unless --force is given:
-requests for it are refused then, until somebody has it again.
+A model that only this node holds is first loaded on another one. Where no other
+node can hold it, nothing is changed and the exit status is 1, unless --force is
+given: then requests for it are refused until another node holds it.
 
-What runs on the node goes on to its end; `ganglion fleet status --watch` shows
-when nothing does any more, and the node can be stopped. Nothing is unloaded.
+Requests that run on the node are finished; `ganglion fleet status --watch` shows
+when none are left and the node can be stopped. Nothing is unloaded.
 """
 
 FLEET_MOVE = """
@@ -117,9 +119,9 @@ Examples:
   ganglion fleet move qwen3-4b b --keep
 
 The model is loaded on the node first and unloaded elsewhere afterwards, when
-its requests there have ended: at no moment is it nowhere. It is downloaded to
-the node where need be, so this may take long. Ctrl-C stops the waiting, not
-the move.
+its requests there have ended, so that it can be served throughout. It may have
+to be downloaded to the node first, which takes a while. Ctrl-C stops the
+waiting, not the move.
 """
 
 FLEET_PLAN = """
@@ -249,10 +251,10 @@ Examples:
   ganglion models pull Qwen/Qwen3-4B-GGUF:Q8_0
   ganglion models pull Qwen/Qwen3-4B-GGUF:Qwen3-4B-Q8_0.gguf --revision main
 
-Files go into the Hugging Face cache and are verified by their SHA-256. What
-was interrupted goes on the next time. HF_TOKEN, HF_HOME, HF_ENDPOINT and
-HF_HUB_OFFLINE mean what they mean for the hub's own tools. The path of the
-model, of its first part where it is split, is printed on stdout.
+Files go into the Hugging Face cache and are verified by their SHA-256. An
+interrupted download is resumed the next time. HF_TOKEN, HF_HOME, HF_ENDPOINT
+and HF_HUB_OFFLINE work as they do for the hub's own tools. The path of the
+model, or of its first part where it is split, is printed on stdout.
 """
 
 MODELS_RM = """
@@ -273,7 +275,7 @@ Examples:
   ganglion models load smollm2 --url http://10.0.0.5:8080 --no-wait
 
 A model that is not on the node's machine is downloaded there first. When
-there is no room, the node lets go of models that nobody uses.
+there is no room, the node unloads models that are not in use.
 """
 
 MODELS_UNLOAD = """
@@ -289,7 +291,7 @@ Examples:
   ganglion models resolve smollm2
   ganglion models resolve Qwen/Qwen3-4B-GGUF:Q8_0 --json | jq -r .path
 
-Each line is one place that was asked, in the order in which a node asks them.
+Each line is one place that was searched, in the order in which a node does it.
 """
 
 MODELS_VERIFY = """
@@ -298,8 +300,8 @@ Examples:
   ganglion models verify
   ganglion models verify Qwen3-4B-Q8_0 --json
 
-Every byte is read. Files from a hub or from Ollama have a digest; of others
-nothing says what they should be, and they are unknown.
+Every byte is read. Files from a hub or from Ollama have a digest to compare
+with; other files have none, and are reported as unknown.
 """
 
 MODELS_PS = """
@@ -348,12 +350,12 @@ Examples:
   ganglion serve --host 0.0.0.0 --api-key "$KEY"
       for others too; a key is required then
   ganglion serve --engine echo
-      no model at all: answers repeat the question, for trying clients
+      no model at all: answers repeat the prompt, for trying out clients
 
 A MODEL is a GGUF file, the name of one in GANGLION_HOME/models, or smollm2,
-the embedded model. Flags of the server, the engine and the logs can also
-stand in config.toml ([server], [engine], [log]) or in the environment, as
-GANGLION_SERVER__PORT=9000.
+the embedded model. Every flag but MODEL and --served-name is also a key of
+config.toml (--port is port under [server]) and an environment variable
+(GANGLION_SERVER__PORT=9000); docs/configuration.md lists them.
 """
 
 GATEWAY = """
@@ -368,8 +370,8 @@ Examples:
   ganglion gateway --config fleet.toml --store postgresql://…
       nodes with keys and caps, and several gateways that share their limits
 
-ganglion fleet status shows who is there, ganglion keys create makes keys with
-limits, docs/fleet.md goes from one box to a fleet.
+ganglion fleet status shows the nodes, ganglion keys create makes keys with
+limits, and docs/fleet.md leads from one machine to a fleet.
 """
 
 CHAT = """
@@ -400,8 +402,8 @@ Examples:
 
 Prints the sum of the tokens' logprobs (natural logarithms), their mean, and
 the perplexity. On a terminal the text is shown with each token in the colour
-of its logprob. What --prompt says is read first and not scored. The first
-token of a text has nothing before it: it has no logprob and counts nothing.
+of its logprob. The text of --prompt is read first and not scored. The first
+token of a text has nothing before it, so it has no logprob and does not count.
 """
 
 SESSION = """

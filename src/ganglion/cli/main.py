@@ -1,4 +1,4 @@
-"""The `ganglion` command: which subcommand is meant, and how errors leave the program.
+"""The `ganglion` command: its subcommands, and the exit status of each error.
 
 Law: nothing heavy is imported here: a command's module waits until it is chosen, its engine until it runs.
 """
@@ -99,7 +99,7 @@ def _run(arguments: list[str]) -> int:
         status = app(arguments, print_error=False, exit_on_error=False, result_action="return_value")
     except CycloptsError as error:
         command = " ".join(["ganglion", *(error.command_chain or ())])
-        say_error(str(error), f"{command} --help shows what can be said.")
+        say_error(str(error), f"{command} --help lists its arguments and flags.")
         return 2
     except GanglionError as error:
         say_error(str(error), error.hint)

@@ -1,4 +1,4 @@
-"""From what a name means to an engine that answers to it: fetch the file, read it, build the engine."""
+"""Builds the engine of a resolved model: fetch the file, read it, construct the engine."""
 
 import asyncio
 import math
@@ -23,7 +23,7 @@ from ganglion.engines.settings import EngineSettings
 from ganglion.engines.table import ENGINES
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.files.parts import parts_of
-from ganglion.registry.files.text_file import read_text
+from ganglion.registry.files.whole_files import read_text
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.download import Report
 from ganglion.registry.loading.candidate import Candidate, build_without_options
@@ -49,7 +49,7 @@ Bar = Callable[[str, int], AbstractContextManager[Report]]
 
 @dataclass(frozen=True, slots=True)
 class BuildContext:
-    """What every recipe needs."""
+    """What building any model needs."""
 
     config: Config
     home: Path
@@ -68,7 +68,7 @@ class BuildContext:
 def candidate_of(
     resolution: Resolution, context: BuildContext, *, served_name: str | None = None
 ) -> Candidate:
-    """The model that a name means, ready to be held."""
+    """The resolved model as a candidate that can be loaded."""
     builder = ModelBuilder(resolution, context, served_name or resolution.id)
     entry = resolution.entry or NO_ENTRY
     facts = builder.facts_if_here()
@@ -105,7 +105,7 @@ def check_engines(manifest: ModelsManifest) -> None:
 
 
 class ModelBuilder:
-    """One model's way to its engine; where its file lies is known once it was fetched."""
+    """Fetches and builds one model; the path of its file is known once it was fetched."""
 
     def __init__(self, resolution: Resolution, context: BuildContext, model_id: str) -> None:
         self._resolution = resolution
@@ -114,20 +114,20 @@ class ModelBuilder:
         self.path, self.origin = self._locate()
 
     def facts_if_here(self) -> ModelFacts | None:
-        """What the file says of itself; None while it is elsewhere or cannot be read."""
+        """The facts in the file; None while it is not on this machine or cannot be read."""
         try:
             return None if self.path is None else read_facts(self.path)
         except GanglionError:
             return None  # said when somebody wants it loaded
 
     def context_of(self, facts: ModelFacts) -> int:
-        """How long its context will be, where nobody who loads it asks for another."""
+        """The length of its context, unless a load asks for another."""
         from ganglion.engines.llama.plan import context_of
 
         return context_of(self._asked_context(LoadOptions()), facts.context_length)
 
     async def fetch(self, options: LoadOptions, report: Report) -> None:
-        """Have the file here and whole: download what is not, hash what changed since it was verified."""
+        """Download the file if it is missing, and hash it if it changed since it was verified."""
         cancelled = threading.Event()
         loop = asyncio.get_running_loop()
         try:
@@ -137,7 +137,7 @@ class ModelBuilder:
             cancelled.set()
 
     async def build(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
-        """The engine before the file, if it fits."""
+        """Construct the engine, if it fits into memory."""
         return await asyncio.to_thread(self._build, options, free_bytes)
 
     def _locate(self) -> tuple[Path | None, str]:
@@ -184,7 +184,7 @@ class ModelBuilder:
 
     @contextmanager
     def _bar(self, size_bytes: int, report: Report) -> Iterator[Report]:
-        """The report, shown to people as well where there is a bar."""
+        """The report, which also moves the progress bar where there is one."""
         if self._context.bar is None:
             yield report
             return

@@ -35,12 +35,12 @@ LIMITS_HEAD = "| what | limit |\n|---|---|\n"
 
 
 def limits_table() -> str:
-    """The whole table."""
+    """The table of fixed limits."""
     return LIMITS_HEAD + "".join(f"| {what} | {limit} |\n" for what, limit in limit_rows())
 
 
 def limit_rows() -> tuple[tuple[str, str], ...]:
-    """What is bounded, and by what."""
+    """Each bounded quantity and its limit."""
     server, worker = ServerSettings(), WorkerLimits()
     sizes = message_limits
     return (
@@ -52,7 +52,7 @@ def limit_rows() -> tuple[tuple[str, str], ...]:
             "then `overloaded`",
         ),
         ("connections", f"{server.max_connections:,}"),
-        ("requests inside the door", f"{server.max_in_flight:,}, then `overloaded`"),
+        ("requests being answered at once", f"{server.max_in_flight:,}, then `overloaded`"),
         ("requests that wait for one model to load", f"{WAITING_LIMIT:,}, then `model_loading`"),
         (
             "hub names that a key has looked up at once, and all keys together",

@@ -1,1 +1,1 @@
-"""Which model a name means, how its file gets here, and which models are held."""
+"""Resolves names to models, downloads their files, and loads and unloads models. Imports core alone."""

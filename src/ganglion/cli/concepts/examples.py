@@ -74,7 +74,7 @@ def _texts(path: Path, param: str, fewest: int) -> tuple[str, ...]:
 
 def _lines(path: Path, param: str) -> Iterator[str]:
     from ganglion.core.errors import InvalidValue
-    from ganglion.registry.files.text_file import read_text
+    from ganglion.registry.files.whole_files import read_text
 
     is_json = path.suffix in (".jsonl", ".json")
     hint = f"--{param} names a file of examples."

@@ -1,4 +1,4 @@
-"""What the concept commands know of this machine: where packs lie, and what models make of examples."""
+"""The concept packs of this machine, and the residuals of examples in its models."""
 
 import re
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which concept packs the operator named, and which models each was made for."""
+"""The concept packs that the operator named, each with the model it was made for."""
 
 import logging
 import os

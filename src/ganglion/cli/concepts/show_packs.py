@@ -1,4 +1,4 @@
-"""`ganglion concepts show`: what a concept pack holds, and how alike its concepts are."""
+"""`ganglion concepts list` and `show`: the packs of this machine, and the contents of one."""
 
 from dataclasses import dataclass
 from itertools import combinations

@@ -1,4 +1,4 @@
-"""`ganglion fleet drain` and `move`: a node gets no more work, a model another place."""
+"""`ganglion fleet drain` and `move`: take work from a node, bring a model to another one."""
 
 import sys
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def drain(
         done = asked.drain(body)
     _print(done, f"{node} takes work again" if undo else f"{node} gets no new work", json=json)
     if not undo:
-        say("what runs there goes on; ganglion fleet status --watch shows when it has ended")
+        say("requests that run there are finished; ganglion fleet status --watch shows when none are left")
 
 
 def move(
@@ -52,7 +52,7 @@ def move(
         with _spinner(f"{model} to {node}"):
             done = asked.move(body)
     except KeyboardInterrupt:
-        say("not waiting any longer; the gateway goes on, ganglion fleet status shows how far it is")
+        say("no longer waiting; the gateway goes on, and ganglion fleet status shows the progress")
         return INTERRUPTED
     _print(done, f"{model} is on {node}", json=json)
     return 0
@@ -71,7 +71,7 @@ def _name(node: str) -> str:
 
 @contextmanager
 def _spinner(title: str) -> Iterator[None]:
-    """Something that turns on stderr while the block runs, and how long it has."""
+    """Show a spinner and the elapsed time on stderr while the block runs."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 

@@ -55,7 +55,7 @@ def plan(
     from ganglion.cli.terminal.output import print_json
     from ganglion.gateway.placing.catalogue import parse_catalogue
     from ganglion.gateway.placing.planning import plan_placements as planned_for
-    from ganglion.registry.files.text_file import read_text
+    from ganglion.registry.files.whole_files import read_text
 
     if gateway is not None and node:
         raise InvalidValue(

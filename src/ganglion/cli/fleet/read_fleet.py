@@ -1,4 +1,4 @@
-"""A fleet as commands read it: from a gateway's `GET /fleet`, or from each node itself."""
+"""Reads a fleet for commands: from a gateway's `GET /fleet`, or from each node."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -143,7 +143,7 @@ def status(
 
 
 def _watch(asked: GatewayApiClient, overview: "FleetOverview", *, json: bool) -> int:
-    """Show it until somebody interrupts, who thereby gets what they wanted."""
+    """Show it until Ctrl-C, which is a normal end."""
     try:
         if json:
             _lines(asked, overview)
@@ -180,7 +180,7 @@ def _tables(asked: GatewayApiClient, overview: "FleetOverview") -> None:
 
 
 def _news(asked: GatewayApiClient, overview: "FleetOverview") -> Iterator[tuple["FleetOverview", str | None]]:
-    """What the gateway says now, or said last and why it says no more; without end."""
+    """The gateway's latest state, and the reason where it is not current; without end."""
     trouble: str | None = None
     while True:
         yield overview, trouble

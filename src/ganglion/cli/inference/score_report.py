@@ -1,4 +1,4 @@
-"""What `ganglion score` prints: sums for people, every token for those who ask, all of it as JSON."""
+"""The output of `ganglion score`: the sums, every token on request, or everything as JSON."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The sessions that a person has open in `ganglion session`, and what a line does to them."""
+"""The prompt of `ganglion session`: the open sessions, and the commands that a person types."""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -39,7 +39,7 @@ SHOWN_ALTERNATIVES: Final = 8
 
 
 class SessionRepl:
-    """Some sessions, one of which is on the desk."""
+    """The open sessions, one of which is the current one."""
 
     def __init__(self, client: Client, model: str, steering: Sequence[Steer]) -> None:
         self._client = client
@@ -67,7 +67,7 @@ class SessionRepl:
         }
 
     def run_line(self, line: str) -> None:
-        """Do what a line says."""
+        """Run one typed line."""
         command, _, rest = line.strip().partition(" ")
         if not line.strip():
             return

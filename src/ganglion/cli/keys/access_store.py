@@ -1,4 +1,4 @@
-"""Where the commands about keys find them: in the database of the gateway, or where --store says."""
+"""The database that the commands about keys work on: the gateway's, or the one of --store."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def store_location(store: str | None, config_file: Path | None) -> str | Path:
 def with_access_store(
     place: str | Path, work: "Callable[[AccessStore], Awaitable[T]]", *, may_create: bool = False
 ) -> T:
-    """Do something with what is kept there; only who has something to keep makes a file that is missing."""
+    """Run `work` on the database; a missing file is an error unless `may_create`."""
     from ganglion.core.errors import InvalidValue
     from ganglion.store.opening import open_access
 

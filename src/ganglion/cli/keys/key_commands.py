@@ -1,4 +1,4 @@
-"""`ganglion keys create`: a new key, whose secret is printed once."""
+"""`ganglion keys create`, `list` and `revoke`; a new key's secret is printed once."""
 
 from typing import TYPE_CHECKING, Annotated
 

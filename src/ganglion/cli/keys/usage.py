@@ -1,4 +1,4 @@
-"""`ganglion usage`: what keys, tenants and models came to."""
+"""`ganglion usage`: tokens, requests and cost by key, tenant and model."""
 
 import sys
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What the model commands know of this machine: its config, where its models lie, and its hub."""
+"""This machine for the model commands: its config, its stored models and its hub."""
 
 import os
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)  # no slots: the disk is looked through on first use, and once
 class LocalContext:
-    """This machine, as one command sees it."""
+    """The config, stored models and hub of this machine, each read when it is first needed."""
 
     config: "Config"
     home: Path
@@ -58,7 +58,7 @@ class LocalContext:
         return embedded.find(embedded.SMOLLM2, self.home / "cache")
 
     def explain(self, name: str) -> "Resolution | Unresolved":
-        """What a word of the command line means, be it a path or a name."""
+        """The model that an argument names, by a path or by a name, with the steps of the search."""
         from ganglion.registry.naming.names import operator_path
         from ganglion.registry.naming.resolver import explain
 
@@ -66,7 +66,7 @@ class LocalContext:
         return explain(name if path is None else str(path), self.catalogue, may_be_path=True)
 
     def resolve(self, name: str) -> "Resolution":
-        """The same; raises ModelNotFound."""
+        """The model that an argument names; raises ModelNotFound."""
         from ganglion.core.errors import ModelNotFound
         from ganglion.registry.naming.resolver import Unresolved
 

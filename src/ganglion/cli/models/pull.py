@@ -1,4 +1,4 @@
-"""`ganglion models pull`: have a model on this machine, downloaded as far as it is not."""
+"""`ganglion models pull`: download a model, or what is missing of it."""
 
 import sys
 import time
@@ -29,7 +29,7 @@ class HubChoice:
 
 @dataclass(frozen=True, slots=True)
 class PulledModel:
-    """What is here now, as `--json` prints it."""
+    """The downloaded model, as `--json` prints it."""
 
     name: str
     path: str
@@ -71,7 +71,11 @@ def pull(
         is_resumed = isinstance(wanted, HubChoice)
         say(f"stopped; ganglion models pull {name} {'goes on from there' if is_resumed else 'begins anew'}")
         return INTERRUPTED
-    say("is here and whole" if pulled.was_here else f"done in {time.monotonic() - began_s:.0f} s")
+    say(
+        "already downloaded and verified"
+        if pulled.was_here
+        else f"done in {time.monotonic() - began_s:.0f} s"
+    )
     if json:
         print_json(pulled)
     else:

@@ -1,4 +1,4 @@
-"""`ganglion models load` and `unload`: a running node takes a model in, or lets it go."""
+"""`ganglion models load`, `unload` and `ps`: the models of a running node."""
 
 import time
 from typing import TYPE_CHECKING, Final
@@ -123,7 +123,7 @@ def load(
         begun = node.client().begin_load(body)
         _print(begun, json=json)
         if begun.status != "loaded":
-            say("it loads in the background; ganglion models ps shows how far it is")
+            say("loading in the background; ganglion models ps shows the progress")
         return 0
     began_s = time.monotonic()
     try:

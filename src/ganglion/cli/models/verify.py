@@ -1,4 +1,4 @@
-"""`ganglion models verify`: whether the files of models are still what they were, read in full."""
+"""`ganglion models verify`: hash the files of models and compare with their digests."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A running gateway, as commands talk to it."""
+"""Calls of commands to a running gateway."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -21,7 +21,7 @@ GATEWAY_KIND: Final = ServerKind(
 @Parameter(name="*", group=GATEWAY)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFlags:
-    """Which gateway is meant."""
+    """The gateway to talk to."""
 
     gateway: Annotated[
         str,
@@ -41,7 +41,7 @@ class GatewayFlags:
     ] = None
 
     def client(self) -> "GatewayApiClient":
-        """Ready to be asked; raises InvalidValue."""
+        """A client for the gateway; raises InvalidValue where the address is none."""
         return GatewayApiClient(self.gateway, self.api_key)
 
 
@@ -59,9 +59,9 @@ class GatewayApiClient:
         return self._caller.ask("GET", "/fleet", FleetOverview)
 
     def drain(self, body: Drain) -> FleetActionDone:
-        """`POST /fleet/drain`; comes back when no more work goes there."""
+        """`POST /fleet/drain`; returns when no more work goes there."""
         return self._caller.ask("POST", "/fleet/drain", FleetActionDone, body, LOAD_S)
 
     def move(self, body: Move) -> FleetActionDone:
-        """`POST /fleet/move`; comes back when the model is where it should be."""
+        """`POST /fleet/move`; returns when the model is on its node."""
         return self._caller.ask("POST", "/fleet/move", FleetActionDone, body, LOAD_S)

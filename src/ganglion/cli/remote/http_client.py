@@ -68,7 +68,7 @@ class HttpCaller:
         body: msgspec.Struct | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> Answer:
-        """A whole answer; raises what the server, or the way there, says against it."""
+        """The whole body of a response; raises the server's error, or why it could not be reached."""
         with self._answer(method, path, timeout_s, body) as response:
             return self.decoded(response.read(BODY_LIMIT), kind)
 
@@ -82,7 +82,7 @@ class HttpCaller:
                 yield event, data
 
     def decoded(self, data: bytes, kind: type[Answer]) -> Answer:
-        """What was answered; raises ServerError where it is something else."""
+        """The decoded response; raises ServerError where it has another shape."""
         try:
             return msgspec.json.decode(data, type=kind)
         except msgspec.MsgspecError as error:
@@ -143,7 +143,7 @@ class HttpCaller:
 
     def _unreachable(self, error: Exception) -> UpstreamUnavailable:
         if isinstance(error, TimeoutError):
-            reason = "it does not answer in time"
+            reason = "it did not answer in time"
         elif isinstance(error, OSError):
             reason = error.strerror or str(error)
         else:

@@ -1,4 +1,4 @@
-"""A running node, as commands talk to it: management and scores, with the standard library alone."""
+"""Calls of commands to a running node: management and scores, with the standard library alone."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ NODE_KIND: Final = ServerKind(
 @Parameter(name="*", group=NODE)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFlags:
-    """Which node is meant."""
+    """The node to talk to."""
 
     url: Annotated[
         str,
@@ -43,7 +43,7 @@ class NodeFlags:
     ] = None
 
     def client(self) -> "NodeApiClient":
-        """Ready to be asked; raises InvalidValue."""
+        """A client for the node; raises InvalidValue where the address is none."""
         return NodeApiClient(self.url, self.api_key)
 
 

@@ -1,4 +1,4 @@
-"""What `ganglion doctor` looks at: one function for each thing that can be wrong with a machine."""
+"""The checks of `ganglion doctor`, one function each."""
 
 import platform
 import shutil

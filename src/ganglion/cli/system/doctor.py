@@ -1,4 +1,4 @@
-"""`ganglion doctor`: what is right and wrong with this machine, and what to do."""
+"""`ganglion doctor`: check this machine and advise."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""This machine, put together: what reads it, and what the server asks about it."""
+"""This machine for the server and the doctor: its devices, its memory and its engines."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from ganglion.registry.machine.nvml import load_nvml
 
 
 class ThisMachine:
-    """What a server asks about its machine; nothing is looked at before somebody asks."""
+    """The devices of this machine, each read when it is first needed."""
 
     @cached_property
     def devices(self) -> DeviceMonitor:
@@ -28,7 +28,7 @@ class ThisMachine:
         )
 
     def source(self) -> MachineSource:
-        """The same for the server's doors."""
+        """The source of what the server's endpoints show of the machine."""
         return MachineSource(BackgroundReading(describe_machine).latest, self._readings)
 
     def free_video_bytes(self) -> int | None:

@@ -1,4 +1,4 @@
-"""`ganglion version`: what runs here."""
+"""`ganglion version`: the versions of Ganglion and its libraries."""
 
 import platform
 import sys

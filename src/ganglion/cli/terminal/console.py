@@ -1,4 +1,4 @@
-"""What the program says to people: on stderr, plain enough to read without colour."""
+"""Messages to people: on stderr, and readable without colour."""
 
 import sys
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def visible(text: str) -> str:
 
 
 def say(line: str) -> None:
-    """One line of talk."""
+    """Write one line to stderr."""
     print(line, file=sys.stderr, flush=True)  # noqa: T201 (the one place that talks)
 
 

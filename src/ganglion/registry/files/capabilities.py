@@ -1,4 +1,4 @@
-"""What a model can do, as far as its own description gives it away."""
+"""The capabilities of a model, as far as its own description shows them."""
 
 import re
 from typing import Final

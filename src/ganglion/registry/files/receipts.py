@@ -1,4 +1,4 @@
-"""Whether a model file is still what it was: receipts of verified files, and hashing where none fits.
+"""Verifies that model files are unchanged: by receipts of earlier checks, or by hashing.
 
 Law: a file is trusted without reading it only while its size, modification time and inode are those it had
 when its digest was right.
@@ -6,7 +6,6 @@ when its digest was right.
 
 import os
 import re
-import tempfile
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from filelock import FileLock, Timeout
 
 from ganglion.core.errors import LoadFailed
 from ganglion.registry.files.digests import chunks_of, digest_like, is_digest, kind_of
+from ganglion.registry.files.whole_files import write_atomically
 from ganglion.registry.hub.download import Report
 
 POLL_S: Final = 0.1
@@ -129,16 +129,8 @@ class Receipts:
             if receipt is not None:
                 receipts = {path: kept for path, kept in receipts.items() if Path(path).exists()}
                 receipts[str(real)] = receipt
-            self._write(dict(list(receipts.items())[-RECEIPTS_LIMIT:]))
-
-    def _write(self, receipts: dict[str, Receipt]) -> None:
-        descriptor, name = tempfile.mkstemp(dir=self._file.parent, prefix=f".{self._file.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(msgspec.json.format(msgspec.json.encode(receipts)))
-            Path(name).replace(self._file)
-        finally:
-            Path(name).unlink(missing_ok=True)
+            kept = dict(list(receipts.items())[-RECEIPTS_LIMIT:])
+            write_atomically(self._file, msgspec.json.format(msgspec.json.encode(kept)))
 
 
 def digest_of_store(path: Path) -> str | None:

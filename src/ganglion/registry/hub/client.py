@@ -1,4 +1,4 @@
-"""Models from a hub: what a name means there, and its files here, in the Hugging Face cache.
+"""Models from a hub: finds a name's files there, and downloads them into the Hugging Face cache.
 
 huggingface_hub checks sizes only and begins anew after a cut, so the bytes are fetched by ourselves; layout
 and locks are those of huggingface_hub, which finds and shares what lies in the cache.

@@ -1,4 +1,4 @@
-"""A file fetched whole or not at all: streamed beside its place, checked, then renamed into it."""
+"""Downloads one file atomically: streamed beside its target, checked, then renamed."""
 
 import errno
 import hashlib

@@ -1,4 +1,4 @@
-"""One file's bytes from a hub: taken up where they broke off, and whole and right or not there at all."""
+"""Downloads one file from a hub: resumed where it broke off, and kept only if its digest is right."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""One piece of work however many ask: all hear how far it is, and it stops when the last one leaves."""
+"""Work shared by all who ask for it: everyone gets the progress, and it stops when the last one leaves."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What a hub says of a repository: which commit a revision means, its files, their sizes and digests."""
+"""A repository as its hub lists it: the commit of a revision, and its files, sizes and digests."""
 
 import time
 from dataclasses import dataclass

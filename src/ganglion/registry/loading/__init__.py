@@ -1,1 +1,1 @@
-"""Which models are loaded, for how long, and which one makes room."""
+"""Loads and unloads models, as one engine over all of them. May import all other folders of the registry."""

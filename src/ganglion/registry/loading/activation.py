@@ -1,4 +1,4 @@
-"""The configured models on their way to being loaded, one after another.
+"""The queue of configured models that are loaded at the start, one after another.
 
 Law: a model stands in exactly one of pending, in progress, completed and failed. Only a hub that cannot be
 reached is tried again, later and later; every other failure is final.

@@ -1,4 +1,4 @@
-"""A model that could be held: its name, and how to get from there to an engine."""
+"""A model that could be loaded: its name, and how its engine is built."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ class Candidate:
     is_pinned: bool = False
     priority: int = 0
     keep_alive_s: float | None = None
-    """How long it stays when nobody asks for it; None is for ever."""
+    """How long it stays loaded without a request; None is for ever."""
 
 
 def build_without_options(make: Callable[[], ManagedEngine]) -> EngineBuild:

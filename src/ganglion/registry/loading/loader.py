@@ -1,4 +1,4 @@
-"""The way of a model into memory: fetched, built while others make room, opened.
+"""Loads models: fetches the file, evicts others until it fits, opens the engine.
 
 Law: one load however many ask; loads take their turns in the order they were asked for.
 """
@@ -92,7 +92,7 @@ class ResidentLoader:
             resident.set_status("unloaded", ShuttingDown("The model was unloaded while it was loading."))
             raise
         except Exception as error:
-            # The outermost door of a load: whatever the reason, this model failed and the others go on.
+            # The outermost handler of a load: whatever the reason, this model failed and the others go on.
             logger.exception("%s failed to load", resident.id)
             await self._fail(resident, EngineFailed(f"The model could not be opened: {error}"))
         finally:

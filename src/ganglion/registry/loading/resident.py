@@ -1,4 +1,4 @@
-"""One model's life: unloaded, downloading, loading, loaded, draining, and round again, or failed.
+"""One model and its status: unloaded, downloading, loading, loaded, draining, unloaded again, or failed.
 
 Law: who uses the model, or waits for it, holds a claim; a model with claims is never taken away from them.
 Claims made while it drains are for its next life.
@@ -92,7 +92,7 @@ class Resident:
             self._notify()
 
     def set_status(self, status: Status, error: GanglionError | None = None) -> None:
-        """Enter the next part of its life, and tell everyone who watches."""
+        """Change its status, and wake everyone who waits for a change."""
         self.status, self.error = status, error
         self.idle_since_s = asyncio.get_running_loop().time()
         if status != "downloading":

@@ -1,4 +1,4 @@
-"""How busy this machine's devices are: cached for whoever watches, live for whoever must decide."""
+"""The load of this machine's devices: cached for display, live for decisions."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -1,1 +1,1 @@
-"""Which model a name means."""
+"""Resolves names to models: names, the manifest models.yaml, and the resolver over both."""

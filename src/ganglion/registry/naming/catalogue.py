@@ -1,4 +1,4 @@
-"""What is here when a name is resolved: held models, the manifest, stored files, and what may be fetched.
+"""Everything that a name can mean: held models, the manifest, stored files, and what may be fetched.
 
 Law: two names of one file give one id. It is the id under which the file is held, else its first key in the
 manifest, else the file's own name; a name that is taken gives way to `org/repo:quant`, else to `name#2`.

@@ -1,4 +1,4 @@
-"""Which model a name means. Pure: what exists is handed in as a Catalogue.
+"""Resolves a name to a model. Pure: what exists is handed in as a NameCatalogue.
 
 Law: the order is the id of a held model, an alias, `models.yaml`, stored files by name and by architecture,
 the embedded model, the alias `*`, the hub; the first that knows the name decides. A request's name never

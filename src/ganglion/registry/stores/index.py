@@ -1,4 +1,4 @@
-"""What was read from model files before, kept so that a listing opens only what is new.
+"""An index of what was read from model files, so that a listing opens only new ones.
 
 Law: a file is believed to be what it was while its path, size, modification time and inode are. The index is
 a cache: one that is damaged, foreign or cannot be written costs time and nothing else.
@@ -6,7 +6,6 @@ a cache: one that is damaged, foreign or cannot be written costs time and nothin
 
 import os
 import stat
-import tempfile
 import zlib
 from itertools import islice
 from pathlib import Path
@@ -17,6 +16,7 @@ from msgspec import Struct
 
 from ganglion.core.errors import LoadFailed, ModelNotFound
 from ganglion.registry.files.gguf import GgufFileFacts, read_file
+from ganglion.registry.files.whole_files import write_atomically
 
 FILE_NAME: Final = "models.index"
 # An entry takes about 250 bytes; people have dozens of files, fleets' shared disks thousands.
@@ -85,7 +85,9 @@ class FileIndex:
         # What falls off the end is what this process did not ask for.
         self._entries = dict(islice((used | others).items(), ENTRIES_LIMIT))
         try:
-            _write(self._path, msgspec.msgpack.encode(self._entries))
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            body = msgspec.msgpack.encode(self._entries)
+            write_atomically(self._path, _MAGIC + _checksum(body) + body)
         except OSError:
             return
         self._is_changed = False
@@ -143,18 +145,6 @@ def _load(path: Path) -> dict[str, _Entry]:
         return _decode(body)
     except (OSError, msgspec.DecodeError, UnicodeDecodeError):
         return {}
-
-
-def _write(path: Path, body: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f"{FILE_NAME}.", delete=False) as file:
-        try:
-            file.write(_MAGIC + _checksum(body) + body)
-            file.flush()
-            os.replace(file.name, path)  # noqa: PTH105 - the file's own name is text
-        except OSError:
-            os.unlink(file.name)  # noqa: PTH108
-            raise
 
 
 def _checksum(body: bytes) -> bytes:

@@ -1,5 +1,7 @@
-"""Text files that people write: read whole, or refused with the reason."""
+"""Small files, read and written whole."""
 
+import os
+import tempfile
 from pathlib import Path
 
 from ganglion.core.errors import InvalidValue
@@ -19,3 +21,14 @@ def read_text(
     except (OSError, UnicodeDecodeError) as error:
         reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error.strerror or error
         raise InvalidValue(f"{name} could not be read: {reason}.", param=param, hint=hint) from error
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """Write beside the file and rename: a reader sees the old content or the new one, never a part of it."""
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(name).replace(path)
+    finally:
+        Path(name).unlink(missing_ok=True)
