@@ -44,7 +44,7 @@ async def node_metrics() -> dict[str, set[str]]:
     metrics = Metrics()
     metrics.sessions = lambda: SessionCounts(0, 0)
     model = metrics.of_model("m")
-    model.count("stop")
+    model.requests.labels("m", "stop").inc()
     model.first_token_s.observe(0.1)
     return series_of(await metrics.page([ModelState("m", "echo", "loaded", 8, 0)]))
 

@@ -13,6 +13,7 @@ from ganglion.core.errors import GanglionError, ModelLoading, Overloaded, RateLi
 from ganglion.core.request import Message
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from support.golden import GOLDEN
 from support.played_engine import PlayedEngine
 from support.waiting import until
 
@@ -20,7 +21,7 @@ SCRIPT = Path(__file__).with_name("anthropic_script.py")
 RUNNER = Path(__file__).with_name("tool_runner_script.py")
 OLDER = Path(sys.prefix) / "anthropic-1"
 """Where `make setup` puts the SDK's previous major."""
-CLAUDE_CODE = Path(__file__).parent.parent / "golden" / "messages" / "claude_code.json"
+CLAUDE_CODE = GOLDEN / "messages" / "claude_code.json"
 HELLO = [{"role": "user", "content": "hello there you"}]
 
 WEATHER = (

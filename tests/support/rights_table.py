@@ -1,10 +1,11 @@
 """The checked-in table of who may call what, as tests read it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
-TABLE = Path(__file__).parents[1] / "golden" / "rights.txt"
+from support.golden import GOLDEN
+
+TABLE = GOLDEN / "rights.txt"
 NAMES = {"{id}": "resp_1", "{item}": "msg_1", "{model}": "echo"}
 
 

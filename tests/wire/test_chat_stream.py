@@ -1,9 +1,7 @@
 """What chat clients read, frame by frame."""
 
 import json
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -25,11 +23,10 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.core.fold import fold
-from ganglion.core.grammar import Grammar
 from ganglion.wire.chat import ChatProjection, ChatReplyContext, body
 from ganglion.wire.frame import Comment, Frame, sse
+from support.golden import check_golden, check_grammar
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "chat"
 PLAIN = ChatReplyContext("chatcmpl-1", 1700000000, "tiny", "ganglion-test")
 FINISHED = Finished("stop", Usage(7, 3, 4, 1))
 TOP = (Alternative(5, b"Hi", -0.25), Alternative(6, b"\xe2\x82", float("-inf")))
@@ -157,25 +154,17 @@ def transcript(reply: ChatReplyContext, events: list[Event]) -> bytes:
     return b"".join(sse(frame) for event in events for frame in projection.feed(event))
 
 
-def check_golden(path: Path, found: bytes) -> None:
-    if os.environ.get("GANGLION_UPDATE_GOLDEN"):
-        path.write_bytes(found)
-    assert found == path.read_bytes()
-
-
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
-    grammar = Grammar()
-    for event in events:
-        grammar.feed(event)
-    check_golden(GOLDEN / f"{name}.sse", transcript(reply, events))
+    check_grammar(events)
+    check_golden(f"chat/{name}.sse", transcript(reply, events))
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name != "failed"])
 def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
-    check_golden(GOLDEN / f"{name}.json", body([fold(events)], reply) + b"\n")
+    check_golden(f"chat/{name}.json", body([fold(events)], reply) + b"\n")
 
 
 def test_readouts_that_nobody_asked_for_are_not_told() -> None:

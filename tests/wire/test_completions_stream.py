@@ -1,8 +1,6 @@
 """What completion clients read, frame by frame."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,8 +25,8 @@ from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
 from ganglion.wire.completions import CompletionProjection, CompletionReplyContext, body
 from ganglion.wire.frame import Comment, sse
+from support.golden import check_golden
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "completions"
 TOP = (Alternative(6, b" time", -0.1), Alternative(5, b" upon", -0.25), Alternative(7, b"\xe2\x82", -9.0))
 
 
@@ -90,13 +88,6 @@ TRANSCRIPTS: dict[str, tuple[CompletionReplyContext, list[Event]]] = {
 }
 
 
-def check_golden(path: Path, found: bytes) -> None:
-    if os.environ.get("GANGLION_UPDATE_GOLDEN"):
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(found)
-    assert found == path.read_bytes()
-
-
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
     told, events = TRANSCRIPTS[name]
@@ -105,13 +96,13 @@ def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
         grammar.feed(event)
     found = b"".join(sse(frame) for event in events for frame in projection.feed(event))
     assert projection.is_done
-    check_golden(GOLDEN / f"{name}.sse", found)
+    check_golden(f"completions/{name}.sse", found)
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name != "failed"])
 def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
     told, events = TRANSCRIPTS[name]
-    check_golden(GOLDEN / f"{name}.json", body([fold(events)], told) + b"\n")
+    check_golden(f"completions/{name}.json", body([fold(events)], told) + b"\n")
 
 
 def test_silence_is_filled_with_comments() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,9 +19,10 @@ from ganglion.core.request import JsonSchema, Message, Stop, Thinking, Tool, Too
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.messages import CountCall, MessagesReplyContext, parse, parse_count
 from ganglion.wire.seal import HmacSeal
+from support.golden import GOLDEN
 
 SEAL = HmacSeal(bytes(range(32)))
-CLAUDE_CODE = Path(__file__).parent.parent / "golden" / "messages" / "claude_code.json"
+CLAUDE_CODE = GOLDEN / "messages" / "claude_code.json"
 TOOL = {"name": "f", "description": "Does f.", "input_schema": {"type": "object"}}
 
 

@@ -1,9 +1,7 @@
 """What Messages clients read, event by event."""
 
 import json
-import os
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -38,13 +36,12 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.core.fold import fold
-from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Frame, sse
 from ganglion.wire.messages import MessagesProjection, MessagesReplyContext, body, encode_error, status_of
 from ganglion.wire.messages.messages_tools import call_id, tool_use_id
 from ganglion.wire.seal import HmacSeal
+from support.golden import check_golden, check_grammar
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "messages"
 SEAL = HmacSeal(bytes(range(32)))
 PLAIN = MessagesReplyContext("msg_1", "tiny", "req_1", "tenant", SEAL)
 OMITTED = MessagesReplyContext("msg_1", "tiny", "req_1", "tenant", SEAL, is_thinking_omitted=True)
@@ -114,12 +111,6 @@ def frames_of(reply: MessagesReplyContext, events: list[Event]) -> list[Frame]:
     return frames
 
 
-def check_golden(path: Path, found: bytes) -> None:
-    if os.environ.get("GANGLION_UPDATE_GOLDEN"):
-        path.write_bytes(found)
-    assert found == path.read_bytes()
-
-
 def folded(frames: list[Frame]) -> dict[str, Any]:
     """Put a stream together as an SDK does, checking the order of its events on the way."""
     message: dict[str, Any] = {}
@@ -172,16 +163,14 @@ def folded(frames: list[Frame]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
-    grammar = Grammar()
-    for event in events:
-        grammar.feed(event)
-    check_golden(GOLDEN / f"{name}.sse", b"".join(map(sse, frames_of(reply, events))))
+    check_grammar(events)
+    check_golden(f"messages/{name}.sse", b"".join(map(sse, frames_of(reply, events))))
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name != "failed"])
 def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
-    check_golden(GOLDEN / f"{name}.json", body(fold(events), reply) + b"\n")
+    check_golden(f"messages/{name}.json", body(fold(events), reply) + b"\n")
 
 
 def test_silence_is_filled_with_pings_and_the_message_starts_once_its_usage_is_known() -> None:

@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,9 +13,9 @@ from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.score import ScoreBody
 from ganglion.wire.seal import HmacSeal
 from ganglion.wire.unknown_fields import MAX_LISTED_BYTES
+from support.golden import GOLDEN
 
 SEAL = HmacSeal(bytes(32))
-GOLDEN = Path(__file__).parent.parent / "golden"
 HELLO = {"role": "user", "content": "hi"}
 SCHEMA = {"type": "object", "properties": {"foo": {"type": "string", "novelty": 1}}}
 

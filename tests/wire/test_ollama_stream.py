@@ -1,8 +1,6 @@
 """What Ollama's clients read, line by line."""
 
 import json
-import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,11 +22,10 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.core.fold import fold
-from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Comment
 from ganglion.wire.ollama import NDJSON, OllamaProjection, OllamaReplyContext, body, empty_reply, encode_error
+from support.golden import check_golden, check_grammar
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "ollama"
 CREATED = "2023-11-14T22:13:20.000000Z"
 CHAT = OllamaReplyContext("chat", "tiny:latest", CREATED)
 GENERATE = OllamaReplyContext("generate", "tiny", CREATED)
@@ -105,25 +102,17 @@ def transcript(reply: OllamaReplyContext, events: list[Event]) -> bytes:
     return lines
 
 
-def check_golden(path: Path, found: bytes) -> None:
-    if os.environ.get("GANGLION_UPDATE_GOLDEN"):
-        path.write_bytes(found)
-    assert found == path.read_bytes()
-
-
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_a_stream_is_exactly_its_golden_lines(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
-    grammar = Grammar()
-    for event in events:
-        grammar.feed(event)
-    check_golden(GOLDEN / f"{name}.ndjson", transcript(reply, events))
+    check_grammar(events)
+    check_golden(f"ollama/{name}.ndjson", transcript(reply, events))
 
 
 @pytest.mark.parametrize("name", [name for name in TRANSCRIPTS if name != "failed"])
 def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
-    check_golden(GOLDEN / f"{name}.json", body(fold(events), reply) + b"\n")
+    check_golden(f"ollama/{name}.json", body(fold(events), reply) + b"\n")
 
 
 def test_silence_is_filled_with_a_line_that_adds_nothing() -> None:

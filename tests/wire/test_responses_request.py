@@ -3,7 +3,6 @@
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -54,8 +53,9 @@ from ganglion.wire.responses.compaction import seal_reasoning
 from ganglion.wire.responses.item_codec import read_items
 from ganglion.wire.responses.items import MessageItem, ReasoningItem, ReasoningText
 from ganglion.wire.seal import HmacSeal
+from support.golden import GOLDEN
 
-CODEX = Path(__file__).parent.parent / "golden" / "responses" / "codex.json"
+CODEX = GOLDEN / "responses" / "codex.json"
 """The second request of a turn of Codex, its texts shortened."""
 SEAL = HmacSeal(bytes(32)).of("tenant")
 

@@ -2,9 +2,7 @@
 
 import itertools
 import json
-import os
 from collections.abc import Iterable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,15 +25,14 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.core.fold import fold
-from ganglion.core.grammar import Grammar
 from ganglion.wire.frame import Frame, sse
 from ganglion.wire.responses import ENDING, ResponsesParseContext, ResponsesProjection, body, items_of, parse
 from ganglion.wire.responses.response_object import ResponsesReplyContext
 from ganglion.wire.responses.stored import output_of
 from ganglion.wire.seal import HmacSeal
+from support.golden import check_golden, check_grammar
 from support.responses_invariants import Invariants, check, frames_of
 
-GOLDEN = Path(__file__).parent.parent / "golden" / "responses"
 SEAL = HmacSeal(bytes(32)).of("tenant")
 TOOLS = [
     {"type": "function", "name": "weather", "parameters": {"type": "object"}},
@@ -145,23 +142,14 @@ TRANSCRIPTS: dict[str, tuple[ResponsesReplyContext, list[Event]]] = {
 }
 
 
-def check_golden(path: Path, produced: bytes) -> None:
-    if os.environ.get("GANGLION_UPDATE_GOLDEN"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(produced)
-    assert produced == path.read_bytes()
-
-
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
     reply, events = TRANSCRIPTS[name]
-    grammar = Grammar()
-    for event in events:
-        grammar.feed(event)
+    check_grammar(events)
     produced = transcript(reply, events)
     check(produced)
     if name != "sealed":  # zlib's bytes are its implementation's to choose
-        check_golden(GOLDEN / f"{name}.sse", produced)
+        check_golden(f"responses/{name}.sse", produced)
 
 
 @pytest.mark.parametrize("name", TRANSCRIPTS)
