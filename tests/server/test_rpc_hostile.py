@@ -18,9 +18,9 @@ from ganglion.server.grpc import message_limits
 from ganglion.server.grpc.message_limits import (
     LARGEST_BYTES,
     MAX_FIELDS,
+    METHOD_BYTES,
     NESTED,
-    SIZES,
-    SMALL,
+    SMALL_BYTES,
     IncomingMessages,
     has_few_fields,
 )
@@ -96,7 +96,7 @@ async def test_a_method_that_needs_little_takes_little(serving, method: str) -> 
     async with serving() as served, connected(served.rpc) as rpc:
         called = rpc.channel.unary_unary(f"/salience.v1.Salience/{method}")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await called(bytes(SIZES.get(method, SMALL) + 1))
+            await called(bytes(METHOD_BYTES.get(method, SMALL_BYTES) + 1))
         assert refused.value.code() is grpc.StatusCode.INVALID_ARGUMENT
         assert "at most" in (refused.value.details() or "")
 
@@ -159,9 +159,9 @@ def test_any_bytes_are_judged_without_a_failure(data: bytes) -> None:
 def test_many_fields_are_told_from_few() -> None:
     assert has_few_fields(b"\x32\x00" * MAX_FIELDS)
     assert not has_few_fields(b"\x32\x00" * (MAX_FIELDS + 1))
-    assert max(SIZES.values()) == LARGEST_BYTES
+    assert max(METHOD_BYTES.values()) == LARGEST_BYTES
     many = pb.GenerateRequest(choice=pb.Choice(options=[""] * MAX_FIELDS)).SerializeToString()
     few = pb.GenerateRequest(choice=pb.Choice(options=[""] * (MAX_FIELDS - 1))).SerializeToString()
     assert has_few_fields(few, NESTED["Generate"])
     assert not has_few_fields(many, NESTED["Generate"]), "what is in a message counts too"
-    assert set(SIZES) <= set(NESTED), "every size is some method's"
+    assert set(METHOD_BYTES) <= set(NESTED), "every size is some method's"

@@ -60,8 +60,8 @@ def limit_rows() -> tuple[tuple[str, str], ...]:
         ),
         (
             "a message over gRPC",
-            f"{_bytes(max(sizes.SIZES.values()))} of tokens, text, image or saved session, "
-            f"{_bytes(sizes.SMALL)} of anything else, {sizes.MAX_FIELDS:,} fields, {server.body_s:g} s",
+            f"{_bytes(max(sizes.METHOD_BYTES.values()))} of tokens, text, image or saved session, "
+            f"{_bytes(sizes.SMALL_BYTES)} of anything else, {sizes.MAX_FIELDS:,} fields, {server.body_s:g} s",
         ),
         (
             "messages over gRPC that are still coming",

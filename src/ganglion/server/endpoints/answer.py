@@ -13,7 +13,7 @@ from ganglion.core.engine import ModelHolder, find_model
 from ganglion.core.request import Request
 from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
-from ganglion.server.endpoints.http import json_response, read_json, stream, while_connected
+from ganglion.server.endpoints.http import json_response, read_json, stream_answers, while_connected
 from ganglion.server.endpoints.models import require_holder
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import require_admin
@@ -116,7 +116,9 @@ class AnswerEndpoint:
             ) as answers:
                 if is_streamed:
                     projection = answer_format.projection(call.reply, len(requests))
-                    await stream(answers, projection, send, self._settings, framing=answer_format.framing)
+                    await stream_answers(
+                        answers, projection, send, self._settings, framing=answer_format.framing
+                    )
                     return
                 whole = await answers.whole()
         if call.purpose == "answer":
@@ -136,9 +138,9 @@ class AnswerEndpoint:
 
     def _log(self, call: Call, scope: Scope) -> None:
         if call.unknown_fields:
-            self._unknown.note(call.unknown_fields)
+            self._unknown.log(call.unknown_fields)
         if call.ignored:
-            self._ignored.note(call.ignored)
+            self._ignored.log(call.ignored)
         for remark in call.remarks:
             logger.debug("%s, request_id=%s", remark, request_id(scope))
         if call.context_tokens is None:
@@ -147,4 +149,4 @@ class AnswerEndpoint:
         # Clients ask for room they may never use. A prompt that needs it is refused, so nothing is lost.
         if model is not None and 0 < model.context_length < call.context_tokens:
             asked = f"{model.id} for a context of {call.context_tokens} tokens"
-            self._contexts.note([f"{asked}; it has {model.context_length}"])
+            self._contexts.log([f"{asked}; it has {model.context_length}"])

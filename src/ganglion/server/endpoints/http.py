@@ -136,7 +136,7 @@ class FrameSink(Protocol):
         ...
 
 
-async def stream(
+async def stream_answers(
     answers: Answers,
     projection: Projection,
     send: Send,

@@ -81,7 +81,7 @@ class TokenizerEndpoints:
         request_id, tenant = f"msg_{uuid.uuid4().hex}", principal.tenant
         context = ParseContext(request_id, tenant=tenant, is_strict=self._settings.is_strict, seal=self._seal)
         call = messages.parse_count(body, context)
-        self._unknown.note(call.unknown_fields)
+        self._unknown.log(call.unknown_fields)
         return messages.count_body(len((await self._reader.read(call.request)).tokens))
 
     def _request(self, call: tokenizer.TokenizeCall, model: str, tenant: str) -> Request:

@@ -134,12 +134,12 @@ class _MessageTurn:
 
 
 KIBIBYTE: Final = 2**10
-SMALL: Final = 16 * KIBIBYTE
+SMALL_BYTES: Final = 16 * KIBIBYTE
 """Names, ids and numbers."""
 LARGEST_BYTES: Final = 4 * 2**20 + 64 * KIBIBYTE
 """A million tokens, or four mebibytes of text, of an image or of a saved session, as gRPC has it by default,
 and what stands around them. No message of any method is received beyond it."""
-SIZES: Final = {
+METHOD_BYTES: Final = {
     "OpenSession": 64 * KIBIBYTE,  # a few steers with their layers
     "Generate": LARGEST_BYTES,
     "AppendImage": LARGEST_BYTES,
@@ -164,10 +164,10 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 def check_size(method: str, data: bytes) -> None:
     """Raise InvalidValue for a message larger than its method can need; `method` is its whole path."""
     name = method.rpartition("/")[2]
-    most = SIZES.get(name, SMALL)
+    most = METHOD_BYTES.get(name, SMALL_BYTES)
     if len(data) > most:
         raise InvalidValue(f"Expected a message of at most {most} bytes, found {len(data)}.")
-    if len(data) > SMALL and not has_few_fields(data, NESTED.get(name, frozenset())):
+    if len(data) > SMALL_BYTES and not has_few_fields(data, NESTED.get(name, frozenset())):
         raise InvalidValue(f"The message has more than {MAX_FIELDS} fields.", hint="Send lists packed.")
 
 

@@ -29,7 +29,7 @@ class LogOnce:
         self._level = level
         self._logged: set[str] = set()
 
-    def note(self, texts: Iterable[str]) -> None:
+    def log(self, texts: Iterable[str]) -> None:
         """Log those that were not logged yet."""
         for text in texts:
             shown = text[:_SHOWN]

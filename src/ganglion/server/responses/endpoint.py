@@ -15,7 +15,7 @@ from ganglion.server.endpoints.http import (
     json_response,
     read_json,
     send_frames,
-    stream,
+    stream_answers,
     while_connected,
 )
 from ganglion.server.gate import Gate
@@ -151,7 +151,9 @@ class ResponsesEndpoint:
         projection = exchange.projection
         try:
             async with answers_to(exchange, self._engine) as answers:
-                await stream(answers, projection, send, self._settings, recorder=recorder, ending=ENDING)
+                await stream_answers(
+                    answers, projection, send, self._settings, recorder=recorder, ending=ENDING
+                )
         except ContextLengthExceeded as error:
             if not is_codex(scope):
                 raise

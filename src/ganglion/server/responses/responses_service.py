@@ -115,7 +115,7 @@ class ResponsesService:
         self._is_strict = is_strict
         self._history = History(state.store)
         self._unknown = unknown_field_log()
-        self._left_out = ignored_field_log()
+        self._ignored = ignored_field_log()
         self._unsaved = UnsavedEndings(state)
 
     async def open(
@@ -130,7 +130,7 @@ class ResponsesService:
         """Read a call and everything it continues; raises what is wrong with it."""
         tenant = principal.tenant
         parsed = responses.parse_body(body, is_strict=self._is_strict)
-        self._unknown.note(parsed.unknown_fields)
+        self._unknown.log(parsed.unknown_fields)
         if self._store is None and parsed.body.background:
             raise InvalidValue("'background' needs a server that stores responses.", param="background")
         if transport == "socket" and parsed.body.background:
@@ -151,7 +151,7 @@ class ResponsesService:
             defaults=default_sampling(self._models(), parsed.body.model),
         )
         call = responses.build_call(parsed, arrival, history=history, referenced=referenced)
-        self._left_out.note(call.warnings)
+        self._ignored.log(call.warnings)
         projection = responses.ResponsesProjection(
             call.reply, ids=ids, clock_s=lambda: int(time.time()), seal=seal
         )
