@@ -40,7 +40,7 @@ class LayerEvaluation:
 
 @dataclass(frozen=True, slots=True)
 class ConceptEvaluation:
-    """What came of it, as `--json` prints it."""
+    """The result, as `--json` prints it."""
 
     name: str
     concept: str

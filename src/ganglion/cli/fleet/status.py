@@ -37,7 +37,7 @@ ELSEWHERE: Final = ("",) * (len(NODE_HEADINGS) - MODEL_COLUMNS)
 
 
 def fleet_tables(overview: "FleetOverview", trouble: str | None = None) -> "RenderableType":
-    """Everything there is to see; `trouble` is why it is not news."""
+    """Everything there is to see; `trouble` is why it is out of date."""
     from rich.console import Group
     from rich.text import Text
 

@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class EngineThread:
-    """Runs coroutines elsewhere; Ctrl-C in the caller cancels the one it waits for, and nothing else."""
+    """Runs coroutines on another thread; Ctrl-C cancels the one that is waited for, and nothing else."""
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -103,7 +103,7 @@ def chat(
 
 
 class ChatRepl:
-    """The turns so far, and what the person's next line does to them."""
+    """A conversation at the terminal: reads lines, answers them, keeps the turns."""
 
     def __init__(
         self, engine: ManagedEngine, background: EngineThread, sampling: SamplingFlags, system: str | None

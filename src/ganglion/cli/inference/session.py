@@ -52,7 +52,7 @@ def _hold(repl: "SessionRepl", name: str) -> None:
 
 
 def _loaded(node: NodeFlags) -> str:
-    """The model that a person means who names none."""
+    """The model to use where none is named: the only one that is loaded."""
     models = node.client().models()
     loaded = [each.id for each in models if each.status == "loaded"] or [each.id for each in models]
     if not loaded:

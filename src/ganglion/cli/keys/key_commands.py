@@ -112,7 +112,7 @@ def list_keys(
 
 
 def limits_words(key: "StoredKey") -> str:
-    """What is counted against a key, in a line; empty for nothing."""
+    """The limits of a key in one line; empty where it has none."""
     from ganglion.cli.terminal.format import date_words, units_words
 
     words = []

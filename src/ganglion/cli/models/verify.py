@@ -39,7 +39,7 @@ class FileToVerify:
 
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What came of it, as `--json` prints it."""
+    """The result for one model, as `--json` prints it."""
 
     id: str
     verdict: VerifyStatus

@@ -29,7 +29,7 @@ LINE_LIMIT: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServerKind:
-    """What a command expects at an address, and how people name another one."""
+    """The kind of server that a command talks to, and how another address is given."""
 
     noun: str
     default_url: str

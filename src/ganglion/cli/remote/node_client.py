@@ -78,11 +78,11 @@ class NodeApiClient:
         )
 
     def begin_load(self, body: LoadBody) -> LoadResult:
-        """The same without waiting for it."""
+        """`POST /models/load` without waiting for the load."""
         return self._caller.ask("POST", "/models/load?wait=false", LoadResult, body)
 
     def unload(self, body: UnloadBody) -> LoadResult:
-        """`POST /models/unload`; comes back when the model is gone."""
+        """`POST /models/unload`; returns when the model is unloaded."""
         return self._caller.ask("POST", "/models/unload", LoadResult, body, DRAIN_S)
 
     def score(self, body: ScoreBody) -> Scores:

@@ -52,7 +52,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class CheckContext:
-    """What the checks share."""
+    """The inputs of all checks."""
 
     config: Config
     home: Path
@@ -62,7 +62,7 @@ class CheckContext:
 
 
 def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Every finding in turn; one that is wrong keeps no other check from running."""
+    """Run every check and yield its finding; a failure does not stop the others."""
     home = configuration.home(environment)
     config, finding = _configuration(config_file, home / "config.toml", environment)
     yield _python()
@@ -71,13 +71,13 @@ def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iter
     yield _home(home)
     yield _disk("disk of home", home)
     yield _disk("disk of the hub cache", cache_folder(environment))
-    patient = CheckContext(config, home, environment, describe_machine(), read_memory())
-    yield _processor(patient.machine)
-    yield _memory(patient.memory)
-    works, finding = _library(patient)
+    context = CheckContext(config, home, environment, describe_machine(), read_memory())
+    yield _processor(context.machine)
+    yield _memory(context.memory)
+    works, finding = _library(context)
     yield finding
-    yield _accelerator(patient, works)
-    yield from _ports(patient.config)
+    yield _accelerator(context, works)
+    yield from _ports(context.config)
     yield _token(environment)
 
 
@@ -117,7 +117,7 @@ def _manifest(home: Path) -> Iterator[Finding]:
 
 
 def _home(home: Path) -> Finding:
-    """Whether something can be written there; the folder itself is not made."""
+    """Check that the folder can be written; it is not created."""
     folder = _nearest(home)
     try:
         with tempfile.TemporaryFile(dir=folder):
@@ -167,13 +167,13 @@ def _memory(memory: Memory) -> Finding:
     return Finding("memory", "ok", found)
 
 
-def _library(patient: CheckContext) -> tuple[LibraryReport | None, Finding]:
-    model = embedded.find(embedded.SMOLLM2, patient.home / "cache")
+def _library(context: CheckContext) -> tuple[LibraryReport | None, Finding]:
+    model = embedded.find(embedded.SMOLLM2, context.home / "cache")
     try:
         works = probe(None if model is None else model.path)
     except EngineUnavailable as error:
         return None, Finding("llama.cpp", "fail", error.message, error.hint)
-    engine = native_engine(patient.machine.engines)
+    engine = native_engine(context.machine.engines)
     version = "" if engine is None else engine.version
     if model is None:
         found = f"{version} loads; the embedded model is not here and is fetched when it is first needed"
@@ -182,8 +182,8 @@ def _library(patient: CheckContext) -> tuple[LibraryReport | None, Finding]:
     return works, Finding("llama.cpp", "ok", found)
 
 
-def _accelerator(patient: CheckContext, works: LibraryReport | None) -> Finding:
-    machine = patient.machine
+def _accelerator(context: CheckContext, works: LibraryReport | None) -> Finding:
+    machine = context.machine
     if machine.accelerator_unusable is not None:
         finding, _, advice = machine.accelerator_unusable.partition(". ")
         return Finding("accelerator", "warn", finding, advice or None)
@@ -198,7 +198,7 @@ def _accelerator(patient: CheckContext, works: LibraryReport | None) -> Finding:
             f"{found}; the library that loaded cannot use it",
             "Check that the CUDA runtime is installed and new enough for the library of GANGLION_LIBLLAMA.",
         )
-    if patient.config.engine.gpu_layers == 0:
+    if context.config.engine.gpu_layers == 0:
         return Finding(
             "accelerator", "warn", f"{found}; engine.gpu_layers is 0", "Set --gpu-layers 999 to use it."
         )

@@ -19,7 +19,7 @@ class ThisMachine:
 
     @cached_property
     def devices(self) -> DeviceMonitor:
-        """Finding out what can be used takes some reading of files."""
+        """The monitor of the devices; made on first use, since it reads some files."""
         return DeviceMonitor(
             read_memory,
             cpu_name=processor_name(),
@@ -41,7 +41,7 @@ class ThisMachine:
 
 
 def describe_machine() -> Machine:
-    """Look at the machine now."""
+    """Describe the machine as it is now."""
     return describe(
         engines=installed_engines(),
         memory=read_memory(),

@@ -18,14 +18,14 @@ def colour_of(logprob: float | None) -> str:
 
 
 def legend() -> tuple[tuple[str, str], ...]:
-    """What the colours mean, and each meaning's own."""
+    """The meaning of each colour, with its style."""
     least, most = [f"{bound:g}" for bound, _ in LOGPROB_COLOURS[:-1]], [style for _, style in LOGPROB_COLOURS]
     words = [f"from {bound}" for bound in least] + [f"below {least[-1]}"]
     return tuple(zip(words, most, strict=True))
 
 
 def visible(text: str) -> str:
-    """Text that does nothing to a terminal but stand there; line breaks and tabs stay."""
+    """The text without control characters, but for line breaks and tabs."""
     return "".join(sign if sign.isprintable() or sign in "\n\t" else f"\\x{ord(sign):02x}" for sign in text)
 
 
@@ -35,7 +35,7 @@ def say(line: str) -> None:
 
 
 def say_warning(message: str) -> None:
-    """Something the operator should know, and that stops nothing."""
+    """Warn about something that stops nothing."""
     say(f"warning: {message}")
 
 

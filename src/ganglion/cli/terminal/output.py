@@ -37,7 +37,7 @@ def print_table(headings: Sequence[str], rows: Sequence[TableRow], *, right: Seq
 
 
 def table_of(headings: Sequence[str], rows: Sequence[TableRow], *, right: Sequence[str] = ()) -> "Table":
-    """The same, for somebody else to print."""
+    """The table, for the caller to print."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -63,7 +63,7 @@ def table_of(headings: Sequence[str], rows: Sequence[TableRow], *, right: Sequen
 
 
 def print_facts(facts: Sequence[tuple[str, str]]) -> None:
-    """What is known of one thing, a line each."""
+    """Print names and values, one pair a line."""
     from rich.table import Table
     from rich.text import Text
 
@@ -76,7 +76,7 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
 
 
 def stdout_console() -> "Console":
-    """Where data is printed."""
+    """The console of stdout."""
     from rich.console import Console
 
     is_measured = sys.stdout.isatty() or "COLUMNS" in os.environ

@@ -11,7 +11,7 @@ _DIGEST: Final = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
 class Hasher(Protocol):
-    """What hashlib makes."""
+    """A hash object of hashlib."""
 
     def update(self, data: bytes, /) -> None: ...
     def hexdigest(self) -> str: ...
@@ -23,7 +23,7 @@ def is_digest(text: str) -> bool:
 
 
 def kind_of(digest: str) -> str:
-    """What to call it in a message."""
+    """The name of its kind, for messages."""
     return "SHA-256" if len(digest) == 64 else "git SHA-1"
 
 

@@ -77,7 +77,7 @@ _DAMAGED_HINT: Final = "The file is damaged or its download was cut short; downl
 
 @dataclass(frozen=True, slots=True)
 class GgufFileFacts:
-    """What one file says, be it a whole model, a part of one or something that stands beside one."""
+    """The facts of one file: of a whole model, a part of one, or a companion such as a projector."""
 
     kind: Literal["model", "part", "companion"]
     facts: ModelFacts | None
@@ -88,7 +88,7 @@ class GgufFileFacts:
 
 
 def read_facts(path: Path) -> ModelFacts:
-    """What the model's files say of it, all parts counted; raises ModelNotFound or LoadFailed."""
+    """The facts of a model, over all parts; raises ModelNotFound or LoadFailed."""
     file = read_file(path)
     if file.facts is None:
         raise LoadFailed(f"{path} is not a model of its own.", hint=_not_alone(path, file))
@@ -103,7 +103,7 @@ def read_facts(path: Path) -> ModelFacts:
 
 
 def read_file(path: Path) -> GgufFileFacts:
-    """What this one file says, other parts left aside; raises ModelNotFound or LoadFailed."""
+    """The facts of this one file, without its other parts; raises ModelNotFound or LoadFailed."""
     try:
         return _read(path)
     except MalformedGguf as error:

@@ -110,7 +110,7 @@ Metadata = dict[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class GgufFileHeader:
-    """All that stands before the weights, and where the last weight ends."""
+    """The header of a file, and the offset where the last weight ends."""
 
     version: int
     metadata: Metadata

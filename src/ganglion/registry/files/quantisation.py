@@ -1,4 +1,4 @@
-"""Quantisations: how file names write them, and which one is taken when nobody said."""
+"""Quantisations: how file names write them, and which one is the default."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ PREFERRED: Final = (
     *("Q3_K_XL", "Q3_K_L", "Q3_K_M", "IQ3_M", "Q3_K_S", "IQ3_S", "IQ3_XS", "IQ3_XXS"),
     *("Q2_K_XL", "Q2_K_L", "Q2_K", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S"),
 )
-"""What is taken when no quantisation was asked for: the first of these that exists."""
+"""The order of preference where no quantisation was asked for."""
 UNQUANTISED: Final = ("BF16", "F16", "F32")
 """Taken last: two to eight times the memory for what few can tell from Q8_0."""
 

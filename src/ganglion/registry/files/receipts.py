@@ -43,7 +43,7 @@ _LINKS: Final = 8
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """That a file had this digest when it looked like this."""
+    """A file's digest, with its size and times when it was hashed."""
 
     digest: str
     size_bytes: int
@@ -53,7 +53,7 @@ class Receipt(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class VerifiedFile:
-    """The file is what it should be; either read in full just now or unchanged since it was."""
+    """The file has the expected digest: hashed just now, or unchanged since it was."""
 
     path: Path
     digest: str
@@ -62,7 +62,7 @@ class VerifiedFile:
 
 @dataclass(frozen=True, slots=True)
 class UnknownDigest:
-    """Nothing says what the file should be: no receipt, and a store that names no digest."""
+    """No digest is known for the file: it has no receipt, and its store names none."""
 
     path: Path
 

@@ -78,7 +78,7 @@ class _Language(Struct, frozen=True):
 
 
 class _Vision(Struct, frozen=True):
-    """That it is there says enough."""
+    """Its presence means that the model reads images."""
 
 
 class _Config(_Language, frozen=True):
@@ -124,7 +124,7 @@ class _Index(Struct, frozen=True):
 
 
 def read_facts(path: Path) -> ModelFacts:
-    """What a safetensors file or folder says of its model; raises ModelNotFound or LoadFailed."""
+    """The facts of a safetensors file or folder; raises ModelNotFound or LoadFailed."""
     try:
         return _read(path)
     except MalformedSafetensors as error:

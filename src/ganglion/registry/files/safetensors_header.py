@@ -53,7 +53,7 @@ class MalformedSafetensors(Exception):
 
 @dataclass(frozen=True, slots=True)
 class WeightsHeader:
-    """What one file holds."""
+    """The contents of one file by type and size."""
 
     size_bytes: int
     modified_s: int

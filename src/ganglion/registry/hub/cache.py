@@ -107,14 +107,14 @@ def is_commit(text: str) -> bool:
 
 
 def is_below(path: str) -> bool:
-    """Whether a path that a stranger wrote stays below the folder it is joined to."""
+    """Whether an untrusted path stays below the folder it is joined to."""
     parts = path.split("/")
     return not any(part in ("", ".", "..") or "\\" in part or "\0" in part or ":" in part for part in parts)
 
 
 @contextmanager
 def disk_errors(path: Path) -> Generator[None]:
-    """Turn what the disk says against writing `path` into the error that people are told."""
+    """Turn an OSError while writing `path` into the error that users see."""
     try:
         yield
     except OSError as error:

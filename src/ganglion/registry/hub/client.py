@@ -54,7 +54,7 @@ class Hub:
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str], home: Path) -> Self:
-        """The hub that HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE speak of."""
+        """The hub that HF_ENDPOINT, HF_TOKEN, HF_HOME, HF_HUB_CACHE and HF_HUB_OFFLINE name."""
         return cls(
             hub_environment.endpoint(environment),
             hub_environment.token(environment),
@@ -90,7 +90,7 @@ class Hub:
         *,
         is_full: bool = False,
     ) -> Path:
-        """Have the files in the cache, verified, and give the first one's path in the snapshot.
+        """Download the files into the cache, verified; returns the first one's path in the snapshot.
 
         However many ask, in this process or another, there is one download; everyone gets its progress, in
         bytes of all files. Raises Cancelled when `cancelled` says so (asked some times a second). Cached

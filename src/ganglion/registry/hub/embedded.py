@@ -98,7 +98,7 @@ def _last_error(talk: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedModel:
-    """A model file that is known byte for byte, and the places that carry it."""
+    """A model file with a known digest, and where it can be had."""
 
     id: str
     names: tuple[str, ...]

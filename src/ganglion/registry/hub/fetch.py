@@ -35,7 +35,7 @@ class PartialFile:
         self.done = 0
 
     def open(self, check: Callable[[], None]) -> None:
-        """Take up what an earlier attempt left; `check` may raise while that is hashed."""
+        """Resume what an earlier attempt left; `check` may raise while that is hashed."""
         with disk_errors(self._path):
             self._path.parent.mkdir(parents=True, exist_ok=True)
             self._descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -49,7 +49,7 @@ class PartialFile:
         return None
 
     def restart(self) -> None:
-        """Begin with nothing."""
+        """Start again from the first byte."""
         self.close()
         with disk_errors(self._path):
             self._path.unlink(missing_ok=True)
@@ -70,7 +70,7 @@ class PartialFile:
         return self._digest.hexdigest()
 
     def sync(self) -> None:
-        """Have the bytes on the disk before the file gets a name that promises them."""
+        """Flush the bytes to disk, before the file gets the name that promises them."""
         with disk_errors(self._path):
             os.fsync(self._descriptor)
 

@@ -20,7 +20,7 @@ GRACE_S: Final = 5.0
 
 
 class FlightCancelled(Exception):
-    """The one who asked no longer wants it."""
+    """The caller no longer wants the result."""
 
 
 class HasSocket(Protocol):
@@ -30,7 +30,7 @@ class HasSocket(Protocol):
 
 
 class StopSignal:
-    """A wish to stop, which also wakes a read that waits for a silent peer."""
+    """A request to stop, which also wakes a read that waits for a silent peer."""
 
     def __init__(self) -> None:
         self._wish = threading.Event()
@@ -38,7 +38,7 @@ class StopSignal:
         self._connection: socket.socket | None = None
 
     def set(self) -> None:
-        """Ask for the end, from any thread."""
+        """Request the stop, from any thread."""
         with self._lock:
             self._wish.set()
             if self._connection is not None:
@@ -46,12 +46,12 @@ class StopSignal:
                     self._connection.shutdown(socket.SHUT_RDWR)
 
     def check(self) -> None:
-        """Raise Cancelled once the end was asked for."""
+        """Raise Cancelled once the stop was requested."""
         if self._wish.is_set():
             raise FlightCancelled
 
     def sleep(self, duration_s: float) -> None:
-        """Wait; raises Cancelled as soon as the end is asked for."""
+        """Wait; raises Cancelled as soon as the stop is requested."""
         self._wish.wait(duration_s)
         self.check()
 
@@ -86,7 +86,7 @@ class _Flight:
 
 
 class Flights:
-    """The work that is under way, by what it is about."""
+    """The work in progress, by key."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

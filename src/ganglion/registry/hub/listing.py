@@ -39,7 +39,7 @@ class HubFile:
 
 @dataclass(frozen=True, slots=True)
 class HubFiles:
-    """The files that a name means, at one commit: what `fetch` would have to be here."""
+    """The files of one model at one commit, as `fetch` takes them."""
 
     repo: str
     revision: str

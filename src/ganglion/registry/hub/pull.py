@@ -1,4 +1,4 @@
-"""A model on its way into the cache: what is there verified, what is missing fetched, then named.
+"""Pulls a model into the cache: verifies what is there, downloads what is missing, then links it.
 
 Law: a file gets its final name only after its digest was found right, and a name in a snapshot only after all
 files of its model are there.
@@ -21,7 +21,7 @@ FileIdentity = tuple[int, int, int]
 
 
 class ModelPull:
-    """One model's fetch."""
+    """The download of one model."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ModelPull:
         self._stop = stop
 
     def run(self) -> Path:
-        """Have all files here; gives the first one's path in the snapshot."""
+        """Download and verify all files; returns the first one's path in the snapshot."""
         files = self._files
         missing = {
             file: stamp for file in files.files for stamp in (self._stamp(file),) if not self._is_whole(file)
@@ -118,7 +118,7 @@ class ModelPull:
             self._receipts.remember(blob, digest)
 
     def _watch(self, file: HubFile, partial_path: Path) -> None:
-        """While another process has the lock, its file says how far it is."""
+        """Report the progress of another process that holds the lock, by the size of its file."""
         self._stop.check()
         self._report(file, min(_size(partial_path), file.size_bytes))
 

@@ -1,4 +1,4 @@
-"""Requests to a hub: the token goes nowhere else, refusals are told apart, patience is bounded."""
+"""Requests to a hub: the token goes to no other host, errors are told apart, retries are bounded."""
 
 import email.utils
 import http.client
@@ -22,7 +22,7 @@ _HINT: Final = "Set HF_TOKEN to a token of an account that may read it"
 
 @dataclass(frozen=True, slots=True)
 class HubRetryLimits:
-    """How long a hub may be slow or away before we give up."""
+    """How long a hub may be slow or unreachable before a request fails."""
 
     silence_s: float = 20.0
     slow_bytes: int = 4096
@@ -36,7 +36,7 @@ class HubRetryLimits:
 
 
 class TransientHubError(Exception):
-    """Worth another attempt, after `wait_s` where the hub said so."""
+    """A failure that is worth another attempt, after `wait_s` where the hub said so."""
 
     def __init__(self, reason: str, wait_s: float | None = None) -> None:
         super().__init__(reason)
@@ -45,7 +45,7 @@ class TransientHubError(Exception):
 
 
 class HubRetries:
-    """Counts the attempts that came to nothing, and waits between them."""
+    """Counts failed attempts, and waits between them."""
 
     def __init__(self, endpoint: str, patience: HubRetryLimits, stop: StopSignal) -> None:
         self._endpoint = endpoint
@@ -54,7 +54,7 @@ class HubRetries:
         self._failed = 0
 
     def reset(self) -> None:
-        """Enough came: begin to count anew."""
+        """Start counting again, after progress."""
         self._failed = 0
 
     def back_off(self, error: TransientHubError) -> None:
@@ -67,7 +67,7 @@ class HubRetries:
 
 
 class HubRequests:
-    """One attempt at a time at what lies under an endpoint."""
+    """Sends single requests to one hub."""
 
     def __init__(self, endpoint: str, token: str | None, patience: HubRetryLimits) -> None:
         self.endpoint = endpoint.rstrip("/")
@@ -146,7 +146,7 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
 
 def unreachable(endpoint: str, reason: str) -> HubUnreachable:
-    """The error for a hub that gave nothing useful, however often we asked."""
+    """The error for a hub whose retries are used up."""
     return HubUnreachable(
         f"The hub at {endpoint} could not be reached: {reason}.",
         hint="Check the network and HF_ENDPOINT; what was fetched so far is kept. "

@@ -16,7 +16,7 @@ RETRY_S: Final = (5.0, 15.0, 60.0, 300.0)
 
 
 class ActivationQueue:
-    """Which configured model is next, and how the others went."""
+    """The configured models that are still to be loaded, and the outcome of the others."""
 
     def __init__(self, retry_s: Sequence[float] = RETRY_S) -> None:
         self._retry_s = retry_s
@@ -48,12 +48,12 @@ class ActivationQueue:
         return model
 
     def completed(self, model: str) -> None:
-        """It is loaded."""
+        """Note that a model was loaded."""
         self._in_progress = None
         self._completed.append(model)
 
     def failed(self, model: str, error: GanglionError) -> None:
-        """It is not, for this reason."""
+        """Note why a model could not be loaded; a hub that is unreachable is tried again later."""
         self._in_progress = None
         if not isinstance(error, HubUnreachable):
             self._failed[model] = error
@@ -69,7 +69,7 @@ class ActivationQueue:
         return self._in_progress is not None or any(each not in self._attempts for each in self._pending)
 
     def awaits(self, model: str) -> bool:
-        """Whether it is configured and has not come up yet."""
+        """Whether it is configured and not loaded yet."""
         return model in self._pending or model == self._in_progress
 
     def final_error(self) -> GanglionError | None:
@@ -79,7 +79,7 @@ class ActivationQueue:
         return None
 
     def snapshot(self) -> Activation:
-        """Every configured model, in the list that says how far it is."""
+        """The configured models by the stage they are in."""
         return Activation(
             pending=tuple(self._pending),
             in_progress=self._in_progress,

@@ -1,4 +1,4 @@
-"""Models that could not be loaded, remembered for a while: whoever asks again meanwhile hears the same error.
+"""Recent failures to load models: a request for the same model soon after gets the same error.
 
 Law: a name is the client's to invent, so nothing here is listed, a tenant hears only of what it asked for
 itself, and both the names of a tenant and the tenants are bounded; the oldest are forgotten first. Pure: time
@@ -38,7 +38,7 @@ def failed_again(error: GanglionError, before: RecentFailure | None, now_s: floa
 
 
 class RecentFailures:
-    """What each tenant asked for in vain, by the model's id."""
+    """Recent failures of each tenant, by the model's id."""
 
     def __init__(self) -> None:
         self._by_tenant: OrderedDict[str, OrderedDict[str, RecentFailure]] = OrderedDict()
@@ -47,7 +47,7 @@ class RecentFailures:
         return sum(map(len, self._by_tenant.values()))
 
     def note(self, tenant: str, model: str, failure: RecentFailure) -> None:
-        """Remember a failure for somebody who asked."""
+        """Remember a failure for a tenant that asked for the model."""
         names = self._by_tenant.setdefault(tenant, OrderedDict())
         self._by_tenant.move_to_end(tenant)
         names[model] = failure
@@ -67,6 +67,6 @@ class RecentFailures:
         return failure
 
     def forget(self, model: str) -> None:
-        """It was loaded after all."""
+        """Drop the failures of a model that was loaded."""
         for names in self._by_tenant.values():
             names.pop(model, None)

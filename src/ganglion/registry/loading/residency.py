@@ -75,7 +75,7 @@ def _continuer(engine: ManagedEngine) -> SessionEngine:
 
 
 def _refuse_another_engine(resident: Resident, options: LoadOptions) -> None:
-    """A model is run by the engine that reads its file, loaded or not."""
+    """Raise InvalidValue for another engine than the one that reads the model's file."""
     engine = resident.candidate.engine
     if options.engine not in (None, engine):
         raise InvalidValue(
@@ -84,7 +84,7 @@ def _refuse_another_engine(resident: Resident, options: LoadOptions) -> None:
 
 
 def _refuse_another_context(resident: Resident, options: LoadOptions) -> None:
-    """What is loaded has the context it has."""
+    """Raise InvalidValue for another context length than the loaded model has."""
     if options.context_length is None or resident.status != "loaded":
         return
     loaded = max(state.context_length for state in resident.states())
@@ -201,7 +201,7 @@ class Residency:
     # Answers
 
     async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
-        """Answer with the model that is meant, loading it when it is not here."""
+        """Answer with the named model, loading it when it is not here."""
         try:
             resident = await self._resolve_for_request(request.model, request.tenant)
             with self._claimed(resident) as claim:
@@ -217,7 +217,7 @@ class Residency:
             yield Failed(error)
 
     async def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
-        """Run a token list on the model that is meant, loading it when it is not here."""
+        """Run a token list on the named model, loading it when it is not here."""
         try:
             async with (
                 self._serving(model, tenant_of(request.salt)) as (model_id, engine),
@@ -229,53 +229,53 @@ class Residency:
             yield Failed(error)
 
     async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
-        """The cached KV of some tokens, by the model that is meant."""
+        """The cached KV of some tokens, by the named model."""
         async with self._serving(model) as (model_id, engine):
             return await _continuer(engine).save_kv(model_id, salt, tokens)
 
     async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
-        """Put KV into the cache of the model that is meant."""
+        """Put KV into the cache of the named model."""
         async with self._serving(model) as (model_id, engine):
             return await _continuer(engine).load_kv(model_id, salt, tokens, state)
 
     async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
-        """What an image takes, by the model that is meant."""
+        """What an image takes, by the named model."""
         async with self._serving(model) as (model_id, engine):
             return await _continuer(engine).place_image(model_id, data, mime)
 
     async def read(self, request: Request) -> ReadPrompt:
-        """The prompt as the model that is meant reads it."""
+        """The prompt as the named model reads it."""
         async with self._serving(request.model, request.tenant) as (model_id, engine):
             return await _reader(engine).read(replace(request, model=model_id))
 
     async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
-        """Ids to text, by the model that is meant."""
+        """Ids to text, by the named model."""
         async with self._serving(model, tenant) as (model_id, engine):
             return await _reader(engine).detokenize(model_id, tokens, tenant=tenant)
 
     async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
-        """The bytes of each token, by the model that is meant."""
+        """The bytes of each token, by the named model."""
         async with self._serving(model, tenant) as (model_id, engine):
             return await _reader(engine).pieces(model_id, tokens, tenant=tenant)
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
-        """The tokenizer of the model that is meant."""
+        """The tokenizer of the named model."""
         async with self._serving(model) as (model_id, engine):
             return await _reader(engine).tokenizer_info(model_id)
 
     async def embed(self, request: EmbedRequest) -> Embedded:
-        """Embed with the model that is meant."""
+        """Embed with the named model."""
         async with self._serving(request.model, request.tenant) as (model_id, engine):
             return await _embedder(engine).embed(replace(request, model=model_id))
 
     async def rank(self, request: RankRequest) -> Ranked:
-        """Rank with the model that is meant."""
+        """Rank with the named model."""
         async with self._serving(request.model, request.tenant) as (model_id, engine):
             return await _embedder(engine).rank(replace(request, model=model_id))
 
     @asynccontextmanager
     async def _serving(self, name: str, tenant: str = "") -> AsyncGenerator[tuple[str, ManagedEngine], None]:
-        """The engine of the model that is meant, held for as long as it is used."""
+        """The engine of the named model, held for as long as it is used."""
         resident = await self._resolve_for_request(name, tenant)
         with self._claimed(resident) as claim:
             if await self._must_wait(resident, claim):

@@ -92,14 +92,14 @@ class _Table(Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A key of the file, for what is said of it."""
+class _KeyPath:
+    """The position of a key in the file, for error messages."""
 
     file: Path
     key: str
 
-    def under(self, key: str) -> "_Place":
-        return _Place(self.file, f"{self.key}.{key}" if self.key else key)
+    def under(self, key: str) -> "_KeyPath":
+        return _KeyPath(self.file, f"{self.key}.{key}" if self.key else key)
 
     def wrong(self, reason: str, *, hint: str | None = None) -> InvalidValue:
         return InvalidValue(
@@ -124,7 +124,7 @@ def read_manifest(file: Path) -> ModelsManifest:
     if not isinstance(tree, dict):
         raise InvalidValue(f"{file} holds a {_kind(tree)}, expected a map of models.")
     entries: dict[str, ManifestEntry] = {}
-    for key, value, place in _written(tree, _Place(file, "")):
+    for key, value, place in _written(tree, _KeyPath(file, "")):
         if key in entries:
             raise InvalidValue(
                 f"The model {key!r} stands twice in {file}: under models and at the top level.", param=key
@@ -134,7 +134,7 @@ def read_manifest(file: Path) -> ModelsManifest:
     return ModelsManifest(tuple(entries.values()))
 
 
-def _written(tree: Mapping[str, object], top: _Place) -> Iterator[tuple[str, object, _Place]]:
+def _written(tree: Mapping[str, object], top: _KeyPath) -> Iterator[tuple[str, object, _KeyPath]]:
     for key, value in tree.items():
         if key != "models":
             yield key, value, top.under(key)
@@ -144,7 +144,7 @@ def _written(tree: Mapping[str, object], top: _Place) -> Iterator[tuple[str, obj
             raise top.under("models").wrong(f"it is a {_kind(value)}, expected a map of models")
 
 
-def _entry(key: str, value: object, place: _Place) -> ManifestEntry:
+def _entry(key: str, value: object, place: _KeyPath) -> ManifestEntry:
     _check_name(key, place)
     match value:
         case str() if is_path(value):
@@ -158,7 +158,7 @@ def _entry(key: str, value: object, place: _Place) -> ManifestEntry:
             raise place.wrong(f"it is a {_kind(value)}, {_EXPECTED}")
 
 
-def _from_table(key: str, table: _Table, place: _Place) -> ManifestEntry:
+def _from_table(key: str, table: _Table, place: _KeyPath) -> ManifestEntry:
     if table.path is not None and table.hub is not None:
         raise place.wrong("it has both path and hub, expected one of them")
     hub = None if table.hub is None else _hub(table.hub, place.under("hub"))
@@ -185,7 +185,7 @@ def _from_table(key: str, table: _Table, place: _Place) -> ManifestEntry:
     )
 
 
-def _read_table(table: Mapping[str, object], struct: type[T], place: _Place) -> T:
+def _read_table(table: Mapping[str, object], struct: type[T], place: _KeyPath) -> T:
     known = {field.name: field.type for field in fields(struct)}
     values = {}
     for key, value in table.items():
@@ -201,7 +201,7 @@ def _read_table(table: Mapping[str, object], struct: type[T], place: _Place) -> 
     return struct(**values)
 
 
-def _nearest(key: str, known: Iterable[str], place: _Place) -> str:
+def _nearest(key: str, known: Iterable[str], place: _KeyPath) -> str:
     if difflib.get_close_matches(place.key, ["models"], cutoff=0.8):
         return "Did you mean models?"
     names = list(known)
@@ -209,7 +209,7 @@ def _nearest(key: str, known: Iterable[str], place: _Place) -> str:
     return f"Did you mean {place.under(nearest[0]).key}?" if nearest else f"There are: {', '.join(names)}."
 
 
-def _path(text: str, place: _Place) -> Path:
+def _path(text: str, place: _KeyPath) -> Path:
     try:
         if "\0" in text:
             raise place.wrong("a path cannot hold a NUL")
@@ -218,7 +218,7 @@ def _path(text: str, place: _Place) -> Path:
         raise place.wrong(f"{text!r} is in the home of nobody") from error
 
 
-def _hub(text: str, place: _Place) -> HubId:
+def _hub(text: str, place: _KeyPath) -> HubId:
     hub = HubId.parse(text.strip())
     if hub is None:
         raise place.wrong(
@@ -228,13 +228,13 @@ def _hub(text: str, place: _Place) -> HubId:
     return hub
 
 
-def _template(text: str | None, place: _Place) -> str | None:
+def _template(text: str | None, place: _KeyPath) -> str | None:
     if text is None or "{" in text:
         return text
     return str(_path(text, place.under("chat_template")))
 
 
-def _keep_alive_s(written: float | str | None, place: _Place) -> float | None:
+def _keep_alive_s(written: float | str | None, place: _KeyPath) -> float | None:
     if written is None:
         return None
     if isinstance(written, str):
@@ -250,7 +250,7 @@ def _keep_alive_s(written: float | str | None, place: _Place) -> float | None:
     return seconds
 
 
-def _aliases(key: str, written: str | tuple[str, ...], place: _Place) -> tuple[str, ...]:
+def _aliases(key: str, written: str | tuple[str, ...], place: _KeyPath) -> tuple[str, ...]:
     texts = (written,) if isinstance(written, str) else written
     aliases: dict[str, str] = {}
     for text in texts:
@@ -262,11 +262,11 @@ def _aliases(key: str, written: str | tuple[str, ...], place: _Place) -> tuple[s
     return tuple(aliases.values())
 
 
-def _sampling(table: Mapping[str, object], place: _Place) -> Sampling:
+def _sampling(table: Mapping[str, object], place: _KeyPath) -> Sampling:
     return sampling_from(asdict(_read_table(table, _SamplingTable, place)))
 
 
-def _check_name(name: str, place: _Place) -> None:
+def _check_name(name: str, place: _KeyPath) -> None:
     try:
         is_name = fold(ModelRef.parse(name).text) == fold(name) and name != CATCH_ALL
     except ModelNotFound:

@@ -27,7 +27,7 @@ _SYSTEM_OLLAMA: Final = Path("/usr/share/ollama/.ollama/models")
 
 @dataclass(frozen=True, slots=True)
 class StoreRoot:
-    """A folder to look into, and how what lies there is laid out."""
+    """A folder to search, and the layout of the store in it."""
 
     store: Store
     path: Path

@@ -92,7 +92,7 @@ class IndexedModel:
 
     @cached_property
     def order(self) -> tuple[bool, int, int, str]:
-        """Its place among its like: what can be used first, then by preference, store and path."""
+        """Its sort key: usable ones first, then by preference, store and path."""
         model = self.model
         rank, store = quantisation.rank(self.quantisation), STORE_ORDER.index(model.store)
         return model.error is not None, rank, store, str(model.path)
