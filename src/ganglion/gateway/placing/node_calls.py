@@ -27,13 +27,13 @@ LOAD_S: Final = 600.0
 """For a download and a load; the node reports its progress meanwhile."""
 UNLOAD_S: Final = 120.0
 """What runs is finished first, and what is evicted was idle a moment ago."""
-ASK_S: Final = 5.0
+BUSY_S: Final = 5.0
 _LIMIT: Final = 500
 _RELAYED: Final = (LoadFailed, HubUnreachable, EngineUnavailable, InsufficientMemory)
 """Reasons against a load that are the model's or the machine's; anything else is the node's."""
 
 
-class _Detail(msgspec.Struct):
+class _NodeError(msgspec.Struct):
     message: str = ""
     code: str | None = None
     free_mb: int = 0
@@ -41,7 +41,7 @@ class _Detail(msgspec.Struct):
 
 
 class _Refusal(msgspec.Struct):
-    error: _Detail
+    error: _NodeError
 
 
 class _Busy(msgspec.Struct):
@@ -94,7 +94,7 @@ async def unload(node_client: NodeClient, spec: NodeSpec, replica: str) -> None:
 
 async def busy(node_client: NodeClient, spec: NodeSpec) -> frozenset[str]:
     """The models that have requests on a node at this moment."""
-    answer = await node_client.call(spec, "GET", "/health", timeout_s=ASK_S)
+    answer = await node_client.call(spec, "GET", "/health", timeout_s=BUSY_S)
     _check(answer, spec, "")
     try:
         models = _busy.decode(answer.body).models
@@ -109,11 +109,11 @@ def _check(answer: NodeResponse, spec: NodeSpec, model: str) -> None:
     try:
         detail = _refusal.decode(answer.body).error
     except (msgspec.MsgspecError, UnicodeDecodeError):
-        detail = _Detail(f"it answered with status {answer.status}")
+        detail = _NodeError(f"it answered with status {answer.status}")
     raise _error(detail, spec, model)
 
 
-def _error(detail: _Detail, spec: NodeSpec, model: str) -> GanglionError:
+def _error(detail: _NodeError, spec: NodeSpec, model: str) -> GanglionError:
     message = f"The node {spec.name} says: {detail.message[:_LIMIT]}"
     if detail.code == ModelNotFound.code:
         return ModelNotFound(model, hint=message)

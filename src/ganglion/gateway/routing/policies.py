@@ -72,16 +72,16 @@ class NodeLoads(Protocol):
 def route(
     table: RoutingTable, request: RoutingRequest, loads: NodeLoads, turn: int = 0, last: str = ""
 ) -> RoutingDecision:
-    """Where a request goes; `turn` decides between nodes that are equal otherwise.
+    """Decide where a request goes; `turn` decides between nodes that are equal otherwise.
 
-    `last` is where the conversation went before, which a node's digest tells only a moment later.
+    `last` is where the conversation went before, which a node reports only a moment later.
     """
     entry = table.entry(request.model)
     if entry is None:
         return NoRoute(_unknown(request))
-    place = _pick(entry.ready(request.wire), request, loads, turn, last)
-    if place is not None:
-        return place.chosen
+    replica = _pick(entry.ready(request.wire), request, loads, turn, last)
+    if replica is not None:
+        return replica.chosen
     return _otherwise(table, entry, request, loads, turn)
 
 
@@ -91,22 +91,26 @@ def share(total: int, nodes: int) -> int:
 
 
 def _pick(
-    places: tuple[RoutableReplica, ...], request: RoutingRequest, loads: NodeLoads, turn: int, last: str = ""
+    replicas: tuple[RoutableReplica, ...],
+    request: RoutingRequest,
+    loads: NodeLoads,
+    turn: int,
+    last: str = "",
 ) -> RoutableReplica | None:
     tried, in_flight, reserved = request.tried, loads.in_flight, loads.reserved
     free: list[tuple[int, RoutableReplica]] = []
     total = 0
-    for place in places:
-        name = place.name
-        if place.is_full or name in tried or name in reserved or loads.is_cooling(name):
+    for replica in replicas:
+        name = replica.name
+        if replica.is_full or name in tried or name in reserved or loads.is_cooling(name):
             continue
         load = in_flight.get(name, 0)
-        if (place.cap is not None and load >= place.cap) or (load and request.is_alone):
+        if (replica.cap is not None and load >= replica.cap) or (load and request.is_alone):
             continue
-        # What the node tells has ours in it: the larger one of the two counts nothing twice.
-        load = place.load if place.load > load else load
+        # What the node reports includes our own requests: the larger of the two counts nothing twice.
+        load = replica.load if replica.load > load else load
         total += load
-        free.append((load, place))
+        free.append((load, replica))
     if len(free) < 2:
         return free[0][1] if free else None
     if request.affinity:
@@ -124,17 +128,17 @@ def _preferred(
 ) -> RoutableReplica:
     key = zlib.crc32(affinity.encode(errors="surrogatepass"))
     best, best_score = free[0][1], -1
-    for load, place in free:
-        is_known = place.name == last or affinity in place.digest
+    for load, replica in free:
+        is_known = replica.name == last or affinity in replica.digest
         if load >= (bound + LOYALTY if is_known else bound):
             continue
-        score = ((key ^ place.seed) * 0x9E3779B97F4A7C15) & _MASK
+        score = ((key ^ replica.seed) * 0x9E3779B97F4A7C15) & _MASK
         score = ((score ^ (score >> 29)) * 0xBF58476D1CE4E5B9) & _MASK
         score ^= score >> 32
         if is_known:
-            score += _KNOWN if place.name != last else 2 * _KNOWN
+            score += _KNOWN if replica.name != last else 2 * _KNOWN
         if score > best_score:
-            best, best_score = place, score
+            best, best_score = replica, score
     return best
 
 
@@ -143,9 +147,9 @@ def _otherwise(
 ) -> RoutingDecision:
     """The decision when no node can take the request as it is."""
     if request.wire in TRANSLATABLE_WIRES:
-        place = _pick(entry.translating(request.wire), request, loads, turn)
-        if place is not None:
-            return place.translated
+        replica = _pick(entry.translating(request.wire), request, loads, turn)
+        if replica is not None:
+            return replica.translated
     if request.is_alone:
         return NoRoute(_why_not(table, entry, request, loads))
     if not entry.is_live:
@@ -161,7 +165,7 @@ def _waiting(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> Routin
     ids = [replica.id for _, replica in entry.found] if entry.model is None else [entry.model.id]
     for model_id in ids:
         if model_id in loads.loading:
-            return ColdModel(model_id)  # whoever comes later waits with the others
+            return ColdModel(model_id)  # later requests wait with the others
     if entry.is_anywhere("recovering"):
         return NoRoute(_recovering(entry))
     if entry.is_anywhere("loading", "downloading"):
@@ -172,7 +176,7 @@ def _waiting(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> Routin
 def _loadable(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> ColdModel | None:
     """The model to load; None where no node could take it."""
     if entry.model is None:
-        # Outside the catalogue a node's own word that it could hold the model is enough.
+        # Outside the catalogue it is enough that a node lists the model.
         could = (
             replica.id for index, replica in entry.found if index.view.takes_work and index.view.spec.is_ours
         )
@@ -220,7 +224,7 @@ def _why_not(
     return _unheld(entry) if entry.model is not None else _unknown(request)
 
 
-def _places(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
+def _candidates(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
     """Every replica that could answer the call, on nodes that take work."""
     return (*entry.ready(wire), *(entry.translating(wire) if wire in TRANSLATABLE_WIRES else ()))
 
@@ -228,34 +232,38 @@ def _places(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
 def _full(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) -> frozenset[str]:
     """Nodes that could take the request, were they not at their `max_in_flight`."""
     return frozenset(
-        place.name
-        for place in _places(entry, request.wire)
-        if place.cap is not None
-        and loads.in_flight.get(place.name, 0) >= place.cap
-        and not place.is_full
-        and place.name not in request.tried
-        and not loads.is_cooling(place.name)
+        replica.name
+        for replica in _candidates(entry, request.wire)
+        if replica.cap is not None
+        and loads.in_flight.get(replica.name, 0) >= replica.cap
+        and not replica.is_full
+        and replica.name not in request.tried
+        and not loads.is_cooling(replica.name)
     )
 
 
 def _why_not_live(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) -> GanglionError:
-    places = _places(entry, request.wire)
-    if not places:
+    replicas = _candidates(entry, request.wire)
+    if not replicas:
         return WireUnsupported(
             f"No server that holds {entry.name!r} answers calls of this kind ({request.wire}).",
             param="model",
             extras={"wire": request.wire},
         )
-    left = [place for place in places if place.name not in request.tried and not loads.is_cooling(place.name)]
+    left = [
+        replica
+        for replica in replicas
+        if replica.name not in request.tried and not loads.is_cooling(replica.name)
+    ]
     if left:
         return Overloaded(
             f"Every node that holds {entry.name!r} has as many requests as it may.",
             param="model",
-            extras={"queue_depth": sum(loads.in_flight.get(place.name, 0) for place in left)},
+            extras={"queue_depth": sum(loads.in_flight.get(replica.name, 0) for replica in left)},
         )
     if entry.is_anywhere("recovering"):
         return _recovering(entry)
-    name = places[0].name
+    name = replicas[0].name
     return UpstreamUnavailable(_unreached(entry, name), param="model", extras={"node": name})
 
 

@@ -70,18 +70,18 @@ class ModelEntry:
 
     def ready(self, wire: Wire) -> tuple[RoutableReplica, ...]:
         """Loaded, on nodes that take work and speak the wire."""
-        places = self._ready.get(wire)
-        if places is None:
-            places = self._ready[wire] = self._places(lambda wires: wire in wires)
-        return places
+        replicas = self._ready.get(wire)
+        if replicas is None:
+            replicas = self._ready[wire] = self._routable(lambda wires: wire in wires)
+        return replicas
 
     def translating(self, wire: Wire) -> tuple[RoutableReplica, ...]:
         """Loaded, on nodes that take work, speak chat, and lack the wire."""
-        places = self._translating.get(wire)
-        if places is None:
-            places = self._places(lambda wires: TRANSLATION_WIRE in wires and wire not in wires)
-            self._translating[wire] = places
-        return places
+        replicas = self._translating.get(wire)
+        if replicas is None:
+            replicas = self._routable(lambda wires: TRANSLATION_WIRE in wires and wire not in wires)
+            self._translating[wire] = replicas
+        return replicas
 
     @property
     def is_live(self) -> bool:
@@ -92,7 +92,7 @@ class ModelEntry:
         """Whether a node that takes work has it in one of these states."""
         return any(index.view.takes_work and replica.status in statuses for index, replica in self.found)
 
-    def _places(self, speaks: Callable[[frozenset[Wire]], bool]) -> tuple[RoutableReplica, ...]:
+    def _routable(self, speaks: Callable[[frozenset[Wire]], bool]) -> tuple[RoutableReplica, ...]:
         cap = self.model.max_in_flight if self.model is not None else None
         return tuple(
             RoutableReplica(index, replica, cap, booked_as)
