@@ -12,6 +12,7 @@ from typing import Final
 
 from ganglion.core.errors import GanglionError, class_of, error_classes
 from ganglion.core.sampling import PARAMS, PLAIN, SAMPLER_PARAMS, Param, ResolvedSampling
+from ganglion.wire.salience import salience_pb2 as pb
 
 _SAMPLING_HEAD: Final = "| field | bounds | default | meaning |\n|---|---|---|---|\n"
 _ERRORS_HEAD: Final = "| status | type | code | gRPC | when |\n|---|---|---|---|---|\n"
@@ -42,6 +43,12 @@ def filled(document: str) -> str:
 
 def _sampling(name: Callable[[str, Param], str]) -> str:
     return _SAMPLING_HEAD + "".join(_rows(PARAMS, ResolvedSampling(), name))
+
+
+def _session_options() -> str:
+    names = pb.GenerateRequest.DESCRIPTOR.fields_by_name
+    params = {name: param for name, param in PARAMS.items() if name in names}
+    return _SAMPLING_HEAD + "".join(_rows(params, ResolvedSampling(), _own_name))
 
 
 def _samplers() -> str:
@@ -91,7 +98,7 @@ def _error_row(kind: type[GanglionError]) -> str:
 TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "sampling": partial(_sampling, _both_names),
     "options": partial(_sampling, _alias),  # of Ollama's wire
-    "session options": partial(_sampling, _own_name),
+    "session options": _session_options,
     "samplers": _samplers,
     "errors": _errors,
 }

@@ -29,7 +29,11 @@ TEXT             append it; \\n is a line break, and a leading space counts
 /save FILE       tokens and KV into a file; /restore FILE opens one
 /help, /exit     this list; leave, as Ctrl-D does"""
 SAMPLING: Final[dict[str, type[int] | type[float] | type[str]]] = {
-    **{name: int if name in ("top_k", "seed") else float for name in PARAMS},
+    **{
+        name: int if name in ("top_k", "seed") else float
+        for name in PARAMS
+        if name in GenerateOptions.__annotations__
+    },
     "stop": str,
     "pattern": str,
 }
