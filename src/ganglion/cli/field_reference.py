@@ -1,9 +1,10 @@
-"""The tables of sampling parameters and of errors in docs/*.md, written from the code.
+"""The tables of sampling parameters, unsupported fields and errors in docs/*.md, written from the code.
 
 `python -m ganglion.cli.field_reference FILES` fills in what stands between `<!-- NAME -->` and
 `<!-- end of NAME -->`, for each name of `TABLES`.
 """
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -11,10 +12,21 @@ from pathlib import Path
 from typing import Final
 
 from ganglion.core.errors import GanglionError, class_of, error_classes
+from ganglion.core.request import JsonValue
 from ganglion.core.sampling import PARAMS, PLAIN, SAMPLER_PARAMS, Param, ResolvedSampling
+from ganglion.wire.field_policy import (
+    INSTEAD,
+    UNSUPPORTED,
+    UNSUPPORTED_IN_CHAT,
+    UNSUPPORTED_IN_COMPLETIONS,
+    NeutralValues,
+)
+from ganglion.wire.responses.supported_fields import INSTEAD as RESPONSES_INSTEAD
+from ganglion.wire.responses.supported_fields import OF_OTHER_WIRES
 from ganglion.wire.salience import salience_pb2 as pb
 
 _SAMPLING_HEAD: Final = "| field | bounds | default | meaning |\n|---|---|---|---|\n"
+_UNSUPPORTED_HEAD: Final = "| field | passes besides null | use |\n|---|---|---|\n"
 _ERRORS_HEAD: Final = "| status | type | code | gRPC | when |\n|---|---|---|---|---|\n"
 _BOUNDS: Final = {
     "seed": "64-bit integer",
@@ -83,6 +95,23 @@ def _default(value: object) -> str:
             return f"{value:g}"
 
 
+def _unsupported(fields: NeutralValues, instead: Mapping[str, str]) -> str:
+    """The fields that a wire refuses by name, with the values that pass and the field to use instead."""
+    return _UNSUPPORTED_HEAD + "".join(
+        f"| `{name}` | {_passing(neutral)} | {_use(instead.get(name), fields)} |\n"
+        for name, neutral in fields.items()
+    )
+
+
+def _passing(neutral: tuple[JsonValue, ...]) -> str:
+    # 1 and 1.0 are one number to a reader.
+    return ", ".join(dict.fromkeys(f"`{json.dumps(value)}`".replace(".0`", "`") for value in neutral))
+
+
+def _use(instead: str | None, fields: NeutralValues) -> str:
+    return f"`{instead}`" if instead is not None and instead not in fields else ""
+
+
 def _errors() -> str:
     """Every code, by status; where two classes state one, the class that it leads back to."""
     ours = [kind for kind in error_classes() if kind.__module__ == GanglionError.__module__]
@@ -101,6 +130,13 @@ TABLES: Final[Mapping[str, Callable[[], str]]] = {
     "session options": _session_options,
     "samplers": _samplers,
     "errors": _errors,
+    "unsupported in chat": partial(_unsupported, UNSUPPORTED_IN_CHAT, INSTEAD),
+    "unsupported in completions": partial(
+        _unsupported,
+        {name: neutral for name, neutral in UNSUPPORTED_IN_COMPLETIONS.items() if name not in UNSUPPORTED},
+        INSTEAD,
+    ),
+    "unsupported in responses": partial(_unsupported, OF_OTHER_WIRES, RESPONSES_INSTEAD),
 }
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def fields_in(kind: type[NamespaceTool]) -> FieldShapes:
 IGNORED = OPENAI_IGNORED | {"access_programs", "image", "client_metadata", "personality"}
 """Fields that ask nothing of the answer, and that it does not echo."""
 
-_OF_OTHER_WIRES: NeutralValues = {
+OF_OTHER_WIRES: NeutralValues = {
     "messages": (),
     "n": (1,),
     "max_tokens": (),
@@ -82,7 +82,7 @@ _OF_OTHER_WIRES: NeutralValues = {
     "truncate_prompt_tokens": (),
 }
 
-UNSUPPORTED: NeutralValues = MappingProxyType({**UNSUPPORTED_IN_CHAT, **_OF_OTHER_WIRES})
+UNSUPPORTED: NeutralValues = MappingProxyType({**UNSUPPORTED_IN_CHAT, **OF_OTHER_WIRES})
 
 INSTEAD = MappingProxyType(
     {
