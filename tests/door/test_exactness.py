@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import load_model
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 pytestmark = pytest.mark.model
 
@@ -28,8 +27,7 @@ TEXT = (
 
 @pytest.fixture(scope="module")
 def facts():
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     return read_facts(found.path)
 
 

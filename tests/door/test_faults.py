@@ -20,7 +20,7 @@ from ganglion.engines.llama.tokens import WORKER
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 from support.real_node import MODEL, Answer, Node, answer, ask, eventually, running_node
 from support.served import serving
 
@@ -156,8 +156,7 @@ class FaultyNode:
 
 @asynccontextmanager
 async def faulty_node() -> AsyncIterator[FaultyNode]:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     model = load_model(open_library(), found.path, gpu_layers=0)
     crash, hang, nan = [
         tuple(model.tokenize(word, add_special=False, parse_special=False)) for word in (CRASH, HANG, NAN)

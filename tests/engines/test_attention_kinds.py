@@ -15,6 +15,7 @@ from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
+from support.embedded_model import kept_open
 
 Logprobs = list[float | None]
 LENGTHS = (40, 64, 109, 300, 900)
@@ -32,11 +33,8 @@ def path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 async def opened(path: Path, **settings: object) -> AsyncIterator[LlamaEngine]:
     asked = {"context": 2048, "threads": 2} | settings
     subject = LlamaEngine(read_facts(path), EngineSettings("tiny", **asked))  # type: ignore[arg-type]
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 def tokens_of(seed: int, count: int) -> tuple[int, ...]:

@@ -24,6 +24,7 @@ from ganglion.core.request import ChatPrompt, Message, Request, Stop, TokenPromp
 from ganglion.engines.echo.answer import EchoScript
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.engines.echo.vocabulary import REMEMBERED_BYTES, WordVocabulary
+from support.embedded_model import kept_open
 
 
 def ask(text: str = "one two three four", **changes: object) -> Request:
@@ -36,11 +37,8 @@ async def opened(
     settings: EchoSettings | None = None, script: EchoScript | None = None
 ) -> AsyncIterator[EchoEngine]:
     engine = EchoEngine(settings, script)
-    await engine.open()
-    try:
+    async with kept_open(engine):
         yield engine
-    finally:
-        await engine.close()
 
 
 async def collect(engine: EchoEngine, request: Request) -> list[Event]:

@@ -24,6 +24,7 @@ from ganglion.core.request import (
 from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.capacity import PrefixMemory
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
+from support.embedded_model import kept_open
 
 CONCEPTS = EchoSettings(concepts=("calm", "formal"), readout_layers=(3, 5, 8))
 
@@ -33,11 +34,8 @@ async def opened(
     settings: EchoSettings = CONCEPTS, script: EchoScript | None = None
 ) -> AsyncIterator[EchoEngine]:
     engine = EchoEngine(settings, script)
-    await engine.open()
-    try:
+    async with kept_open(engine):
         yield engine
-    finally:
-        await engine.close()
 
 
 async def tokens_of(engine: EchoEngine, text: str) -> tuple[int, ...]:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import psutil
 import pytest
@@ -24,7 +23,7 @@ from ganglion.core.request import (
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
@@ -35,8 +34,7 @@ LINE = "Sphinx of black quartz, judge my vow; 0123456789 times over. "
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[LlamaEngine]:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     settings = EngineSettings("m", context=CONTEXT, kv_tokens=2 * CONTEXT, parallel=4)
     opened = LlamaEngine(read_facts(found.path), settings)
     await opened.open()

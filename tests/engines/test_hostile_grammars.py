@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -16,7 +15,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.llama.grammar.compiler import TOO_LONG
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 pytestmark = pytest.mark.model
 
@@ -50,8 +49,7 @@ async def end_of(engine: LlamaEngine, asked: Request) -> tuple[Finished | Failed
 
 
 async def test_two_hundred_hostile_formats_harm_nobody():
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     engine = LlamaEngine(
         read_facts(found.path), EngineSettings("m", context=4096, kv_tokens=8192, parallel=4)
     )

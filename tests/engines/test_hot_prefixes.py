@@ -17,7 +17,7 @@ from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model, kept_open
 
 STORY = (
     "Nora found a brass compass in her grandmother's attic. It never pointed north. On Mondays it pointed to "
@@ -28,15 +28,11 @@ OPENING = Message("user", STORY * 2 + "What did Nora find?")
 
 @asynccontextmanager
 async def engine(folder: Path | None, **settings: object) -> AsyncIterator[LlamaEngine]:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     asked = {"context": 1024, "kv_tokens": 6144, "kv_folder": None if folder is None else str(folder)}
     subject = LlamaEngine(read_facts(found.path), EngineSettings("m", **(asked | settings)))  # type: ignore[arg-type]
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 def request(*messages: Message, tenant: str = "", max_tokens: int = 16) -> Request:

@@ -32,6 +32,7 @@ from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.ipc import MAX_STATE_BYTES
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import kept_open
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -47,11 +48,8 @@ async def opened(**settings: object) -> AsyncIterator[LlamaEngine]:
     assert found is not None
     asked = {"context": 1024, "kv_tokens": 4096} | settings
     subject = LlamaEngine(read_facts(found.path), EngineSettings("m", **asked))  # type: ignore[arg-type]
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,7 +1,5 @@
 """Reading the residual stream: the right rows of the right layers, and nobody asked in vain."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,7 +10,7 @@ from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, Pack
 from ganglion.engines.llama.native.context import NativeContext
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 pytestmark = pytest.mark.model
 LAYERS = [7, 29]
@@ -33,8 +31,7 @@ def random_pack() -> ConceptPack:
 
 @pytest.fixture(scope="module")
 def model() -> NativeModel:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     return load_model(open_library(), str(found.path), gpu_layers=0)
 
 

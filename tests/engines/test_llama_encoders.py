@@ -15,6 +15,7 @@ from ganglion.core.request import Request, TextPrompt, TokenPrompt
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
+from support.embedded_model import kept_open
 
 pytestmark = pytest.mark.model
 
@@ -24,11 +25,8 @@ async def encoder(folder: Path, pooling: int) -> AsyncIterator[LlamaEngine]:
     path = folder / "encoder.gguf"
     write_encoder(path, pooling=pooling)
     subject = LlamaEngine(read_facts(path), EngineSettings("tiny"))
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 def asking(*texts: str) -> EmbedRequest:

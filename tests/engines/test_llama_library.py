@@ -16,7 +16,7 @@ from ganglion.engines.llama.native.library import (
     open_library,
 )
 from ganglion.engines.llama.native.model import NativeModel, load_model
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 pytestmark = pytest.mark.model
 
@@ -25,8 +25,7 @@ TOKENS = list(range(1000, 1040))
 
 @pytest.fixture(scope="module")
 def model() -> NativeModel:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     return load_model(open_library(), str(found.path), gpu_layers=0)
 
 

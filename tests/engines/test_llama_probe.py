@@ -9,14 +9,13 @@ import pytest
 from ganglion.core.errors import EngineUnavailable
 from ganglion.engines.llama.native import probe as subject
 from ganglion.engines.llama.native.probe import probe
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 pytestmark = pytest.mark.model
 
 
 def test_the_library_here_works_and_reads_the_embedded_model() -> None:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     works = probe(found.path)
     assert works.vocabulary == 49152
     assert works.can_offload is False

@@ -20,6 +20,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import kept_open
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -67,11 +68,8 @@ async def opened(concepts: tuple[str, ...], **settings: int) -> AsyncIterator[Ll
     subject = LlamaEngine(
         read_facts(found.path), EngineSettings("smollm2", concepts=concepts, threads=2, **settings)
     )
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

@@ -1,7 +1,6 @@
 """Choosing a token: the arithmetic on a row of logits, with the real sampler chain where chance decides."""
 
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -22,7 +21,7 @@ from ganglion.engines.llama.worker.sampling import (
     Sampler,
     logprobs,
 )
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 ROWS = arrays(np.float32, st.integers(8, 200), elements=st.floats(-60, 60, width=32))
 END = 3
@@ -189,8 +188,7 @@ def test_a_row_that_is_not_a_number_ends_its_own_request(row):
 
 @pytest.fixture(scope="module")
 def model():
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     loaded = load_model(open_library(), str(found.path), gpu_layers=0)
     yield loaded
     loaded.free()

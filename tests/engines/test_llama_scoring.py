@@ -24,6 +24,7 @@ from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
 from ganglion.server.app import build_node
 from ganglion.server.settings import ServerSettings
+from support.embedded_model import kept_open
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -69,11 +70,8 @@ def reference() -> Reference:
 async def opened(**settings: int) -> AsyncIterator[LlamaEngine]:
     assert found is not None
     subject = LlamaEngine(read_facts(found.path), EngineSettings("smollm2", **settings))
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

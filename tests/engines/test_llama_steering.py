@@ -35,6 +35,7 @@ from ganglion.engines.llama.tokens import check_steering
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import kept_open
 
 found = find(SMOLLM2, Path("nowhere"))
 pytestmark = [
@@ -67,11 +68,8 @@ async def opened(folder: Path, **settings: object) -> AsyncIterator[LlamaEngine]
     write_pack(pack(), path)
     asked = {"context": 512, "kv_tokens": 4608, "parallel": 9, "concepts": (str(path),)} | settings
     subject = LlamaEngine(read_facts(found.path), EngineSettings("m", **asked))  # type: ignore[arg-type]
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

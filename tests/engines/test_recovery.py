@@ -24,6 +24,7 @@ from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.isolation import ALONE_S
 from ganglion.engines.supervision.watchdog import WorkerLimits
+from support.embedded_model import kept_open
 from support.handles import no_more_files
 from support.waiting import until
 
@@ -119,11 +120,8 @@ HUGE = replace(FACTS, kv_values_per_token=2**40)
 @asynccontextmanager
 async def opened(limits: WorkerLimits = LIMITS, facts: ModelFacts = FACTS) -> AsyncIterator[LlamaEngine]:
     engine = LlamaEngine(facts, EngineSettings("m", limits=limits), free_memory=2**62)
-    await engine.open()
-    try:
+    async with kept_open(engine):
         yield engine
-    finally:
-        await engine.close()
         assert not psutil.Process().children(), "no process is left, dead or alive"
 
 

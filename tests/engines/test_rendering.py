@@ -17,6 +17,7 @@ from ganglion.core.errors import InvalidValue, Overloaded, ShuttingDown
 from ganglion.core.request import ChatPrompt, JsonValue, Message
 from ganglion.engines.rendering.renderer import Renderer
 from ganglion.engines.text_engine import GENERIC_TEMPLATE
+from support.embedded_model import kept_open
 from support.handles import no_more_files
 from support.waiting import until
 
@@ -34,11 +35,8 @@ async def rendered(
 @asynccontextmanager
 async def opened(**limits: float) -> AsyncIterator[Renderer]:
     renderer = Renderer(**limits)  # type: ignore[arg-type]
-    await renderer.open()
-    try:
+    async with kept_open(renderer):
         yield renderer
-    finally:
-        await renderer.close()
 
 
 def process_of(renderer: Renderer) -> int:

@@ -6,7 +6,6 @@ import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -34,7 +33,7 @@ from ganglion.core.sampling import Sampling
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model, kept_open
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
 
@@ -142,15 +141,11 @@ def asking(text: str, constraint: Constraint | None = None, **changes: object) -
 
 @asynccontextmanager
 async def running(**changes: object) -> AsyncIterator[LlamaEngine]:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     settings = EngineSettings("m", context=512, kv_tokens=8 * 512, parallel=8)
     subject = LlamaEngine(read_facts(found.path), structs.replace(settings, **changes))
-    await subject.open()
-    try:
+    async with kept_open(subject):
         yield subject
-    finally:
-        await subject.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

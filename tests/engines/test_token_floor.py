@@ -1,7 +1,5 @@
 """A text's lower bound on tokens is one, and is enough to refuse what could never fit."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,15 +8,14 @@ from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model
 from ganglion.engines.llama.worker.tokenizing import longest_pieces_of
 from ganglion.engines.token_floor import TokenFloor, longest_pieces
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 
 pytestmark = pytest.mark.model
 
 
 @pytest.fixture(scope="module")
 def model() -> NativeModel:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     return load_model(open_library(), str(found.path), gpu_layers=0)
 
 

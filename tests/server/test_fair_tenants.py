@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import httpx
 import pytest
@@ -11,7 +10,7 @@ import pytest
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 from support.waiting import until
 
 pytestmark = pytest.mark.model
@@ -25,8 +24,7 @@ LINE = "Sphinx of black quartz, judge my vow; 0123456789 times over. "
 def callers(serving) -> Callable[[], object]:
     @asynccontextmanager
     async def start() -> AsyncIterator[tuple[httpx.AsyncClient, httpx.AsyncClient]]:
-        found = find(SMOLLM2, Path("nowhere"))
-        assert found is not None, "make setup installs the embedded model"
+        found = embedded_model()
         settings = EngineSettings("m", context=1024, kv_tokens=4096, parallel=4)
         engine = LlamaEngine(read_facts(found.path), settings)
         async with serving(engine, api_keys=(HOSTILE, NEIGHBOUR)) as served:

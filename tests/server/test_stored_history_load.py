@@ -2,7 +2,6 @@
 
 import asyncio
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -11,7 +10,7 @@ from responding import MEMORY
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.hub.embedded import SMOLLM2, find
+from support.embedded_model import embedded_model
 from support.waiting import until
 
 pytestmark = pytest.mark.model
@@ -22,8 +21,7 @@ CONTEXT = 512
 
 
 def engine() -> LlamaEngine:
-    found = find(SMOLLM2, Path("nowhere"))
-    assert found is not None, "make setup installs the embedded model"
+    found = embedded_model()
     settings = EngineSettings("m", context=CONTEXT, kv_tokens=2 * CONTEXT, parallel=2)
     return LlamaEngine(read_facts(found.path), settings)
 
