@@ -37,7 +37,8 @@ from ganglion.core.events import (
 )
 from ganglion.core.fold import fold
 from ganglion.wire.frame import Frame, sse
-from ganglion.wire.messages import MessagesProjection, MessagesReplyContext, body, encode_error, status_of
+from ganglion.wire.messages import MessagesProjection, MessagesReplyContext, body
+from ganglion.wire.messages.errors import encode_error, status_of
 from ganglion.wire.messages.messages_tools import call_id, tool_use_id
 from ganglion.wire.seal import HmacSeal
 from support.golden import check_golden, check_grammar

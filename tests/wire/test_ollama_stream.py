@@ -23,7 +23,8 @@ from ganglion.core.events import (
 )
 from ganglion.core.fold import fold
 from ganglion.wire.frame import Comment
-from ganglion.wire.ollama import NDJSON, OllamaProjection, OllamaReplyContext, body, empty_reply, encode_error
+from ganglion.wire.ollama import NDJSON, OllamaProjection, OllamaReplyContext, body, empty_reply
+from ganglion.wire.ollama.errors import encode_error
 from support.golden import check_golden, check_grammar
 
 CREATED = "2023-11-14T22:13:20.000000Z"

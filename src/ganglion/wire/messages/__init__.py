@@ -8,7 +8,7 @@ the first byte is one `error` and the end, without `message_stop`.
 """
 
 from ganglion.wire.answer_format import AnswerFormat
-from ganglion.wire.messages.errors import MessagesError, encode_error, status_of
+from ganglion.wire.messages.errors import MessagesError
 from ganglion.wire.messages.message_object import MessagesReplyContext
 from ganglion.wire.messages.parse import CountCall, parse, parse_count
 from ganglion.wire.messages.project import MessagesProjection, body, count_body
@@ -21,10 +21,8 @@ __all__ = [
     "MessagesReplyContext",
     "body",
     "count_body",
-    "encode_error",
     "parse",
     "parse_count",
-    "status_of",
 ]
 
 ANSWERS = (

@@ -18,7 +18,6 @@ from ganglion.wire.ollama.embed import (
     parse_embed,
     parse_embeddings,
 )
-from ganglion.wire.ollama.errors import encode_error
 from ganglion.wire.ollama.ollama_models import meant
 from ganglion.wire.ollama.parse import parse_chat, parse_generate
 from ganglion.wire.ollama.project import NDJSON, OllamaProjection, body, empty_reply
@@ -34,7 +33,6 @@ __all__ = [
     "embed_body",
     "embeddings_body",
     "empty_reply",
-    "encode_error",
     "parse_chat",
     "parse_embed",
     "parse_embeddings",
