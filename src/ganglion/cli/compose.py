@@ -195,10 +195,10 @@ def _models(
         own = None if path is None or resolution.entry is not None else linked_name(name)
         warm.append(candidate_of(resolution, context, served_name=asked.served_name(number) or own))
     taken = {name for candidate in warm for name in (candidate.id, *candidate.aliases)}
-    meant = [explain(entry.key, catalogue, may_be_path=False) for entry in catalogue.manifest.entries]
+    resolutions = [explain(entry.key, catalogue, may_be_path=False) for entry in catalogue.manifest.entries]
     known = [
         candidate_of(resolution, context)
-        for resolution in meant
+        for resolution in resolutions
         if isinstance(resolution, Resolution) and resolution.id not in taken
     ]
     others = {candidate.id: candidate for candidate in known}.values()

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from ganglion.cli.concepts import local_packs as place
+from ganglion.cli.concepts import local_packs
 from ganglion.cli.concepts.examples import Examples, Negative, Positive, read_examples
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
@@ -52,12 +52,12 @@ class ConceptEvaluation:
 
 
 def evaluate(
-    name: place.PackName,
+    name: local_packs.PackName,
     /,
     *,
     positive: Positive,
     negative: Negative,
-    model: place.ModelName = None,
+    model: local_packs.ModelName = None,
     concept: Annotated[str | None, Parameter(help="Which concept, where the pack holds several.")] = None,
     pool: Annotated[
         Literal["mean", "last"] | None,
@@ -77,14 +77,16 @@ def evaluate(
 
     if plot is not None:
         check_plot(plot)
-    here = LocalContext.read(config)
-    pack = read_pack(place.existing_pack(name, here))
-    title = place.concept_of(pack, concept)
+    local = LocalContext.read(config)
+    pack = read_pack(local_packs.existing_pack(name, local))
+    title = local_packs.concept_of(pack, concept)
     notes = notes_of(pack.manifest, title)
     examples = read_examples(positive, negative, fewest=FEWEST)
     _warn_if_seen(examples, notes)
     used: Literal["mean", "last"] = pool or ("last" if notes is not None and notes.pool == "last" else "mean")
-    layers = _evaluated_layers(here, model or place.model_of(pack, here), pack, title, examples, pool=used)
+    layers = _evaluated_layers(
+        local, model or local_packs.model_of(pack, local), pack, title, examples, pool=used
+    )
     if plot is not None:
         draw(plot, f"{title} ({pack.manifest.model.name})", layers)
     judged = ConceptEvaluation(
@@ -109,7 +111,7 @@ def evaluate(
 
 
 def _evaluated_layers(
-    here: LocalContext,
+    local: LocalContext,
     model: str,
     pack: "ConceptPack",
     concept: str,
@@ -120,7 +122,9 @@ def _evaluated_layers(
     from ganglion.engines.llama.concepts.directions import auc, dprime
     from ganglion.engines.llama.concepts.training import notes_of
 
-    read, _ = place.read_texts(here, model, examples.all, layers=pack.manifest.layers, pool=pool, pack=pack)
+    read, _ = local_packs.read_texts(
+        local, model, examples.all, layers=pack.manifest.layers, pool=pool, pack=pack
+    )
     count, row = len(examples.positive), pack.manifest.concepts.index(concept)
     notes = notes_of(pack.manifest, concept)
     found = []
@@ -147,7 +151,7 @@ def _cells(each: LayerEvaluation) -> tuple[str, ...]:
     from ganglion.cli.terminal.format import NOTHING
 
     before = NOTHING if each.auc_in_training is None else f"{each.auc_in_training:.3f}"
-    return str(each.layer), f"{each.auc:.3f}", place.bar(each.auc), f"{each.dprime:.2f}", before
+    return str(each.layer), f"{each.auc:.3f}", local_packs.bar(each.auc), f"{each.dprime:.2f}", before
 
 
 SUFFIXES: Final = (".png", ".svg", ".pdf")

@@ -6,13 +6,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ganglion.cli.concepts import local_packs as place
+from ganglion.cli.concepts import local_packs
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
 
 
 def export(
-    name: place.PackName,
+    name: local_packs.PackName,
     /,
     *,
     to: Annotated[Path, Parameter(help="The folder to write into; made if it is not there.")],
@@ -26,7 +26,7 @@ def export(
     from ganglion.cli.terminal.output import print_json
     from ganglion.core.errors import InvalidValue
 
-    path = place.existing_pack(name, LocalContext.read(config))
+    path = local_packs.existing_pack(name, LocalContext.read(config))
     if to.exists() and path.parent.samefile(to):
         raise InvalidValue(f"The pack lies in {to} already.", param="to", hint="Name another folder.")
     files = _written(path, to, is_gguf=gguf)
@@ -54,7 +54,7 @@ def _written(path: Path, folder: Path, *, is_gguf: bool) -> list[Path]:
         write_pack(pack, target)
         for number, concept in enumerate(pack.manifest.concepts if is_gguf else ()):
             # A pack from elsewhere may call its concepts anything, and so may not name a file.
-            known = concept if place.WORD.fullmatch(concept) else str(number)
+            known = concept if local_packs.WORD.fullmatch(concept) else str(number)
             is_alone = len(pack.manifest.concepts) == 1
             files.append(folder / (f"{path.stem}.gguf" if is_alone else f"{path.stem}.{known}.gguf"))
             write_control_vector(pack, concept, files[-1])

@@ -22,9 +22,9 @@ WORD: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 EMBEDDED: Final = "smollm2"
 
 
-def packs_folder(here: LocalContext) -> Path:
+def packs_folder(local: LocalContext) -> Path:
     """Where this machine keeps its packs."""
-    return here.home / FOLDER
+    return local.home / FOLDER
 
 
 def local_pack_names(_: "CompletionContext") -> list[str]:
@@ -54,16 +54,16 @@ def checked_name(text: str, param: str) -> str:
     return text
 
 
-def pack_file(name: str, here: LocalContext) -> Path:
+def pack_file(name: str, local: LocalContext) -> Path:
     """Where a pack's vectors lie, or would lie."""
-    return pack_path(name if is_path(name) else checked_name(name, "name"), here.home)
+    return pack_path(name if is_path(name) else checked_name(name, "name"), local.home)
 
 
-def existing_pack(name: str, here: LocalContext) -> Path:
+def existing_pack(name: str, local: LocalContext) -> Path:
     """The same of a pack that is there; raises ReadoutNotFound."""
     from ganglion.core.errors import ReadoutNotFound
 
-    path = pack_file(name, here)
+    path = pack_file(name, local)
     if not path.is_file():
         raise ReadoutNotFound(
             f"There is no concept pack {name!r} here.",
@@ -73,13 +73,13 @@ def existing_pack(name: str, here: LocalContext) -> Path:
     return path
 
 
-def model_of(pack: "ConceptPack", here: LocalContext) -> str:
+def model_of(pack: "ConceptPack", local: LocalContext) -> str:
     """The name of a pack's model on this machine; raises ModelNotFound where nothing is called so."""
     from ganglion.core.errors import ModelNotFound
     from ganglion.registry.naming.resolver import Unresolved
 
     name = pack.manifest.model.name
-    if isinstance(here.explain(name), Unresolved):
+    if isinstance(local.explain(name), Unresolved):
         raise ModelNotFound(name, hint=f"The pack was made on it; name its file with --model {name}.gguf")
     return name
 
@@ -105,7 +105,7 @@ def concept_of(pack: "ConceptPack", asked: str | None) -> str:
 
 
 def read_texts(
-    here: LocalContext,
+    local: LocalContext,
     model: str,
     texts: Sequence[str],
     *,
@@ -125,15 +125,15 @@ def read_texts(
     from ganglion.engines.llama.concepts.training import check_model
     from ganglion.registry.files.gguf import read_facts
 
-    resolution = here.resolve(model)
-    path = here.file_of(model, resolution)
+    resolution = local.resolve(model)
+    path = local.file_of(model, resolution)
     facts = read_facts(path)
     if pack is not None:  # as far as the file says; how wide its stream is turns out when it is read
         width = pack.manifest.model.hidden_size
         check_model(pack, PackModel(resolution.id, facts.architecture, width, facts.block_count))
     if not facts.can_generate:
         raise InvalidValue(f"{resolution.id} only embeds text; concepts are read where text is generated.")
-    engine = here.config.engine
+    engine = local.config.engine
     with count_bar("reading", len(texts)) as report:
         read = read_residuals(
             path,

@@ -5,7 +5,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from ganglion.cli.concepts import local_packs as place
+from ganglion.cli.concepts import local_packs
 from ganglion.cli.concepts.pack_files import SUFFIX
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
@@ -38,7 +38,7 @@ def list_packs(*, json: Json = False, config: ConfigFile = None) -> None:
     """Show the concept packs of this machine."""
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
 
-    folder = place.packs_folder(LocalContext.read(config))
+    folder = local_packs.packs_folder(LocalContext.read(config))
     packs = [_listed(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     if json:
         print_json(packs)
@@ -143,12 +143,12 @@ class ShownPack:
     cosines: tuple[Cosine, ...]
 
 
-def show(name: place.PackName, /, *, json: Json = False, config: ConfigFile = None) -> None:
+def show(name: local_packs.PackName, /, *, json: Json = False, config: ConfigFile = None) -> None:
     """Show what a pack holds."""
     from ganglion.cli.terminal.output import print_facts, print_json
     from ganglion.engines.llama.concepts.pack import read_pack
 
-    path = place.existing_pack(name, LocalContext.read(config))
+    path = local_packs.existing_pack(name, LocalContext.read(config))
     shown = _shown(str(path), read_pack(path))
     if json:
         print_json(shown)
@@ -233,7 +233,7 @@ def _print_layers(shown: ShownPack) -> None:
                 str(each.layer),
                 number(each.span, 2),
                 number(each.auc, 3),
-                place.bar(each.auc or 0.0),
+                local_packs.bar(each.auc or 0.0),
                 number(each.auc_logistic, 3),
                 number(each.dprime, 2),
             )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter, validators
 
-from ganglion.cli.concepts import local_packs as place
+from ganglion.cli.concepts import local_packs
 from ganglion.cli.concepts.examples import Examples, Negative, Positive, read_examples
 from ganglion.cli.concepts.pack_files import SUFFIX
 from ganglion.cli.flags import ConfigFile, Json
@@ -59,7 +59,7 @@ def train(
     *,
     positive: Positive,
     negative: Negative,
-    model: place.ModelName = None,
+    model: local_packs.ModelName = None,
     layers: Annotated[str, Parameter(help="auto, best, or numbers as in 7,14,21.")] = AUTO,
     concept: Annotated[
         str | None, Parameter(help="What the concept is called (default: as the pack).")
@@ -84,15 +84,15 @@ def train(
     from ganglion.cli.terminal.output import print_json
     from ganglion.engines.llama.concepts.training import FEWEST_EXAMPLES
 
-    here = LocalContext.read(config)
-    path = _target(name, out, here)
-    title = place.checked_name(concept or name, "concept")
+    local = LocalContext.read(config)
+    path = _target(name, out, local)
+    title = local_packs.checked_name(concept or name, "concept")
     asked = _layers(layers)
     examples = read_examples(positive, negative, fewest=FEWEST_EXAMPLES)
     before = _before(path, title, asked, is_added=add)
-    named = model or (place.EMBEDDED if before is None else place.model_of(before, here))
+    named = model or (local_packs.EMBEDDED if before is None else local_packs.model_of(before, local))
     made, about = _made(
-        here,
+        local,
         named,
         examples,
         title,
@@ -110,12 +110,12 @@ def train(
         _print(trained)
 
 
-def _target(name: str, out: Path | None, here: LocalContext) -> Path:
+def _target(name: str, out: Path | None, local: LocalContext) -> Path:
     from ganglion.core.errors import InvalidValue
 
-    place.checked_name(name, "name")
+    local_packs.checked_name(name, "name")
     if out is None:
-        return place.pack_file(name, here)
+        return local_packs.pack_file(name, local)
     if out.suffix != SUFFIX:
         raise InvalidValue(f"--out names {out}; expected a file that ends in {SUFFIX}.", param="out")
     return out
@@ -167,7 +167,7 @@ def _before(path: Path, concept: str, asked: list[int] | None, *, is_added: bool
 
 
 def _made(
-    here: LocalContext,
+    local: LocalContext,
     model: str,
     examples: Examples,
     title: str,
@@ -181,7 +181,7 @@ def _made(
     from ganglion.cli.terminal.progress import count_bar
     from ganglion.engines.llama.concepts import training
 
-    read, about = place.read_texts(here, model, examples.all, layers=layers, pool=pool, pack=before)
+    read, about = local_packs.read_texts(local, model, examples.all, layers=layers, pool=pool, pack=before)
     count = len(examples.positive)
     with count_bar("judging", len(read.layers)) as report:
         made = training.train(
@@ -275,7 +275,7 @@ def _print(trained: TrainingReport) -> None:
             (
                 str(each.layer),
                 f"{each.auc:.3f}",
-                place.bar(each.auc),
+                local_packs.bar(each.auc),
                 f"{each.auc_logistic:.3f}",
                 f"{each.dprime:.2f}",
                 "yes" if each.is_chosen else "",

@@ -63,9 +63,9 @@ def plan(
         )
     if not node:
         gateway = gateway or os.environ.get(GATEWAY_VARIABLE) or DEFAULT_URL
-    meant = parse_catalogue(read_text(catalogue, "The catalogue"), str(catalogue))
+    models = parse_catalogue(read_text(catalogue, "The catalogue"), str(catalogue))
     nodes = _nodes(gateway, node, api_key)
-    planned = planned_for(meant, nodes)
+    planned = planned_for(models, nodes)
     if json:
         print_json([_step(each, step) for each in planned for step in each.steps])
     else:

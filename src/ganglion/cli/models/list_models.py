@@ -53,11 +53,11 @@ def list_models(*, json: Json = False, config: ConfigFile = None) -> None:
         say(f"{broken} of {len(listed)} cannot be used")
 
 
-def every(here: LocalContext) -> Iterator[ModelListRow]:
+def every(local: LocalContext) -> Iterator[ModelListRow]:
     """What the stores hold, then what `models.yaml` names beyond that, then the embedded model."""
     from ganglion.registry.stores.stored_models import NoMatch
 
-    catalogue = here.catalogue
+    catalogue = local.catalogue
     for model in catalogue.stored:
         yield _stored(model, catalogue.id_of(model), catalogue.entries_by_path.get(model.path, ()))
     for entry in catalogue.manifest.entries:
@@ -75,7 +75,7 @@ def every(here: LocalContext) -> Iterator[ModelListRow]:
         names = (embedded.id, *embedded.names, *(entry_of_it.aliases if entry_of_it else ()))
         model_id = embedded.id if entry_of_it is None else entry_of_it.key
         aliases = tuple(name for name in dict.fromkeys(names) if name != model_id)
-        found = here.embedded
+        found = local.embedded
         if found is None:
             yield ModelListRow(model_id, EMBEDDED, None, embedded.size_bytes, aliases=aliases)
         else:

@@ -90,8 +90,8 @@ class LocalContext:
 
 def local_model_names(_: "CompletionContext") -> list[str]:
     """The names that a shell offers behind a command."""
-    here = LocalContext.read(None)
-    catalogue = here.catalogue
+    local = LocalContext.read(None)
+    catalogue = local.catalogue
     names = [
         *catalogue.entry_by_key,
         *(catalogue.id_of(model) for model in catalogue.stored),

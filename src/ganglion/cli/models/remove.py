@@ -102,35 +102,35 @@ def rm(
     """Remove a downloaded model from this machine."""
     from ganglion.cli.terminal.format import size_words
 
-    here = LocalContext.read(config)
-    resolution = here.resolve(name)
-    doomed = _pending(name, resolution, here)
-    if not yes and not _is_confirmed(doomed):
+    local = LocalContext.read(config)
+    resolution = local.resolve(name)
+    removal = _pending(name, resolution, local)
+    if not yes and not _is_confirmed(removal):
         say("nothing was removed")
         return 1
-    freed_bytes = _remove(doomed, here)
-    say(f"removed {doomed.id}, {size_words(freed_bytes)} freed")
-    if freed_bytes < doomed.size_bytes:
-        say(f"{size_words(doomed.size_bytes - freed_bytes)} stay: other names of the same file use them")
+    freed_bytes = _remove(removal, local)
+    say(f"removed {removal.id}, {size_words(freed_bytes)} freed")
+    if freed_bytes < removal.size_bytes:
+        say(f"{size_words(removal.size_bytes - freed_bytes)} stay: other names of the same file use them")
     if resolution.entry is not None:
         say_warning(f"models.yaml still names {resolution.entry.key}")
     return 0
 
 
-def _pending(name: str, resolution: "Resolution", here: LocalContext) -> PendingRemoval:
+def _pending(name: str, resolution: "Resolution", local: LocalContext) -> PendingRemoval:
     """The files of a model, if they are ours to remove; raises NotAllowed, InvalidValue, ModelNotFound."""
     from ganglion.core.errors import InvalidValue, ModelNotFound
     from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
 
     source = resolution.source
     if isinstance(source, EmbeddedSource):
-        return _embedded(resolution.id, here)
+        return _embedded(resolution.id, local)
     if not isinstance(source, LocalFileSource):
         raise ModelNotFound(name, hint="It would have to be downloaded; there is nothing to remove.")
-    stored = here.catalogue.stored_index.by_path.get(source.path)
+    stored = local.catalogue.stored_index.by_path.get(source.path)
     if stored is None or stored.store not in ("models folder", "Hugging Face cache"):
         raise _not_ours(source.path, stored)
-    if not _is_exact(name, resolution, stored, here):
+    if not _is_exact(name, resolution, stored, local):
         raise InvalidValue(
             f"{name!r} means {resolution.id} here, and only an exact name is removed.",
             hint=f"ganglion models rm {resolution.id}",
@@ -141,14 +141,14 @@ def _pending(name: str, resolution: "Resolution", here: LocalContext) -> Pending
     return PendingRemoval(resolution.id, stored.files, stored.size_bytes, place)
 
 
-def _embedded(model_id: str, here: LocalContext) -> PendingRemoval:
+def _embedded(model_id: str, local: LocalContext) -> PendingRemoval:
     from ganglion.core.errors import ModelNotFound, NotAllowed
     from ganglion.registry.hub.embedded import SMOLLM2
 
-    found = here.embedded
+    found = local.embedded
     if found is None:
         raise ModelNotFound(model_id, hint="It is not on this machine; there is nothing to remove.")
-    if found.path.parent != here.home / "cache":
+    if found.path.parent != local.home / "cache":
         raise NotAllowed(
             f"{model_id} belongs to {found.origin}.", hint=f"pip uninstall {SMOLLM2.distribution}"
         )
@@ -169,7 +169,7 @@ def _not_ours(path: Path, stored: "StoredModel | None") -> "GanglionError":
     )
 
 
-def _is_exact(name: str, resolution: "Resolution", stored: "StoredModel", here: LocalContext) -> bool:
+def _is_exact(name: str, resolution: "Resolution", stored: "StoredModel", local: LocalContext) -> bool:
     """Whether the name can mean no other file, now or when a neighbour is gone."""
     from ganglion.registry.naming.names import fold, operator_path
 
@@ -178,37 +178,37 @@ def _is_exact(name: str, resolution: "Resolution", stored: "StoredModel", here: 
     names = {resolution.id, stored.name, *resolution.aliases}
     if stored.hub_id is not None:
         names.add(f"{stored.hub_id}:{stored.quantisation}")
-        if len(here.catalogue.stored_index.by_hub_id[fold(stored.hub_id)]) == 1:
+        if len(local.catalogue.stored_index.by_hub_id[fold(stored.hub_id)]) == 1:
             names.add(stored.hub_id)
     return fold(name).removesuffix(".gguf") in map(fold, names)
 
 
-def _is_confirmed(doomed: PendingRemoval) -> bool:
+def _is_confirmed(removal: PendingRemoval) -> bool:
     from ganglion.cli.terminal.format import size_words
     from ganglion.core.errors import MissingParameter
 
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise MissingParameter(
-            f"Nobody is here to say whether {doomed.id} shall be removed.",
+            f"Nobody is here to say whether {removal.id} shall be removed.",
             param="yes",
             hint="--yes removes it without asking.",
         )
-    for file in doomed.files:
+    for file in removal.files:
         say(f"  {file}")
-    sys.stderr.write(f"Remove {doomed.id}, {size_words(doomed.size_bytes)}? [y/N] ")
+    sys.stderr.write(f"Remove {removal.id}, {size_words(removal.size_bytes)}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
-def _remove(doomed: PendingRemoval, here: LocalContext) -> int:
+def _remove(removal: PendingRemoval, local: LocalContext) -> int:
     """Gives how many bytes were freed; raises LoadFailed when a file cannot be removed."""
     pass
     from ganglion.core.errors import LoadFailed
 
-    remove = remove_from_folder if doomed.place == "folder" else remove_from_cache
+    remove = remove_from_folder if removal.place == "folder" else remove_from_cache
     try:
-        return sum(remove(file, here.hub.receipts) for file in doomed.files)
+        return sum(remove(file, local.hub.receipts) for file in removal.files)
     except OSError as error:
         raise LoadFailed(
-            f"{error.filename or doomed.id} could not be removed: {error.strerror or error}."
+            f"{error.filename or removal.id} could not be removed: {error.strerror or error}."
         ) from error

@@ -35,12 +35,12 @@ def resolve(name: ModelName, /, *, json: Json = False, config: ConfigFile = None
     from ganglion.core.errors import ModelNotFound
     from ganglion.registry.naming.resolver import Unresolved
 
-    here = LocalContext.read(config)
-    outcome = here.explain(name)
+    local = LocalContext.read(config)
+    outcome = local.explain(name)
     if isinstance(outcome, Unresolved):
         meaning = ResolvedName(name, None, None, None, None, None, None, (), outcome.steps, outcome.hint)
     else:
-        meaning = _resolved(name, outcome, here)
+        meaning = _resolved(name, outcome, local)
     if json:
         print_json(meaning)
     else:
@@ -54,15 +54,15 @@ def resolve(name: ModelName, /, *, json: Json = False, config: ConfigFile = None
     return 0
 
 
-def _resolved(name: str, resolution: "Resolution", here: LocalContext) -> ResolvedName:
-    kind, path, store, repo, quant = _source(resolution.source, here)
+def _resolved(name: str, resolution: "Resolution", local: LocalContext) -> ResolvedName:
+    kind, path, store, repo, quant = _source(resolution.source, local)
     return ResolvedName(
         name, resolution.id, kind, path, store, repo, quant, resolution.aliases, resolution.steps
     )
 
 
 def _source(
-    source: "Source", here: LocalContext
+    source: "Source", local: LocalContext
 ) -> tuple[str, str | None, str | None, str | None, str | None]:
     from ganglion.registry.naming.resolver import EmbeddedSource, HeldSource, HubSource, LocalFileSource
 
@@ -70,7 +70,7 @@ def _source(
         case LocalFileSource(path=path, store=store):
             return "file", str(path), store, None, None
         case EmbeddedSource():
-            found = here.embedded
+            found = local.embedded
             return "embedded", None if found is None else str(found.path), None, None, None
         case HubSource(repo=repo, quant=quant):
             return "hub", None, None, repo, quant

@@ -69,20 +69,20 @@ def show(
     """Show what a model's file says, and what the model would take in memory."""
     from ganglion.cli.terminal.output import print_facts, print_json
 
-    here = LocalContext.read(config)
-    shown = _description(name, here, context)
+    local = LocalContext.read(config)
+    shown = _description(name, local, context)
     if json:
         print_json(shown)
     else:
         print_facts(_facts(shown))
 
 
-def _description(name: str, here: LocalContext, context: int | None) -> ModelDescription:
+def _description(name: str, local: LocalContext, context: int | None) -> ModelDescription:
     from ganglion.registry.files import gguf, safetensors
 
-    resolution = here.resolve(name)
-    path = here.file_of(name, resolution)
-    stored = here.catalogue.stored_index.by_path.get(path)
+    resolution = local.resolve(name)
+    path = local.file_of(name, resolution)
+    stored = local.catalogue.stored_index.by_path.get(path)
     is_gguf = not (path.is_dir() or path.suffix == safetensors.SUFFIX)
     facts = gguf.read_facts(path) if is_gguf else safetensors.read_facts(path)
     files = stored.files if stored is not None else (path,)
@@ -103,7 +103,7 @@ def _description(name: str, here: LocalContext, context: int | None) -> ModelDes
         files=tuple(str(file) for file in files),
         store=stored.store if stored is not None else None,
         hub_id=stored.hub_id if stored is not None else None,
-        memory=_memory(resolution, here, facts, context) if is_gguf else None,
+        memory=_memory(resolution, local, facts, context) if is_gguf else None,
     )
 
 
@@ -117,12 +117,12 @@ def _sampling(resolution: "Resolution", facts: "ModelFacts") -> dict[str, float]
 
 
 def _memory(
-    resolution: "Resolution", here: LocalContext, facts: "ModelFacts", context: int | None
+    resolution: "Resolution", local: LocalContext, facts: "ModelFacts", context: int | None
 ) -> MemoryEstimate:
     from ganglion.engines.llama.plan import ELEMENT_BYTES
     from ganglion.engines.resources import free_bytes
 
-    plan = _plan(resolution, here, context)
+    plan = _plan(resolution, local, context)
     free = free_bytes()
     return MemoryEstimate(
         context=plan.context,
@@ -135,13 +135,15 @@ def _memory(
     )
 
 
-def _plan(resolution: "Resolution", here: LocalContext, context: int | None) -> "EnginePlan":
+def _plan(resolution: "Resolution", local: LocalContext, context: int | None) -> "EnginePlan":
     """What a node with this config would do: the engine is made as the node makes it, and not opened."""
     from ganglion.cli.model_builder import BuildContext, ModelBuilder
     from ganglion.core.engine import LoadOptions
     from ganglion.engines.llama.engine import LlamaEngine
 
-    recipe = ModelBuilder(resolution, BuildContext(here.config, here.home, lambda: here.hub), resolution.id)
+    recipe = ModelBuilder(
+        resolution, BuildContext(local.config, local.home, lambda: local.hub), resolution.id
+    )
     engine = asyncio.run(recipe.build(LoadOptions(context_length=context), free_bytes=UNBOUNDED))
     assert isinstance(engine, LlamaEngine)
     return engine.plan

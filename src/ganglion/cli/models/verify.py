@@ -59,9 +59,9 @@ def verify(
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
     from ganglion.cli.terminal.progress import download_bar
 
-    here = LocalContext.read(config)
-    suspects = list(_named(names, here) if names else _all(here))
-    receipts = here.hub.receipts
+    local = LocalContext.read(config)
+    suspects = list(_named(names, local) if names else _all(local))
+    receipts = local.hub.receipts
     with download_bar("reading", sum(each.size_bytes for each in suspects)) as report:
         judged = list(_results(suspects, receipts, report))
     if json:
@@ -76,27 +76,27 @@ def verify(
     return 1 if damaged else 0
 
 
-def _all(here: LocalContext) -> Iterator[FileToVerify]:
-    for model in here.catalogue.stored:
-        yield _stored(here.catalogue.id_of(model), model)
-    if here.catalogue.embedded is not None and here.embedded is not None:
-        yield from _embedded(here)
+def _all(local: LocalContext) -> Iterator[FileToVerify]:
+    for model in local.catalogue.stored:
+        yield _stored(local.catalogue.id_of(model), model)
+    if local.catalogue.embedded is not None and local.embedded is not None:
+        yield from _embedded(local)
 
 
-def _named(names: Sequence[str], here: LocalContext) -> Iterator[FileToVerify]:
+def _named(names: Sequence[str], local: LocalContext) -> Iterator[FileToVerify]:
     for name in dict.fromkeys(names):
-        yield from _files_of(name, here.resolve(name), here)
+        yield from _files_of(name, local.resolve(name), local)
 
 
-def _files_of(name: str, resolution: "Resolution", here: LocalContext) -> Iterator[FileToVerify]:
+def _files_of(name: str, resolution: "Resolution", local: LocalContext) -> Iterator[FileToVerify]:
     from ganglion.core.errors import ModelNotFound
     from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
 
     source = resolution.source
-    if isinstance(source, EmbeddedSource) and here.embedded is not None:
-        yield from _embedded(here)
+    if isinstance(source, EmbeddedSource) and local.embedded is not None:
+        yield from _embedded(local)
     elif isinstance(source, LocalFileSource):
-        stored = here.catalogue.stored_index.by_path.get(source.path)
+        stored = local.catalogue.stored_index.by_path.get(source.path)
         if stored is not None:
             yield _stored(resolution.id, stored)
         elif source.path.is_file():
@@ -116,8 +116,8 @@ def _stored(model_id: str, model: "StoredModel") -> FileToVerify:
     return FileToVerify(model_id, model.files, model.size_bytes, again, error=model.error)
 
 
-def _embedded(here: LocalContext) -> Iterator[FileToVerify]:
-    model, found = here.catalogue.embedded, here.embedded
+def _embedded(local: LocalContext) -> Iterator[FileToVerify]:
+    model, found = local.catalogue.embedded, local.embedded
     assert model is not None
     assert found is not None
     again = f"ganglion models pull {model.id}"

@@ -84,8 +84,8 @@ def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iter
 def _python() -> Finding:
     found = f"{platform.python_implementation()} {platform.python_version()}"
     if sys.version_info < OLDEST_PYTHON:
-        wanted = ".".join(map(str, OLDEST_PYTHON))
-        return Finding("python", "fail", found, f"Install Python {wanted} or newer.")
+        oldest = ".".join(map(str, OLDEST_PYTHON))
+        return Finding("python", "fail", found, f"Install Python {oldest} or newer.")
     return Finding("python", "ok", found)
 
 

@@ -87,10 +87,10 @@ def choose(repo: str, quant: str | None, models: list[Variant]) -> Variant:
         )
     if not quant:
         return models[0]
-    wanted = quant.casefold()
+    folded = quant.casefold()
     for names in (_labels, _short_labels, _file_names):
         for model in models:
-            if wanted in names(model):
+            if folded in names(model):
                 return model
     there = ", ".join(dict.fromkeys(model.quant or PurePosixPath(model.paths[0]).stem for model in models))
     raise ModelNotFound(f"{repo}:{quant}", hint=f"The repository has {there}.")

@@ -132,12 +132,12 @@ class Flights:
 
 
 def _wait(flight: _Flight, report: Report, cancelled: Callable[[], bool]) -> object:
-    told = None
+    reported = None
     while True:
         is_done = bool(wait_for([flight.future], POLL_S).done)
-        if flight.progress is not None and flight.progress != told:
-            told = flight.progress
-            report(*told)
+        if flight.progress is not None and flight.progress != reported:
+            reported = flight.progress
+            report(*reported)
         if is_done:
             return flight.future.result()
         if cancelled():

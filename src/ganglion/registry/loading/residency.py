@@ -209,8 +209,8 @@ class Residency:
                     yield Progress("queued", 0, resident.claims)
                     await self._loader.ensure_loaded(resident, claim, LoadOptions(), is_patient=True)
                 assert resident.engine is not None
-                meant = replace(request, model=resident.id)
-                async with aclosing(resident.engine.generate(meant)) as events:
+                resolved = replace(request, model=resident.id)
+                async with aclosing(resident.engine.generate(resolved)) as events:
                     async for event in events:
                         yield event
         except GanglionError as error:
@@ -325,8 +325,8 @@ class Residency:
 
     async def load(self, name: str, options: LoadOptions) -> AsyncGenerator[LoadProgress, None]:
         """Load a model, joining whoever already does; ends when it is resident, raises why it cannot be."""
-        wanted = f"{name}:{options.quant}" if options.quant is not None else name
-        resident = await self._table.resolve(wanted, may_find=True)
+        full_name = f"{name}:{options.quant}" if options.quant is not None else name
+        resident = await self._table.resolve(full_name, may_find=True)
         _refuse_another_engine(resident, options)
         _refuse_another_context(resident, options)
         if resident.loading is None:

@@ -122,9 +122,9 @@ class NameCatalogue:
 
     def entry_of_hub(self, hub: HubId) -> ManifestEntry | None:
         """The first entry that names this hub id, quantisation included."""
-        wanted = canonical(hub.quant or "")
+        quant = canonical(hub.quant or "")
         for entry in self.entries_by_repo.get(fold(hub.repo), ()):
-            if canonical(entry.quant or "") == wanted:
+            if canonical(entry.quant or "") == quant:
                 return entry
         return None
 

@@ -220,31 +220,31 @@ def _one_model(group: Group, preferred: str | None) -> StoredMatch | NoMatch:
 
 
 def _chosen(group: Group, preferred: str | None) -> StoredMatch:
-    wanted = quantisation.canonical(preferred or "")
-    best = min(group, key=lambda item: (item.order[0], *_distance(item, wanted), *item.order))
+    quant = quantisation.canonical(preferred or "")
+    best = min(group, key=lambda item: (item.order[0], *_distance(item, quant), *item.order))
     if len(group) == 1:
         return StoredMatch(best.model, str(best))
     quantisations = {item.quantisation for item in group}
     if len(quantisations) == 1:
         return StoredMatch(best.model, f"{best}, the first of {len(group)} such files")
-    reason = "is configured" if wanted in best.spellings else "comes first in the order of preference"
+    reason = "is configured" if quant in best.spellings else "comes first in the order of preference"
     others = _listed(sorted(quantisations - {best.quantisation, ""})) or "others"
     return StoredMatch(
         best.model, f"{best}: {best.quantisation or 'it'} {reason}, {others} would be here too"
     )
 
 
-def _distance(item: IndexedModel, wanted: str) -> tuple[bool, bool]:
-    if not wanted:
+def _distance(item: IndexedModel, quant: str) -> tuple[bool, bool]:
+    if not quant:
         return False, False
-    return item.quantisation != wanted, wanted not in item.spellings
+    return item.quantisation != quant, quant not in item.spellings
 
 
 def _tagged(group: Group, tag: str | None) -> Group:
     if tag is None:
         return group
-    wanted = quantisation.canonical(tag)
-    return tuple(item for item in group if wanted in item.spellings)
+    quant = quantisation.canonical(tag)
+    return tuple(item for item in group if quant in item.spellings)
 
 
 def _first(attempts: Iterable[Callable[[], StoredMatch | NoMatch | None]]) -> StoredMatch | NoMatch | None:
