@@ -234,7 +234,7 @@ def mutants(state: bytes, count: int) -> list[bytes]:
         parts.joined(magic=header.magic ^ 1),
         parts.joined(magic=2**63),
         parts.joined(magic=-1),
-        parts.joined(stamp=b"another"),
+        parts.joined(fingerprint=b"another"),
         parts.joined(tokens=header.tokens[:-4]),
         parts.joined(tokens=b""),
         parts.joined(size_bytes=2**62),

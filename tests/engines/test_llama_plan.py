@@ -151,7 +151,7 @@ RECASTABLE = replace(FACTS, quantisation="Q4_1")
 
 
 def test_slow_weights_of_a_known_architecture_are_recast():
-    assert planned(RECASTABLE).is_recast
+    assert planned(RECASTABLE).is_repacked
 
 
 @pytest.mark.parametrize(
@@ -166,20 +166,20 @@ def test_slow_weights_of_a_known_architecture_are_recast():
     ],
 )
 def test_all_other_weights_stay_as_they_are(facts, settings):
-    assert not planned(replace(RECASTABLE, **facts), **settings).is_recast
+    assert not planned(replace(RECASTABLE, **facts), **settings).is_repacked
 
 
 def test_a_model_that_only_just_fits_is_not_held_twice_while_it_is_loaded():
     required = planned(RECASTABLE).required_bytes
-    assert not planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes - 1).is_recast
-    assert planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes).is_recast
+    assert not planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes - 1).is_repacked
+    assert planned(RECASTABLE, free_bytes=required + RECASTABLE.size_bytes).is_repacked
 
 
 def test_a_second_worker_computes_as_the_first_and_shares_what_is_mapped():
     asked = EngineSettings("m", kv_folder="/somewhere")
     first = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE)
     second = plan_second(asked, FACTS, first, cores=4, free_bytes=first.required_bytes - FACTS.size_bytes)
-    alike = ("path", "context", "threads", "kv_type", "is_deterministic", "is_recast")
+    alike = ("path", "context", "threads", "kv_type", "is_deterministic", "is_repacked")
     assert [getattr(second, name) for name in alike] == [getattr(first, name) for name in alike]
     assert [each.cells for each in second.kv_contexts[:-1]] == [each.cells for each in first.kv_contexts[:-1]]
     assert second.kv_tokens < first.kv_tokens
@@ -192,7 +192,7 @@ def test_a_second_worker_that_has_no_room_is_refused():
     first = plan(asked, FACTS, cores=4, free_bytes=GIBIBYTE)
     with pytest.raises(InsufficientMemory):
         plan_second(asked, FACTS, first, cores=4, free_bytes=100 * 2**20)
-    recast = replace(first, is_recast=True)
+    recast = replace(first, is_repacked=True)
     needed = plan_second(asked, FACTS, recast, cores=4, free_bytes=GIBIBYTE).required_bytes
     assert needed > FACTS.size_bytes, "recast weights are each worker's own"
     with pytest.raises(InsufficientMemory):

@@ -261,7 +261,7 @@ def test_a_kill_at_any_moment_leaves_no_bad_file_under_a_final_name(tmp_path, mo
     assert finished
     again = opened(tmp_path, max_bytes=2**30)
     assert [path for path in files(tmp_path) if path.suffix != ".part"] == finished, "all were believed"
-    assert all(read_state(shelved) is not None for shelved in again._shelved.values())
+    assert all(read_state(each) is not None for each in again._prefixes.values())
     monkeypatch.setattr(module, "STALE_S", 0.0)
     opened(tmp_path, max_bytes=2**30)
     assert files(tmp_path) == finished, "what was not finished is cleaned away"

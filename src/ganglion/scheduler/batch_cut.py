@@ -1,4 +1,4 @@
-"""How a prompt whose numbers somebody wants is computed, so that they depend on the prompt alone.
+"""Cuts a prompt whose numbers somebody wants into batches, so that they depend on the prompt alone.
 
 Law: the library rounds activations to 8 bits, so one last bit that differs early becomes hundredths of a nat
 at the end: numbers are the same only where every bit is. Three things move bits: where in the cache a

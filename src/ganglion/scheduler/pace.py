@@ -1,4 +1,4 @@
-"""How many tokens to prefill in one step, from the speed that was measured.
+"""Sets how many tokens one step prefills, from the speed that was measured.
 
 Whoever is decoding waits for the whole step, so a step is bounded in time, not in tokens: a short context on
 a fast machine takes large chunks, a long one on a slow machine small ones.

@@ -1,4 +1,4 @@
-"""How much of which prompts one prefill step computes. It reads the pool and changes nothing."""
+"""Plans one prefill step: how much of which prompts it computes. It reads the pool and changes nothing."""
 
 from ganglion.scheduler.batch_cut import BatchCut
 from ganglion.scheduler.pace import Pace

@@ -1,4 +1,4 @@
-"""Which cached token lists begin like this one.
+"""Finds the cached token lists that begin like this one.
 
 Token lists are indexed by blocks: the digest of a block covers everything before it and the salt, so one
 dictionary finds every list that shares the first n blocks. A digest only nominates: the tokens themselves

@@ -1,1 +1,1 @@
-"""An engine without a model, for tests and demonstrations."""
+"""An engine without a model, for tests and demonstrations. Imports no other engine."""

@@ -38,11 +38,11 @@ def bag_of_words(tokens: tuple[int, ...]) -> bytes:
 
 def overlap_scores(query: str, documents: Sequence[str]) -> tuple[tuple[float, ...], int]:
     """The share of the query's words that each document holds, and how many words were read."""
-    asked = set(query.split())
+    query_words = set(query.split())
     texts = [set(document.split()) for document in documents]
-    return tuple(len(asked & words) / max(len(asked), 1) for words in texts), len(asked) + sum(
-        map(len, texts)
-    )
+    return tuple(len(query_words & words) / max(len(query_words), 1) for words in texts), len(
+        query_words
+    ) + sum(map(len, texts))
 
 
 STEPS: Final = 64

@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: a worker's seam for tests.
+"""Injects faults into a worker, for tests.
 
 Law: faults come from whoever constructs the engine, in code. No file, variable, flag or request can name one,
 so a node that serves others has none.

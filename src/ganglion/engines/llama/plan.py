@@ -1,4 +1,4 @@
-"""From what was asked to what is done: KV contexts, threads and memory, decided once and logged."""
+"""Plans a worker from the settings and the machine: KV contexts, threads and memory, decided once."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
@@ -114,7 +114,7 @@ class EnginePlan:
     """Of the machine's memory."""
     video_bytes: int = 0
     """Of the accelerator's."""
-    is_recast: bool = False
+    is_repacked: bool = False
     """Whether slow weights are held in a faster form."""
     step_s: float = 0.55
     kv_folder: str | None = None
@@ -155,9 +155,9 @@ def output_rows(vocabulary_size: int) -> int:
     return min(max(rows // SMALLEST_OUTPUT * SMALLEST_OUTPUT, SMALLEST_OUTPUT), LARGEST_CHUNK)
 
 
-def context_of(asked: int | None, trained: int) -> int:
+def context_of(chosen: int | None, trained: int) -> int:
     """The longest single sequence: what the operator asked for, else what the model was trained for."""
-    return asked or min(trained, DEFAULT_CONTEXT)
+    return chosen or min(trained, DEFAULT_CONTEXT)
 
 
 def plan(
@@ -226,7 +226,7 @@ def plan(
         kv_type=settings.kv_type,
         gpu_layers=settings.gpu_layers,
         is_deterministic=settings.is_deterministic,
-        is_recast=settings.is_recast and _gains_by_repacking(settings, facts, free_bytes - required),
+        is_repacked=settings.is_recast and _gains_by_repacking(settings, facts, free_bytes - required),
         required_bytes=required,
         video_bytes=video,
         # Deterministic sequences share no KV, not even with what they themselves were in an earlier life.
@@ -249,11 +249,15 @@ def plan_second(
         raise InsufficientMemory("No second worker on an accelerator.", free_mb=0, required_mb=0)
     kv_tokens = min(first.kv_tokens, first.context + sum(PRIVATE_SLOTS))
     alone = structs.replace(settings, context=first.context, kv_tokens=kv_tokens, parallel=1, kv_folder=None)
-    shared = 0 if first.is_recast else facts.size_bytes
+    shared = 0 if first.is_repacked else facts.size_bytes
     decided = plan(alone, facts, cores=cores, free_bytes=free_bytes + shared)
     required = decided.required_bytes - shared
     return replace(
-        decided, is_recast=first.is_recast, required_bytes=required, faults=first.faults, niceness=NICENESS
+        decided,
+        is_repacked=first.is_repacked,
+        required_bytes=required,
+        faults=first.faults,
+        niceness=NICENESS,
     )
 
 

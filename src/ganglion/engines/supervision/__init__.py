@@ -1,1 +1,4 @@
-"""A worker process as the server sees it: frames, supervision, isolation of suspects."""
+"""A worker process as the server sees it: its frames, its supervision, the isolation of suspects.
+
+It knows no engine: it imports `child.py` and core.
+"""

@@ -1,4 +1,4 @@
-"""What crosses between the server and a worker: length-prefixed msgpack, typed both ways, never pickle.
+"""The frames between the server and a worker: length-prefixed msgpack, typed both ways, never pickle.
 
 One `Stepped` a step carries what every sequence got; the other way go submits, aborts, questions and pings.
 """

@@ -1,4 +1,4 @@
-"""Who may be in a worker together: everybody whom nobody suspects, and one suspect alone.
+"""Decides which requests may be in a worker together: all that nobody suspects, or one suspect alone.
 
 Law: whoever entered leaves exactly once, and not before the worker has let go of the work: also of a client's
 that is long gone, since it may still bring the worker down.
@@ -93,13 +93,13 @@ Isolation = Literal["beside", "apart", "alone"]
 """Beside others, alone in the second worker, or alone in the only one."""
 
 SUSPECTS_SHARE: Final = 4
-"""This part of all places may be taken by suspects that wait, so that they do not fill the model's queue."""
+"""This part of the queue may be taken by suspects that wait, so that they do not fill the model's queue."""
 ALONE_S: Final = 1.0
 """How long others wait for a suspect that is alone in the only worker."""
 
 
 class WorkerAdmission:
-    """One request's stay, or its wait for one."""
+    """One request's admission to a worker, or its wait for one."""
 
     def __init__(self, key: PromptKey) -> None:
         self.key = key
@@ -114,13 +114,13 @@ class WorkerAdmission:
         return self.stay != "beside"
 
     def interruptible(self, interrupt: Callable[[], None]) -> None:
-        """Say how to end what is done here; called at once when others already wait for it."""
+        """Register how to end the request; called at once when others already wait for it."""
         self._interrupt = interrupt
         if self._is_due:
             interrupt()
 
     def interrupt(self) -> None:
-        """End what is done here as soon as that can be."""
+        """End the request as soon as possible."""
         self._is_due = True
         if self._interrupt is not None:
             self._interrupt()
@@ -157,12 +157,12 @@ class IsolationQueue:
 
     @property
     def inside(self) -> int:
-        """How many are in."""
+        """How many requests are in a worker."""
         return len(self._inside)
 
     @property
     def queued(self) -> int:
-        """How many wait to be let in."""
+        """How many requests wait to be let in."""
         return len(self._queue)
 
     async def enter(self, key: PromptKey) -> WorkerAdmission:
@@ -180,35 +180,35 @@ class IsolationQueue:
                 f"{self.inside} requests run and {self.queued} wait, which is as many as this model takes.",
                 extras={"queue_depth": self.queued},
             )
-        place = WorkerAdmission(key)
-        self._queue.append(place)
+        admission = WorkerAdmission(key)
+        self._queue.append(admission)
         self._admit()
         try:
-            await place.turn
+            await admission.turn
         except BaseException:
-            self.leave(place, "abandoned")
+            self.leave(admission, "abandoned")
             raise
-        return place
+        return admission
 
-    def leave(self, place: WorkerAdmission, outcome: Outcome) -> None:
-        """Give the place up and draw the conclusion."""
-        if place in self._inside:
-            self._vacate(place)
+    def leave(self, admission: WorkerAdmission, outcome: Outcome) -> None:
+        """Give up an admission, and blame or clear the request by how it ended."""
+        if admission in self._inside:
+            self._vacate(admission)
             if outcome == "crashed":
-                self._suspects.blame(place.key, self._clock(), was_alone=place.is_alone)
-            elif outcome == "completed" and place.is_alone:
-                self._suspects.clear(place.key)
-        elif place in self._queue:
-            self._queue.remove(place)
+                self._suspects.blame(admission.key, self._clock(), was_alone=admission.is_alone)
+            elif outcome == "completed" and admission.is_alone:
+                self._suspects.clear(admission.key)
+        elif admission in self._queue:
+            self._queue.remove(admission)
         if self._queue:
             # Later, so that all whom one crash concerns are blamed before anybody is judged.
             asyncio.get_running_loop().call_soon(self._admit)
 
-    def _vacate(self, place: WorkerAdmission) -> None:
-        self._inside.remove(place)
-        if place is self._apart:
+    def _vacate(self, admission: WorkerAdmission) -> None:
+        self._inside.remove(admission)
+        if admission is self._apart:
             self._apart = None
-        if place is self._alone:
+        if admission is self._alone:
             self._alone = None
             if self._timer is not None:
                 self._timer.cancel()
@@ -217,21 +217,21 @@ class IsolationQueue:
     def _admit(self) -> None:
         """Let in everybody who may be, judging all who wait anew: a crash may have made suspects of them."""
         suspected: list[WorkerAdmission] = []
-        for place in list(self._queue):
-            if place.turn.done():
-                self._queue.remove(place)  # cancelled, and about to leave
+        for admission in list(self._queue):
+            if admission.turn.done():
+                self._queue.remove(admission)  # cancelled, and about to leave
                 continue
-            verdict = self._suspects.judge(place.key, self._clock())
+            verdict = self._suspects.judge(admission.key, self._clock())
             match verdict:
                 case "quarantined":
-                    self._queue.remove(place)
-                    place.turn.set_exception(_quarantined())
+                    self._queue.remove(admission)
+                    admission.turn.set_exception(_quarantined())
                 case "suspect":
-                    suspected.append(place)
+                    suspected.append(admission)
                 case "clear" if self._alone is None:
-                    self._let_in(place, "beside")
+                    self._let_in(admission, "beside")
                 case "clear":
-                    self._hurry()
+                    self._start_deadline()
                 case _:
                     assert_never(verdict)
         if not suspected:
@@ -244,22 +244,22 @@ class IsolationQueue:
 
     def _next(self, suspected: list[WorkerAdmission]) -> WorkerAdmission:
         """The first of whoever had the fewest turns: nobody's many suspects keep another's one waiting."""
-        chosen = min(suspected, key=lambda place: self._turns.get(place.key.salt, 0))
+        chosen = min(suspected, key=lambda admission: self._turns.get(admission.key.salt, 0))
         self._turns[chosen.key.salt] = self._turns.get(chosen.key.salt, 0) + 1
         return chosen
 
-    def _let_in(self, place: WorkerAdmission, stay: Isolation) -> None:
-        self._queue.remove(place)
-        place.stay = stay
-        self._inside.add(place)
+    def _let_in(self, admission: WorkerAdmission, stay: Isolation) -> None:
+        self._queue.remove(admission)
+        admission.stay = stay
+        self._inside.add(admission)
         if stay == "apart":
-            self._apart = place
+            self._apart = admission
         if stay == "alone":
-            self._alone = place
+            self._alone = admission
             self._alone_until_s = asyncio.get_running_loop().time() + self._alone_s
-        place.turn.set_result(None)
+        admission.turn.set_result(None)
 
-    def _hurry(self) -> None:
+    def _start_deadline(self) -> None:
         """Somebody whom nobody suspects waits for the one that is alone: not for long."""
         if self._timer is None and self._alone is not None:
             loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""Whether a worker lives and gets on, judged from what was heard of it between two looks.
+"""Judges whether a worker lives and makes progress, from what it sent between two looks.
 
 Law: any frame is a sign of life, and only news of work is a sign of progress. The worker's reader answers
 pings whatever its other threads do, so a pong proves that the process runs and nothing more; a step is proved
@@ -41,7 +41,7 @@ FADE: Final = 0.98
 
 @dataclass(frozen=True, slots=True)
 class WorkerVitals:
-    """What was heard of a worker so far, and what it owes."""
+    """What a worker has sent so far, and what it owes."""
 
     frames: int = 0
     steps: int = 0

@@ -1,1 +1,1 @@
-"""Concept vectors: trained, stored, read out and steered by."""
+"""Concept vectors: trained, stored, read out and steered by. Imports `native` only."""

@@ -34,22 +34,24 @@ PROBE: Final = (0, 1)
 class Capture:
     """The readouts of one context's batches."""
 
-    def __init__(self, model: NativeModel, book: ConceptBook, *, batch: int, is_native: bool = True) -> None:
+    def __init__(
+        self, model: NativeModel, concepts: ConceptBook, *, batch: int, is_native: bool = True
+    ) -> None:
         self._library = model.library
         self._hidden_size = model.hidden_size
-        layers = book.manifest.layers
-        self._layers = {RESIDUAL_PREFIX + str(layer).encode(): place for place, layer in enumerate(layers)}
-        self._vectors = [np.ascontiguousarray(each.T) for each in book.vectors]
-        self._values: Floats = np.zeros((batch, len(layers), len(book.manifest.concepts)), np.float32)
+        layers = concepts.manifest.layers
+        self._layers = {RESIDUAL_PREFIX + str(layer).encode(): index for index, layer in enumerate(layers)}
+        self._vectors = [np.ascontiguousarray(each.T) for each in concepts.vectors]
+        self._values: Floats = np.zeros((batch, len(layers), len(concepts.manifest.concepts)), np.float32)
         self._residuals: Floats = np.empty((batch, model.hidden_size), np.float32)
         self._is_probing = False
         self._probed: dict[int, int] = {}
         self._narrow: frozenset[int] = frozenset()
         """The layers that hold only the rows whose logits are wanted: the last one, as a rule."""
         self._parts: list[Rows] = []
-        self._wanted = np.zeros(batch, bool)
+        self._has_logits = np.zeros(batch, bool)
         self._read = np.zeros(batch, bool)
-        self._asked = [0] * len(layers)
+        self._parts_seen = [0] * len(layers)
         """In how many parts of the batch each layer was asked for."""
         self._taken = [0] * len(layers)
         """How many rows were read after each layer."""
@@ -70,14 +72,14 @@ class Capture:
             self._is_probing = self.filter.is_on = False
             context.trim(0, 0)
         self.filter.settle()
-        missing = [name.decode() for name, place in self._layers.items() if place not in self._probed]
+        missing = [name.decode() for name, index in self._layers.items() if index not in self._probed]
         if missing:
             raise LoadFailed(
                 "Concepts cannot be read out of this model: the library does not tell its residual stream "
                 f"({', '.join(missing)}).",
                 hint="Load it without concept packs.",
             )
-        self._narrow = frozenset(place for place, rows in self._probed.items() if rows < len(PROBE))
+        self._narrow = frozenset(index for index, rows in self._probed.items() if rows < len(PROBE))
 
     def decode(
         self, context: NativeContext, runs: Sequence[BatchRun], more: Spans, read: Spans, split: Split
@@ -103,58 +105,58 @@ class Capture:
         return self._values[first : first + count]
 
     def _begin(self, runs: Sequence[BatchRun], more: Spans, read: Spans, split: Split) -> None:
-        self._wanted[:] = self._read[:] = False
+        self._has_logits[:] = self._read[:] = False
         row = 0
         for _, _, tokens, wants_logits in runs:
             row += len(tokens)
-            self._wanted[row - 1] = wants_logits
+            self._has_logits[row - 1] = wants_logits
         for first, end in more:
-            self._wanted[first:end] = True
+            self._has_logits[first:end] = True
         for first, end in read:
             self._read[first:end] = True
         self._parts = parts_of([(slot, len(tokens)) for slot, _, tokens, _ in runs], split)
-        self._asked = [0] * len(self._layers)
+        self._parts_seen = [0] * len(self._layers)
         self._taken = [0] * len(self._layers)
         self._error = None
 
     def _on_tensor(self, name: bytes, tensor: Any, is_asked: bool) -> bool:
-        place = self._layers.get(name)
-        if place is None:
+        index = self._layers.get(name)
+        if index is None:
             return False
         try:
             if self._is_probing:
-                self._probed[place] = self._row_count(tensor)
+                self._probed[index] = self._row_count(tensor)
                 return True
-            return self._is_wanted(place) if is_asked else self._take(place, tensor)
+            return self._wants(index) if is_asked else self._take(index, tensor)
         except Exception as error:  # noqa: BLE001 - there is C below us; it is raised again above
             self._error = error
             return False
 
-    def _is_wanted(self, place: int) -> bool:
-        self._asked[place] += 1
-        return bool(self._read[self._part(place)].any())
+    def _wants(self, index: int) -> bool:
+        self._parts_seen[index] += 1
+        return bool(self._read[self._part(index)].any())
 
-    def _part(self, place: int) -> Rows:
+    def _part(self, index: int) -> Rows:
         """The rows of the batch that a layer's tensor holds, in its own order."""
-        number = self._asked[place] - 1
-        if number >= len(self._parts):
+        part = self._parts_seen[index] - 1
+        if part >= len(self._parts):
             raise EngineFailed(f"a batch was computed in more than {len(self._parts)} parts")
-        rows = self._parts[number]
-        return rows[self._wanted[rows]] if place in self._narrow else rows
+        rows = self._parts[part]
+        return rows[self._has_logits[rows]] if index in self._narrow else rows
 
-    def _take(self, place: int, tensor: Any) -> bool:
-        rows = self._part(place)
+    def _take(self, index: int, tensor: Any) -> bool:
+        rows = self._part(index)
         count = self._row_count(tensor)
         if count != len(rows):
             raise EngineFailed(f"a layer holds {count} rows, expected {len(rows)}")
         is_read = self._read[rows]
-        places = np.flatnonzero(is_read)
-        first, end = int(places[0]), int(places[-1]) + 1
+        read_rows = np.flatnonzero(is_read)
+        first, end = int(read_rows[0]), int(read_rows[-1]) + 1
         residuals = self._residuals_of(tensor, first, end)
-        if len(places) < end - first:
+        if len(read_rows) < end - first:
             residuals = residuals[is_read[first:end]]
-        self._values[rows[is_read], place] = residuals @ self._vectors[place]
-        self._taken[place] += len(places)
+        self._values[rows[is_read], index] = residuals @ self._vectors[index]
+        self._taken[index] += len(read_rows)
         return True
 
     def _row_count(self, tensor: Any) -> int:

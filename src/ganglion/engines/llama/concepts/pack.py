@@ -133,8 +133,8 @@ def _alignment(pack: ConceptPack, layers: Sequence[int]) -> str:
     name = about.name if len(about.concepts) == 1 else f"{about.name}-again"
     commands = [
         f"ganglion concepts train {name} --concept {concept} --positive FILE --negative FILE "
-        + (f"--layers {named}" if place == 0 else "--add")
-        for place, concept in enumerate(about.concepts[:SHOWN_CONCEPTS])
+        + (f"--layers {named}" if index == 0 else "--add")
+        for index, concept in enumerate(about.concepts[:SHOWN_CONCEPTS])
     ]
     return f"Train {about.name} on the layers of the other: {'; '.join(commands)}"
 
@@ -209,11 +209,11 @@ TEXT, INT32, FLOAT32 = 8, 5, 0
 
 def write_control_vector(pack: ConceptPack, concept: str, path: Path) -> None:
     """Write one concept of a pack; strength 1 is what strength 1 is here, its span over all layers."""
-    place = pack.manifest.concepts.index(concept)
+    index = pack.manifest.concepts.index(concept)
     layers = [layer for layer in pack.manifest.layers if layer > 0]
     vectors = {
         layer: np.ascontiguousarray(
-            pack.vectors[layer][place] * (pack.spans(layer)[place] / len(layers)), "<f4"
+            pack.vectors[layer][index] * (pack.spans(layer)[index] / len(layers)), "<f4"
         )
         for layer in layers
     }

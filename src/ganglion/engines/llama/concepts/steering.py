@@ -21,23 +21,23 @@ SteeringTerms = list[tuple[str, float, list[int] | None]]
 """Concept, strength and layers, as a worker is told."""
 
 
-def variant_of(asked: SteeringTerms) -> str:
+def variant_of(terms: SteeringTerms) -> str:
     """One name for each way of steering, empty for none; strength 0 steers by nothing."""
-    active = sorted(json.dumps(each) for each in asked if each[1])
+    active = sorted(json.dumps(each) for each in terms if each[1])
     return f"[{','.join(active)}]" if active else ""
 
 
 class Steerer:
     """Makes the vectors of a steering from the concepts of a model."""
 
-    def __init__(self, book: ConceptBook | None, block_count: int) -> None:
-        self._book = book
+    def __init__(self, concepts: ConceptBook | None, block_count: int) -> None:
+        self._concepts = concepts
         self._block_count = block_count
         self._kept: OrderedDict[str, Floats] = OrderedDict()
 
     def knows(self, key: str) -> bool:
         """Whether all concepts of a steering are loaded."""
-        known = () if self._book is None else self._book.manifest.concepts
+        known = () if self._concepts is None else self._concepts.manifest.concepts
         return all(concept in known for concept, _, _ in json.loads(key))
 
     def vectors(self, key: str) -> Floats:
@@ -50,17 +50,17 @@ class Steerer:
             self._kept.popitem(last=False)
         return found
 
-    def _summed(self, asked: SteeringTerms) -> Floats:
-        assert self._book is not None
-        concepts, layers = self._book.manifest.concepts, self._book.manifest.layers
-        total = np.zeros((self._block_count - 1, self._book.vectors[0].shape[1]), np.float64)
-        for concept, strength, chosen in asked:
+    def _summed(self, terms: SteeringTerms) -> Floats:
+        assert self._concepts is not None
+        concepts, layers = self._concepts.manifest.concepts, self._concepts.manifest.layers
+        total = np.zeros((self._block_count - 1, self._concepts.vectors[0].shape[1]), np.float64)
+        for concept, strength, chosen in terms:
             number = concepts.index(concept)
             steered = [
                 at for at, layer in enumerate(layers) if layer > 0 and (chosen is None or layer in chosen)
             ]
             for at in steered:
-                scale = strength / len(steered) * float(self._book.spans[at][number])
-                total[layers[at] - 1] += scale * self._book.vectors[at][number]
+                scale = strength / len(steered) * float(self._concepts.spans[at][number])
+                total[layers[at] - 1] += scale * self._concepts.vectors[at][number]
         most = np.finfo(np.float32).max
         return total.clip(-most, most).astype(np.float32)

@@ -88,13 +88,13 @@ def train(
         raise InvalidValue(f"A concept needs {FEWEST_EXAMPLES} examples of each kind, found {smallest}.")
     rounds = rounds_of(held_out, smallest)
     judged: list[LayerScore] = []
-    for place, layer in enumerate(layers):
-        judged.append(score_layer(positive[:, place], negative[:, place], layer, rounds=rounds))
-        report(place + 1, len(layers))
+    for index, layer in enumerate(layers):
+        judged.append(score_layer(positive[:, index], negative[:, index], layer, rounds=rounds))
+        report(index + 1, len(layers))
     chosen = _chosen(choice, judged, block_count)
     directions = {
-        layer: difference_of_means(positive[:, place], negative[:, place])
-        for place, layer in enumerate(layers)
+        layer: difference_of_means(positive[:, index], negative[:, index])
+        for index, layer in enumerate(layers)
         if layer in chosen
     }
     notes = ConceptNotes(
@@ -145,7 +145,7 @@ def add_concept(pack: ConceptPack, concept: TrainedConcept, description: str = "
             f"The pack {old.name!r} has the layers {old.layers}, and the concept {list(concept.chosen)}.",
             param="layers",
         )
-    kept = [place for place, name in enumerate(old.concepts) if name != concept.name]
+    kept = [index for index, name in enumerate(old.concepts) if name != concept.name]
     if len(kept) >= MAX_CONCEPTS:
         raise InvalidValue(f"The pack {old.name!r} holds {MAX_CONCEPTS} concepts already.", param="concept")
     vectors: dict[int, Floats] = {}
@@ -153,10 +153,10 @@ def add_concept(pack: ConceptPack, concept: TrainedConcept, description: str = "
     for layer in old.layers:
         direction = concept.directions[layer]
         vectors[layer] = np.concatenate([pack.vectors[layer][kept], direction.vector[None, :]])
-        spans[str(layer)] = [*(float(pack.spans(layer)[place]) for place in kept), direction.span]
+        spans[str(layer)] = [*(float(pack.spans(layer)[index]) for index in kept), direction.span]
     manifest = msgspec.structs.replace(
         old,
-        concepts=[*(old.concepts[place] for place in kept), concept.name],
+        concepts=[*(old.concepts[index] for index in kept), concept.name],
         spans=spans,
         description=description or old.description,
         trained={**old.trained, concept.name: msgspec.to_builtins(concept.notes)},

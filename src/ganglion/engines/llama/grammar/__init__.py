@@ -1,1 +1,1 @@
-"""Grammars: compiled, tried in a child, followed token by token."""
+"""Grammars: compiled, tried in a child process, followed token by token. Imports `native` only."""

@@ -1,4 +1,4 @@
-"""Following a grammar: which tokens may come next in one sequence.
+"""Follows a grammar: which tokens may come next in one sequence.
 
 Law: nothing here runs on the step thread but following a token that was sampled. Grammars are compiled on one
 thread, and the tokens that may come next are found on another, while the library computes the next step.
@@ -111,23 +111,23 @@ class GrammarMatcher:
 
 @dataclass(frozen=True, slots=True)
 class GrammarOutcome:
-    """What became of a request's grammar: a guide, or why there is none."""
+    """What became of a request's grammar: a matcher, or why there is none."""
 
     id: int
-    guide: GrammarMatcher | None
+    matcher: GrammarMatcher | None
     error: GanglionError | None = None
 
 
 class GrammarService:
-    """Makes guides for requests, the tenants taking turns; `report` is called on another thread."""
+    """Makes matchers for requests, the tenants taking turns; `report` is called on another thread."""
 
     def __init__(
-        self, model: NativeModel, report: Callable[[GrammarOutcome], None], wanted: Container[int]
+        self, model: NativeModel, report: Callable[[GrammarOutcome], None], waiting: Container[int]
     ) -> None:
-        """`wanted` holds the requests that still want their guide when it is their turn."""
+        """`waiting` holds the requests that still wait for their matcher when it is their turn."""
         self._model = model
         self._report = report
-        self._wanted = wanted
+        self._waiting = waiting
         self._thread: FairThread[tuple[int, str]] = FairThread(
             self._work, most=WAITING, most_each=WAITING_EACH, of="output formats"
         )
@@ -135,7 +135,7 @@ class GrammarService:
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="masks")
 
     def ask(self, number: int, grammar: str, tenant: str = "") -> None:
-        """Ask for a request's guide; it is reported, unless the request is given up before.
+        """Ask for a request's matcher; it is reported, unless the request is given up before.
 
         Raises Overloaded where too many wait.
         """
@@ -148,7 +148,7 @@ class GrammarService:
         compiler = GrammarCompiler(self._model)
         while True:
             number, grammar = self._thread.get()
-            if number not in self._wanted:
+            if number not in self._waiting:
                 continue
             try:
                 self._report(

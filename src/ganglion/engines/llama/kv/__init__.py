@@ -1,1 +1,1 @@
-"""KV that leaves a worker: hot prefixes on disk, sessions that move."""
+"""KV that leaves a worker: hot prefixes on disk, sessions that move. Imports `native` and the plan only."""

@@ -1,4 +1,4 @@
-"""What keeping and moving KV needs of whoever runs the model's steps."""
+"""The port to whoever runs the model's steps, for keeping and moving KV."""
 
 from collections.abc import Iterable
 from typing import Protocol

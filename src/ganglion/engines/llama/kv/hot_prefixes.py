@@ -35,7 +35,7 @@ READ_COST: Final = 8
 class LoadedPrefix:
     """What was read for a sequence; no state when the file could not be believed."""
 
-    shelved: DiskPrefix
+    disk_prefix: DiskPrefix
     state: SavedState | None
 
 
@@ -45,26 +45,26 @@ def open_disk_cache(plan: EnginePlan, model: NativeModel) -> PrefixDiskCache | N
     if plan.kv_folder is None or not model.has_one_cache:
         return None
     try:
-        stamp = kv_fingerprint(Path(plan.path), library_path(), plan.kv_type, plan.gpu_layers)
-        shelf = PrefixDiskCache(Path(plan.kv_folder), stamp, plan.kv_folder_bytes)
-        shelf.open(plan.parked_tokens)
+        fingerprint = kv_fingerprint(Path(plan.path), library_path(), plan.kv_type, plan.gpu_layers)
+        disk_cache = PrefixDiskCache(Path(plan.kv_folder), fingerprint, plan.kv_folder_bytes)
+        disk_cache.open(plan.parked_tokens)
     except (OSError, GanglionError) as error:
         logger.warning("hot prefixes cannot be kept in %s: %s", plan.kv_folder, error)
         return None
-    return shelf
+    return disk_cache
 
 
 class HotPrefixes:
-    """A worker's hot prefixes, between its pool and its shelf; without a shelf it does nothing."""
+    """A worker's hot prefixes, between its pool and its disk_cache; without a disk_cache it does nothing."""
 
     def __init__(
         self,
-        shelf: PrefixDiskCache | None,
+        disk_cache: PrefixDiskCache | None,
         pool: KvPool,
         runner: KvHolder,
         report: Callable[[LoadedPrefix], None],
     ) -> None:
-        self._shelf = shelf
+        self._disk_cache = disk_cache
         self._pool = pool
         self._runner = runner
         self._report = report
@@ -85,23 +85,23 @@ class HotPrefixes:
 
     def take_in(self, recalled: LoadedPrefix) -> list[Sequence]:
         """Adopt what was read; returns who can be scheduled now."""
-        assert self._shelf is not None
+        assert self._disk_cache is not None
         self._is_reading = False
         if recalled.state is None:
-            self._shelf.drop(recalled.shelved)
+            self._disk_cache.drop(recalled.disk_prefix)
             return self._read_next()
-        blob = self._pool.adopt(recalled.shelved.header.salt, recalled.shelved.tokens)
+        blob = self._pool.adopt(recalled.disk_prefix.header.salt, recalled.disk_prefix.tokens)
         self._runner.hold(blob, recalled.state)
         return [self._waiting.popleft(), *self._read_next()]
 
     def keep(self, budget_s: float) -> None:
         """Save what is hot, as the worker's last act."""
-        if self._shelf is None:
+        if self._disk_cache is None:
             return
         until_s = monotonic() + budget_s
         try:
             self._runner.settle(self._pool.take_moves())
-            kept = self._shelf.keep(self._pool.hot(), self._runner.state, until_s)
+            kept = self._disk_cache.keep(self._pool.hot(), self._runner.state, until_s)
         except (OSError, GanglionError) as error:
             logger.warning("hot prefixes were not kept: %s", error)
         else:
@@ -111,25 +111,25 @@ class HotPrefixes:
         """Start the next read; one at a time, so that at most one state lies outside the pool's bound."""
         ready: list[Sequence] = []
         while self._waiting and not self._is_reading:
-            shelved = self._worth_reading(self._waiting[0])
-            if shelved is None:
+            disk_prefix = self._worth_reading(self._waiting[0])
+            if disk_prefix is None:
                 ready.append(self._waiting.popleft())
             else:
                 self._is_reading = True
-                threading.Thread(target=self._read, args=(shelved,), daemon=True).start()
+                threading.Thread(target=self._read, args=(disk_prefix,), daemon=True).start()
         return ready
 
-    def _read(self, shelved: DiskPrefix) -> None:
-        self._report(LoadedPrefix(shelved, read_state(shelved)))
+    def _read(self, disk_prefix: DiskPrefix) -> None:
+        self._report(LoadedPrefix(disk_prefix, read_state(disk_prefix)))
 
     def _worth_reading(self, sequence: Sequence) -> DiskPrefix | None:
-        if self._shelf is None:
+        if self._disk_cache is None:
             return None
-        match = self._shelf.match(sequence.salt, sequence.tokens, sequence.chain)
+        match = self._disk_cache.match(sequence.salt, sequence.tokens, sequence.chain)
         if match is None:
             return None
-        shelved, length = match[0], min(match[1], sequence.reusable)
+        disk_prefix, length = match[0], min(match[1], sequence.reusable)
         known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, sequence.reusable)
         gain = length - known
-        size = len(shelved.header.tokens) // TOKEN.itemsize
-        return shelved if gain >= max(BLOCK, size // READ_COST) else None
+        size = len(disk_prefix.header.tokens) // TOKEN.itemsize
+        return disk_prefix if gain >= max(BLOCK, size // READ_COST) else None

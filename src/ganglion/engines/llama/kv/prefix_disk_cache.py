@@ -75,13 +75,13 @@ class OutOfTime(Exception):
 class PrefixDiskCache:
     """The saved prefixes of one model, in its own folder under `root`; `max_bytes` bounds all of `root`."""
 
-    def __init__(self, root: Path, stamp: bytes, max_bytes: int) -> None:
+    def __init__(self, root: Path, fingerprint: bytes, max_bytes: int) -> None:
         self._root = root
-        self._folder = root / stamp.hex()
-        self._stamp = stamp
+        self._folder = root / fingerprint.hex()
+        self._fingerprint = fingerprint
         self._max_bytes = max_bytes
         self._catalogue = PrefixCatalogue(can_trim=True)
-        self._shelved: dict[int, DiskPrefix] = {}
+        self._prefixes: dict[int, DiskPrefix] = {}
 
     def open(self, most_tokens: int) -> None:
         """Index what was saved, of at most so many tokens each; raises OSError if the folder is not ours."""
@@ -90,7 +90,7 @@ class PrefixDiskCache:
         if self._folder.exists():
             _own(self._folder)
         for file in sorted(_files_in(self._folder)):
-            found = _read_header(file.path, self._stamp)
+            found = _read_header(file.path, self._fingerprint)
             if found is None:
                 _delete(file.path)
             elif len(found[0].tokens) <= TOKEN.itemsize * most_tokens:
@@ -99,13 +99,13 @@ class PrefixDiskCache:
     def match(self, salt: str, tokens: Sequence[int], chain: Digests) -> tuple[DiskPrefix, int] | None:
         """The saved prefix that shares most with a token list, and how much."""
         match = self._catalogue.match(salt, tokens, chain, len(tokens) - 1)
-        return None if match is None else (self._shelved[match[0].key], match[1])
+        return None if match is None else (self._prefixes[match[0].key], match[1])
 
-    def drop(self, shelved: DiskPrefix) -> None:
+    def drop(self, disk_prefix: DiskPrefix) -> None:
         """Forget a file and delete it."""
-        if self._shelved.pop(shelved.key, None) is not None:
-            self._catalogue.remove(shelved.key)
-        _delete(shelved.path)
+        if self._prefixes.pop(disk_prefix.key, None) is not None:
+            self._catalogue.remove(disk_prefix.key)
+        _delete(disk_prefix.path)
 
     def keep(
         self, hot: Iterable[HotPrefix], state_of: Callable[[Slot | BlobId], SavedState], until_s: float
@@ -124,7 +124,7 @@ class PrefixDiskCache:
                 size = path.stat().st_size
             else:
                 state = state_of(prefix.source)
-                head = head_of(self._stamp, prefix.salt, tokens, state.magic, state.cells)
+                head = head_of(self._fingerprint, prefix.salt, tokens, state.magic, state.cells)
                 size = len(head) + len(state.cells)
                 if size > room:
                     continue
@@ -147,33 +147,33 @@ class PrefixDiskCache:
     def _index(self, path: Path, header: KvStateHeader, start: int) -> None:
         entry = self._catalogue.add(header.salt, header.token_list())
         self._catalogue.index(entry)
-        self._shelved[entry.key] = DiskPrefix(entry.key, path, header, start)
+        self._prefixes[entry.key] = DiskPrefix(entry.key, path, header, start)
 
     def _drop_covered(self, salt: str, tokens: bytes) -> None:
         """Delete what a longer prefix now stands for."""
-        for shelved in tuple(self._shelved.values()):
-            shorter = shelved.header
+        for disk_prefix in tuple(self._prefixes.values()):
+            shorter = disk_prefix.header
             if (
                 shorter.salt == salt
                 and len(shorter.tokens) < len(tokens)
                 and tokens.startswith(shorter.tokens)
             ):
-                self.drop(shelved)
+                self.drop(disk_prefix)
 
 
-def read_state(shelved: DiskPrefix) -> SavedState | None:
+def read_state(disk_prefix: DiskPrefix) -> SavedState | None:
     """A file's cells, or None when they are not what was saved; any thread may read."""
     try:
-        state = SavedState.blank(shelved.header.magic, shelved.header.size_bytes)
-        with _opened(shelved.path) as file:
-            file.seek(shelved.start)
+        state = SavedState.blank(disk_prefix.header.magic, disk_prefix.header.size_bytes)
+        with _opened(disk_prefix.path) as file:
+            file.seek(disk_prefix.start)
             count = file.readinto(state.cells)  # type: ignore[attr-defined] # typeshed's BinaryIO lacks it
     except (OSError, MemoryError):
         return None
-    if count != shelved.header.size_bytes or checksum_of(state.cells) != shelved.header.checksum:
+    if count != disk_prefix.header.size_bytes or checksum_of(state.cells) != disk_prefix.header.checksum:
         return None
     with suppress(OSError):
-        os.utime(shelved.path)
+        os.utime(disk_prefix.path)
     return state
 
 
@@ -192,11 +192,11 @@ def _name(salt: str, tokens: bytes) -> str:
     return blake2b(tokens, digest_size=32, key=blake2b(salt.encode()).digest()).hexdigest()
 
 
-def _read_header(path: Path, stamp: bytes) -> tuple[KvStateHeader, int] | None:
+def _read_header(path: Path, fingerprint: bytes) -> tuple[KvStateHeader, int] | None:
     """What a file says of itself and where its cells begin; None when it cannot be believed."""
     try:
         with _opened(path) as file:
-            return read_head(file, os.fstat(file.fileno()).st_size, stamp)
+            return read_head(file, os.fstat(file.fileno()).st_size, fingerprint)
     except OSError:
         return None
 

@@ -1,7 +1,7 @@
 """A saved prefix as bytes: `prefix, header, cells`.
 
 Law: what says something of itself is believed only after its checksums, the header's and then the cells', and
-only where its stamp is ours: cells of another model or library do not fit.
+only where its fingerprint is ours: cells of another model or library do not fit.
 """
 
 import re
@@ -173,7 +173,7 @@ MAX_HEADER_BYTES: Final = 16 * 2**20
 class KvStateHeader(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """What is said of some cells."""
 
-    stamp: bytes
+    fingerprint: bytes
     salt: str
     tokens: bytes
     magic: int
@@ -196,13 +196,15 @@ def checksum_of(data: bytes | memoryview) -> bytes:
     return blake2b(data, digest_size=32).digest()
 
 
-def head_of(stamp: bytes, salt: str, tokens: bytes, magic: int, cells: bytes | memoryview) -> bytes:
+def head_of(fingerprint: bytes, salt: str, tokens: bytes, magic: int, cells: bytes | memoryview) -> bytes:
     """Prefix and header of some cells."""
-    header = msgspec.msgpack.encode(KvStateHeader(stamp, salt, tokens, magic, len(cells), checksum_of(cells)))
+    header = msgspec.msgpack.encode(
+        KvStateHeader(fingerprint, salt, tokens, magic, len(cells), checksum_of(cells))
+    )
     return HEAD_PREFIX.pack(FORMAT, len(header), checksum_of(header)) + header
 
 
-def read_head(file: BinaryIO, size_bytes: int, stamp: bytes) -> tuple[KvStateHeader, int] | None:
+def read_head(file: BinaryIO, size_bytes: int, fingerprint: bytes) -> tuple[KvStateHeader, int] | None:
     """What bytes of that size say of themselves and where their cells begin; None for what is not believed.
 
     The cells' own checksum is left to whoever reads them.
@@ -217,4 +219,4 @@ def read_head(file: BinaryIO, size_bytes: int, stamp: bytes) -> tuple[KvStateHea
         return None
     start = HEAD_PREFIX.size + length
     is_whole = size_bytes == start + header.size_bytes and len(header.tokens) % TOKEN.itemsize == 0
-    return (header, start) if is_whole and header.stamp == stamp else None
+    return (header, start) if is_whole and header.fingerprint == fingerprint else None

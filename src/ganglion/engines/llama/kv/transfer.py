@@ -55,7 +55,7 @@ class KvTransferResult:
 class _OwnFormat:
     """What this worker's states are like."""
 
-    stamp: bytes
+    fingerprint: bytes
     magic: int
     shape: KvStateShape
 
@@ -143,7 +143,7 @@ class KvTransfer:
     def _look(self) -> _OwnFormat | None:
         """What our own library writes; None where that is not known here, or there is no room to look."""
         try:
-            stamp = kv_fingerprint(
+            fingerprint = kv_fingerprint(
                 Path(self._plan.path),
                 library_path(),
                 self._plan.kv_type,
@@ -155,7 +155,7 @@ class KvTransfer:
             logger.warning("KV cannot be saved nor restored: %s", error)
             return None
         shape = shape_of(sample.cells)
-        return None if shape is None else _OwnFormat(stamp, sample.magic, shape)
+        return None if shape is None else _OwnFormat(fingerprint, sample.magic, shape)
 
     def _answer_nothing(self, frame: SaveKv | LoadKv) -> None:
         self._send(KvSaved(frame.id, b"") if isinstance(frame, SaveKv) else KvLoaded(frame.id, 0))
@@ -172,7 +172,7 @@ class KvTransfer:
             self._answer_nothing(frame)
         else:
             tokens = token_bytes(frame.tokens[:length])
-            self._send(KvSaved(frame.id, head_of(own.stamp, "", tokens, state.magic, cells) + cells))
+            self._send(KvSaved(frame.id, head_of(own.fingerprint, "", tokens, state.magic, cells) + cells))
         return KvTransferResult(frame)
 
     def _judge(self, frame: LoadKv, own: _OwnFormat) -> KvTransferResult:
@@ -183,7 +183,7 @@ class KvTransfer:
             return KvTransferResult(frame)
 
     def _believed(self, frame: LoadKv, own: _OwnFormat) -> KvTransferResult | None:
-        head = read_head(BytesIO(frame.state), len(frame.state), own.stamp)
+        head = read_head(BytesIO(frame.state), len(frame.state), own.fingerprint)
         if head is None:
             return None
         header, start = head

@@ -1,1 +1,1 @@
-"""The binding to llama.cpp."""
+"""The binding to llama.cpp, and what is written in its formats. Imports the plan only."""

@@ -38,7 +38,7 @@ class NativeContext:
         self._positions = np.zeros(batch, np.int32)
         self._slots = np.zeros(batch, np.int32)
         self._counts = np.ones(batch, np.int32)
-        self._wanted = np.zeros(batch, np.int8)
+        self._has_output = np.zeros(batch, np.int8)
         # One flat array of slot numbers with a pointer into it per row: no Python loop fills a batch.
         base = ffi.cast("llama_seq_id *", self._slots.ctypes.data)
         self._slot_pointers = ffi.new("llama_seq_id *[]", [base + row for row in range(batch)])
@@ -47,7 +47,7 @@ class NativeContext:
         self._batch.pos = ffi.cast("llama_pos *", self._positions.ctypes.data)
         self._batch.n_seq_id = ffi.cast("int32_t *", self._counts.ctypes.data)
         self._batch.seq_id = self._slot_pointers
-        self._batch.logits = ffi.cast("int8_t *", self._wanted.ctypes.data)
+        self._batch.logits = ffi.cast("int8_t *", self._has_output.ctypes.data)
 
     def decode(
         self, runs: Iterable[tuple[int, int, Sequence[int], bool]], more: Iterable[tuple[int, int]] = ()
@@ -63,13 +63,13 @@ class NativeContext:
             self._tokens[row:end] = tokens
             self._positions[row:end] = range(start, start + len(tokens))
             self._slots[row:end] = slot
-            self._wanted[row:end] = 0
+            self._has_output[row:end] = 0
             if wants_logits:
-                self._wanted[end - 1] = 1
+                self._has_output[end - 1] = 1
             rows.append(end - 1 if wants_logits else None)
             row = end
         for first, end in more:
-            self._wanted[first:end] = 1
+            self._has_output[first:end] = 1
         self._batch.n_tokens = row
         status = self._lib.llama_decode(self._pointer, self._batch[0])
         if status != 0:

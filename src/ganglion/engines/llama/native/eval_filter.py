@@ -95,11 +95,11 @@ class EvalFilter:
         self.python_calls += 1
         if not self._is_on:
             return False
-        place = self._lib.ggml_get_name(tensor)
+        name_pointer = self._lib.ggml_get_name(tensor)
         if self._is_learning:
             cast = self._ffi.cast
-            self._offsets.add(int(cast("uintptr_t", place)) - int(cast("uintptr_t", tensor)))
-        name: bytes = self._ffi.string(place)
+            self._offsets.add(int(cast("uintptr_t", name_pointer)) - int(cast("uintptr_t", tensor)))
+        name: bytes = self._ffi.string(name_pointer)
         return name.startswith(self._prefix) and self._on_tensor(name, tensor, is_asked)
 
 

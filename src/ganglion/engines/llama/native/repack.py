@@ -200,6 +200,6 @@ def load_planned(library: Library, plan: EnginePlan) -> NativeModel:
             " docs/gpu.md says how to build one that does.",
             plan.gpu_layers,
         )
-    if plan.is_recast:
+    if plan.is_repacked:
         return load_repacked(library, plan.path)
     return load_model(library, plan.path, gpu_layers=plan.gpu_layers)

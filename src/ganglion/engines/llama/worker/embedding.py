@@ -50,27 +50,27 @@ class BatchEmbedder:
         self._slots = min(SLOTS, plan.batch)
         self._context: NativeContext | None = None
 
-    def answer(self, frames: Sequence[Embed], when_read: Callable[[], None]) -> Iterator[Vectors]:
-        """Answer some questions together, each once all its inputs are read; `when_read` after each batch."""
-        asked = [_EmbedJob(frame, [_Input(tokens) for tokens in frame.inputs]) for frame in frames]
-        pending = [each for one in asked for each in one.inputs]
+    def answer(self, frames: Sequence[Embed], on_read: Callable[[], None]) -> Iterator[Vectors]:
+        """Answer some questions together, each once all its inputs are read; `on_read` after each batch."""
+        jobs = [_EmbedJob(frame, [_Input(tokens) for tokens in frame.inputs]) for frame in frames]
+        pending = [each for job in jobs for each in job.inputs]
         try:
             context = self._opened()
             while pending:
                 pending = self._read(context, pending)
-                when_read()
-                while asked and all(each.vector is not None for each in asked[0].inputs):
-                    yield self._vectors(asked.pop(0))
-            yield from map(self._vectors, asked)
+                on_read()
+                while jobs and all(each.vector is not None for each in jobs[0].inputs):
+                    yield self._vectors(jobs.pop(0))
+            yield from map(self._vectors, jobs)
         except GanglionError:
             self._close()
             raise
 
-    def _vectors(self, asked: _EmbedJob) -> Vectors:
-        found = [each.vector for each in asked.inputs if each.vector is not None]
-        if asked.frame.is_normalized and self._plan.pooling != "rank":
+    def _vectors(self, job: _EmbedJob) -> Vectors:
+        found = [each.vector for each in job.inputs if each.vector is not None]
+        if job.frame.is_normalized and self._plan.pooling != "rank":
             found = [normalized(vector) for vector in found]
-        return Vectors(asked.frame.id, [vector.tobytes() for vector in found])
+        return Vectors(job.frame.id, [vector.tobytes() for vector in found])
 
     def _read(self, context: NativeContext, pending: list[_Input]) -> list[_Input]:
         if self._plan.is_streamed:
@@ -173,11 +173,11 @@ class EmbeddingQueue:
 
     def __init__(
         self,
-        maker: BatchEmbedder,
+        embedder: BatchEmbedder,
         send: Callable[[FromWorker], None],
         refuse: Callable[[int, GanglionError], None],
     ) -> None:
-        self._maker = maker
+        self._embedder = embedder
         self._send = send
         self._refuse = refuse
         self._thread: FairThread[Embed] = FairThread(
@@ -210,7 +210,7 @@ class EmbeddingQueue:
     def _answer(self, questions: list[Embed]) -> None:
         waiting = {question.id for question in questions}
         try:
-            for vectors in self._maker.answer(questions, lambda: self._send(WorkerProgress())):
+            for vectors in self._embedder.answer(questions, lambda: self._send(WorkerProgress())):
                 waiting.remove(vectors.id)
                 self._send(vectors)
         except GanglionError as error:

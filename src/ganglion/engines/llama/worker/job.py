@@ -23,8 +23,8 @@ from ganglion.text.stops import StopMatcher
 class Job:
     """Owns a request's sampler and text state; `take` is called once for each of its sampled tokens.
 
-    Law: a token whose readout is wanted is told once it has run, one step after it was sampled. One that ends
-    the answer is run too, and the end is told with it.
+    Law: a token whose readout is wanted is reported once it has run, one step after it was sampled. One that
+    ends the answer is run too, and the end is reported with it.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Job:
         model: NativeModel,
         vocabulary: Vocabulary,
         arrived_s: float,
-        guide: GrammarMatcher | None = None,
+        matcher: GrammarMatcher | None = None,
         *,
         readout: Spans = (),
         reads_outputs: bool = False,
@@ -45,7 +45,7 @@ class Job:
         self._vocabulary = vocabulary
         self._stop = submit.stop
         self._stop_tokens = frozenset(submit.stop.token_ids)
-        self._guide = guide
+        self._matcher = matcher
         self._withheld = _withheld(submit, vocabulary) if submit.min_tokens else None
         self._sampler = Sampler(
             model,
@@ -62,18 +62,18 @@ class Job:
         self.is_announced = False
         self.is_steered = bool(submit.steering)
         """Whether a client's vectors move the residual stream, so that NaN says nothing about the device."""
-        asked = merged(submit.score_ranges, len(submit.tokens))
-        self.scores_first = bool(asked) and asked[0][0] == 0 and not clipped(readout, 0, 1)
+        scored = merged(submit.score_ranges, len(submit.tokens))
+        self.scores_first = bool(scored) and scored[0][0] == 0 and not clipped(readout, 0, 1)
         """Whether the first token is asked for, which has no logprob, and is not read either."""
         self.score_top = submit.score_top
-        self._foretelling = shifted(asked, -1)
-        """The positions whose logits foretell the tokens that are scored: each the one before."""
+        self._scoring_spans = shifted(scored, -1)
+        """The positions whose logits score the tokens that are scored: each the one before."""
         read = clipped(readout, 0, len(submit.tokens)) if reads_outputs else ()
         self._prompt = PromptRecords(readout, self._unscored)
         self._readouts: dict[int, bytes] = {}
-        """Of generated tokens that are not told yet, by position."""
+        """Of generated tokens that are not reported yet, by position."""
         self._early: list[Piece] = []
-        """What may be told once the last token has run."""
+        """What may be shown once the last token has run."""
         self._reason: FinishReason | None = None
         """How the answer ends once its last token has run."""
         self.sequence = Sequence.new(
@@ -83,22 +83,22 @@ class Job:
             max_tokens=submit.max_tokens,
             priority=submit.priority,
             arrived_s=arrived_s,
-            logit_spans=merged([*self._foretelling, *read], len(submit.tokens)),
+            logit_spans=merged([*self._scoring_spans, *read], len(submit.tokens)),
             readout=readout,
             variant=variant_of(submit.steering),
         )
 
-    def foretelling(self, chunk: Chunk) -> Spans:
+    def scoring_spans(self, chunk: Chunk) -> Spans:
         """The positions of a chunk whose logits score the tokens after them."""
         unread = max(chunk.start, self.sequence.read_tokens)
-        return clipped(self._foretelling, unread, chunk.start + chunk.count)
+        return clipped(self._scoring_spans, unread, chunk.start + chunk.count)
 
     def note(self, scored: list[TokenRecord], readouts: list[tuple[int, bytes]]) -> SequenceUpdate:
-        """Take in what a chunk was scored and read; says what can be told of the prompt."""
+        """Take in what a chunk was scored and read; returns what can be reported of the prompt."""
         border = self.sequence.prompt_tokens
         self._readouts.update(each for each in readouts if each[0] >= border)
-        told = self._prompt.merge(scored, (each for each in readouts if each[0] < border))
-        return SequenceUpdate(self.id, scored=told)
+        records = self._prompt.merge(scored, (each for each in readouts if each[0] < border))
+        return SequenceUpdate(self.id, scored=records)
 
     def read(self, done: int, now_s: float) -> SequenceUpdate:
         """So many tokens have their KV; a job that generates nothing more ends with all of them."""
@@ -145,23 +145,23 @@ class Job:
             is_shown = self._stop.is_shown and not is_end
             last = self._shown(record) + self._flushed() if is_shown else self._last(record)
             return self._closed("stop", record, last, now_s)
-        if self._guide is not None:
-            self._guide.follow(token)
+        if self._matcher is not None:
+            self._matcher.follow(token)
         pieces = self._shown(record)
         if self._stops.matched is not None:
             return self._closed("stop", record, pieces, now_s)
-        if self._guide is not None and self._guide.is_complete:
+        if self._matcher is not None and self._matcher.is_complete:
             return self._closed("stop", record, pieces + self._flushed(), now_s)
         if count >= self._submit.max_tokens or len(self.sequence.tokens) + 1 >= context_length:
             return self._closed("length", record, pieces + self._flushed(), now_s)
-        if self._guide is not None:
-            self._guide.look_ahead()
+        if self._matcher is not None:
+            self._matcher.look_ahead()
         return token, SequenceUpdate(self.id, pieces=self._records(self._timely(record, pieces)))
 
     def _closed(
         self, reason: FinishReason, token: Token, pieces: list[Piece], now_s: float
     ) -> tuple[int | None, SequenceUpdate]:
-        """The end that a token brings: now, or once it has run where it is told with its readout."""
+        """The end that a token brings: now, or once it has run where its readout is wanted."""
         if not self._is_early(token, pieces):
             self._final = token.id
             return None, self._ended(reason, pieces, now_s)
@@ -170,7 +170,7 @@ class Job:
         return token.id, SequenceUpdate(self.id, pieces=self._records(self._timely(token, pieces)))
 
     def _timely(self, token: Token, pieces: list[Piece]) -> list[Piece]:
-        """What can be told now that a token was sampled: what waited for the one before, and what it adds."""
+        """What can be shown now that a token was sampled: what waited for the last one, and what it adds."""
         waited, self._early = self._early, []
         if not self._is_early(token, pieces):
             return waited + pieces
@@ -178,25 +178,25 @@ class Job:
         return waited
 
     def _is_early(self, token: Token, pieces: list[Piece]) -> bool:
-        """Whether pieces tell of a token that is to be read and has not run yet."""
+        """Whether pieces show a token that is to be read and has not run yet."""
         if not clipped(self.sequence.readout, token.position, token.position + 1):
             return False
-        return any(told is token for piece in pieces for told in piece.tokens)
+        return any(shown is token for piece in pieces for shown in piece.tokens)
 
     def _choose(self, context: NativeContext, row: int, logits: Floats) -> tuple[int, Token]:
         position = len(self.sequence.tokens)
-        wanted = self._submit.top_logprobs
-        if wanted is None:
+        count = self._submit.top_logprobs
+        if count is None:
             token = self._draw(context, row, logits)
             return token, Token(token, self._vocabulary[token][0], position)
         raw = logits.copy()
         token = self._draw(context, row, logits)
-        normaliser, likeliest = logprobs(raw, wanted)
+        normaliser, likeliest = logprobs(raw, count)
         top = tuple(Alternative(each, self._vocabulary[each][0], value) for each, value in likeliest)
         return token, Token(token, self._vocabulary[token][0], position, float(raw[token]) - normaliser, top)
 
     def _draw(self, context: NativeContext, row: int, logits: Floats) -> int:
-        if self._guide is None and self._withheld is None:
+        if self._matcher is None and self._withheld is None:
             return self._sampler.choose(context, row, logits)
         is_short = self.sequence.generated_tokens < self._submit.min_tokens
         return self._sampler.choose(
@@ -204,28 +204,28 @@ class Job:
             row,
             logits,
             withheld=self._withheld if is_short else None,
-            forbidden=self._guide.forbidden() if self._guide is not None else None,
+            forbidden=self._matcher.forbidden() if self._matcher is not None else None,
         )
 
     def _stuck(self, now_s: float) -> SequenceUpdate:
         """The end where no token is left: a grammar that is satisfied outranks whatever forbade the rest."""
-        if self._guide is not None and self._guide.is_accepting:
+        if self._matcher is not None and self._matcher.is_accepting:
             return self._ended("stop", self._flushed(), now_s)
         error = OffGrammar("No token of the model fits the answer's grammar here.")
         return self._ended("failed", [], now_s, error=error)
 
     def _shown(self, token: Token) -> list[Piece]:
-        """What may be told now that a token is there."""
+        """What may be shown now that a token is there."""
         is_special = self._vocabulary[token.id][1]
         if not self._submit.in_tokens:
             return list(self._stops.feed(self._detokenizer.feed(token, is_special)))
         if self._stop.strings:
-            # Only watched: whoever reads tokens is told each of them as it comes, those of the stop as well.
+            # Only watched: whoever reads tokens gets each of them as it comes, those of the stop as well.
             self._stops.feed(self._detokenizer.feed(token, is_special))
         return [Piece("", (token,))]
 
     def _last(self, token: Token) -> list[Piece]:
-        """What is told of a token that ends the answer: nothing, unless somebody reads tokens."""
+        """What is shown of a token that ends the answer: nothing, unless somebody reads tokens."""
         return [Piece("", (token,))] if self._submit.in_tokens else self._flushed()
 
     def _flushed(self) -> list[Piece]:

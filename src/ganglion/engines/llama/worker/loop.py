@@ -1,4 +1,4 @@
-"""The step loop over one loaded model: what the scheduler decides is run, sampled, told and committed."""
+"""The step loop over one loaded model: what the scheduler decides is run, sampled, reported and committed."""
 
 import os
 from collections.abc import Iterable
@@ -95,13 +95,13 @@ class StepLoop:
     """The step loop over one loaded model."""
 
     def __init__(
-        self, model: NativeModel, plan: EnginePlan, line: FrameSocket, book: ConceptBook | None = None
+        self, model: NativeModel, plan: EnginePlan, socket: FrameSocket, concepts: ConceptBook | None = None
     ) -> None:
         self._model = model
         self._plan = plan
-        self._line = line
-        self._book = book
-        self._runner = Runner(model, plan, book)
+        self._socket = socket
+        self._concepts = concepts
+        self._runner = Runner(model, plan, concepts)
         self._vocabulary = Vocabulary(model)
         shape = PoolShape(
             plan.kv_contexts,
@@ -123,13 +123,13 @@ class StepLoop:
         self._scorer = Scorer(self._vocabulary, model.vocabulary_size)
         self._hot = HotPrefixes(None, self._pool, self._runner, lambda _: None)
         self._states = KvTransfer(
-            model, plan, self._pool, self._runner, send=line.send, report=lambda _: None
+            model, plan, self._pool, self._runner, send=socket.send, report=lambda _: None
         )
         self._jobs: dict[int, Job] = {}
         self._compiling: dict[int, Submit] = {}
         """Requests whose grammar is not ready yet."""
-        self._guides: GrammarService | None = None
-        self._sanity = NanGuard()
+        self._grammars: GrammarService | None = None
+        self._nan_guard = NanGuard()
         self._step_s = 0.0
         self._foreground_s = 0.0
         """What the steps beside the one in the background took."""
@@ -138,9 +138,9 @@ class StepLoop:
         """Step for ever, taking in what arrived between steps."""
         self._hot = HotPrefixes(open_disk_cache(self._plan, self._model), self._pool, self._runner, inbox.put)
         self._states = KvTransfer(
-            self._model, self._plan, self._pool, self._runner, send=self._line.send, report=inbox.put
+            self._model, self._plan, self._pool, self._runner, send=self._socket.send, report=inbox.put
         )
-        self._guides = GrammarService(self._model, inbox.put, self._compiling)
+        self._grammars = GrammarService(self._model, inbox.put, self._compiling)
         while True:
             self._take_in(inbox, is_blocking=self._scheduler.is_idle)
             began_s = monotonic()
@@ -174,16 +174,16 @@ class StepLoop:
     def _handle(self, item: InboxItem) -> None:
         match item:
             case Submit(grammar=str(grammar)):
-                assert self._guides is not None
+                assert self._grammars is not None
                 self._compiling[item.id] = item
                 try:
-                    self._guides.ask(item.id, grammar, item.tenant)
+                    self._grammars.ask(item.id, grammar, item.tenant)
                 except Overloaded as error:
-                    self._take_guide(GrammarOutcome(item.id, None, error))
+                    self._take_matcher(GrammarOutcome(item.id, None, error))
             case Submit():
                 self._begin(item)
             case GrammarOutcome():
-                self._take_guide(item)
+                self._take_matcher(item)
             case LoadedPrefix():
                 self._schedule(self._hot.take_in(item))
             case SaveKv() | LoadKv():
@@ -196,9 +196,9 @@ class StepLoop:
             case Abort(id=number):
                 self._compiling.pop(number, None)
                 self._end(number)
-                self._line.send(SequenceGone(number))
+                self._socket.send(SequenceGone(number))
                 if self._scheduler.is_idle:
-                    self._line.send(Stepped([], self._load()))
+                    self._socket.send(Stepped([], self._load()))
             case BackgroundStep(step=step, elapsed_s=elapsed_s):
                 rows = self._runner.collect(item)
                 self._step_s += elapsed_s
@@ -206,25 +206,25 @@ class StepLoop:
                 self._conclude(step, rows, max(elapsed_s - self._foreground_s, 0.0))
                 self._states.go_on()
 
-    def _take_guide(self, guided: GrammarOutcome) -> None:
-        submit = self._compiling.pop(guided.id, None)
-        error = guided.error
+    def _take_matcher(self, outcome: GrammarOutcome) -> None:
+        submit = self._compiling.pop(outcome.id, None)
+        error = outcome.error
         if submit is None:
             return  # it was given up while its grammar was compiled
         if error is None:
-            self._begin(submit, guided.guide)
+            self._begin(submit, outcome.matcher)
             return
         end = SequenceEnd("failed", 0, None, 0.0, 0.0, 0.0, error.message, error.code)
-        self._line.send(Stepped([SequenceUpdate(guided.id, end=end)], self._load()))
+        self._socket.send(Stepped([SequenceUpdate(outcome.id, end=end)], self._load()))
 
-    def _begin(self, submit: Submit, guide: GrammarMatcher | None = None) -> None:
+    def _begin(self, submit: Submit, matcher: GrammarMatcher | None = None) -> None:
         job = Job(
             submit,
             self._model,
             self._vocabulary,
             monotonic(),
-            guide,
-            readout=merged(submit.readout_ranges, self._plan.context) if self._book is not None else (),
+            matcher,
+            readout=merged(submit.readout_ranges, self._plan.context) if self._concepts is not None else (),
             reads_outputs=self._runner.reads_outputs,
         )
         if not self._runner.has_variant(job.sequence.variant):
@@ -233,7 +233,7 @@ class StepLoop:
             end = SequenceEnd(
                 "failed", 0, None, 0.0, 0.0, 0.0, "The model's concepts have changed; load it anew."
             )
-            self._line.send(Stepped([SequenceUpdate(submit.id, end=end)], self._load()))
+            self._socket.send(Stepped([SequenceUpdate(submit.id, end=end)], self._load()))
             return
         self._jobs[job.id] = job
         self._schedule(self._hot.enter(job.sequence))
@@ -253,7 +253,7 @@ class StepLoop:
         return {chunk.sequence: self._jobs[chunk.sequence].sequence for chunk in step.chunks}
 
     def _conclude(self, step: Step, rows: dict[int, int], elapsed_s: float) -> None:
-        """Sample from a step's logits, commit it, and tell the server."""
+        """Sample from a step's logits, commit it, and report it to the server."""
         now_s = monotonic()
         context = self._runner.context(step.kv_context)
         sampled: dict[int, int] = {}
@@ -269,11 +269,11 @@ class StepLoop:
                 started = job.sequence.prompt_tokens, job.sequence.cached_tokens
                 updates.append(SequenceUpdate(job.id, started=started, scored=self._scored_first(job)))
             if chunk.logit_spans or chunk.readout:
-                told = self._tell(job, chunk, step.kv_context, first_row, now_s)
-                updates += [told] if told.scored or told.end is not None else []
-                if told.end is not None or row is None:
-                    sane += self._evidence(job, is_sound=told.end is None)
-                if told.end is not None:
+                update = self._records_of(job, chunk, step.kv_context, first_row, now_s)
+                updates += [update] if update.scored or update.end is not None else []
+                if update.end is not None or row is None:
+                    sane += self._evidence(job, is_sound=update.end is None)
+                if update.end is not None:
                     continue
             if row is None:
                 updates.append(job.read(chunk.start + chunk.count, now_s))
@@ -286,12 +286,12 @@ class StepLoop:
             sane += self._evidence(job, is_sound=_is_sound(update))
             if token is not None:
                 sampled[job.id] = token
-        self._sanity.check(sane)
+        self._nan_guard.check(sane)
         self._scheduler.commit(step, sampled, elapsed_s)
         for update in updates:
             if update.end is not None:
                 self._end(update.id, is_sound=_is_sound(update))
-        self._line.send(Stepped(updates, self._load()))
+        self._socket.send(Stepped(updates, self._load()))
 
     def _evidence(self, job: Job, *, is_sound: bool) -> list[tuple[int, bool]]:
         """What a row says about the device: no number says nothing, where vectors or KV are a client's."""
@@ -301,8 +301,10 @@ class StepLoop:
     def _scored_first(self, job: Job) -> list[TokenRecord]:
         return [self._scorer.unscored(job.sequence.tokens[0], 0)] if job.scores_first else []
 
-    def _tell(self, job: Job, chunk: Chunk, kv_context: int, first_row: int, now_s: float) -> SequenceUpdate:
-        """What a chunk says of tokens: logprobs of those it foretells, readouts of its own."""
+    def _records_of(
+        self, job: Job, chunk: Chunk, kv_context: int, first_row: int, now_s: float
+    ) -> SequenceUpdate:
+        """The records of a chunk: logprobs of the tokens after its positions, readouts of its own."""
         try:
             scored = self._score(job, chunk, kv_context, first_row)
             return job.note(scored, self._readouts(chunk, kv_context, first_row))
@@ -311,10 +313,10 @@ class StepLoop:
 
     def _score(self, job: Job, chunk: Chunk, kv_context: int, first_row: int) -> list[TokenRecord]:
         records: list[TokenRecord] = []
-        for start, end in job.foretelling(chunk):
+        for start, end in job.scoring_spans(chunk):
             logits = self._runner.context(kv_context).logits_of(first_row + start - chunk.start, end - start)
-            foretold = job.sequence.tokens[start + 1 : end + 1]
-            records += self._scorer.score(logits, foretold, start + 1, job.score_top)
+            scored = job.sequence.tokens[start + 1 : end + 1]
+            records += self._scorer.score(logits, scored, start + 1, job.score_top)
         return records
 
     def _readouts(self, chunk: Chunk, kv_context: int, first_row: int) -> list[tuple[int, bytes]]:

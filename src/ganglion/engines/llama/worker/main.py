@@ -26,13 +26,13 @@ def main() -> None:
     # Writing gigabytes of weights and prompts to a core file would keep the socket open for as long.
     confine()
     os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when the library is loaded
-    line = FrameSocket(socket.socket(fileno=int(sys.argv[1])))
+    frames = FrameSocket(socket.socket(fileno=int(sys.argv[1])))
     with ThreadPoolExecutor(1) as thread:
         opening = thread.submit(open_library)
         # Meanwhile: all that a small model is loaded and served with takes as long to import as to do.
         from ganglion.engines.llama.native.repack import load_planned  # noqa: PLC0415
 
-        bodies = line.bodies()
+        bodies = frames.bodies()
         first = next(bodies, None)
         if first is None:
             return
@@ -42,7 +42,7 @@ def main() -> None:
         loading = thread.submit(lambda: load_planned(opening.result(), plan))
         from ganglion.engines.llama.worker.serving import serve  # noqa: PLC0415
 
-        serve(line, bodies, plan, loading.result, began_s)
+        serve(frames, bodies, plan, loading.result, began_s)
     sys.exit(1)
 
 

@@ -40,11 +40,13 @@ class BackgroundStep:
 
 
 class Runner:
-    """The native KV contexts and the blobs that were parked; with a book, concepts are read out."""
+    """The native KV contexts and the blobs that were parked; with a concepts, concepts are read out."""
 
-    def __init__(self, model: NativeModel, plan: EnginePlan, book: ConceptBook | None = None) -> None:
+    def __init__(self, model: NativeModel, plan: EnginePlan, concepts: ConceptBook | None = None) -> None:
         batches = [plan.batch(number) for number in range(len(plan.kv_contexts))]
-        self._captures = [Capture(model, book, batch=batch) for batch in batches] if book is not None else []
+        self._captures = (
+            [Capture(model, concepts, batch=batch) for batch in batches] if concepts is not None else []
+        )
 
         def new_context(number: int) -> NativeContext:
             shape = plan.kv_contexts[number]
@@ -64,7 +66,7 @@ class Runner:
             usual = [number for number, shape in enumerate(plan.kv_contexts) if not shape.is_exact]
             self._contexts = dict(zip(usual, threads.map(new_context, usual), strict=True))
         self._new_context = new_context
-        self._steerer = Steerer(book, model.block_count)
+        self._steerer = Steerer(concepts, model.block_count)
         self._variants = [""] * len(plan.kv_contexts)
         """The variant that each context computes now."""
         for number, context in self._contexts.items():

@@ -1,4 +1,4 @@
-"""Choosing the next token of one sequence from its logits.
+"""Chooses the next token of one sequence from its logits.
 
 Law: logprobs are the model's own, read before any bias, penalty or temperature touches the row.
 """
@@ -94,8 +94,8 @@ class DryPenalty:
 
     def __init__(self, samplers: Samplers, prompt: Sequence[int], piece: Callable[[int], bytes]) -> None:
         """`piece` gives a token's bytes."""
-        asked = samplers.dry_penalty_last_n
-        self._window = MAX_WINDOW if asked < 0 else min(asked, MAX_WINDOW)
+        last_n = samplers.dry_penalty_last_n
+        self._window = MAX_WINDOW if last_n < 0 else min(last_n, MAX_WINDOW)
         self._samplers = samplers
         self._piece = piece
         self._breakers = tuple(breaker.encode() for breaker in samplers.dry_sequence_breakers)
@@ -126,7 +126,7 @@ class DryPenalty:
         order = np.argsort(lengths[is_long], kind="stable")
         exponents = (lengths[is_long][order] - self._samplers.dry_allowed_length).astype(np.float64)
         penalties = np.zeros(len(logits), np.float32)
-        # Of several places before the same token the longest is written last, and stays.
+        # Of several positions before the same token the longest is written last, and stays.
         penalties[window[1:][is_long][order]] = np.minimum(
             self._samplers.dry_multiplier * np.power(self._samplers.dry_base, exponents), MAX_PENALTY
         )
@@ -147,15 +147,15 @@ class DryPenalty:
 
 
 def _match_lengths(window: npt.NDArray[np.int64], longest: int) -> npt.NDArray[np.int64]:
-    """For each place but the last: how long what ends there is also what the window ends with."""
+    """For each position but the last: how long what ends there is also what the window ends with."""
     last = len(window) - 1
     lengths = np.zeros(last, np.int64)
-    places = np.flatnonzero(window[:last] == window[last])
+    ends = np.flatnonzero(window[:last] == window[last])
     for length in range(1, longest + 1):
-        lengths[places] = length
-        places = places[places >= length]
-        places = places[window[places - length] == window[last - length]] if length <= last else places[:0]
-        if not len(places):
+        lengths[ends] = length
+        ends = ends[ends >= length]
+        ends = ends[window[ends - length] == window[last - length]] if length <= last else ends[:0]
+        if not len(ends):
             break
     return lengths
 

@@ -53,7 +53,7 @@ class Scorer:
     def score(self, logits: Floats, tokens: Sequence[int], first: int, top: int) -> list[TokenRecord]:
         """A record for each of some tokens of a prompt, the first of which stands at position `first`.
 
-        Row i holds the logits that foretell token i. A token's rank is told where likelier ones are.
+        Row i holds the logits that foretell token i. A token's rank is given where likelier ones are.
         """
         records: list[TokenRecord] = []
         step = len(self._scratch)
@@ -63,11 +63,11 @@ class Scorer:
             normalisers = self._normalisers(rows)
             own = rows[np.arange(len(rows)), chosen]
             values = own - normalisers
-            for place, value in enumerate(values.tolist()):
-                likeliest = likeliest_of(rows[place], top, float(normalisers[place]))
-                rank = 1 + int(np.count_nonzero(rows[place] > own[place])) if top else None
-                position = first + start + place
-                records.append(self._record(int(chosen[place]), position, value, likeliest, rank))
+            for row, value in enumerate(values.tolist()):
+                likeliest = likeliest_of(rows[row], top, float(normalisers[row]))
+                rank = 1 + int(np.count_nonzero(rows[row] > own[row])) if top else None
+                position = first + start + row
+                records.append(self._record(int(chosen[row]), position, value, likeliest, rank))
         return records
 
     def unscored(self, token: int, position: int) -> TokenRecord:
@@ -126,7 +126,7 @@ class PromptRecords:
     def merge(
         self, scored: Iterable[TokenRecord], readouts: Iterable[tuple[int, bytes]]
     ) -> list[TokenRecord]:
-        """What can be told now that a chunk was scored and read."""
+        """The records that are complete now that a chunk was scored and read."""
         found = {record.position: record for record in chain(self._waiting, scored)}
         for position, readout in readouts:
             record = found.get(position) or self._unscored(position)

@@ -1,7 +1,7 @@
-"""What a worker does with a loaded model: frames come in, steps, texts and vectors go out.
+"""Serves a loaded model: frames come in, steps, texts and vectors go out.
 
-A reader thread takes frames in and answers pings, others tokenize beside the running batch (`texts.py`), one
-makes vectors (`vector_turns.py`), and the main thread steps.
+A reader thread takes frames in and answers pings, others tokenize beside the running batch
+(`tokenizing.py`), one makes vectors (`embedding.py`), and the main thread steps.
 Law: the worker dies with its server: end of file on the socket ends the process at once.
 """
 
@@ -43,7 +43,7 @@ from ganglion.engines.supervision.ipc import (
 )
 
 
-def load_book(plan: EnginePlan, model: NativeModel) -> ConceptBook | None:
+def load_concepts(plan: EnginePlan, model: NativeModel) -> ConceptBook | None:
     """The plan's packs side by side, None for none; raises LoadFailed for what is not this model's."""
     packs = [read_pack(Path(path)) for path in plan.concepts]
     for pack in packs:
@@ -63,7 +63,7 @@ def _check_model(pack: ConceptPack, model: NativeModel) -> None:
 
 
 def serve(
-    line: FrameSocket,
+    socket: FrameSocket,
     bodies: Iterator[bytes],
     plan: EnginePlan,
     loaded: Callable[[], NativeModel],
@@ -72,21 +72,21 @@ def serve(
     """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told."""
     try:
         model = loaded()
-        book = load_book(plan, model)
-        loop = StepLoop(model, plan if model.has_one_cache else plan.for_several_caches(), line, book)
+        concepts = load_concepts(plan, model)
+        loop = StepLoop(model, plan if model.has_one_cache else plan.for_several_caches(), socket, concepts)
     except GanglionError as error:
-        line.send(_refused(0, error))
+        socket.send(_refused(0, error))
         return
-    ready = _ready(model, plan, book)
-    line.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
+    ready = _ready(model, plan, concepts)
+    socket.send(msgspec.structs.replace(ready, load_s=monotonic() - began_s))
     inbox: Inbox = SimpleQueue()
 
     def refuse(number: int, error: GanglionError) -> None:
-        line.send(_refused(number, error))
+        socket.send(_refused(number, error))
 
-    texts = TokenizerThreads(model, line.send, refuse)
-    vectors = EmbeddingQueue(BatchEmbedder(model, plan.vectors, threads=plan.threads), line.send, refuse)
-    threading.Thread(target=read, args=(line, bodies, inbox, texts, vectors), daemon=True).start()
+    texts = TokenizerThreads(model, socket.send, refuse)
+    vectors = EmbeddingQueue(BatchEmbedder(model, plan.vectors, threads=plan.threads), socket.send, refuse)
+    threading.Thread(target=read, args=(socket, bodies, inbox, texts, vectors), daemon=True).start()
     try:
         loop.run(inbox)
     finally:
@@ -96,16 +96,20 @@ def serve(
 
 
 def read(
-    line: FrameSocket, bodies: Iterator[bytes], inbox: Inbox, texts: TokenizerThreads, vectors: EmbeddingQueue
+    socket: FrameSocket,
+    bodies: Iterator[bytes],
+    inbox: Inbox,
+    texts: TokenizerThreads,
+    vectors: EmbeddingQueue,
 ) -> None:
     """Take frames in until the server is gone or says stop."""
     for body in bodies:
         frame: ToWorker = to_worker.decode(body)
         match frame:
             case WorkerPing():
-                line.send(WorkerPong())
+                socket.send(WorkerPong())
                 if texts.is_getting_on:
-                    line.send(WorkerProgress())
+                    socket.send(WorkerProgress())
             case Tokenize() | Detokenize() | MeasurePieces():
                 texts.ask(frame)
             case Embed():
@@ -117,15 +121,15 @@ def read(
     os._exit(0)
 
 
-def _ready(model: NativeModel, plan: EnginePlan, book: ConceptBook | None) -> WorkerReady:
+def _ready(model: NativeModel, plan: EnginePlan, concepts: ConceptBook | None) -> WorkerReady:
     return WorkerReady(
         model.vocabulary_size,
         0.0,
         model.special_tokens(),
         ranks=plan.vectors.pooling == "rank",
         rank_template=model.metadata("tokenizer.chat_template.rerank"),
-        concepts=[] if book is None else list(book.manifest.concepts),
-        readout_layers=[] if book is None else list(book.manifest.layers),
+        concepts=[] if concepts is None else list(concepts.manifest.concepts),
+        readout_layers=[] if concepts is None else list(concepts.manifest.layers),
     )
 
 

@@ -1,4 +1,4 @@
-"""Text to tokens and back, beside the running batch: one thread for each size of text, fair between tenants.
+"""Turns text to tokens and back beside the running batch: one thread a size of text, tenants in turn.
 
 Law: a text waits for texts of its own size only, and of these for at most one of each other tenant. The
 library cannot be interrupted while it tokenizes, and takes about a second for a megabyte; so what it would
