@@ -283,11 +283,12 @@ def _is_error(tail: bytes) -> bool:
 class JsonLineStream:
     """JSON, a line each: the last one has the counts."""
 
-    __slots__ = ("_dialect", "_empty", "_held", "_is_control_app", "_last", "events", "usage")
+    __slots__ = ("_empty", "_held", "_is_control_app", "_last", "_marks", "_read_usage", "events", "usage")
     has_events = True
 
     def __init__(self, dialect: ProxyDialect, *, is_control_app: bool = False) -> None:
-        self._dialect = dialect
+        self._marks = dialect.marks
+        self._read_usage = dialect.read_usage
         self._is_control_app = is_control_app
         self._held = _EventBuffer()
         self._last = b""
@@ -303,14 +304,16 @@ class JsonLineStream:
         whole = self._held.joined(data[:end]) if self._held else data[:end]
         self._held.hold(data[end:])
         self.events += whole.count(b"\n")
-        marks = self._dialect.marks
+        marks = self._marks
         self._empty += sum(map(whole.count, marks.empty))
         if marks.thought is not None:
             self._empty -= whole.count(marks.thought)
         self._last = whole[whole.rfind(b"\n", 0, -1) + 1 :]
-        if any(mark in whole for mark in marks.usage):
-            reading = self._dialect.read_usage(self._last, self.usage)
-            self.usage = self.usage if reading is None else reading.usage
+        for mark in marks.usage:
+            if mark in whole:
+                reading = self._read_usage(self._last, self.usage)
+                self.usage = self.usage if reading is None else reading.usage
+                break
         return whole
 
     def end(self) -> bytes:
@@ -322,7 +325,7 @@ class JsonLineStream:
 
     @property
     def is_finished(self) -> bool:
-        return self._is_control_app or any(end in self._last for end in self._dialect.marks.ends)
+        return self._is_control_app or any(end in self._last for end in self._marks.ends)
 
 
 class OpaqueBody:
