@@ -3,10 +3,12 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
+
+from support.raw_http import request_bytes
 
 PATHS = {
     "chat": "/v1/chat/completions",
@@ -65,14 +67,14 @@ async def ask(
     said: Said | None = None,
     timeout_s: float = 30.0,
     on_bytes: Callable[[Said], bool] | None = None,
-    headers: str = "",
+    headers: Sequence[str] = (),
 ) -> Said:
     """One request on a connection of its own, read to its end or until `on_bytes` has enough and leaves."""
     said = said or Said()
     async with asyncio.timeout(timeout_s):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)
         try:
-            writer.write(request_bytes(path, body, key, headers))
+            writer.write(request_bytes(path, body, key, *headers))
             await _hear(reader, said, on_bytes)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # `is_ended` says so
@@ -81,15 +83,6 @@ async def ask(
             with suppress(ConnectionError):
                 await writer.wait_closed()
     return said
-
-
-def request_bytes(path: str, body: object = None, key: str | None = None, headers: str = "") -> bytes:
-    """As a client sends it."""
-    data = b"" if body is None else json.dumps(body).encode()
-    method = "GET" if body is None else "POST"
-    shown = "" if key is None else f"authorization: Bearer {key}\r\n"
-    kind = "" if body is None else f"content-type: application/json\r\ncontent-length: {len(data)}\r\n"
-    return f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{shown}{kind}{headers}\r\n".encode() + data
 
 
 async def _hear(reader: asyncio.StreamReader, said: Said, on_bytes: Callable[[Said], bool] | None) -> None:

@@ -15,6 +15,7 @@ from ganglion.gateway.proxy.listener import ProxyListener, ProxySettings
 from ganglion.gateway.routing.decision import ChosenNode, NoRoute, RoutingDecision, RoutingRequest
 from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.wire.dialects import USUAL_WIRES
+from support.raw_http import RawResponse, read_response
 
 
 @dataclass(slots=True)
@@ -208,11 +209,11 @@ class Stage:
         writer.write(data)
         return reader, writer
 
-    async def ask(self, data: bytes) -> "Heard":
+    async def ask(self, data: bytes) -> RawResponse:
         """Send a request and read its response."""
         reader, writer = await self.send(data)
         try:
-            return await hear(reader)
+            return await read_response(reader)
         finally:
             writer.close()
 
@@ -224,52 +225,6 @@ class Stage:
             and not any(self.fleet.in_flight.values())
             and all(len(place.settled) == 1 for place in self.keeper.places)
         )
-
-
-@dataclass(slots=True)
-class Heard:
-    """A response as a client got it."""
-
-    status: int
-    headers: list[tuple[bytes, bytes]]
-    body: bytes
-    is_cut: bool = False
-
-    def header(self, name: bytes) -> bytes | None:
-        return dict(self.headers).get(name)
-
-
-async def hear(reader: asyncio.StreamReader, *, has_body: bool = True) -> Heard:
-    """Read one response, its chunks put together."""
-    async with asyncio.timeout(20):
-        head = await reader.readuntil(b"\r\n\r\n")
-        line, *rest = head[:-4].split(b"\r\n")
-        headers = [(name, value) for name, _, value in (entry.partition(b": ") for entry in rest)]
-        status = int(line.split(b" ")[1])
-        named = dict(headers)
-        heard = Heard(status, headers, b"")
-        if status in (100, 204, 304) or not has_body:
-            return heard
-        if b"content-length" in named:
-            heard.body = await reader.readexactly(int(named[b"content-length"]))
-        elif named.get(b"transfer-encoding") == b"chunked":
-            try:
-                heard.body = await _chunks(reader)
-            except asyncio.IncompleteReadError:
-                heard.is_cut = True
-        else:
-            heard.body = await reader.read()
-        return heard
-
-
-async def _chunks(reader: asyncio.StreamReader) -> bytes:
-    parts = []
-    while True:
-        size = int(await reader.readuntil(b"\r\n"), 16)
-        data = await reader.readexactly(size + 2)
-        if not size:
-            return b"".join(parts)
-        parts.append(data[:-2])
 
 
 def post(path: str, body: bytes, *more: str, version: str = "1.1") -> bytes:

@@ -7,18 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
-from asking_fleets import (
-    PATHS,
-    WIRES,
-    Said,
-    ask,
-    asking,
-    is_whole,
-    request_bytes,
-    text_of,
-)
+from asking_fleets import PATHS, WIRES, Said, ask, asking, is_whole, text_of
 from fleets import SOAK, Fleet, fleet_of
 
+from support.raw_http import request_bytes
 from support.waiting import until
 
 pytestmark = pytest.mark.timeout(120 * SOAK)

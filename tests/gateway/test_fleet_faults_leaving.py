@@ -129,7 +129,7 @@ async def test_a_partitioned_node_works_for_nobody_and_is_back_within_a_lease(tm
                 PATHS["chat"],
                 asking("chat", TEXT),
                 key=NODE_KEY,
-                headers=f"x-ganglion-epoch: {epoch}\r\n",
+                headers=[f"x-ganglion-epoch: {epoch}"],
             )
             assert (stale.status, stale.code) == (503, "lease_lost"), stale.body
             for _ in range(5):

@@ -4,25 +4,13 @@ import asyncio
 import json
 
 import pytest
-from front_stage import (
-    CHAT,
-    STREAM,
-    Asking,
-    Heard,
-    Keeper,
-    always,
-    answer,
-    chunk,
-    get,
-    hear,
-    post,
-    staged,
-)
+from front_stage import CHAT, STREAM, Asking, Keeper, always, answer, chunk, get, post, staged
 
 from ganglion.core.errors import NotAllowed
 from ganglion.gateway.access.admission import AdmissionRequest, Identity
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.wire.token_bound import TEMPLATE_TOKENS
+from support.raw_http import RawResponse, read_response
 from support.waiting import until
 
 GOOD = b'{"ok":true}'
@@ -38,7 +26,7 @@ def bearer(key: str) -> str:
     return f"authorization: Bearer {key}"
 
 
-def code(heard: Heard) -> str:
+def code(heard: RawResponse) -> str:
     return str(json.loads(heard.body)["error"]["code"])
 
 
@@ -132,7 +120,7 @@ async def test_what_is_no_request_is_told_so_and_its_connection_closed() -> None
     async with staged(always(answer(GOOD))) as stage:
         for garbage in (b"hello there\r\n\r\n", b"\x16\x03\x01\x02\x00", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"):
             reader, writer = await stage.send(garbage)
-            heard = await hear(reader)
+            heard = await read_response(reader)
             assert heard.status == 400 and heard.header(b"connection") == b"close"
             assert await reader.read() == b""
             writer.close()
@@ -156,7 +144,7 @@ async def test_heads_and_bodies_are_bounded() -> None:
         assert (await stage.ask(head + chunk(b"x" * 600) * 2)).status == 413
         assert (await stage.ask(get("/health", f"x: {'y' * 70_000}"))).status == 431
         reader, writer = await stage.send(b"GET /" + b"a" * 70_000)
-        assert (await hear(reader)).status == 431
+        assert (await read_response(reader)).status == 431
         writer.close()
 
 
@@ -172,7 +160,7 @@ async def test_slow_heads_slow_bodies_and_idle_connections_end() -> None:
         head, _ = await stage.send(b"GET /health HT")
         body, _ = await stage.send(post("/v1/chat/completions", CHAT)[:-4])
         idle, _ = await stage.send(b"")
-        assert (await asyncio.wait_for(hear(body), 3)).status == 408
+        assert (await asyncio.wait_for(read_response(body), 3)).status == 408
         assert await asyncio.wait_for(idle.read(), 3) == b""
         assert await asyncio.wait_for(head.read(), 3) == b""
         for writer in stage.writers:
@@ -215,7 +203,7 @@ async def test_a_draining_front_finishes_what_it_has_and_takes_nothing_new() -> 
         await asyncio.sleep(0.02)
         assert not done.done()
         release.set()
-        heard = await hear(running)
+        heard = await read_response(running)
         assert heard.status == 200 and heard.header(b"connection") == b"close"
         await asyncio.wait_for(done, 2)
         writer.close()

@@ -6,25 +6,14 @@ import json
 import random
 
 import pytest
-from front_stage import (
-    CHAT,
-    SSE_HEAD,
-    STREAM,
-    Asking,
-    Script,
-    always,
-    answer,
-    chunk,
-    hear,
-    post,
-    staged,
-)
+from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, always, answer, chunk, post, staged
 
 from ganglion.core.errors import ModelNotFound
 from ganglion.gateway.proxy.attempt import NodeAttempt
 from ganglion.gateway.proxy.exchange import ProxyExchange
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.gateway.routing.decision import ChosenNode, ColdModel, NoRoute
+from support.raw_http import read_response
 from support.waiting import until
 
 GOOD = b'{"ok":true,"usage":{"prompt_tokens":1,"completion_tokens":1}}'
@@ -168,7 +157,7 @@ async def test_a_large_body_that_is_cut_cuts_the_client_too() -> None:
     async with staged(dies(answer(b"x" * 900_000)[:-100])) as stage:
         reader, writer = await stage.send(post("/v1/embeddings", b'{"model":"m"}'))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await hear(reader)
+            await read_response(reader)
         writer.close()
         await until(lambda: stage.is_settled)
 
@@ -299,7 +288,7 @@ async def test_a_thousand_mixed_requests_with_cancels_leave_every_count_at_nothi
             await asyncio.sleep(dice.random() * 0.006)
             writer.transport.abort()
             return
-        await hear(reader)
+        await read_response(reader)
         writer.close()
 
     async with staged(mixed, mixed, mixed) as stage:
@@ -333,13 +322,13 @@ async def test_a_front_that_nobody_called_for_an_hour_does_not_take_that_for_sil
 async def test_nothing_of_a_request_waits_for_the_garbage_collector() -> None:
     async with staged(always(answer(GOOD))) as stage:
         reader, writer = await stage.send(post("/v1/chat/completions", CHAT))
-        await hear(reader)
+        await read_response(reader)
         gc.collect()
         gc.disable()
         try:
             for _ in range(3):
                 writer.write(post("/v1/chat/completions", CHAT))
-                await hear(reader)
+                await read_response(reader)
             left = [
                 held for held in gc.get_objects(generation=0) if isinstance(held, NodeAttempt | ProxyExchange)
             ]
@@ -393,7 +382,7 @@ async def test_a_large_body_whose_head_has_left_is_passed_on_and_not_begun_again
     async with staged(stalls, always(answer(b"y" * 900_000))) as stage:
         reader, writer = await stage.send(post("/v1/embeddings", b'{"model":"m"}'))
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
-            await hear(reader)
+            await read_response(reader)
         writer.close()
         assert len(stage.nodes["n1"].asked) == 0
         await until(lambda: stage.is_settled)

@@ -4,25 +4,14 @@ import asyncio
 import json
 
 import pytest
-from front_stage import (
-    CHAT,
-    SSE_HEAD,
-    STREAM,
-    Asking,
-    Script,
-    always,
-    answer,
-    chunk,
-    hear,
-    post,
-    staged,
-)
+from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, always, answer, chunk, post, staged
 
 from ganglion.core.events import Usage
 from ganglion.wire.chat.proxy import PROXY as CHAT_WIRE
 from ganglion.wire.messages.proxy import PROXY as MESSAGES_WIRE
 from ganglion.wire.proxy_dialect import ProxyDialect
 from ganglion.wire.proxy_usage import estimated_answer
+from support.raw_http import read_response
 from support.waiting import until
 
 GOOD = b'{"usage":{"prompt_tokens":3,"completion_tokens":4}}'
@@ -79,10 +68,10 @@ async def test_whoever_waits_for_100_behind_another_request_hears_it_in_its_turn
         reader, writer = await stage.send(post(PATH, CHAT) + head)
         await until(lambda: len(stage.nodes["n0"].asked) == 1)
         is_time.set()
-        assert (await hear(reader)).status == 200
-        assert (await hear(reader)).status == 100
+        assert (await read_response(reader)).status == 200
+        assert (await read_response(reader)).status == 100
         writer.write(CHAT)
-        assert (await hear(reader)).status == 200
+        assert (await read_response(reader)).status == 200
 
 
 @pytest.mark.parametrize("status", ["301 Moved", "302 Found", "307 Temporary", "308 Permanent"])

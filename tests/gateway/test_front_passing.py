@@ -3,24 +3,12 @@
 import asyncio
 
 import pytest
-from front_stage import (
-    CHAT,
-    SSE_HEAD,
-    STREAM,
-    Asking,
-    Keeper,
-    always,
-    answer,
-    chunk,
-    get,
-    hear,
-    post,
-    staged,
-)
+from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Keeper, always, answer, chunk, get, post, staged
 
 from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.gateway.routing.decision import TranslatedNode
+from support.raw_http import read_response
 
 REPLY = b'{"id":"x","choices":[{"text":"h\xc3\xa9"}],"usage":{"prompt_tokens":3,"completion_tokens":4}}'
 EVENTS = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\ndata: {"choices":[]}\n\ndata: [DONE]\n\n'
@@ -77,7 +65,7 @@ async def test_a_request_that_comes_byte_by_byte_is_the_same_request() -> None:
         for place in post("/v1/chat/completions", CHAT):
             writer.write(bytes([place]))
             await asyncio.sleep(0)
-        assert (await hear(reader)).body == REPLY
+        assert (await read_response(reader)).body == REPLY
         assert stage.nodes["n0"].asked[0].body == CHAT
         writer.close()
 
@@ -164,7 +152,7 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
     async with staged(script) as stage:
         asked = b"".join(post("/v1/chat/completions", CHAT, f"x-number: {n}") for n in range(40))
         reader, writer = await stage.send(asked)
-        told = [(await hear(reader)).body for _ in range(40)]
+        told = [(await read_response(reader)).body for _ in range(40)]
         assert told == [b'{"number":%d}' % number for number in range(40)]
         writer.close()
         assert stage.is_settled
@@ -173,7 +161,7 @@ async def test_pipelined_requests_are_answered_in_their_order() -> None:
 async def test_more_pipelined_requests_than_anybody_honest_sends_are_refused() -> None:
     async with staged(always(answer(REPLY))) as stage:
         reader, writer = await stage.send(get("/health") * 200)
-        statuses = [(await hear(reader)).status for _ in range(66)]
+        statuses = [(await read_response(reader)).status for _ in range(66)]
         assert statuses == [200] * 65 + [400]
         assert await reader.read() == b""
         writer.close()
@@ -191,7 +179,7 @@ async def test_http_1_0_keeps_a_connection_that_it_asks_to_keep() -> None:
         asked = post("/v1/chat/completions", CHAT, "connection: keep-alive", version="1.0")
         reader, writer = await stage.send(asked + asked)
         for _ in range(2):
-            heard = await hear(reader)
+            heard = await read_response(reader)
             assert heard.header(b"connection") == b"keep-alive"
         writer.close()
 
@@ -200,18 +188,18 @@ async def test_somebody_who_waits_for_leave_to_send_gets_it() -> None:
     async with staged(always(answer(REPLY))) as stage:
         head, _, body = post("/v1/chat/completions", CHAT, "expect: 100-continue").partition(b"\r\n\r\n")
         reader, writer = await stage.send(head + b"\r\n\r\n")
-        assert (await hear(reader)).status == 100
+        assert (await read_response(reader)).status == 100
         writer.write(body)
-        assert (await hear(reader)).body == REPLY
+        assert (await read_response(reader)).body == REPLY
         writer.close()
 
 
 async def test_head_is_get_without_a_body() -> None:
     async with staged() as stage:
         reader, writer = await stage.send(get("/health/live", method="HEAD") + get("/health/live"))
-        bare = await hear(reader, has_body=False)
+        bare = await read_response(reader, has_body=False)
         assert bare.status == 200 and bare.header(b"content-length") == b"13"
-        assert (await hear(reader)).body == b'{"desk":true}'
+        assert (await read_response(reader)).body == b'{"desk":true}'
         writer.close()
 
 
@@ -219,7 +207,7 @@ async def test_an_upgrade_to_anything_else_is_answered_in_http() -> None:
     async with staged(always(answer(REPLY))) as stage:
         asked = post("/v1/chat/completions", CHAT, "connection: upgrade", "upgrade: h2c")
         reader, writer = await stage.send(asked + asked)
-        assert [(await hear(reader)).body for _ in range(2)] == [REPLY, REPLY]
+        assert [(await read_response(reader)).body for _ in range(2)] == [REPLY, REPLY]
         writer.close()
 
 

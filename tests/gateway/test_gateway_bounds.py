@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from front_stage import CHAT, always, answer, get, hear, post, staged
+from front_stage import CHAT, always, answer, get, post, staged
 from gateways import fleet
 from test_gateway_access import keyed, shown
 
@@ -18,6 +18,7 @@ from ganglion.core.errors import GanglionError
 from ganglion.gateway.proxy.descriptors import DescriptorWatch
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.store.opening import open_access, open_store
+from support.raw_http import read_response
 from support.waiting import until
 
 
@@ -70,7 +71,7 @@ async def test_a_gateway_without_descriptors_says_so_and_recovers(tmp_path: Path
         assert said.count(b"no file descriptor is left") == 1
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(get("/health/live").replace(b"host: here", b"host: localhost"))
-        assert (await hear(reader)).status == 200
+        assert (await read_response(reader)).status == 200
         writer.close()
     finally:
         process.send_signal(signal.SIGKILL)

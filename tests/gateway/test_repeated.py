@@ -3,7 +3,7 @@
 import asyncio
 
 import httptools
-from front_stage import CHAT, Asking, Keeper, answer, hear, post, staged
+from front_stage import CHAT, Asking, Keeper, answer, post, staged
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -12,6 +12,7 @@ from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.proxy.client_request import HeadCache, build_head, cache_head
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.gateway.proxy.routes import parse_target
+from support.raw_http import read_response
 
 MOST = 1000
 
@@ -135,26 +136,26 @@ async def test_every_request_of_a_connection_is_judged_though_its_head_was_read_
     keeper = Keeper({b"a": Identity("acme", "k1"), b"b": Identity("other", "k2")})
     async with staged(script, keeper=keeper) as stage:
         reader, writer = await stage.send(post("/v1/chat/completions", CHAT, "authorization: Bearer a"))
-        assert (await hear(reader)).status == 200
+        assert (await read_response(reader)).status == 200
         for number in range(1, 4):
             body = CHAT + b" " * number
             writer.write(post("/v1/chat/completions", body, "authorization: Bearer a"))
-            heard = await hear(reader)
+            heard = await read_response(reader)
             assert (heard.status, heard.body) == (200, b'{"n":%d}' % len(body))
         writer.write(post("/v1/chat/completions", CHAT, "authorization: Bearer b"))
-        assert (await hear(reader)).status == 200
+        assert (await read_response(reader)).status == 200
         assert [asking.header(b"x-ganglion-tenant") for asking in asked] == [b"acme"] * 4 + [b"other"]
         assert len({asking.header(b"x-request-id") for asking in asked}) == 5
         del keeper.keys[b"b"]
         writer.write(post("/v1/chat/completions", CHAT, "authorization: Bearer b"))
-        assert (await hear(reader)).status == 401
+        assert (await read_response(reader)).status == 401
         writer.write(post("/v1/chat/completions", b"{", "authorization: Bearer a"))
-        assert (await hear(reader)).status == 400
+        assert (await read_response(reader)).status == 400
         writer.write(post("/v1/chat/completions", CHAT, "authorization: Bearer a")[:-5])
         await asyncio.sleep(0.05)
         assert len(asked) == 5, "the last one is not whole"
         writer.write(CHAT[-5:])
-        assert (await hear(reader)).status == 200
+        assert (await read_response(reader)).status == 200
 
 
 async def test_a_host_that_is_refused_is_refused_each_time() -> None:
@@ -165,5 +166,5 @@ async def test_a_host_that_is_refused_is_refused_each_time() -> None:
         reader, writer = await stage.send(b"")
         for _ in range(3):
             writer.write(post("/v1/chat/completions", CHAT))
-            assert (await hear(reader)).status == 403
+            assert (await read_response(reader)).status == 403
         assert not stage.keeper.places

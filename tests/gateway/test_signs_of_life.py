@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from byte_server import Line, answer, byte_server
-from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, hear, post, staged
+from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, post, staged
 from front_stage import answer as node_answer
 from gateways import gateway
 
@@ -14,6 +14,7 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy import listener
 from ganglion.gateway.proxy.listener import ProxySettings
 from ganglion.wire.dialects import USUAL_WIRES
+from support.raw_http import read_response
 from support.waiting import until
 
 QUICK = ProxySettings(keep_alive_event_s=0.1)
@@ -61,7 +62,7 @@ async def heard_signs(stage: Stage, data: bytes, quiet: Quiet, sign: bytes) -> t
             assert more, raw
             raw += more
             whole.feed_data(more)
-    heard = await hear(whole)
+    heard = await read_response(whole)
     assert heard.status == 200
     return heard.header(b"content-type") or b"", heard.body
 

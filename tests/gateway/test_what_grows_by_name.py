@@ -28,6 +28,7 @@ from ganglion.server.gateway.gateway_process import GatewayProcess, build_gatewa
 from ganglion.server.gateway.setup import GatewaySetup
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.dialects import USUAL_WIRES
+from support.raw_http import read_response, request_bytes
 from support.waiting import until
 
 BOUNDED = {
@@ -116,10 +117,7 @@ def look(number: int) -> bytes:
 
 
 def _post(path: str, body: dict[str, Any], key: str, *more: str) -> bytes:
-    data = json.dumps(body).encode()
-    lines = "".join(f"{line}\r\n" for line in (f"authorization: Bearer {secret_of(key).decode()}", *more))
-    head = f"POST {path} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-    return f"{head}{lines}content-length: {len(data)}\r\n\r\n".encode() + data
+    return request_bytes(path, body, secret_of(key).decode(), *more)
 
 
 async def send(port: int, made: Callable[[int], bytes], numbers: range, expected: int | None) -> None:
@@ -131,10 +129,7 @@ async def send(port: int, made: Callable[[int], bytes], numbers: range, expected
             together = [made(number) for number in part[at : at + 48]]
             writer.write(b"".join(together))
             for _ in together:
-                head = await reader.readuntil(b"\r\n\r\n")
-                assert expected in (None, int(head.split(b" ", 2)[1])), head
-                length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-                await reader.readexactly(int(length))
+                assert expected in (None, (await read_response(reader)).status)
         writer.close()
 
     await asyncio.gather(*(some(numbers[place::8]) for place in range(8)))

@@ -104,13 +104,6 @@ def small(context: int) -> EchoEngine:
     return EchoEngine(EchoSettings(context=context, allow_directives=True))
 
 
-def request_bytes(body: bytes, path: str = "/v1/responses") -> bytes:
-    return (
-        b"POST %b HTTP/1.1\r\nHost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%b" % (path.encode(), len(body), body)
-    )
-
-
 def deaf_socket(port: int) -> socket.socket:
     """A connection whose other end can send but a few kilobytes before somebody must read."""
     deaf = socket.socket()

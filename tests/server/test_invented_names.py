@@ -24,6 +24,7 @@ from ganglion.server.life.storage import StoreTarget
 from ganglion.wire.salience import salience_pb2 as pb
 from support.composed_node import composed
 from support.hub_server import HubServer
+from support.raw_http import read_response
 from support.waiting import until
 
 MARK = "zzq"
@@ -47,9 +48,7 @@ async def statuses(port: int, requests: list[bytes]) -> list[int]:
     found = []
     for request in requests:
         writer.write(request)
-        head = (await reader.readuntil(b"\r\n\r\n")).lower()
-        found.append(int(head.split(b" ", 2)[1]))
-        await reader.readexactly(int(head.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+        found.append((await read_response(reader)).status)
     writer.close()
     return found
 

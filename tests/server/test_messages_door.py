@@ -15,6 +15,7 @@ from ganglion.engines.echo.answer import EchoScript, ScriptedCall
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from support.golden import GOLDEN
 from support.played_engine import PlayedEngine
+from support.raw_http import request_bytes
 from support.waiting import until
 
 SCRIPT = Path(__file__).with_name("anthropic_script.py")
@@ -243,11 +244,8 @@ async def test_a_client_that_leaves_cancels_its_answer(serving, is_streamed) -> 
         tasks_before = len(asyncio.all_tasks())
         for moment_s in (0.0, 0.03):
             _, writer = await asyncio.open_connection("127.0.0.1", served.port)
-            body = json.dumps(ask("!echo unbounded=1 delay=0.01\na b", stream=is_streamed)).encode()
-            writer.write(
-                b"POST /v1/messages HTTP/1.1\r\nHost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-                b"content-length: %d\r\n\r\n%b" % (len(body), body)
-            )
+            body = ask("!echo unbounded=1 delay=0.01\na b", stream=is_streamed)
+            writer.write(request_bytes("/v1/messages", body))
             await writer.drain()
             await until(lambda: served.slots_used() == 1)
             await asyncio.sleep(moment_s)

@@ -22,6 +22,7 @@ from ganglion.registry.hub.download import Report
 from ganglion.registry.loading.candidate import Candidate, build_without_options
 from ganglion.registry.loading.residency import Residency
 from ganglion.wire.ollama.ollama_models import API_LEVEL
+from support.raw_http import request_bytes
 from support.waiting import until
 
 HI = [{"role": "user", "content": "hello there you"}]
@@ -435,20 +436,14 @@ async def test_what_does_not_fit_is_cut_where_that_is_asked_for(talking) -> None
         assert (await served.http.post("/api/generate", json=raw)).json()["prompt_eval_count"] == 30
 
 
-def request_bytes(body: dict[str, object]) -> bytes:
-    encoded = json.dumps(body).encode()
-    return (
-        b"POST /api/chat HTTP/1.1\r\nHost: 127.0.0.1\r\ncontent-type: application/json\r\n"
-        b"content-length: %d\r\n\r\n%b" % (len(encoded), encoded)
-    )
-
-
 @pytest.mark.parametrize("is_streamed", [True, False])
 async def test_a_client_that_leaves_cancels_its_answer(serving, is_streamed: bool) -> None:
     async with serving() as served:
         _, writer = await asyncio.open_connection("127.0.0.1", served.port)
         messages = [{"role": "user", "content": "!echo unbounded=1 delay=0.01\na b"}]
-        writer.write(request_bytes({"model": "echo", "messages": messages, "stream": is_streamed}))
+        writer.write(
+            request_bytes("/api/chat", {"model": "echo", "messages": messages, "stream": is_streamed})
+        )
         await until(lambda: served.slots_used() == 1)
         writer.transport.abort()
         await served.until_idle(0.5)
@@ -461,7 +456,9 @@ async def test_a_reader_that_stalls_is_cut(serving) -> None:
         stalled.connect(("127.0.0.1", served.port))
         messages = [{"role": "user", "content": "!echo unbounded=1\n" + "x" * 20_000}]
         options = {"num_predict": -1}
-        stalled.sendall(request_bytes({"model": "echo", "messages": messages, "options": options}))
+        stalled.sendall(
+            request_bytes("/api/chat", {"model": "echo", "messages": messages, "options": options})
+        )
         await until(lambda: served.slots_used() == 1)
         await served.until_idle(3)
         stalled.close()

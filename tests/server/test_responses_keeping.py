@@ -8,10 +8,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from responding import ENDLESS, MEMORY, Asking, ask, deaf_socket, request_bytes, text_of
+from responding import ENDLESS, MEMORY, Asking, ask, deaf_socket, text_of
 
 from ganglion.core.errors import StorageFull, StoreUnavailable
 from ganglion.store.database import DatabaseStore
+from support.raw_http import request_bytes
 from support.responses_invariants import check, frames_of
 from support.waiting import until
 
@@ -157,7 +158,7 @@ async def test_many_clients_leave_at_random_and_nothing_leaks(serving, is_stored
             _, writer = await asyncio.open_connection("127.0.0.1", served.port)
             content = f"!echo delay=0.005 unbounded=1 first_token_delay={number % 5 * 0.01}\nx y z"
             body = json.dumps(ask(content, stream=number % 2 == 0, store=is_stored)).encode()
-            raw = request_bytes(body)
+            raw = request_bytes("/v1/responses", body)
             writer.write(raw[: len(raw) // 2] if number % 10 == 0 else raw)
             await asyncio.sleep(number % 7 * 0.01)
             writer.transport.abort()
@@ -178,7 +179,7 @@ async def test_readers_that_stall_are_cut_and_hold_little_memory(serving) -> Non
         body = json.dumps(ask(words, stream=True, max_output_tokens=10**6)).encode()
         deaf = [deaf_socket(served.port) for _ in range(6)]
         for each in deaf:
-            each.sendall(request_bytes(body))
+            each.sendall(request_bytes("/v1/responses", body))
         response = await asking.create(words, background=True, max_output_tokens=5_000)
         path = f"/v1/responses/{response['id']}?stream=true"
         follower = deaf_socket(served.port)

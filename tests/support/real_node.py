@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 
 from ganglion.registry.hub.embedded import SMOLLM2
+from support.raw_http import request_bytes
 from support.waiting import until
 
 MODEL = SMOLLM2.id
@@ -100,12 +101,7 @@ async def eventually(check: Callable[[], bool], within_s: float = 10.0) -> None:
 def ask(text: str = "Tell me a long story.", **fields: object) -> bytes:
     """A whole HTTP request for an answer that goes on until `max_tokens`."""
     asked = {"model": MODEL, "messages": [{"role": "user", "content": text}], "ignore_eos": True, **fields}
-    data = json.dumps(asked).encode()
-    head = (
-        "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
-        f"content-length: {len(data)}\r\n\r\n"
-    )
-    return head.encode() + data
+    return request_bytes("/v1/chat/completions", asked)
 
 
 @asynccontextmanager
