@@ -107,12 +107,12 @@ async def test_the_only_holder_is_not_drained_unless_that_is_wanted() -> None:
         refused = await stage.drain("a")
         error = refused.json()["error"]
         assert (refused.status_code, error["code"]) == (409, "only_holder")
-        assert "Nobody but a has chat-q4" in error["message"]
+        assert "No other node than a holds chat-q4" in error["message"]
         assert (await stage.ask()).status_code == 200  # nothing was changed
         done = await stage.drain("a", force=True)
         assert done.status_code == 200
         steps = done.json()["steps"]
-        assert steps[0] == "a takes no new work" and "chat-q4 is served by nobody now" in steps[1]
+        assert steps[0] == "a takes no new work" and "chat-q4 is served by no node now" in steps[1]
         assert (await stage.ask()).status_code == 503
         assert (await stage.drain("a", undo=True)).status_code == 200
         assert (await stage.ask()).status_code == 200

@@ -58,7 +58,7 @@ class AdmissionRequest(Struct, frozen=True, gc=False):
     open_answers: int = 0
     """Answers whose length the request does not bound: the admission says how long each may be."""
     answer_tokens: int | None = None
-    """What each of these is at most; None where nobody says."""
+    """What each of these is at most; None where that is not known."""
 
 
 class Admission(Protocol):

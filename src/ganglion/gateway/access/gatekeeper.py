@@ -177,7 +177,7 @@ class KeyGatekeeper:
             self._limits.settle(reservation, LimitNeed(usage.prompt_tokens + usage.completion_tokens, cost))
 
     def booked_as(self, model: str) -> str:
-        """What answers to a name are booked as, as long as nobody says who answered; for `KeyAdmission`."""
+        """What answers to a name are booked as, unless it is known who answered; for `KeyAdmission`."""
         return self._booked_as(model)
 
     def _need(
@@ -273,7 +273,7 @@ class KeyAdmission:
         self.reservation = reservation
         self.need = need
         self.answer_tokens = answer_tokens
-        """How long each answer may be that nobody bounded; None for as long as it likes."""
+        """How long each answer may be whose length the request does not bound; None for no bound."""
 
     @property
     def model(self) -> str:

@@ -18,7 +18,7 @@ from ganglion.gateway.access.allowance import Allowance, minute_of, period_of
 from ganglion.store.access_store import AccessStore, GrantKind, StoredKey, Window
 
 IDLE_S: Final = 3.0
-"""What nobody took of for so long is given back, for other gateways to use."""
+"""What was not used for so long is given back, for other gateways to use."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class CatalogueView:
         self._price = _prices_of(catalogue)
 
     def price(self, name: str) -> TokenPrice | None:
-        """What a model's tokens cost, by any of its names; None where nobody said."""
+        """What a model's tokens cost, by any of its names; None where it has no price."""
         return self._price(name)
 
     def dearest(self, names: Iterable[str]) -> TokenPrice | None:

@@ -3,7 +3,7 @@
 Law: only idle models leave, none that is pinned, more urgent, or one of the fewest that the catalogue asks
 for; the least recently used go first, and no more than are needed.
 
-A model whose memory nobody knows fits wherever anything is free; the node has the last word.
+A model whose memory is unknown fits wherever anything is free; the node has the last word.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -275,7 +275,7 @@ def _rank(fit: _Fit, model: CatalogueModel) -> tuple[bool, bool, int, int, str]:
 def _why(fit: _Fit, model: CatalogueModel, required_mb: int) -> str:
     pinned = "pinned there; " if fit.view.name in model.pinned_on else ""
     split = f" over {len(fit.devices)} devices" if len(fit.devices) > 1 else ""
-    needs = f"needs {required_mb:,} MB" if required_mb else "nobody knows what it needs"
+    needs = f"needs {required_mb:,} MB" if required_mb else "needs an unknown amount"
     after = f" after evicting {', '.join(each.id for each in fit.evictions)}" if fit.evictions else ""
     return f"{pinned}{needs}, {fit.free_mb:,} free{split}{after}"
 
@@ -290,7 +290,7 @@ def _too_little(
     if not room:
         return "it does not say how much memory it has"
     kept = f" and {model.min_free_mb:,} kept free" if model.min_free_mb else ""
-    needs = f"needs {required_mb:,} MB" if required_mb else "needs nobody knows how much"
+    needs = f"needs {required_mb:,} MB" if required_mb else "needs an unknown amount"
     words = f"{needs}{kept}, {max(room.values()):,} free"
     if len(room) > 1:
         words += f" on one device, {sum(room.values()):,} on {len(room)}, may use {model.devices}"

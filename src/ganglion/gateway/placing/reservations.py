@@ -30,7 +30,7 @@ LOOK_AGAIN_S: Final = 0.5
 
 
 class FleetChanges:
-    """Wakes whoever waits for the fleet to change."""
+    """Wakes tasks that wait for the fleet to change."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._waiting: set[asyncio.Future[None]] = set()

@@ -257,7 +257,7 @@ def _why_not_live(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) 
     ]
     if left:
         return Overloaded(
-            f"Every node that holds {entry.name!r} has as many requests as it may.",
+            f"Every node that holds {entry.name!r} is at its limit of requests.",
             param="model",
             extras={"queue_depth": sum(loads.in_flight.get(replica.name, 0) for replica in left)},
         )

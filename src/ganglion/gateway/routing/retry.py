@@ -137,7 +137,7 @@ _OURS_WITHOUT_CODES: Final = {
 
 
 def decide_retry(outcome: NodeOutcome, *, kind: NodeKind, is_given_out: bool = False) -> RetryDecision:
-    """What follows; `is_given_out` says whether the client has heard anything of an answer."""
+    """What follows; `is_given_out` says whether anything of an answer was sent to the client."""
     decision = _decided(outcome, kind)
     return replace(decision, step=RetryStep.TELL) if is_given_out else decision
 
@@ -185,12 +185,12 @@ class RetryState(msgspec.Struct, frozen=True, gc=False):
         )
 
     def may_retry(self, decision: RetryDecision) -> bool:
-        """Whether somebody else is asked after this, the state being the one that follows from it."""
+        """Whether another node is tried after this, the state being the one that follows from it."""
         is_left = self.spent < RETRY_BUDGET and len(self.tried) < MAX_TRIED
         return decision.step is not RetryStep.TELL and is_left
 
     def readmitting_stale(self) -> "RetryState":
-        """The state once there is nobody else to ask."""
+        """The state once there is no other node to try."""
         return msgspec.structs.replace(self, tried=self.tried - self.stale, stale=frozenset())
 
     @property
@@ -199,7 +199,7 @@ class RetryState(msgspec.Struct, frozen=True, gc=False):
         return self.loads < MAX_LOADS
 
     def after_load(self) -> "RetryState":
-        """The state once the model was loaded somewhere: whoever did not hold it before may hold it now."""
+        """The state once the model was loaded somewhere: nodes that did not hold it may do so now."""
         return msgspec.structs.replace(self, tried=self.unanswered, loads=self.loads + 1)
 
 

@@ -31,7 +31,7 @@ def identity_headers(
     request_id: str = "",
     affinity: str = "",
 ) -> Headers:
-    """Whose request it is, as one of our nodes is told; what is left out is not sent."""
+    """Whose request it is, for one of our nodes; what is left out is not sent."""
     headers: Headers = []
     if tenant is not None:
         headers.append((TENANT, header_value(tenant)))

@@ -157,7 +157,7 @@ class UpstreamConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         sink, self._sink = self._sink, None
         self._transport = None
-        # Gone before that is told: whoever hears it may want another connection at once.
+        # Gone before the sink hears of it: it may want another connection at once.
         self._on_idle(self)
         if sink is not None:
             # A body without a length ends with its connection; any other was cut.
@@ -216,7 +216,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._reset()
         if not is_kept:
             self.close()
-        # Free before the end is told: whoever hears it may have the next request at hand.
+        # Free before the sink gets the end: it may have the next request at hand.
         self._on_idle(self)
         sink.body(data, is_end=True)
 
@@ -242,7 +242,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._has_head = True
         if self._sink is not None:
             self._sink.head(status, self._headers)
-        # The parser cannot know that the length tells of a body that stays away.
+        # The parser cannot know that the length is of a body that does not come.
         self._is_over = self._is_bodiless
 
     def on_message_complete(self) -> None:

@@ -113,7 +113,7 @@ def _replica_state(replica: Replica) -> ReplicaState:
 def _only_holder(node: str, missing: Mapping[str, str]) -> OnlyHolder:
     reasons = " ".join(f"{model}: {why}" for model, why in missing.items())
     return OnlyHolder(
-        f"Nobody but {node} has {', '.join(missing)}, and requests for that would fail. {reasons}",
+        f"No other node than {node} holds {', '.join(missing)}, and requests for it would fail. {reasons}",
         param="node",
         hint="Force it to drain the node all the same.",
     )
@@ -143,7 +143,7 @@ async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, reques
     if missing and not request.force:
         raise _only_holder(view.name, missing)
     fleet.set_draining(view.name, is_draining=True)
-    alone = [f"{model} is served by nobody now: {why}" for model, why in missing.items()]
+    alone = [f"{model} is served by no node now: {why}" for model, why in missing.items()]
     return [f"{view.name} takes no new work", *steps, *alone]
 
 

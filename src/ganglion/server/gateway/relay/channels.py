@@ -1,7 +1,7 @@
 """gRPC channels to nodes: one each, opened when it is first needed and closed once its node has left.
 
-Law: a channel is closed when the last call on it has ended; a node's leaving cuts nobody off. One whose lease
-was not renewed, or who no longer answers, is not waited for.
+Law: a channel is closed when the last call on it has ended; a node's leaving cuts no call off. A node whose
+lease was not renewed, or that no longer answers, is not waited for.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ _OPTIONS: Final = (
     ("grpc.enable_retries", 0),
     # Else a channel would inherit the back-off of one that was closed.
     ("grpc.use_local_subchannel_pool", 1),
-    # A node whose machine vanished says nothing; a node cuts whoever asks more often than every 10 s.
+    # A node whose machine vanished says nothing; a node cuts clients that ping more often than every 10 s.
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),

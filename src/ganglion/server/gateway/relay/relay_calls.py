@@ -139,9 +139,9 @@ class RelayNodes:
                 outcome = _outcome_of(error)
                 if not is_repeatable and outcome is not NodeFault.UNREACHED:
                     raise
-                told = failover.goes_on(spec, decide_retry(outcome, kind=spec.kind), error)
-                if told is not None:
-                    raise told from None
+                client_error = failover.goes_on(spec, decide_retry(outcome, kind=spec.kind), error)
+                if client_error is not None:
+                    raise client_error from None
 
     def only_model(self, identity: Identity) -> str:
         """The id of the only model that some node has loaded for this key; raises MissingParameter."""
