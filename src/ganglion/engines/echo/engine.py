@@ -237,7 +237,9 @@ class EchoEngine:
             self._check_name(model)
             request = bounded(request, self._settings.context)
             if PLACEHOLDER in request.tokens and not request.images:
-                raise InvalidValue("A place is held for an image, and there is none.", param="tokens")
+                raise InvalidValue(
+                    "The tokens have a placeholder for an image, and no image is given.", param="tokens"
+                )
         except GanglionError as error:
             yield Failed(error)
             return

@@ -270,5 +270,5 @@ def _quarantined() -> RequestQuarantined:
     return RequestQuarantined(
         "This prompt was running when the engine died, and again, alone, when it died once more; "
         "it is not run any more.",
-        hint="Change the prompt. What is quarantined is forgotten when the model is loaded anew.",
+        hint="Change the prompt. What is quarantined is forgotten when the model is reloaded.",
     )

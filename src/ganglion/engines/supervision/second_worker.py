@@ -25,7 +25,7 @@ MakeSupervisor = Callable[[], Supervisor | None]
 
 
 class SecondWorker:
-    """Starts and ends it."""
+    """Starts and ends a model's second worker."""
 
     def __init__(self, name: str, make: MakeSupervisor, linger_s: float = LINGER_S) -> None:
         self._name = name
@@ -48,7 +48,7 @@ class SecondWorker:
 
     @property
     def process_id(self) -> int | None:
-        """Its process, while there is one."""
+        """The number of its process, while there is one."""
         return None if self._supervisor is None else self._supervisor.process_id
 
     @property
@@ -68,7 +68,7 @@ class SecondWorker:
             raise
 
     def leave(self) -> None:
-        """Whoever entered needs it no more."""
+        """Report that whoever entered needs it no longer."""
         self._users -= 1
         self._idle_since_s = asyncio.get_running_loop().time()
 
@@ -98,7 +98,9 @@ class SecondWorker:
         try:
             await supervisor.open()
         except GanglionError as error:
-            logger.warning("%s: no second worker for suspects: %s", self._name, error.message)
+            logger.warning(
+                "%s: the second worker for suspect requests did not start: %s", self._name, error.message
+            )
             self._refused_until_s = asyncio.get_running_loop().time() + REFUSED_S
             self._supervisor = None
             raise

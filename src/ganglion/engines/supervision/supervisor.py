@@ -216,7 +216,7 @@ class Supervisor:
         self.error = EngineFailed(f"{last} {count} times in a row." if is_same else mixed)
         self.status = "failed"
         self._up.set()
-        logger.error("%s: given up. %s", self._name, self.error.message)
+        logger.error("%s: the worker is not restarted any more. %s", self._name, self.error.message)
         return None
 
     def _kill(self) -> None:

@@ -75,7 +75,7 @@ class Capture:
         missing = [name.decode() for name, index in self._layers.items() if index not in self._probed]
         if missing:
             raise LoadFailed(
-                "Concepts cannot be read out of this model: the library does not tell its residual stream "
+                "Concepts cannot be read out of this model: the library does not expose its residual stream "
                 f"({', '.join(missing)}).",
                 hint="Load it without concept packs.",
             )
@@ -97,7 +97,9 @@ class Capture:
             raise EngineFailed(f"The residual stream could not be read: {self._error}") from self._error
         expected = int(self._read.sum())
         if any(taken != expected for taken in self._taken):
-            raise EngineFailed(f"Of {expected} rows, {min(self._taken)} were computed where they are read.")
+            raise EngineFailed(
+                f"Of {expected} rows, only {min(self._taken)} were computed in the layers that are read."
+            )
         return rows
 
     def values(self, first: int, count: int) -> Floats:

@@ -218,7 +218,9 @@ def write_control_vector(pack: ConceptPack, concept: str, path: Path) -> None:
         for layer in layers
     }
     if not vectors:
-        raise InvalidValue(f"The concept {concept!r} has layer 0 alone, which no control vector can say.")
+        raise InvalidValue(
+            f"The concept {concept!r} has layer 0 alone, which a control vector cannot express."
+        )
     entries = (
         _gguf_text("general.architecture") + struct.pack("<I", TEXT) + _gguf_text(CONTROL_VECTOR),
         _gguf_text(f"{CONTROL_VECTOR}.model_hint")

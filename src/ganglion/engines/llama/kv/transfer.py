@@ -152,7 +152,7 @@ class KvTransfer:
             )
             sample = self._runner.sample()
         except (OSError, GanglionError) as error:
-            logger.warning("KV cannot be saved nor restored: %s", error)
+            logger.warning("KV can be neither saved nor restored: %s", error)
             return None
         shape = shape_of(sample.cells)
         return None if shape is None else _OwnFormat(fingerprint, sample.magic, shape)

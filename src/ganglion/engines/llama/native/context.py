@@ -102,7 +102,9 @@ class NativeContext:
         vocabulary_size = self._sizes.vocabulary
         start, end = (self.logits(row).ctypes.data for row in (first, first + count - 1))
         if end - start != (count - 1) * vocabulary_size * 4:
-            raise EngineFailed(f"The library's logits of rows {first} to {first + count - 1} lie apart.")
+            raise EngineFailed(
+                f"The library's logits of rows {first} to {first + count - 1} are not contiguous."
+            )
         pointer = self._lib.llama_get_logits_ith(self._pointer, first)
         view = np.frombuffer(self._ffi.buffer(pointer, count * vocabulary_size * 4), np.float32)
         return view.reshape(count, vocabulary_size)
@@ -122,7 +124,7 @@ class NativeContext:
 
     def _vector(self, pointer: Any, size: int) -> Floats:
         if pointer == self._ffi.NULL:
-            raise EngineFailed("The library made no vector of what it read.")
+            raise EngineFailed("The library computed no vector for this input.")
         return np.frombuffer(self._ffi.buffer(pointer, size * 4), np.float32)
 
     @property

@@ -61,7 +61,7 @@ class GgufHeader:
         """What the metadata says under a key, which must hold text."""
         number = self._lib.gguf_find_key(self._pointer, key.encode())
         if number < 0 or self._lib.gguf_get_kv_type(self._pointer, number) != STRING:
-            raise LoadFailed(f"The file says nothing under {key}.", hint="It may be damaged.")
+            raise LoadFailed(f"The file has no value for {key}.", hint="It may be damaged.")
         text: bytes = self._ffi.string(self._lib.gguf_get_val_str(self._pointer, number))
         return text.decode("utf-8", "replace")
 

@@ -196,7 +196,7 @@ def load_planned(library: Library, plan: EnginePlan) -> NativeModel:
     """Load the model of a plan; raises LoadFailed."""
     if plan.gpu_layers and not library.lib.llama_supports_gpu_offload():
         logger.warning(
-            "%d layers were to run on a GPU, and this llama.cpp knows none: all run on the processor."
+            "%d layers are configured for a GPU, but this llama.cpp knows none: all run on the processor."
             " docs/gpu.md says how to build one that does.",
             plan.gpu_layers,
         )

@@ -231,7 +231,7 @@ class StepLoop:
             # The server asks only for what it was told of; a pack was changed while a worker was restarted.
             job.free()
             end = SequenceEnd(
-                "failed", 0, None, 0.0, 0.0, 0.0, "The model's concepts have changed; load it anew."
+                "failed", 0, None, 0.0, 0.0, 0.0, "The model's concepts have changed; reload it."
             )
             self._socket.send(Stepped([SequenceUpdate(submit.id, end=end)], self._load()))
             return
