@@ -2,17 +2,19 @@
 
 Law: flags win over `GANGLION_SECTION__KEY` over the file over the defaults, key by key; a key that does not
 exist is an error that names where it stands and what it could have been. Each section is the settings type of
-its room. A key is a field with a description, which its flag's help and docs/configuration.md repeat; a field
-without one is the program's own.
+its room. A key is a field that the docstring of its class describes (`key: text`), which its flag's help and
+docs/configuration.md repeat; a field that is not described there is the program's own.
 """
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from inspect import cleandoc
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, get_args
+from typing import Any, Final, Literal, NamedTuple, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -28,22 +30,28 @@ from ganglion.sessions.settings import SessionSettings
 from ganglion.store.settings import StoreSettings
 
 PREFIX: Final = "GANGLION_"
+_DESCRIBED: Final = re.compile(r"^(\w+): (.+(?:\n    .+)*)", re.MULTILINE)
 
 
 class LogSettings(Struct, frozen=True):
-    """The log on stderr."""
+    """The log on stderr.
 
-    level: Annotated[
-        Literal["debug", "info", "warning", "error"],
-        Meta(description="The least severe messages that are logged to stderr."),
-    ] = "info"
-    format: Annotated[
-        Literal["text", "json"], Meta(description="Log lines of text, or one JSON object a line.")
-    ] = "text"
+    level: The least severe messages that are logged to stderr.
+    format: Log lines of text, or one JSON object a line.
+    """
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["text", "json"] = "text"
 
 
 class Config(Struct, frozen=True):
-    """Everything an operator can decide."""
+    """Everything an operator can decide.
+
+    nodes: Nodes that are declared.
+    models: Models to load at the start: GGUF files, names from `models.yaml`, names of files on this
+        machine, hub ids `org/repo[:quant]`, or `smollm2`; left out, the embedded model.
+    folders: Folders with GGUF files besides `models` in the home folder and other programs' stores.
+    """
 
     server: ServerSettings = ServerSettings()
     engine: EngineSettings = EngineSettings()
@@ -53,22 +61,10 @@ class Config(Struct, frozen=True):
     store: StoreSettings = StoreSettings()
     sessions: SessionSettings = SessionSettings()
     gateway: GatewaySettings = GatewaySettings()
-    nodes: Annotated[tuple[DeclaredNode, ...], Meta(description="Nodes that are declared.")] = ()
+    nodes: tuple[DeclaredNode, ...] = ()
     join: JoinSettings = JoinSettings()
-    models: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Models to load at the start: GGUF files, names from `models.yaml`, names of files "
-            "on this machine, hub ids `org/repo[:quant]`, or `smollm2`; left out, the embedded model."
-        ),
-    ] = ()
-    folders: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Folders with GGUF files besides `models` in the home folder and other programs' "
-            "stores."
-        ),
-    ] = ()
+    models: tuple[str, ...] = ()
+    folders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,24 +107,33 @@ def load(
     return _build({setting.key: _read(setting, _field(setting)) for setting in layers})
 
 
+class ConfigKey(NamedTuple):
+    """One key: its field in a section, and its description."""
+
+    field: FieldInfo
+    description: str
+
+
 @cache
-def keys() -> Mapping[str, FieldInfo]:
+def keys() -> Mapping[str, ConfigKey]:
     """Every key by its dotted name."""
     return dict(_keys_of(Config, ""))
 
 
-def _keys_of(section: type[Struct], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
+def _keys_of(section: type[Struct], prefix: str) -> Iterator[tuple[str, ConfigKey]]:
+    described = descriptions(section)
     for field in fields(section):
         key = f"{prefix}{field.encode_name}"
         if isinstance(field.type, type) and issubclass(field.type, Struct):
             yield from _keys_of(field.type, f"{key}.")
-        elif description(field):
-            yield key, field
+        elif field.encode_name in described:
+            yield key, ConfigKey(field, described[field.encode_name])
 
 
-def description(field: FieldInfo) -> str:
-    """The meaning of a key, for people; empty for a field that is no key."""
-    return next((meta.description for meta in _metas(field) if meta.description), "")
+def descriptions(section: type[Struct]) -> dict[str, str]:
+    """The keys of a section and their descriptions: `key: text` in its docstring, further lines indented."""
+    found = _DESCRIBED.findall(cleandoc(section.__doc__ or ""))
+    return {key: " ".join(text.split()) for key, text in found}
 
 
 def value_type(field: FieldInfo) -> Any:
@@ -156,7 +161,12 @@ def _from_file(file: Path) -> Iterator[Setting]:
     except tomllib.TOMLDecodeError as error:
         raise InvalidValue(f"{file} is not TOML: {error}.") from error
     for key, value in _flatten(table, ""):
-        yield Setting(key, _beside_file(keys().get(key), value, file.parent), str(file))
+        yield Setting(key, _beside_file(_field_of(key), value, file.parent), str(file))
+
+
+def _field_of(key: str) -> FieldInfo | None:
+    known = keys().get(key)
+    return None if known is None else known.field
 
 
 def _beside_file(field: FieldInfo | None, value: object, folder: Path) -> object:
@@ -197,10 +207,10 @@ def _from_environment(environment: Mapping[str, str]) -> Iterator[Setting]:
 
 def _field(setting: Setting) -> FieldInfo:
     """The field that a dotted key names; raises UnknownParameter with the nearest key there is."""
-    known = keys()
-    field = known.get(setting.key)
+    field = _field_of(setting.key)
     if field is not None:
         return field
+    known = keys()
     nearest = difflib.get_close_matches(setting.key, known, n=1, cutoff=0.5)
     same_section = [key for key in known if key.startswith(f"{setting.key.partition('.')[0]}.")]
     hint = f"Did you mean {nearest[0]}?" if nearest else f"There are: {', '.join(same_section or known)}."

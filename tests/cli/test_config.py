@@ -3,14 +3,17 @@
 from pathlib import Path
 
 import pytest
+from msgspec import Struct
+from msgspec.structs import fields
 from rich.console import Console
 
 from ganglion.cli.flags import EngineFlags, FlagGroup, OutputFlags
 from ganglion.cli.gateway import GatewayServerFlags
 from ganglion.cli.main import app
 from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
-from ganglion.config import Config, home, keys, load, settings_from
+from ganglion.config import Config, descriptions, home, keys, load, settings_from
 from ganglion.core.errors import InvalidValue, UnknownParameter
+from ganglion.gateway.settings import DeclaredNode
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings
 
@@ -204,3 +207,13 @@ def test_two_keys_that_contradict_each_other_are_refused() -> None:
             section.check()
     with pytest.raises(InvalidValue, match="max_ttl_s"):
         SessionSettings(default_ttl_s=2.0, max_ttl_s=1.0).check()
+
+
+def test_every_description_is_of_a_field() -> None:
+    waiting: list[type[Struct]] = [Config, DeclaredNode]
+    while waiting:
+        section = waiting.pop()
+        known = {field.encode_name: field.type for field in fields(section)}
+        waiting += [kind for kind in known.values() if isinstance(kind, type) and issubclass(kind, Struct)]
+        assert set(descriptions(section)) <= set(known), section.__name__
+        assert descriptions(section), f"the docstring of {section.__name__} describes its keys"

@@ -101,9 +101,9 @@ def flag_group(group: Group) -> Callable[[type[G]], type[G]]:
 
 def _annotation(declared: _Declared) -> Any:
     key = configuration.keys()[declared.key]
-    kind = configuration.value_type(key)
-    default = key.default if declared.default is MISSING else declared.default
-    help_text = configuration.description(key).replace("`", "")
+    kind = configuration.value_type(key.field)
+    default = key.field.default if declared.default is MISSING else declared.default
+    help_text = key.description.replace("`", "")
     if kind == tuple[str, ...]:
         kind, help_text = list[str], f"{help_text} May be repeated."
     elif default is not None and default is not False:

@@ -19,7 +19,7 @@ from ganglion.cli.flags import EngineFlags, FlagGroup, OutputFlags
 from ganglion.cli.gateway import FleetFlags, GatewayServerFlags
 from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
 from ganglion.cli.terminal.console import say_error
-from ganglion.config import PREFIX, Config, description
+from ganglion.config import PREFIX, Config, descriptions
 from ganglion.engines.llama.grammar import matcher
 from ganglion.engines.llama.worker import embedding, tokenizing
 from ganglion.engines.rendering import renderer
@@ -124,7 +124,7 @@ HEAD: Final = "| key | flag | environment | value | default | meaning |\n|---|--
 
 
 @dataclass(frozen=True, slots=True)
-class ConfigKey:
+class ReferenceRow:
     """One thing that an operator can decide."""
 
     section: str
@@ -166,12 +166,13 @@ def filled(document: str) -> str:
     return LIMITS.sub(lambda match: f"{match[1]}{limits_table()}{match[2]}", document)
 
 
-def keys() -> Iterator[ConfigKey]:
+def keys() -> Iterator[ReferenceRow]:
     """Every key there is, section by section, in the order of the code."""
     yield from _keys(Config, TOP)
 
 
-def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[ConfigKey]:
+def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[ReferenceRow]:
+    described = descriptions(struct)
     below: list[tuple[type[msgspec.Struct], str, bool]] = []
     for field in msgspec.structs.fields(struct):
         name = field.encode_name if section == TOP else f"{section}.{field.encode_name}"
@@ -181,9 +182,9 @@ def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False
                 below.append((each, name, False))
             case kinds.VarTupleType(item_type=kinds.StructType(cls=each)):
                 below.append((each, name, True))
-            case kind if meaning := description(field):
+            case kind if meaning := described.get(field.encode_name):
                 default = REQUIRED if field.required else field.default
-                yield ConfigKey(section, field.encode_name, kind, default, meaning, is_listed)
+                yield ReferenceRow(section, field.encode_name, kind, default, meaning, is_listed)
     for each, name, is_list in below:
         yield from _keys(each, name, is_listed=is_list)
 
@@ -193,7 +194,7 @@ def _table(section: str) -> str:
     return HEAD + "".join(_row(key, flags.get(key.path)) for key in keys() if key.section == section)
 
 
-def _row(key: ConfigKey, flag: str | None) -> str:
+def _row(key: ReferenceRow, flag: str | None) -> str:
     variable = PREFIX + key.path.upper().replace(".", "__")
     cells = (
         f"`{key.path}`",

@@ -1,6 +1,7 @@
 """The `[engine]` section of the configuration, and what the loader adds to it for one model.
 
-A field with a description is a key of the section. One without is the program's own: no file sets it.
+A field that its class docstring describes is a key of the section. Any other is the program's own: no file
+sets it.
 """
 
 from typing import Annotated, Literal
@@ -8,87 +9,50 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from ganglion.engines.supervision.watchdog import WorkerLimits
-from ganglion.engines.table import DEFAULT_ENGINE, SUMMARY, EngineName
+from ganglion.engines.table import DEFAULT_ENGINE, EngineName
 
 KvType = Literal["f16", "q8_0", "q4_0"]
 
 
 class EngineSettings(Struct, frozen=True):
-    """How models are run; None lets the engine decide from the model and the machine."""
+    """How models are run; None lets the engine decide from the model and the machine.
+
+    name: The engine: one that runs GGUF files, or an echo that repeats the prompt, for trying out clients.
+    threads: Threads of each worker; left out, the cores that this process may use.
+    context: Longest single sequence, prompt and answer, in tokens; left out, the trained length, at most
+        8192. A longer one is allowed, with a warning.
+    kv_tokens: KV cache of all sequences together, in tokens, at least the context; left out, the context
+        and 8192.
+    parallel: Sequences that run at once; further ones wait.
+    queue_limit: Requests that may wait besides; more are refused with `overloaded`.
+    kv_type: Element type of the KV cache.
+    gpu_layers: Layers to run on a GPU, for a library that was built for one.
+    deterministic: Make an answer independent of what else is running; slower.
+    recast: Repack Q4_1 weights into another form of the same numbers, which is faster for batches and
+        prompts.
+    hang_s: Restart a worker that has work and takes no step for so many seconds.
+    chat_template: A Jinja file, or the template itself, in place of the model's own; left out, the model's
+        own, else ChatML.
+    concepts: Concept packs to read out and to steer by: files, or names of those in the home folder's
+        `concepts`. Each is loaded with the models that it was made for.
+    """
 
     model_id: str = ""
     aliases: tuple[str, ...] = ()
-    name: Annotated[EngineName, Meta(description=SUMMARY)] = DEFAULT_ENGINE
-    threads: (
-        Annotated[
-            int,
-            Meta(ge=1, description="Threads of each worker; left out, the cores that this process may use."),
-        ]
-        | None
-    ) = None
-    context: (
-        Annotated[
-            int,
-            Meta(
-                ge=1,
-                description="Longest single sequence, prompt and answer, in tokens; left out, the trained "
-                "length, at most 8192. A longer one is allowed, with a warning.",
-            ),
-        ]
-        | None
-    ) = None
-    kv_tokens: (
-        Annotated[
-            int,
-            Meta(
-                ge=1,
-                description="KV cache of all sequences together, in tokens, at least the context; left out, "
-                "the context and 8192.",
-            ),
-        ]
-        | None
-    ) = None
-    parallel: Annotated[int, Meta(ge=1, description="Sequences that run at once; further ones wait.")] = 64
-    queue_limit: Annotated[
-        int,
-        Meta(ge=0, description="Requests that may wait besides; more are refused with `overloaded`."),
-    ] = 256
-    kv_type: Annotated[KvType, Meta(description="Element type of the KV cache.")] = "f16"
-    gpu_layers: Annotated[
-        int, Meta(ge=0, description="Layers to run on a GPU, for a library that was built for one.")
-    ] = 0
+    name: EngineName = DEFAULT_ENGINE
+    threads: Annotated[int, Meta(ge=1)] | None = None
+    context: Annotated[int, Meta(ge=1)] | None = None
+    kv_tokens: Annotated[int, Meta(ge=1)] | None = None
+    parallel: Annotated[int, Meta(ge=1)] = 64
+    queue_limit: Annotated[int, Meta(ge=0)] = 256
+    kv_type: KvType = "f16"
+    gpu_layers: Annotated[int, Meta(ge=0)] = 0
     # An answer does not depend on its neighbours; decoding is 20 to 30 % slower.
-    is_deterministic: Annotated[
-        bool, Meta(description="Make an answer independent of what else is running; slower.")
-    ] = field(default=False, name="deterministic")
-    is_recast: Annotated[
-        bool,
-        Meta(
-            description="Repack Q4_1 weights into another form of the same numbers, which is faster for "
-            "batches and prompts."
-        ),
-    ] = field(default=True, name="recast")
-    hang_s: Annotated[
-        float,
-        Meta(gt=0, description="Restart a worker that has work and takes no step for so many seconds."),
-    ] = WorkerLimits().hang_s
-    chat_template: (
-        Annotated[
-            str,
-            Meta(
-                description="A Jinja file, or the template itself, in place of the model's own; left out, "
-                "the model's own, else ChatML."
-            ),
-        ]
-        | None
-    ) = None
-    concepts: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Concept packs to read out and to steer by: files, or names of those in the home "
-            "folder's `concepts`. Each is loaded with the models that it was made for."
-        ),
-    ] = ()
+    is_deterministic: bool = field(default=False, name="deterministic")
+    is_recast: bool = field(default=True, name="recast")
+    hang_s: Annotated[float, Meta(gt=0)] = WorkerLimits().hang_s
+    chat_template: str | None = None
+    concepts: tuple[str, ...] = ()
 
     kv_folder: str | None = None
     """Where hot prefixes are kept while the model is unloaded; None keeps none."""

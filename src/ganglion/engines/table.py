@@ -82,4 +82,3 @@ ENGINES: Final[dict[EngineName, EngineKind]] = {
         describe="ganglion.engines.echo.engine:describe_echo",
     ),
 }
-SUMMARY: Final = f"{'; '.join(f'`{name}` {kind.summary}' for name, kind in ENGINES.items())}."

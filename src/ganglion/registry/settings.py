@@ -1,6 +1,6 @@
 """The `[residency]` and `[hub]` sections of the configuration.
 
-A field with a description is a key of its section.
+A field that its class docstring describes is a key of its section.
 """
 
 from typing import Annotated
@@ -9,52 +9,22 @@ from msgspec import Meta, Struct
 
 
 class ResidencySettings(Struct, frozen=True):
-    """How many models are loaded, and for how long."""
+    """How many models are loaded, and for how long.
 
-    auto_load: (
-        Annotated[
-            bool,
-            Meta(
-                description="A request loads the model it names; off, it gets 404 for a model that is not "
-                "loaded. Left out, on, and off for a node that joins a gateway, which decides what is loaded "
-                "where."
-            ),
-        ]
-        | None
-    ) = None
-    max_models: (
-        Annotated[int, Meta(ge=1, description="Models loaded at once; left out, as many as fit into memory.")]
-        | None
-    ) = None
-    memory_mb: (
-        Annotated[
-            int,
-            Meta(
-                ge=1,
-                description="Memory of all loaded models together, in MiB; left out, what the machine has.",
-            ),
-        ]
-        | None
-    ) = None
-    keep_alive_s: (
-        Annotated[
-            float,
-            Meta(
-                gt=0,
-                description="Unload a model after so many seconds without a request; left out, it stays "
-                "loaded.",
-            ),
-        ]
-        | None
-    ) = None
-    keep_kv_mb: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="Disk for the KV cache of unloaded models' prompts, in MiB, in the home folder's "
-            "`cache/kv`; 0 for none.",
-        ),
-    ] = 1024
+    auto_load: A request loads the model it names; off, it gets 404 for a model that is not loaded. Left
+        out, on, and off for a node that joins a gateway, which decides what is loaded where.
+    max_models: Models loaded at once; left out, as many as fit into memory.
+    memory_mb: Memory of all loaded models together, in MiB; left out, what the machine has.
+    keep_alive_s: Unload a model after so many seconds without a request; left out, it stays loaded.
+    keep_kv_mb: Disk for the KV cache of unloaded models' prompts, in MiB, in the home folder's `cache/kv`;
+        0 for none.
+    """
+
+    auto_load: bool | None = None
+    max_models: Annotated[int, Meta(ge=1)] | None = None
+    memory_mb: Annotated[int, Meta(ge=1)] | None = None
+    keep_alive_s: Annotated[float, Meta(gt=0)] | None = None
+    keep_kv_mb: Annotated[int, Meta(ge=0)] = 1024
 
     @property
     def memory_bytes(self) -> int | None:
@@ -63,17 +33,14 @@ class ResidencySettings(Struct, frozen=True):
 
 
 class HubSettings(Struct, frozen=True):
-    """Where models are downloaded from."""
+    """Where models are downloaded from.
 
-    endpoint: (
-        Annotated[str, Meta(description="Address of the hub; left out, `HF_ENDPOINT`, else huggingface.co.")]
-        | None
-    ) = None
-    download: Annotated[
-        bool,
-        Meta(
-            description="Download a model named `org/repo[:quant]` that is not on this machine; off, the "
-            "name is unknown."
-        ),
-    ] = True
-    offline: Annotated[bool, Meta(description="Never contact the hub; use what is in its cache.")] = False
+    endpoint: Address of the hub; left out, `HF_ENDPOINT`, else huggingface.co.
+    download: Download a model named `org/repo[:quant]` that is not on this machine; off, the name is
+        unknown.
+    offline: Never contact the hub; use what is in its cache.
+    """
+
+    endpoint: str | None = None
+    download: bool = True
+    offline: bool = False

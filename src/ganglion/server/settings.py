@@ -1,6 +1,7 @@
 """The `[server]` and `[join]` sections of the configuration, and what the server itself fixes beside them.
 
-A field with a description is a key of the section. One without is the program's own: no file sets it.
+A field that its class docstring describes is a key of the section. Any other is the program's own: no file
+sets it.
 """
 
 from dataclasses import dataclass
@@ -15,19 +16,18 @@ MEBIBYTE: Final = 2**20
 
 
 class AnswerDeadlines(Struct, frozen=True):
-    """How long a request may wait, in seconds, before it fails with 504."""
+    """How long a request may wait, in seconds, before it fails with 504.
 
-    queue_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="Until the engine starts the request: loading, rendering, tokenizing, waiting for "
-            "a free slot.",
-        ),
-    ] = 600.0
-    first_token_s: Annotated[float, Meta(gt=0, description="From there to the first token.")] = 600.0
-    idle_s: Annotated[float, Meta(gt=0, description="Between two events after the first token.")] = 120.0
-    total_s: Annotated[float, Meta(gt=0, description="For the whole request.")] = 3600.0
+    queue_s: Until the engine starts the request: loading, rendering, tokenizing, waiting for a free slot.
+    first_token_s: From there to the first token.
+    idle_s: Between two events after the first token.
+    total_s: For the whole request.
+    """
+
+    queue_s: Annotated[float, Meta(gt=0)] = 600.0
+    first_token_s: Annotated[float, Meta(gt=0)] = 600.0
+    idle_s: Annotated[float, Meta(gt=0)] = 120.0
+    total_s: Annotated[float, Meta(gt=0)] = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,92 +40,51 @@ class BuildInfo:
 
 
 class ServerSettings(Struct, frozen=True):
-    """How a node or a gateway listens, whom it admits, and how much it takes."""
+    """How a node or a gateway listens, whom it admits, and how much it takes.
 
-    host: Annotated[
-        str, Meta(description="Address to listen on; one that other machines can reach needs a key.")
-    ] = "127.0.0.1"
-    port: Annotated[int, Meta(ge=0, le=65535, description="Port of HTTP; 0 takes a free one.")] = 8080
-    has_grpc: Annotated[bool, Meta(description="Serve token sessions over gRPC.")] = field(
-        default=True, name="grpc"
-    )
-    grpc_port: (
-        Annotated[
-            int,
-            Meta(
-                ge=0,
-                le=65535,
-                description="Port of gRPC; 0 takes a free one. Left out, the port after HTTP's, or a free "
-                "one where HTTP takes a free one.",
-            ),
-        ]
-        | None
-    ) = None
-    has_reuse_port: Annotated[
-        bool,
-        Meta(
-            description="Share the ports with other processes that set this too (SO_REUSEPORT): the kernel "
-            "spreads connections over them."
-        ),
-    ] = field(default=False, name="reuse_port")
-    api_keys: Annotated[
-        tuple[str, ...],
-        Meta(description="Keys of which a caller must send one. They allow requests to models only."),
-    ] = ()
-    admin_keys: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Keys that may also change the server: load, unload and pull models, and on a "
-            "gateway change its fleet."
-        ),
-    ] = ()
-    gateway_keys: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Keys of gateways: a caller with one is trusted to name the tenant of a request and "
-            "its priority."
-        ),
-    ] = ()
-    most_urgent: Annotated[
-        int,
-        Meta(
-            ge=MOST_URGENT,
-            le=LEAST_URGENT,
-            description="The lowest `priority` that a request with one of `api_keys` may have; lower is more "
-            "urgent.",
-        ),
-    ] = 0
-    cors_origins: Annotated[
-        tuple[str, ...], Meta(description="Origins of web pages that may call, or `*`.")
-    ] = ()
-    allowed_hosts: Annotated[
-        tuple[str, ...],
-        Meta(
-            description="Names besides the loopback ones that the Host header may hold on a loopback bind, "
-            "as behind a proxy."
-        ),
-    ] = ()
-    is_strict: Annotated[
-        bool, Meta(description="Refuse unknown request fields, instead of noting them in the debug log.")
-    ] = field(default=False, name="strict")
+    host: Address to listen on; one that other machines can reach needs a key.
+    port: Port of HTTP; 0 takes a free one.
+    grpc: Serve token sessions over gRPC.
+    grpc_port: Port of gRPC; 0 takes a free one. Left out, the port after HTTP's, or a free one where HTTP
+        takes a free one.
+    reuse_port: Share the ports with other processes that set this too (SO_REUSEPORT): the kernel spreads
+        connections over them.
+    api_keys: Keys of which a caller must send one. They allow requests to models only.
+    admin_keys: Keys that may also change the server: load, unload and pull models, and on a gateway change
+        its fleet.
+    gateway_keys: Keys of gateways: a caller with one is trusted to name the tenant of a request and its
+        priority.
+    most_urgent: The lowest `priority` that a request with one of `api_keys` may have; lower is more urgent.
+    cors_origins: Origins of web pages that may call, or `*`.
+    allowed_hosts: Names besides the loopback ones that the Host header may hold on a loopback bind, as
+        behind a proxy.
+    strict: Refuse unknown request fields, instead of noting them in the debug log.
+    max_body_bytes: Largest request body.
+    max_connections: Clients that may be connected at once, in each process; the next one gets 503. Each
+        takes a file descriptor: `ulimit -n` must allow for more.
+    drain_timeout_s: Seconds that running answers get at shutdown.
+    tls_cert: Certificate chain, PEM; serves https. Needs `tls_key` as well.
+    tls_key: Private key of the certificate, PEM.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8080
+    has_grpc: bool = field(default=True, name="grpc")
+    grpc_port: Annotated[int, Meta(ge=0, le=65535)] | None = None
+    has_reuse_port: bool = field(default=False, name="reuse_port")
+    api_keys: tuple[str, ...] = ()
+    admin_keys: tuple[str, ...] = ()
+    gateway_keys: tuple[str, ...] = ()
+    most_urgent: Annotated[int, Meta(ge=MOST_URGENT, le=LEAST_URGENT)] = 0
+    cors_origins: tuple[str, ...] = ()
+    allowed_hosts: tuple[str, ...] = ()
+    is_strict: bool = field(default=False, name="strict")
     # JSON is read on the event loop: what a larger body costs, everybody waits for.
-    max_body_bytes: Annotated[int, Meta(ge=1, description="Largest request body.")] = 8 * MEBIBYTE
-    max_connections: Annotated[
-        int,
-        Meta(
-            ge=1,
-            description="Clients that may be connected at once, in each process; the next one gets 503. Each "
-            "takes a file descriptor: `ulimit -n` must allow for more.",
-        ),
-    ] = 8192
-    drain_timeout_s: Annotated[
-        float, Meta(ge=0, description="Seconds that running answers get at shutdown.")
-    ] = 30.0
-    tls_cert: (
-        Annotated[str, Meta(description="Certificate chain, PEM; serves https. Needs `tls_key` as well.")]
-        | None
-    ) = None
-    tls_key: Annotated[str, Meta(description="Private key of the certificate, PEM.")] | None = None
+    max_body_bytes: Annotated[int, Meta(ge=1)] = 8 * MEBIBYTE
+    max_connections: Annotated[int, Meta(ge=1)] = 8192
+    drain_timeout_s: Annotated[float, Meta(ge=0)] = 30.0
+    tls_cert: str | None = None
+    tls_key: str | None = None
     deadlines: AnswerDeadlines = AnswerDeadlines()
 
     max_in_flight: int = 4096
@@ -165,32 +124,19 @@ class ServerSettings(Struct, frozen=True):
 
 
 class JoinSettings(Struct, frozen=True):
-    """The gateways that a node joins by itself."""
+    """The gateways that a node joins by itself.
 
-    urls: Annotated[
-        tuple[str, ...], Meta(description="URLs of gateways to join, as in `http://gateway.lan:8000`.")
-    ] = ()
-    key: (
-        Annotated[str, Meta(description="The key that the node shows them, which must allow it to join.")]
-        | None
-    ) = None
-    name: (
-        Annotated[
-            str,
-            Meta(description="The node's name in the fleet; left out, the host's name and the port."),
-        ]
-        | None
-    ) = None
-    advertise: (
-        Annotated[
-            str,
-            Meta(
-                description="The URL under which gateways reach the node; left out, the one it listens on. A "
-                "node that listens on every address needs it."
-            ),
-        ]
-        | None
-    ) = None
+    urls: URLs of gateways to join, as in `http://gateway.lan:8000`.
+    key: The key that the node shows them, which must allow it to join.
+    name: The node's name in the fleet; left out, the host's name and the port.
+    advertise: The URL under which gateways reach the node; left out, the one it listens on. A node that
+        listens on every address needs it.
+    """
+
+    urls: tuple[str, ...] = ()
+    key: str | None = None
+    name: str | None = None
+    advertise: str | None = None
 
 
 NO_GATEWAYS: Final = JoinSettings()

@@ -1,6 +1,7 @@
 """The `[sessions]` section of the configuration, and what a node fixes beside it.
 
-A field with a description is a key of the section. One without is the program's own: no file sets it.
+A field that its class docstring describes is a key of the section. Any other is the program's own: no file
+sets it.
 """
 
 from pathlib import Path
@@ -12,29 +13,23 @@ from ganglion.core.errors import InvalidValue
 
 
 class SessionSettings(Struct, frozen=True):
-    """How long token sessions live, and how much they may hold."""
+    """How long token sessions live, and how much they may hold.
 
-    default_ttl_s: Annotated[
-        float,
-        Meta(
-            gt=0,
-            description="A session that no request names for so many seconds is dropped, unless its client "
-            "asked for another time.",
-        ),
-    ] = field(default=1800.0, name="ttl_s")
-    max_ttl_s: Annotated[float, Meta(gt=0, description="The most that a client may ask for.")] = 86400.0
-    max_per_key: Annotated[int, Meta(ge=1, description="Sessions that one key may have open.")] = 4096
+    ttl_s: A session that no request names for so many seconds is dropped, unless its client asked for
+        another time.
+    max_ttl_s: The most that a client may ask for.
+    max_per_key: Sessions that one key may have open.
+    max_tokens: Tokens that all sessions in memory may hold together.
+    keep_on_drain: Write open sessions to disk at shutdown, into the home folder's `data/sessions`; the next
+        start restores them.
+    """
+
+    default_ttl_s: Annotated[float, Meta(gt=0)] = field(default=1800.0, name="ttl_s")
+    max_ttl_s: Annotated[float, Meta(gt=0)] = 86400.0
+    max_per_key: Annotated[int, Meta(ge=1)] = 4096
     # Four bytes each, and as much again while a session is run.
-    max_tokens: Annotated[
-        int, Meta(ge=1, description="Tokens that all sessions in memory may hold together.")
-    ] = 1 << 24
-    keeps_on_drain: Annotated[
-        bool,
-        Meta(
-            description="Write open sessions to disk at shutdown, into the home folder's `data/sessions`; "
-            "the next start restores them."
-        ),
-    ] = field(default=False, name="keep_on_drain")
+    max_tokens: Annotated[int, Meta(ge=1)] = 1 << 24
+    keeps_on_drain: bool = field(default=False, name="keep_on_drain")
 
     max_image_bytes: int = 20 * 2**20
     folder: Path | None = None

@@ -11,28 +11,17 @@ OFF: Final = "off"
 
 
 class StoreSettings(Struct, frozen=True):
-    """Where responses and conversations are kept, and for how long."""
+    """Where responses and conversations are kept, and for how long.
 
-    url: (
-        Annotated[
-            str,
-            Meta(
-                description="A SQLite file, `postgresql://…`, `:memory:`, or `off` to keep nothing; left "
-                "out, `data/ganglion.db` in the home folder."
-            ),
-        ]
-        | None
-    ) = None
-    max_age_days: Annotated[float, Meta(ge=0, description="How long they are kept, in days; 0 for ever.")] = (
-        30.0
-    )
-    max_mb: Annotated[
-        int,
-        Meta(
-            ge=0,
-            description="How much they may take together, in MiB, the oldest going first; 0 for no limit.",
-        ),
-    ] = 10240
+    url: A SQLite file, `postgresql://…`, `:memory:`, or `off` to keep nothing; left out, `data/ganglion.db`
+        in the home folder.
+    max_age_days: How long they are kept, in days; 0 for ever.
+    max_mb: How much they may take together, in MiB, the oldest going first; 0 for no limit.
+    """
+
+    url: str | None = None
+    max_age_days: Annotated[float, Meta(ge=0)] = 30.0
+    max_mb: Annotated[int, Meta(ge=0)] = 10240
 
     def location(self, home: Path) -> str | Path | None:
         """The database to open; None for a server that keeps nothing."""
