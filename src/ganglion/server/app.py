@@ -14,7 +14,6 @@ from ganglion.server.fleet_membership import AffinityRecordingEngine, FleetMembe
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import Auth, identity_by_key
 from ganglion.server.middleware.body_limits import BodyMemoryLimit
-from ganglion.server.middleware.errors import ErrorMiddleware
 from ganglion.server.middleware.model_lookup import DefaultModel
 from ganglion.server.middleware.origin import OriginGuard
 from ganglion.server.middleware.principal import KeyRing, key_ring, presented_key
@@ -42,7 +41,7 @@ def with_middleware(
     `may_set_request_id` says whose own request id is used. What somebody before the app logs is not logged.
     """
     router = BodyMemoryLimit(Router(list(routes), redirect_slashes=False), max_body_bytes)
-    return RequestLog(ErrorMiddleware(identity(router)), gate, may_set_request_id, is_logged=is_logged)
+    return RequestLog(identity(router), gate, may_set_request_id, is_logged=is_logged)
 
 
 def build_node(

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
 from ganglion.core.errors import GanglionError, InvalidRequest, MethodNotAllowed, RouteNotFound, ServerError
 from ganglion.server.middleware.scope import header, request_id, route_path
@@ -48,38 +48,6 @@ def error_response(error: GanglionError, scope: Scope, more: Mapping[str, str] |
     return Response(body, errors.status_of(error), headers, "application/json")
 
 
-class ErrorMiddleware:
-    """Answers with the errors that the app raises, as long as nothing has been sent."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        is_started = False
-
-        async def watched(message: Message) -> None:
-            nonlocal is_started
-            is_started = True
-            await send(message)
-
-        # The router raises for unknown routes only when the scope names an app. It is set on a copy:
-        # mounted in another app, the scope is that one's too.
-        scope = {**scope, "app": self}
-        try:
-            await self._app(scope, receive, watched)
-        except ClientGone:
-            return
-        except Exception as error:
-            if is_started:
-                raise
-            response = _response_to(error, scope)
-            drop_tracebacks(error)
-            await response(scope, receive, send)
-
-
 def _route_not_found(scope: Scope) -> RouteNotFound:
     instead = suggested_path(route_path(scope), _PATHS)
     return RouteNotFound(
@@ -88,7 +56,8 @@ def _route_not_found(scope: Scope) -> RouteNotFound:
     )
 
 
-def _response_to(error: Exception, scope: Scope) -> Response:
+def response_to(error: Exception, scope: Scope) -> Response:
+    """The response for whatever a handler raised; what is no error of ours is logged."""
     match error:
         case GanglionError():
             return error_response(error, scope)

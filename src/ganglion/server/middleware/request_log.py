@@ -1,4 +1,7 @@
-"""One id and one log line per request; never a prompt, never a key."""
+"""The outermost layer: one id, one log line and, where a handler raises, one error response per request.
+
+Law: a log line never holds a prompt or a key.
+"""
 
 import logging
 import re
@@ -10,6 +13,7 @@ from urllib.parse import quote
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ganglion.server.gate import Gate
+from ganglion.server.middleware.errors import ClientGone, drop_tracebacks, response_to
 from ganglion.server.middleware.scope import REQUEST_ID as REQUEST_ID_KEY
 from ganglion.server.middleware.scope import header
 from ganglion.wire.headers import REQUEST_ID
@@ -58,9 +62,10 @@ _POLLED = "/fleet/state"
 
 
 class RequestLog:
-    """Gives each request an id, sends it with the response, and logs how it went.
+    """Gives each request an id, answers with the errors that the app raises, and logs how it went.
 
-    `may_set_request_id` says whose own request id is used.
+    Once a response has begun, an error is raised on: the server cuts the connection. `may_set_request_id`
+    says whose own request id is used.
     """
 
     def __init__(
@@ -83,13 +88,16 @@ class RequestLog:
         began_s = time.monotonic()
         brought = header(scope, REQUEST_ID)
         request_id = request_id_of(brought if brought and self._may_set_request_id(scope) else None)
-        scope[REQUEST_ID_KEY] = request_id
+        # The router raises for unknown routes only when the scope names an app. It is set on a copy:
+        # mounted in another app, the scope is that one's too.
+        scope = {**scope, REQUEST_ID_KEY: request_id, "app": self}
         status = _CLIENT_GONE
+        is_started = False
 
         async def with_request_id(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_started
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, is_started = message["status"], True
                 encoded = request_id.encode()
                 # Anthropic's SDKs look for the id under the second name.
                 extra = [(REQUEST_ID, encoded), (b"request-id", encoded)]
@@ -100,6 +108,14 @@ class RequestLog:
 
         try:
             await self._app(scope, receive, with_request_id)
+        except ClientGone:
+            pass
+        except Exception as error:
+            if is_started:
+                raise
+            response = response_to(error, scope)
+            drop_tracebacks(error)
+            await response(scope, receive, with_request_id)
         finally:
             level = logging.DEBUG if scope["path"] == _POLLED and status < 400 else logging.INFO
             if self._is_logged and logger.isEnabledFor(level):
