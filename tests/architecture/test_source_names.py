@@ -10,7 +10,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[2] / "src" / "ganglion"
 MOST_LINES = 450
-REASON = "Reason for its length: "
+REASON = "Long because "
 """How the docstring of a longer file begins the sentence that says why it is one file."""
 
 SAME_CLASSES = {
