@@ -3,10 +3,10 @@
 Law: whatever happens, the client gets one answer, what was reserved is settled once, and nothing is tried
 again after the first of an answer has left. As long as nobody must be waited for, no task is made.
 
-Long because each request is one object on one synchronous path, which is measured, and callbacks of two
-connections change its state in any order: here all of them are seen together. What could be taken out is: who
-may come in (`authorize`), what follows a failure (`routing.retry`), what it came to (`accounting`), and the
-bytes to either side (`upstream_request`, `attempt`, `reply`).
+Reason for its length: each request is one object on one synchronous path, which is measured, and callbacks of
+two connections change its state in any order: here all of them are seen together. What could be taken out is:
+who may come in (`authorize`), what follows a failure (`routing.retry`), what it came to (`accounting`), and
+the bytes to either side (`upstream_request`, `attempt`, `reply`).
 """
 
 import logging
