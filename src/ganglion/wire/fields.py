@@ -172,18 +172,15 @@ def usage_reporting(options: StreamOptions | None, *, is_streamed: bool) -> Usag
     return "always" if options.continuous_usage_stats else "last"
 
 
-def check_truncation(tokens: int | None) -> int | None:
-    """The number of a prompt's last tokens to keep; raises where that would be none."""
-    if tokens == 0:
+def check_token_counts(
+    min_tokens: int | None, max_tokens: int | None, truncate_prompt_tokens: int | None
+) -> None:
+    """Raise where nothing of a prompt would be left, or an answer would have to be longer than it may be."""
+    if truncate_prompt_tokens == 0:
         raise InvalidValue(
             "'truncate_prompt_tokens' is 0, and nothing of the prompt would be left.",
             param="truncate_prompt_tokens",
         )
-    return tokens
-
-
-def check_token_counts(min_tokens: int | None, max_tokens: int | None) -> None:
-    """Raise where an answer would have to be longer than it may be."""
     if min_tokens and max_tokens is not None and min_tokens > max_tokens:
         raise InvalidValue(
             f"'min_tokens' is {min_tokens} and the answer may have {max_tokens} tokens at most.",

@@ -42,7 +42,6 @@ from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import IGNORED, INSTEAD, MAX_FREE_FORM_BYTES, UNSUPPORTED_IN_CHAT, FieldPolicy
 from ganglion.wire.fields import (
     check_token_counts,
-    check_truncation,
     choice_samplings,
     sampling_of,
     stop_of,
@@ -97,9 +96,9 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
         affinity=fields.prompt_cache_key or "",
         shows_special=fields.skip_special_tokens is False,
         wants_token_ids=bool(fields.return_token_ids),
-        truncate_prompt=check_truncation(fields.truncate_prompt_tokens),
+        truncate_prompt=fields.truncate_prompt_tokens,
     )
-    check_token_counts(request.min_tokens, request.max_tokens)
+    check_token_counts(request.min_tokens, request.max_tokens, request.truncate_prompt)
     reply = ChatReplyContext(
         id=context.id,
         created_s=int(context.created_s),

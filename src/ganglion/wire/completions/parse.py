@@ -14,7 +14,6 @@ from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import IGNORED, INSTEAD, UNSUPPORTED_IN_COMPLETIONS, FieldPolicy
 from ganglion.wire.fields import (
     check_token_counts,
-    check_truncation,
     choice_samplings,
     sampling_of,
     stop_of,
@@ -76,7 +75,7 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[CompletionReplyConte
 
 def _request(fields: CompletionBody, context: ParseContext) -> Request:
     max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
-    check_token_counts(fields.min_tokens, max_tokens)
+    check_token_counts(fields.min_tokens, max_tokens, fields.truncate_prompt_tokens)
     return Request(
         id=context.id,
         model=fields.model,
@@ -96,7 +95,7 @@ def _request(fields: CompletionBody, context: ParseContext) -> Request:
         affinity=fields.prompt_cache_key or "",
         shows_special=fields.skip_special_tokens is False,
         wants_token_ids=bool(fields.return_token_ids),
-        truncate_prompt=check_truncation(fields.truncate_prompt_tokens),
+        truncate_prompt=fields.truncate_prompt_tokens,
     )
 
 
