@@ -28,12 +28,6 @@ from ganglion.wire.salience import salience_pb2 as pb
 _SAMPLING_HEAD: Final = "| field | bounds | default | meaning |\n|---|---|---|---|\n"
 _UNSUPPORTED_HEAD: Final = "| field | passes besides null | use |\n|---|---|---|\n"
 _ERRORS_HEAD: Final = "| status | type | code | gRPC | when |\n|---|---|---|---|---|\n"
-_BOUNDS: Final = {
-    "seed": "64-bit integer",
-    "mirostat": "0, 1, 2",
-    "dry_sequence_breakers": "up to 16 texts of 1 to 40 characters",
-    "allowed_token_ids": "1 to 65536 token ids of the vocabulary",
-}
 
 
 def main(arguments: list[str]) -> int:
@@ -81,8 +75,8 @@ def _both_names(name: str, param: Param) -> str:
 
 def _rows(params: Mapping[str, Param], defaults: object, title: Callable[[str, Param], str]) -> Iterator[str]:
     for name, param in params.items():
-        bounds = _BOUNDS.get(name) or param.bounds
-        yield f"| {title(name, param)} | {bounds} | {_default(getattr(defaults, name))} | {param.doc} |\n"
+        default = _default(getattr(defaults, name))
+        yield f"| {title(name, param)} | {param.bounds} | {default} | {param.doc} |\n"
 
 
 def _default(value: object) -> str:

@@ -36,6 +36,8 @@ class Param:
     excludes_low: bool = False
     file_high: float | None = None
     """How far a model file may go where that is further than a request."""
+    values: str = ""
+    """The values in words, where bounds do not say them."""
     alias: str | None = None
     """Another server's name for it, which the wires understand too."""
 
@@ -55,8 +57,8 @@ class Param:
     @property
     def bounds(self) -> str:
         """The bounds in words, as they stand after the parameter's name."""
-        if self.low is None or self.high is None:
-            return ""
+        if self.low is None or self.high is None or self.values:
+            return self.values
         if self.high == _INT32:
             return f"{self.low:g} and up"
         return (
@@ -118,7 +120,10 @@ class Samplers:
             _INT32,
         ),
     ] = -1
-    dry_sequence_breakers: Annotated[tuple[str, ...], Param("Nothing repeats across one of these texts.")] = (
+    dry_sequence_breakers: Annotated[
+        tuple[str, ...],
+        Param("Nothing repeats across one of these texts.", values="up to 16 texts of 1 to 40 characters"),
+    ] = (
         "\n",
         ":",
         '"',
@@ -131,6 +136,7 @@ class Samplers:
             "`typical_p`, `top_n_sigma` and XTC, as in llama.cpp; temperature, penalties, DRY and bias hold.",
             0,
             2,
+            values="0, 1, 2",
         ),
     ] = 0
     mirostat_tau: Annotated[float, Param("The surprise that mirostat aims at.", 0, 100)] = 5.0
@@ -144,7 +150,10 @@ class Samplers:
     ] = 1.0
     allowed_token_ids: Annotated[
         tuple[int, ...] | None,
-        Param("The only tokens that may be chosen; an end that is not among them is not chosen either."),
+        Param(
+            "The only tokens that may be chosen; an end that is not among them is not chosen either.",
+            values="1 to 65536 token ids of the vocabulary",
+        ),
     ] = None
 
     @property
@@ -200,7 +209,10 @@ class Sampling:
     frequency_penalty: Annotated[
         float | None, Param("Above 0 makes what the answer said less likely, for each time.", -2, 2)
     ] = None
-    seed: Annotated[int | None, Param("The same seed gives the same answer; folded into 32 bits.")] = None
+    seed: Annotated[
+        int | None,
+        Param("The same seed gives the same answer; folded into 32 bits.", values="64-bit integer"),
+    ] = None
     logit_bias: tuple[tuple[int, float], ...] = ()
     samplers: Samplers = PLAIN
 

@@ -20,13 +20,12 @@ from ganglion.core.request import (
     WithoutWords,
 )
 from ganglion.text.gbnf import lark_of
-from ganglion.text.lark_grammar import escaped, json_of, quoted
+from ganglion.text.lark_grammar import ANY_TEXT, escaped, json_of, quoted
 from ganglion.text.markers import HARMONY, REASONING_CHANNELS, MarkerFamily
 
 MAX_BYTES: Final = 512 * 1024
 """Of one grammar. Larger ones are no longer written by people, and every byte is read several times."""
 
-UNTIL: Final = r"/(.|\n)*/"
 GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
 
 
@@ -63,13 +62,13 @@ def compose(
 
 def continuing(prefix: str, source: str | None) -> str:
     """The grammar of a text that begins with a prefix and goes on freely, or by another grammar."""
-    rest = UNTIL if source is None else f"%lark {{\n{source}\n}}"
+    rest = ANY_TEXT if source is None else f"%lark {{\n{source}\n}}"
     return _checked(f"start: {quoted(prefix)} rest\nrest: {rest}\n")
 
 
 def _thoughts(family: MarkerFamily, *, is_open: bool, may_reason: bool) -> tuple[str, str]:
     """The reasoning before an answer, for families that only mark it."""
-    until = f"{GAP}\nthoughts[suffix={quoted(family.closing[0])}]: {UNTIL}\n"
+    until = f"{GAP}\nthoughts[suffix={quoted(family.closing[0])}]: {ANY_TEXT}\n"
     if is_open:
         return "thoughts GAP?", until
     if not may_reason:
@@ -88,7 +87,7 @@ def _harmony(*, is_open: bool, may_reason: bool, is_call: bool) -> tuple[str, st
     if not is_call:
         lead.append("final")
     rules = (
-        f'thoughts[suffix="<|end|>"]: {UNTIL}\n'
+        f'thoughts[suffix="<|end|>"]: {ANY_TEXT}\n'
         'rest: thoughts "<|start|>assistant"\n'
         'analysis: "<|channel|>analysis<|message|>" rest\n'
         'final: "<|channel|>final" (" "? "<|constrain|>json")? "<|message|>"\n'
@@ -123,7 +122,7 @@ def _source(constraint: Constraint) -> str:
         case Gbnf(grammar=grammar):
             return lark_of(_checked(grammar))
         case WithoutWords(words=words):
-            return f"start: TEXT\nTEXT: {UNTIL} & ~/(.|\\n)*({'|'.join(map(_literal, words))})(.|\\n)*/\n"
+            return f"start: TEXT\nTEXT: {ANY_TEXT} & ~/(.|\\n)*({'|'.join(map(_literal, words))})(.|\\n)*/\n"
         case _:
             assert_never(constraint)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from ganglion.core.request import Tool
 from ganglion.text.tools.cursor import Cursor, NotACall, Reading
-from ganglion.text.tools.json_text import SCALAR, string
+from ganglion.text.tools.json_text import MAX_DEPTH, PYTHON_CONSTANTS, SCALAR, string
 
 OPENING = "<|tool_call>"
 CLOSING = "<tool_call|>"
@@ -18,8 +18,6 @@ FUNCTION_QUOTE = "<escape>"
 NAME = re.compile(r"[^{}\n<]*")
 KEY = re.compile(r"[^:{}\[\],<\"\s]*")
 WORD = re.compile(r"[^,\]}\n<]*")
-CONSTANTS = {"True": "true", "False": "false", "None": "null"}
-MAX_DEPTH = 32
 
 
 def read_gemma(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
@@ -71,7 +69,7 @@ def _value(cursor: Cursor, quote: str, depth: int) -> Reading[str]:
     word = (yield from cursor.run(WORD)).strip()
     if not word and (yield from cursor.peek()) in ("", "<"):
         raise NotACall  # cut before the value, or inside its mark
-    written = CONSTANTS.get(word, word)
+    written = PYTHON_CONSTANTS.get(word, word)
     # A word without marks is a string whose marks were forgotten.
     return written if SCALAR.fullmatch(written) else json.dumps(word, ensure_ascii=False)
 

@@ -7,7 +7,12 @@ from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 PLAIN = re.compile(r'[^"\\]*')
 WORD = re.compile(r"[-+.\w]*")
 HEX = frozenset("0123456789abcdefABCDEF")
-SCALAR = re.compile(r"true|false|null|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
+SCALAR = re.compile(f"true|false|null|{NUMBER.pattern}")
+PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
+# Readers are nested generators, and each level costs every wait below it.
+MAX_DEPTH = 32
+"""Levels of lists and objects in arguments that are not JSON."""
 ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
 CLOSERS = {"{": "}", "[": "]"}
 

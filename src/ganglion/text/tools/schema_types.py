@@ -5,9 +5,9 @@ import re
 from typing import NoReturn
 
 from ganglion.core.request import JsonValue, Tool
+from ganglion.text.tools.json_text import NUMBER
 
 INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
-NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 BOOLEANS = {"true": "true", "True": "true", "false": "false", "False": "false"}
 NULLS = frozenset({"null", "None"})
 TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}

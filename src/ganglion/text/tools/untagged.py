@@ -7,19 +7,15 @@ from collections.abc import Mapping
 from ganglion.core.request import Tool
 from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 from ganglion.text.tools.json_calls import arguments, ended, json_call, json_calls, json_list
-from ganglion.text.tools.json_text import SCALAR
+from ganglion.text.tools.json_text import MAX_DEPTH, PYTHON_CONSTANTS, SCALAR, WORD
 
 # A call leaves when it is complete, so that brackets which turn out to be prose go back to the text.
 
 PYTHON_NAME = re.compile(r"[\w.-]*")
-WORD = re.compile(r"[-+.\w]*")
-CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "a": "\a", "v": "\v", "\n": ""}
 ESCAPES |= {char: char for char in "\\'\"/"}
 HEXADECIMAL = {"x": 2, "u": 4, "U": 8}
 MAX_CODE = 0x10FFFF
-# Readers are nested generators, and each level costs every wait below it.
-MAX_DEPTH = 32
 
 
 def python_calls(cursor: Cursor, *names: str) -> Reading[None]:
@@ -78,7 +74,7 @@ def _value(cursor: Cursor, depth: int) -> Reading[str]:
         cursor.advance()
         return (yield from _items(cursor, "]" if char == "[" else ")", depth))
     word = yield from cursor.run(WORD)
-    written = CONSTANTS.get(word, word)
+    written = PYTHON_CONSTANTS.get(word, word)
     if not SCALAR.fullmatch(written):
         raise NotACall
     return written
