@@ -26,7 +26,6 @@ SECURITY = Group("Security", sort_key=5)
 JOINING = Group("Joining a fleet", sort_key=6)
 OUTPUT = Group("Logs and configuration", sort_key=7)
 
-AT_LEAST_0 = validators.Number(gte=0)
 AT_LEAST_1 = validators.Number(gte=1)
 SHARE = validators.Number(gte=0, lte=1)
 

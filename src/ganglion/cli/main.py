@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError
 
 from ganglion import __version__
 from ganglion.cli import help_text
-from ganglion.cli.terminal.console import say_error
+from ganglion.cli.terminal.console import INTERRUPTED, say_error
 from ganglion.core.errors import (
     GanglionError,
     InvalidValue,
@@ -105,7 +105,7 @@ def _run(arguments: list[str]) -> int:
         say_error(str(error), error.hint)
         return 2 if isinstance(error, _USAGE_ERRORS) else 1
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader of our stdout left; without this Python complains again while it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

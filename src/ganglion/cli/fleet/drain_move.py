@@ -3,19 +3,18 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Final
+from typing import Annotated
 
 import msgspec
 from cyclopts import Parameter
 
 from ganglion.cli.flags import Json
 from ganglion.cli.remote.gateway_client import GATEWAY_UNSET, GatewayFlags
-from ganglion.cli.terminal.console import say, visible
+from ganglion.cli.terminal.console import INTERRUPTED, say, visible
 from ganglion.core.errors import InvalidValue
 from ganglion.wire.fleet import NodeNameParam
 from ganglion.wire.fleet_overview import Drain, FleetActionDone, Move
 
-INTERRUPTED: Final = 130
 NodeNameArgument = Annotated[str, Parameter(help="A node's name, as `ganglion fleet status` shows it.")]
 
 

@@ -10,13 +10,11 @@ from cyclopts import Parameter
 
 from ganglion.cli.flags import ConfigFile, Json
 from ganglion.cli.models.local_models import LocalContext
-from ganglion.cli.terminal.console import say
+from ganglion.cli.terminal.console import INTERRUPTED, say
 
 if TYPE_CHECKING:
     from ganglion.registry.hub.embedded import EmbeddedModel
     from ganglion.registry.hub.listing import HubFile, HubFiles
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True, slots=True)

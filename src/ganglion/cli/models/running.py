@@ -19,7 +19,7 @@ from cyclopts import Parameter
 
 from ganglion.cli.flags import AT_LEAST_1, option
 from ganglion.cli.models.local_models import ModelName
-from ganglion.cli.terminal.console import say
+from ganglion.cli.terminal.console import INTERRUPTED, say
 from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
 
 HEADINGS: Final = ("id", "status", "memory", "context", "in flight", "pinned", "last used")
@@ -96,9 +96,6 @@ def _status(model: RunningModel) -> str:
     if not model.bytes_total:
         return model.status
     return f"{model.status} {100 * model.bytes_done // model.bytes_total} %"
-
-
-INTERRUPTED = 130
 
 
 def load(

@@ -8,6 +8,8 @@ from typing import Final
 LOGPROB_COLOURS: Final = ((-0.5, "green"), (-2.0, "cyan"), (-5.0, "yellow"), (float("-inf"), "red"))
 """From which logprob on a token has which colour."""
 UNSCORED: Final = "dim"
+INTERRUPTED: Final = 130
+"""The exit status after Ctrl-C, as shells expect it."""
 
 
 def colour_of(logprob: float | None) -> str:
