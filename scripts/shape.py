@@ -115,7 +115,21 @@ def duplicated_classes(modules: list[Module]) -> dict[str, list[str]]:
     return {name: places for name, places in sorted(found.items()) if len(places) > 1}
 
 
-def duplicated_runs(modules: list[Module]) -> list[str]:
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two places with the same lines, each a module and a line number."""
+
+    lines: int
+    one: Module
+    at: int
+    other: Module
+    again: int
+
+    def __str__(self) -> str:
+        return f"{self.lines} lines: {self.one.path}:{self.at} {self.other.path}:{self.again}"
+
+
+def duplicated_runs(modules: list[Module]) -> list[Pair]:
     """Pairs of places that share RUN lines or more: blank lines, comments and imports are passed over."""
     lines = [_telling_lines(module) for module in modules]
     places = defaultdict(list)
@@ -136,10 +150,8 @@ def duplicated_runs(modules: list[Module]) -> list[str]:
             while last + 1 in starts:
                 last += 1
             at, again = (lines[one][first][0], lines[other][first + apart][0])
-            pairs.append(
-                f"{last - first + RUN} lines: {modules[one].path}:{at} {modules[other].path}:{again}"
-            )
-    return sorted(pairs)
+            pairs.append(Pair(last - first + RUN, modules[one], at, modules[other], again))
+    return sorted(pairs, key=str)
 
 
 def _telling_lines(module: Module) -> list[tuple[int, str]]:
@@ -176,7 +188,7 @@ def measure(root: Path) -> dict[str, object]:
         "public names": sum(1 for module in modules for _ in public_names(module)),
         "modules with one importer": [f"{each.name} <- {min(users[each.name])}" for each in once],
         "duplicated class names": [f"{name}: {', '.join(where)}" for name, where in duplicates.items()],
-        f"pairs of {RUN} identical lines": [each.replace(f"{root}/", "") for each in written_twice],
+        f"pairs of {RUN} identical lines": [str(each).replace(f"{root}/", "") for each in written_twice],
         "global statements": globals_,
         "test:code": round(sum(each.lines for each in tests) / sum(lengths), 2),
     }

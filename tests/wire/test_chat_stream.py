@@ -23,7 +23,7 @@ from ganglion.core.events import (
     Usage,
 )
 from ganglion.core.fold import fold
-from ganglion.wire.chat import ChatProjection, ChatReplyContext, body
+from ganglion.wire.chat import ChatReplyContext, body, chat_projection
 from ganglion.wire.frame import Comment, Frame, sse
 from support.golden import check_golden, check_grammar
 
@@ -150,7 +150,7 @@ TRANSCRIPTS: dict[str, tuple[ChatReplyContext, list[Event]]] = {
 
 
 def transcript(reply: ChatReplyContext, events: list[Event]) -> bytes:
-    projection = ChatProjection(reply)
+    projection = chat_projection(reply)
     return b"".join(sse(frame) for event in events for frame in projection.feed(event))
 
 
@@ -183,7 +183,7 @@ def test_a_stream_and_its_whole_tell_the_same_readouts() -> None:
 
 
 def test_silence_is_filled_with_the_role_and_then_with_comments() -> None:
-    projection = ChatProjection(PLAIN, choices=2)
+    projection = chat_projection(PLAIN, choices=2)
     first = projection.tick()
     assert [json.loads(frame.data)["choices"][0]["index"] for frame in first if isinstance(frame, Frame)] == [
         0,
@@ -197,7 +197,7 @@ def test_silence_is_filled_with_the_role_and_then_with_comments() -> None:
 
 def test_choices_interleave_and_the_prompt_counts_once() -> None:
     reply = ChatReplyContext("chatcmpl-1", 1700000000, "tiny", usage_reporting="last")
-    projection = ChatProjection(reply, choices=2)
+    projection = chat_projection(reply, choices=2)
     sent = [frame for event in HELLO for choice in (1, 0) for frame in projection.feed(event, choice)]
     assert [frame.data for frame in sent].count(b"[DONE]") == 1
     chunks = [json.loads(frame.data) for frame in sent[:-1]]
@@ -234,7 +234,7 @@ def test_no_text_is_lost_whatever_the_splits_and_the_interleaving(parts, random)
     answers = [fold(stream) for stream in streams]
     reply = replace(PLAIN, custom_tools=frozenset({"custom"}))
     whole = json.loads(body(answers, reply))
-    projection = ChatProjection(reply, len(streams))
+    projection = chat_projection(reply, len(streams))
     waiting = {choice: list(stream) for choice, stream in enumerate(streams)}
     sent: list[Frame] = []
     while waiting:
@@ -261,7 +261,7 @@ def test_no_text_is_lost_whatever_the_splits_and_the_interleaving(parts, random)
 
 
 def test_the_prompts_ids_are_told_with_the_end_where_the_role_went_out_before_they_were_known() -> None:
-    projection = ChatProjection(ChatReplyContext("chatcmpl-1", 1700000000, "tiny", has_token_ids=True))
+    projection = chat_projection(ChatReplyContext("chatcmpl-1", 1700000000, "tiny", has_token_ids=True))
     projection.tick()
     frames = [frame for event in TRANSCRIPTS["token_ids"][1] for frame in projection.feed(event)]
     told = [json.loads(frame.data).get("prompt_token_ids") for frame in frames[:-1]]

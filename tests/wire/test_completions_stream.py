@@ -23,7 +23,7 @@ from ganglion.core.events import (
 )
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.wire.completions import CompletionProjection, CompletionReplyContext, body
+from ganglion.wire.completions import CompletionReplyContext, body, completion_projection
 from ganglion.wire.frame import Comment, sse
 from support.golden import check_golden
 
@@ -91,7 +91,7 @@ TRANSCRIPTS: dict[str, tuple[CompletionReplyContext, list[Event]]] = {
 @pytest.mark.parametrize("name", TRANSCRIPTS)
 def test_a_stream_is_exactly_its_golden_transcript(name: str) -> None:
     told, events = TRANSCRIPTS[name]
-    grammar, projection = Grammar(), CompletionProjection(told)
+    grammar, projection = Grammar(), completion_projection(told)
     for event in events:
         grammar.feed(event)
     found = b"".join(sse(frame) for event in events for frame in projection.feed(event))
@@ -106,7 +106,7 @@ def test_a_whole_answer_is_exactly_its_golden_body(name: str) -> None:
 
 
 def test_silence_is_filled_with_comments() -> None:
-    assert CompletionProjection(reply()).tick() == [Comment()]
+    assert completion_projection(reply()).tick() == [Comment()]
 
 
 def lists(events: list[Event], told: CompletionReplyContext) -> dict[str, list]:
@@ -196,7 +196,7 @@ def test_a_stream_folds_to_the_whole_whatever_the_splits_and_the_interleaving(
     echoes = {"no": (), "text": ("Once",) * len(streams), "tokens": (None,) * len(streams)}[echo]
     told = reply(logprobs=logprobs, echoes=echoes)
     whole = json.loads(body([fold(stream) for stream in streams], told))["choices"]
-    projection = CompletionProjection(told, len(streams))
+    projection = completion_projection(told, len(streams))
     waiting = {choice: list(stream) for choice, stream in enumerate(streams)}
     sent = []
     while waiting:

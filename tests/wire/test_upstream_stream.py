@@ -27,7 +27,7 @@ from ganglion.core.errors import (
 from ganglion.core.events import Closed, Delta, Event, Failed, Finished, Opened, Started, Token, Usage
 from ganglion.core.fold import fold
 from ganglion.core.grammar import Grammar
-from ganglion.wire.chat import ChatProjection, ChatReplyContext
+from ganglion.wire.chat import ChatReplyContext, chat_projection
 from ganglion.wire.frame import Frame
 from ganglion.wire.openai_errors import encode_error
 from ganglion.wire.upstream.sse_reader import MAX_EVENT_BYTES
@@ -346,7 +346,7 @@ def test_what_our_own_wire_tells_is_heard_as_it_was(blocks: list[tuple[Any, list
         events.append(Closed(index))
     has_calls = any(kind == "tool_call" for kind, _ in blocks)
     events.append(Finished("tool_calls" if has_calls else "stop", Usage(5, 9, 2, 1)))
-    projection = ChatProjection(ChatReplyContext("c", 1, "m", usage_reporting="last"))
+    projection = chat_projection(ChatReplyContext("c", 1, "m", usage_reporting="last"))
     frames = [frame for event in events for frame in projection.feed(event)]
     stream = b"".join(b"data: %b\n\n" % frame.data for frame in frames if isinstance(frame, Frame))
     before, after = fold(events), fold(hear(stream, size))

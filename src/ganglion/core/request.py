@@ -1,6 +1,8 @@
 """A request to an engine, in no wire's words."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final, Literal
 
 from ganglion.core.sampling import ResolvedSampling, Sampling
@@ -8,6 +10,18 @@ from ganglion.core.sampling import ResolvedSampling, Sampling
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+NEAREST_EFFORT: Mapping[Effort, str] = MappingProxyType(
+    {
+        "none": "none",
+        "minimal": "low",
+        "low": "low",
+        "medium": "medium",
+        "high": "high",
+        "xhigh": "high",
+        "max": "high",
+    }
+)
+"""The nearest of the three words that models with an effort were trained on."""
 
 JsonValue = str | int | float | bool | None | list["JsonValue"] | dict[str, "JsonValue"]
 """Plain JSON, for the few places whose shape belongs to the model's own template."""

@@ -40,16 +40,15 @@ def responses_routes(
     capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, state: AppState
 ) -> list[BaseRoute]:
     """The routes of the Responses wire, over one service and one set of background runs."""
-    service = ResponsesService(state, capabilities.engine.models, is_strict=settings.is_strict)
-    runs = BackgroundRuns(capabilities.engine, service, state, settings)
+    engine = capabilities.engine
+    service = ResponsesService(state, engine.models, is_strict=settings.is_strict)
+    runs = BackgroundRuns(engine, service, state, settings)
     stored = StoredResponseEndpoints(state.store, runs, settings)
     conversations = ConversationEndpoints(state.store, settings)
     prompts = CompactionEndpoints(capabilities, settings, gate, service, state)
     return [
-        Route(
-            "/v1/responses", ResponsesEndpoint(capabilities, settings, gate, service, runs), methods=["POST"]
-        ),
-        WebSocketRoute("/v1/responses", ResponsesWebSocket(capabilities, settings, gate, service)),
+        Route("/v1/responses", ResponsesEndpoint(engine, settings, gate, service, runs), methods=["POST"]),
+        WebSocketRoute("/v1/responses", ResponsesWebSocket(engine, settings, gate, service)),
         Route("/v1/responses/input_tokens", prompts.input_tokens, methods=["POST"]),
         Route("/v1/responses/compact", prompts.compact, methods=["POST"]),
         Route("/v1/responses/{id}", stored, methods=["GET"]),

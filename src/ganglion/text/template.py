@@ -23,7 +23,7 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from ganglion.core.errors import InvalidValue
-from ganglion.core.request import ChatPrompt, Effort, JsonValue, Message, Thinking
+from ganglion.core.request import NEAREST_EFFORT, ChatPrompt, JsonValue, Message, Thinking
 from ganglion.text.message_order import stricter_orders
 from ganglion.text.tools.families import knows_tools
 from ganglion.text.tools.tool_prompt import (
@@ -37,16 +37,6 @@ from ganglion.text.tools.tool_prompt import (
 
 # A variable that a template does not know changes nothing, so all that fit are set.
 
-# The three words that templates with an effort were trained on.
-NEAREST: dict[Effort, str] = {
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "high",
-    "max": "high",
-}
-
 
 def template_arguments(thinking: Thinking, source: str) -> dict[str, JsonValue]:
     """The variables for one template; an effort whose own word it quotes is passed as it is."""
@@ -58,7 +48,7 @@ def template_arguments(thinking: Thinking, source: str) -> dict[str, JsonValue]:
         arguments |= {"enable_thinking": is_enabled, "thinking": is_enabled}
     if thinking.effort is not None and thinking.effort != "none":
         is_known = f'"{thinking.effort}"' in source or f"'{thinking.effort}'" in source
-        arguments["reasoning_effort"] = thinking.effort if is_known else NEAREST[thinking.effort]
+        arguments["reasoning_effort"] = thinking.effort if is_known else NEAREST_EFFORT[thinking.effort]
     if thinking.budget_tokens is not None:
         arguments["thinking_budget"] = thinking.budget_tokens
     return arguments

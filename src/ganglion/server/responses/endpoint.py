@@ -6,6 +6,7 @@ from typing import Final
 
 from starlette.types import Receive, Scope, Send
 
+from ganglion.core.engine import Engine
 from ganglion.core.errors import ContextLengthExceeded
 from ganglion.core.events import Failed
 from ganglion.core.fold import Answer
@@ -100,13 +101,13 @@ class ResponsesEndpoint:
 
     def __init__(
         self,
-        capabilities: EngineCapabilities,
+        engine: Engine,
         settings: ServerSettings,
         gate: Gate,
         service: ResponsesService,
         runs: BackgroundRuns,
     ) -> None:
-        self._engine = capabilities.engine
+        self._engine = engine
         self._settings = settings
         self._gate = gate
         self._service = service

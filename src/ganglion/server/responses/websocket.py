@@ -16,9 +16,9 @@ from typing import Final
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from ganglion.core.engine import Engine
 from ganglion.core.errors import ContextLengthExceeded, GanglionError, InvalidApiKey, InvalidValue
 from ganglion.core.events import Failed, Finished, Usage
-from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.deadlines import Alarm
 from ganglion.server.endpoints.http import ReaderStalled, abort_connection, write_answers
 from ganglion.server.gate import Gate
@@ -48,13 +48,9 @@ class ResponsesWebSocket:
     """Answers the messages of one connection in turn."""
 
     def __init__(
-        self,
-        capabilities: EngineCapabilities,
-        settings: ServerSettings,
-        gate: Gate,
-        service: ResponsesService,
+        self, engine: Engine, settings: ServerSettings, gate: Gate, service: ResponsesService
     ) -> None:
-        self._engine = capabilities.engine
+        self._engine = engine
         self._settings = settings
         self._gate = gate
         self._service = service

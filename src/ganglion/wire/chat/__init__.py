@@ -10,9 +10,9 @@ one is sent also where they have no text.
 
 from ganglion.wire.answer_format import AnswerFormat
 from ganglion.wire.chat.parse import parse
-from ganglion.wire.chat.project import ChatProjection, body
+from ganglion.wire.chat.project import body, chat_projection
 from ganglion.wire.chat.schema import ChatReplyContext
 
-__all__ = ["ANSWERS", "ChatProjection", "ChatReplyContext", "body", "parse"]
+__all__ = ["ANSWERS", "ChatReplyContext", "body", "chat_projection", "parse"]
 
-ANSWERS = (AnswerFormat("/v1/chat/completions", "chatcmpl-", parse, ChatProjection, body),)
+ANSWERS = (AnswerFormat("/v1/chat/completions", "chatcmpl-", parse, chat_projection, body),)

@@ -37,18 +37,16 @@ from ganglion.wire.chat.schema import (
     PastCustomCall,
     PastFunctionCall,
 )
-from ganglion.wire.constraint import CONSTRAINTS, constraint_of
+from ganglion.wire.constraint import CONSTRAINTS
 from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import IGNORED, INSTEAD, MAX_FREE_FORM_BYTES, UNSUPPORTED_IN_CHAT, FieldPolicy
 from ganglion.wire.fields import (
     check_token_counts,
     choice_samplings,
-    sampling_of,
-    stop_of,
     usage_reporting,
 )
+from ganglion.wire.generation_fields import request_of
 from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
-from ganglion.wire.steering import steering_of
 
 T = TypeVar("T")
 
@@ -78,25 +76,13 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[ChatReplyContext]:
     fields = decode(_body, body)
     check_prompt_logprobs(fields.prompt_logprobs, is_streamed=bool(fields.stream))
     prompt, top_logprobs = _prompt(fields), _top_logprobs(fields)
-    request = Request(
-        id=context.id,
-        model=fields.model,
-        prompt=prompt,
-        sampling=sampling_of(fields),
-        stop=stop_of(fields),
+    request = request_of(
+        fields,
+        context,
+        prompt,
         max_tokens=_max_tokens(fields),
-        min_tokens=fields.min_tokens or 0,
-        constraint=constraint_of(fields),
         top_logprobs=top_logprobs,
-        priority=fields.priority or 0,
-        tenant=context.tenant,
         keep_markers=context.keep_markers,
-        wants_readout=bool(fields.readout),
-        steering=steering_of(fields.steering),
-        affinity=fields.prompt_cache_key or "",
-        shows_special=fields.skip_special_tokens is False,
-        wants_token_ids=bool(fields.return_token_ids),
-        truncate_prompt=fields.truncate_prompt_tokens,
     )
     check_token_counts(request.min_tokens, request.max_tokens, request.truncate_prompt)
     reply = ChatReplyContext(

@@ -2,25 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import assert_never
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ganglion.core.events import (
-    Closed,
-    Delta,
-    Event,
-    Failed,
-    Finished,
-    Kind,
-    Opened,
-    Progress,
-    Scored,
-    Started,
-    Token,
-    Usage,
-)
+from ganglion.core.events import Finished, Kind, Opened, Started, Token, Usage
 from ganglion.core.fold import Answer, Block
 from ganglion.wire.chat.schema import (
     CalledCustom,
@@ -41,11 +29,11 @@ from ganglion.wire.chat.schema import (
     finish_of,
     logprobs_of,
 )
-from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.chunk_stream import ChunkProjection
+from ganglion.wire.frame import Frame
 from ganglion.wire.logprobs import prompt_logprobs_of
-from ganglion.wire.openai_errors import encode_error
 from ganglion.wire.readout import TokenReadout, readouts_of
-from ganglion.wire.usage import CompletionUsage, usage_of
+from ganglion.wire.usage import usage_of
 
 
 def body(answers: Sequence[Answer], reply: ChatReplyContext) -> bytes:
@@ -106,159 +94,131 @@ def _logprobs(answer: Answer) -> ChoiceLogprobs:
 _encode = msgspec.json.Encoder().encode
 _ROLE = ChoiceDelta(role="assistant", content="")
 _NOTHING = ChoiceDelta()
-_DONE = Frame(b"[DONE]")
+
+
+def chat_projection(reply: ChatReplyContext, choices: int = 1) -> ChunkProjection:
+    """The stream of an answer with so many choices."""
+    no_usage = UNSET if reply.usage_reporting == "never" else None
+    chunks = [_ChatChunks(reply, index, no_usage) for index in range(choices)]
+    return ChunkProjection(chunks, None if no_usage is UNSET else partial(_usage_frame, reply))
+
+
+def _usage_frame(reply: ChatReplyContext, usages: list[Usage]) -> Frame:
+    chunk = ChatCompletionChunk(
+        id=reply.id,
+        created=reply.created_s,
+        model=reply.model,
+        system_fingerprint=reply.fingerprint,
+        choices=(),
+        usage=usage_of(usages),
+    )
+    return Frame(_encode(chunk))
 
 
 @dataclass(slots=True)
-class _Choice:
-    """The state of one choice."""
+class _ChatChunks:
+    """One choice; its role goes out before all else."""
 
+    reply: ChatReplyContext
     index: int
+    no_usage: UnsetType | None
     has_role: bool = False
     kind: Kind = "text"
     is_custom: bool = False
     tool_calls: int = 0
     readout_concepts: int = 0
     so_far: Usage = Usage(0, 0)
+    """Tokens that are not shown are counted at the end."""
     prompt_token_ids: tuple[int, ...] | UnsetType = UNSET
     """What is still to be told of the prompt: with the role, or with the end where that went out before."""
-    usage: Usage | None = None
 
+    def start(self, started: Started) -> None:
+        self.readout_concepts = started.readout_concepts
+        self.so_far = Usage(started.prompt_tokens, 0, started.cached_tokens)
+        if self.index == 0 and started.prompt_token_ids is not None:
+            self.prompt_token_ids = started.prompt_token_ids
 
-class ChatProjection:
-    """Feed it every event of every choice; `is_done` says that its last frame is out."""
+    def score(self, tokens: tuple[Token, ...]) -> None:
+        """A stream of this wire shows no logprobs of the prompt."""
 
-    def __init__(self, reply: ChatReplyContext, choices: int = 1) -> None:
-        self._reply = reply
-        self._choices = [_Choice(index) for index in range(choices)]
-        self._no_usage: UnsetType | None = UNSET if reply.usage_reporting == "never" else None
-        self._is_done = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `[DONE]` or an error has been handed out."""
-        return self._is_done
-
-    def feed(self, event: Event, choice: int = 0) -> list[Frame]:
-        """The frames that this event of this choice adds; none once the stream is done."""
-        if self._is_done:
+    def tick(self) -> list[Frame]:
+        """The role, where it is not out yet."""
+        if self.has_role:
             return []
-        state = self._choices[choice]
-        match event:
-            case Delta(text=text, tokens=tokens):
-                return self._more(state, text, tokens)
-            case Opened():
-                return self._open(state, event)
-            case Started():
-                state.readout_concepts = event.readout_concepts
-                state.so_far = Usage(event.prompt_tokens, 0, event.cached_tokens)
-                if state.index == 0 and event.prompt_token_ids is not None:
-                    state.prompt_token_ids = event.prompt_token_ids
-            case Progress() | Scored() | Closed():
-                pass
-            case Finished():
-                return self._finish(state, event)
-            case Failed(error=error):
-                self._is_done = True
-                return [Frame(encode_error(error))]
-            case _:
-                assert_never(event)
-        return []
+        self.has_role = True
+        return [self._chunk(ChunkChoice(self.index, _ROLE), prompt_token_ids=self._prompt_ids_once())]
 
-    def tick(self) -> list[Frame | Comment]:
-        """The role chunks when nothing went out yet, then a comment."""
-        frames: list[Frame | Comment] = [
-            frame for state in self._choices if not state.has_role for frame in self._role(state)
-        ]
-        return frames or [Comment()]
-
-    def _role(self, state: _Choice) -> list[Frame]:
-        if state.has_role:
-            return []
-        state.has_role = True
-        return [self._chunk(ChunkChoice(state.index, _ROLE), prompt_token_ids=_once(state))]
-
-    def _open(self, state: _Choice, opened: Opened) -> list[Frame]:
-        frames = self._role(state)
-        state.kind = opened.kind
+    def open(self, opened: Opened) -> list[Frame]:
+        frames = self.tick()
+        self.kind = opened.kind
         if opened.kind == "tool_call":
-            frames.append(self._call(state, opened))
+            frames.append(self._call(opened))
         return frames
 
-    def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
-        if self._reply.usage_reporting == "always":
-            made = state.so_far.completion_tokens + len(tokens)
-            state.so_far = replace(state.so_far, completion_tokens=made)
+    def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        reply = self.reply
+        if reply.usage_reporting == "always":
+            made = self.so_far.completion_tokens + len(tokens)
+            self.so_far = replace(self.so_far, completion_tokens=made)
         logprobs = None
-        if state.kind == "text" and self._reply.has_logprobs and tokens:
+        if self.kind == "text" and reply.has_logprobs and tokens:
             logprobs = logprobs_of(tokens)
-        readout = self._readout(state, tokens)
+        readout: list[TokenReadout] | UnsetType = UNSET
+        if reply.has_readout:
+            readout = readouts_of(tokens, self.readout_concepts) or UNSET
         if not text and logprobs is None and readout is UNSET:
             return []
-        match state.kind:
+        match self.kind:
             case "text":
                 delta = ChoiceDelta(content=text)
-                return [self._chunk(ChunkChoice(state.index, delta, logprobs, readout=readout))]
+                return [self._chunk(ChunkChoice(self.index, delta, logprobs, readout=readout))]
             case "reasoning":
                 delta = ChoiceDelta(reasoning_content=text, reasoning=text)
-                thought = text if self._reply.shows_thought else UNSET
-                return [self._chunk(ChunkChoice(state.index, delta, readout=readout), thought)]
+                thought = text if reply.shows_thought else UNSET
+                return [self._chunk(ChunkChoice(self.index, delta, readout=readout), thought)]
             case "tool_call":
-                index = state.tool_calls - 1
-                if self._reply.is_legacy:
+                index = self.tool_calls - 1
+                if reply.is_legacy:
                     delta = ChoiceDelta(function_call=FunctionDelta(text))
-                    return [self._chunk(ChunkChoice(state.index, delta, readout=readout))]
-                if state.is_custom:
-                    return [
-                        self._called(state, ToolCallDelta(index=index, custom=CustomDelta(text)), readout)
-                    ]
-                more = ToolCallDelta(index=index, function=FunctionDelta(text))
-                return [self._called(state, more, readout)]
+                    return [self._chunk(ChunkChoice(self.index, delta, readout=readout))]
+                if self.is_custom:
+                    return [self._called(ToolCallDelta(index=index, custom=CustomDelta(text)), readout)]
+                return [self._called(ToolCallDelta(index=index, function=FunctionDelta(text)), readout)]
             case _:
-                assert_never(state.kind)
+                assert_never(self.kind)
 
-    def _readout(self, state: _Choice, tokens: tuple[Token, ...]) -> list[TokenReadout] | UnsetType:
-        if not self._reply.has_readout:
-            return UNSET
-        return readouts_of(tokens, state.readout_concepts) or UNSET
-
-    def _call(self, state: _Choice, opened: Opened) -> Frame:
-        call_id, name = opened.call_id or "", opened.name or ""
-        index, state.tool_calls = state.tool_calls, state.tool_calls + 1
-        state.is_custom = name in self._reply.custom_tools
-        if self._reply.is_legacy:
-            delta = ChoiceDelta(function_call=FunctionDelta("", name))
-            return self._chunk(ChunkChoice(state.index, delta))
-        if state.is_custom:
-            custom = CustomDelta("", name)
-            return self._called(state, ToolCallDelta(index=index, id=call_id, type="custom", custom=custom))
-        function = FunctionDelta("", name)
-        return self._called(state, ToolCallDelta(index=index, id=call_id, type="function", function=function))
-
-    def _called(
-        self, state: _Choice, call: ToolCallDelta, readout: list[TokenReadout] | UnsetType = UNSET
-    ) -> Frame:
-        return self._chunk(ChunkChoice(state.index, ChoiceDelta(tool_calls=(call,)), readout=readout))
-
-    def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
-        frames = self._role(state)
-        state.usage = state.so_far = finished.usage
+    def finish(self, finished: Finished) -> list[Frame]:
+        frames = self.tick()
+        self.so_far = finished.usage
         ended = ChunkChoice(
-            state.index,
+            self.index,
             _NOTHING,
             None,
-            finish_of(finished.reason, self._reply),
-            token_ids=(finished.token_ids or ()) if self._reply.has_token_ids else UNSET,
+            finish_of(finished.reason, self.reply),
+            token_ids=_ids(finished.token_ids, self.reply),
         )
-        frames.append(self._chunk(ended, prompt_token_ids=_once(state)))
-        usages = [choice.usage for choice in self._choices if choice.usage is not None]
-        if len(usages) < len(self._choices):
-            return frames
-        if self._reply.usage_reporting != "never":
-            frames.append(self._usage(usages))
-        frames.append(_DONE)
-        self._is_done = True
+        frames.append(self._chunk(ended, prompt_token_ids=self._prompt_ids_once()))
         return frames
+
+    def _call(self, opened: Opened) -> Frame:
+        call_id, name = opened.call_id or "", opened.name or ""
+        index, self.tool_calls = self.tool_calls, self.tool_calls + 1
+        self.is_custom = name in self.reply.custom_tools
+        if self.reply.is_legacy:
+            delta = ChoiceDelta(function_call=FunctionDelta("", name))
+            return self._chunk(ChunkChoice(self.index, delta))
+        if self.is_custom:
+            custom = CustomDelta("", name)
+            return self._called(ToolCallDelta(index=index, id=call_id, type="custom", custom=custom))
+        function = FunctionDelta("", name)
+        return self._called(ToolCallDelta(index=index, id=call_id, type="function", function=function))
+
+    def _called(self, call: ToolCallDelta, readout: list[TokenReadout] | UnsetType = UNSET) -> Frame:
+        return self._chunk(ChunkChoice(self.index, ChoiceDelta(tool_calls=(call,)), readout=readout))
+
+    def _prompt_ids_once(self) -> tuple[int, ...] | UnsetType:
+        found, self.prompt_token_ids = self.prompt_token_ids, UNSET
+        return found
 
     def _chunk(
         self,
@@ -266,36 +226,15 @@ class ChatProjection:
         thought: str | UnsetType = UNSET,
         prompt_token_ids: tuple[int, ...] | UnsetType = UNSET,
     ) -> Frame:
-        reply = self._reply
+        reply = self.reply
         chunk = ChatCompletionChunk(
             id=reply.id,
             created=reply.created_s,
             model=reply.model,
             system_fingerprint=reply.fingerprint,
             choices=(choice,),
-            usage=self._no_usage if reply.usage_reporting != "always" else self._so_far(choice.index),
+            usage=self.no_usage if reply.usage_reporting != "always" else usage_of([self.so_far]),
             thought=thought,
             prompt_token_ids=prompt_token_ids,
         )
         return Frame(_encode(chunk))
-
-    def _so_far(self, choice: int) -> CompletionUsage:
-        """The usage of one choice up to here; tokens that are not shown are counted at its end."""
-        return usage_of([self._choices[choice].so_far])
-
-    def _usage(self, usages: list[Usage]) -> Frame:
-        reply = self._reply
-        chunk = ChatCompletionChunk(
-            id=reply.id,
-            created=reply.created_s,
-            model=reply.model,
-            system_fingerprint=reply.fingerprint,
-            choices=(),
-            usage=usage_of(usages),
-        )
-        return Frame(_encode(chunk))
-
-
-def _once(state: _Choice) -> tuple[int, ...] | UnsetType:
-    told, state.prompt_token_ids = state.prompt_token_ids, UNSET
-    return told

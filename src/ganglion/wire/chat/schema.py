@@ -12,43 +12,27 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from ganglion.core.events import Alternative, FinishReason, Token
 from ganglion.core.request import Effort
 from ganglion.wire.chat.chat_tools import ChatFunction, ChatTool, FunctionChoice, ToolChoice
-from ganglion.wire.constraint import ConstraintFields
+from ganglion.wire.chunk_stream import ChunkContext
 from ganglion.wire.fields import (
-    MAX_CHOICES,
-    MAX_TOKENS,
     AnswerLength,
-    CacheKey,
-    ModelName,
-    StreamOptions,
     TokenCount,
-    TruncatedTokens,
-    UsageReporting,
 )
+from ganglion.wire.generation_fields import GenerationFields
 from ganglion.wire.logprobs import AlternativeCount, PromptLogprobs, json_logprob, token_text
 from ganglion.wire.readout import TokenReadout
-from ganglion.wire.steering import SteeringSpec
 from ganglion.wire.usage import CompletionUsage
 
 
 @dataclass(frozen=True, slots=True)
-class ChatReplyContext:
+class ChatReplyContext(ChunkContext):
     """The fields that all chunks of one answer share, and the options of its client."""
 
-    id: str
-    created_s: int
-    model: str
-    fingerprint: str | None = None
-    usage_reporting: UsageReporting = "never"
     shows_thought: bool = False
     has_logprobs: bool = False
-    prompt_logprobs: int | None = None
-    """How many alternatives to show beside each token of the prompt; None shows none of them."""
-    has_readout: bool = False
     custom_tools: frozenset[str] = frozenset()
     """The tools whose calls hold text and not JSON."""
     is_legacy: bool = False
     """Whether calls are told in the words from before there were tools."""
-    has_token_ids: bool = False
 
 
 class ChatTopLogprob(Struct, frozen=True):
@@ -341,22 +325,13 @@ class ChatReasoningOptions(Struct, frozen=True):
     summary: str | None = None
 
 
-class ChatBody(ConstraintFields, frozen=True, kw_only=True):
+class ChatBody(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
-    model: ModelName
     messages: Annotated[list[ChatMessageParam], Meta(min_length=1, max_length=16384)]
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: AnswerLength | None = None
     max_completion_tokens: AnswerLength | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: bool | None = None
     top_logprobs: AlternativeCount | None = None
-    prompt_logprobs: AlternativeCount | None = None
-    readout: bool | None = None
-    steering: SteeringSpec | None = None
     tools: Annotated[list[ChatTool], Meta(max_length=1024)] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -370,7 +345,3 @@ class ChatBody(ConstraintFields, frozen=True, kw_only=True):
     chat_template_kwargs: dict[str, Any] | None = None
     continue_final_message: bool | None = None
     add_generation_prompt: bool | None = None
-    truncate_prompt_tokens: TruncatedTokens | None = None
-    skip_special_tokens: bool | None = None
-    return_token_ids: bool | None = None
-    prompt_cache_key: CacheKey | None = None

@@ -9,10 +9,10 @@ first byte is one `data: {"error": …}` and the end, without `[DONE]`. Silence 
 
 from ganglion.wire.answer_format import AnswerFormat
 from ganglion.wire.completions.parse import parse
-from ganglion.wire.completions.project import CompletionProjection, body
+from ganglion.wire.completions.project import body, completion_projection
 from ganglion.wire.completions.schema import CompletionReplyContext
 
-__all__ = ["ANSWERS", "CompletionProjection", "CompletionReplyContext", "body", "parse"]
+__all__ = ["ANSWERS", "CompletionReplyContext", "body", "completion_projection", "parse"]
 
 # One call may hold a thousand prompts: enough of them at once to fill a batch, and no engine's whole queue.
-ANSWERS = (AnswerFormat("/v1/completions", "cmpl-", parse, CompletionProjection, body, at_once=32),)
+ANSWERS = (AnswerFormat("/v1/completions", "cmpl-", parse, completion_projection, body, at_once=32),)

@@ -9,18 +9,16 @@ from ganglion.core.errors import InvalidValue, UnsupportedParameter
 from ganglion.core.request import Request, Score, TextPrompt, TokenPrompt
 from ganglion.wire.answer_format import ParseContext, ParsedCall
 from ganglion.wire.completions.schema import MAX_PROMPTS, CompletionBody, CompletionReplyContext
-from ganglion.wire.constraint import CONSTRAINTS, constraint_of
+from ganglion.wire.constraint import CONSTRAINTS
 from ganglion.wire.decode import decode
 from ganglion.wire.field_policy import IGNORED, INSTEAD, UNSUPPORTED_IN_COMPLETIONS, FieldPolicy
 from ganglion.wire.fields import (
     check_token_counts,
     choice_samplings,
-    sampling_of,
-    stop_of,
     usage_reporting,
 )
+from ganglion.wire.generation_fields import request_of
 from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
-from ganglion.wire.steering import steering_of
 
 DEFAULT_MAX_TOKENS = 16
 """OpenAI's, on this wire only."""
@@ -76,26 +74,14 @@ def parse(body: bytes, context: ParseContext) -> ParsedCall[CompletionReplyConte
 def _request(fields: CompletionBody, context: ParseContext) -> Request:
     max_tokens = DEFAULT_MAX_TOKENS if fields.max_tokens is None else fields.max_tokens
     check_token_counts(fields.min_tokens, max_tokens, fields.truncate_prompt_tokens)
-    return Request(
-        id=context.id,
-        model=fields.model,
-        prompt=TextPrompt(""),
-        sampling=sampling_of(fields),
-        stop=stop_of(fields),
+    # This wire has no place for reasoning: whatever a model writes is its text.
+    return request_of(
+        fields,
+        context,
+        TextPrompt(""),
         max_tokens=max_tokens,
-        min_tokens=fields.min_tokens or 0,
-        constraint=constraint_of(fields),
         top_logprobs=fields.logprobs,
-        priority=fields.priority or 0,
-        tenant=context.tenant,
-        # This wire has no place for reasoning: whatever a model writes is its text.
         keep_markers=True,
-        wants_readout=bool(fields.readout),
-        steering=steering_of(fields.steering),
-        affinity=fields.prompt_cache_key or "",
-        shows_special=fields.skip_special_tokens is False,
-        wants_token_ids=bool(fields.return_token_ids),
-        truncate_prompt=fields.truncate_prompt_tokens,
     )
 
 

@@ -2,25 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import assert_never
+from functools import partial
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from ganglion.core.events import (
-    Closed,
-    Delta,
-    Event,
-    Failed,
-    Finished,
-    Opened,
-    Progress,
-    Scored,
-    Started,
-    Token,
-    Usage,
-)
+from ganglion.core.events import Finished, Opened, Started, Token, Usage
 from ganglion.core.fold import Answer
+from ganglion.wire.chunk_stream import ChunkProjection
 from ganglion.wire.completions.completion_logprobs import (
     CompletionLogprobs,
     TextOffsets,
@@ -31,9 +20,8 @@ from ganglion.wire.completions.completion_logprobs import (
     joined,
 )
 from ganglion.wire.completions.schema import Completion, CompletionChoice, CompletionReplyContext, finish_of
-from ganglion.wire.frame import Comment, Frame
+from ganglion.wire.frame import Frame
 from ganglion.wire.logprobs import prompt_logprobs_of
-from ganglion.wire.openai_errors import encode_error
 from ganglion.wire.readout import TokenReadout, readouts_of
 from ganglion.wire.usage import CompletionUsage, usage_of
 
@@ -78,159 +66,114 @@ def _logprobs(answer: Answer, echo: str, alternatives: int, is_echoed: bool) -> 
 
 
 _encode = msgspec.json.Encoder().encode
-_DONE = Frame(b"[DONE]")
+
+
+def completion_projection(reply: CompletionReplyContext, choices: int = 1) -> ChunkProjection:
+    """The stream of an answer with so many choices."""
+    no_usage = UNSET if reply.usage_reporting == "never" else None
+    chunks = [_CompletionChunks(reply, index, no_usage) for index in range(choices)]
+    return ChunkProjection(chunks, None if no_usage is UNSET else partial(_usage_frame, reply))
+
+
+def _usage_frame(reply: CompletionReplyContext, usages: list[Usage]) -> Frame:
+    return _frame(reply, (), usage_of(usages, reply.per_prompt))
+
+
+def _frame(
+    reply: CompletionReplyContext,
+    choices: tuple[CompletionChoice, ...],
+    usage: CompletionUsage | UnsetType | None,
+) -> Frame:
+    completion = Completion(
+        id=reply.id,
+        created=reply.created_s,
+        model=reply.model,
+        system_fingerprint=reply.fingerprint,
+        choices=choices,
+        usage=usage,
+    )
+    return Frame(_encode(completion))
 
 
 @dataclass(slots=True)
-class _Choice:
-    """The state of one choice."""
+class _CompletionChunks:
+    """One choice; its prompt goes out before all else where it is echoed."""
 
+    reply: CompletionReplyContext
     index: int
+    no_usage: UnsetType | None
     scored: list[Token] = field(default_factory=list)
     has_echoed: bool = False
     offsets: TextOffsets = field(default_factory=TextOffsets)
     tokens: int = 0
     readout_concepts: int = 0
     so_far: Usage = Usage(0, 0)
+    """Tokens that are not shown are counted at the end."""
     prompt_token_ids: tuple[int, ...] | None = None
-    usage: Usage | None = None
 
+    def start(self, started: Started) -> None:
+        self.readout_concepts = started.readout_concepts
+        self.so_far = Usage(started.prompt_tokens, 0, started.cached_tokens)
+        self.prompt_token_ids = started.prompt_token_ids
 
-class CompletionProjection:
-    """Feed it every event of every choice; `is_done` says that its last frame is out."""
+    def score(self, tokens: tuple[Token, ...]) -> None:
+        self.scored.extend(tokens)
 
-    def __init__(self, reply: CompletionReplyContext, choices: int = 1) -> None:
-        self._reply = reply
-        self._choices = [_Choice(index) for index in range(choices)]
-        self._no_usage: UnsetType | None = UNSET if reply.usage_reporting == "never" else None
-        self._waiting = choices
-        self._is_done = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `[DONE]` or an error has been handed out."""
-        return self._is_done
-
-    def feed(self, event: Event, choice: int = 0) -> list[Frame]:
-        """The frames that this event of this choice adds; none once the stream is done."""
-        if self._is_done:
-            return []
-        state = self._choices[choice]
-        match event:
-            case Delta(text=text, tokens=tokens):
-                return self._more(state, text, tokens)
-            case Opened():
-                return self._echo(state)
-            case Scored(tokens=tokens):
-                state.scored.extend(tokens)
-            case Started():
-                state.readout_concepts = event.readout_concepts
-                state.so_far = Usage(event.prompt_tokens, 0, event.cached_tokens)
-                state.prompt_token_ids = event.prompt_token_ids
-            case Progress() | Closed():
-                pass
-            case Finished():
-                return self._finish(state, event)
-            case Failed(error=error):
-                self._is_done = True
-                return [Frame(encode_error(error))]
-            case _:
-                assert_never(event)
+    def tick(self) -> list[Frame]:
+        """None: this wire has no chunk that says nothing."""
         return []
 
-    def tick(self) -> list[Frame | Comment]:
-        """A comment: this wire has no frame that says nothing."""
-        return [Comment()]
+    def open(self, opened: Opened) -> list[Frame]:
+        return self._echo()
 
-    def _echo(self, state: _Choice) -> list[Frame]:
-        if not self._reply.is_echoed or state.has_echoed:
-            return []
-        state.has_echoed = True
-        known = self._reply.echo(state.index)
-        text = echoed_text(state.scored) if known is None else known
-        state.offsets = TextOffsets(len(text))
-        alternatives = self._reply.logprobs
-        logprobs = None if alternatives is None else echoed_logprobs(state.scored, alternatives, text)
-        state.scored.clear()
-        return [self._chunk(state, text, logprobs)]
-
-    def _more(self, state: _Choice, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
-        if self._reply.usage_reporting == "always":
-            made = state.so_far.completion_tokens + len(tokens)
-            state.so_far = replace(state.so_far, completion_tokens=made)
+    def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
+        if self.reply.usage_reporting == "always":
+            made = self.so_far.completion_tokens + len(tokens)
+            self.so_far = replace(self.so_far, completion_tokens=made)
         logprobs: CompletionLogprobs | None = None
-        if self._reply.logprobs is not None and tokens:
-            state.tokens += len(tokens)
-            logprobs = completion_logprobs(tokens, self._reply.logprobs, state.offsets)
+        if self.reply.logprobs is not None and tokens:
+            self.tokens += len(tokens)
+            logprobs = completion_logprobs(tokens, self.reply.logprobs, self.offsets)
         readout: list[TokenReadout] | UnsetType = UNSET
-        if self._reply.has_readout:
-            readout = readouts_of(tokens, state.readout_concepts) or UNSET
+        if self.reply.has_readout:
+            readout = readouts_of(tokens, self.readout_concepts) or UNSET
         if not text and logprobs is None and readout is UNSET:
             return []
-        return [self._chunk(state, text, logprobs, readout)]
+        return [
+            self._chunk(CompletionChoice(text=text, index=self.index, logprobs=logprobs, readout=readout))
+        ]
 
-    def _finish(self, state: _Choice, finished: Finished) -> list[Frame]:
-        frames = self._echo(state)
-        state.usage = state.so_far = finished.usage
-        logprobs = self._hidden(state, finished.usage)
+    def finish(self, finished: Finished) -> list[Frame]:
+        frames = self._echo()
+        self.so_far = finished.usage
         choice = CompletionChoice(
             text="",
-            index=state.index,
-            logprobs=logprobs,
+            index=self.index,
+            logprobs=self._hidden(finished.usage),
             finish_reason=finish_of(finished.reason),
-            token_ids=(finished.token_ids or ()) if self._reply.has_token_ids else UNSET,
-            prompt_token_ids=(state.prompt_token_ids or ()) if self._reply.has_token_ids else UNSET,
+            token_ids=(finished.token_ids or ()) if self.reply.has_token_ids else UNSET,
+            prompt_token_ids=(self.prompt_token_ids or ()) if self.reply.has_token_ids else UNSET,
         )
-        frames.append(self._frame(choice))
-        self._waiting -= 1
-        if self._waiting:
-            return frames
-        if self._reply.usage_reporting != "never":
-            frames.append(self._usage())
-        frames.append(_DONE)
-        self._is_done = True
+        frames.append(self._chunk(choice))
         return frames
 
-    def _hidden(self, state: _Choice, usage: Usage) -> CompletionLogprobs | None:
-        if self._reply.logprobs is None or not self._reply.is_echoed:
+    def _echo(self) -> list[Frame]:
+        if not self.reply.is_echoed or self.has_echoed:
+            return []
+        self.has_echoed = True
+        known = self.reply.echo(self.index)
+        text = echoed_text(self.scored) if known is None else known
+        self.offsets = TextOffsets(len(text))
+        alternatives = self.reply.logprobs
+        logprobs = None if alternatives is None else echoed_logprobs(self.scored, alternatives, text)
+        self.scored.clear()
+        return [self._chunk(CompletionChoice(text=text, index=self.index, logprobs=logprobs))]
+
+    def _hidden(self, usage: Usage) -> CompletionLogprobs | None:
+        if self.reply.logprobs is None or not self.reply.is_echoed:
             return None
-        return hidden_logprobs(usage.completion_tokens - state.tokens, state.offsets.end)
+        return hidden_logprobs(usage.completion_tokens - self.tokens, self.offsets.end)
 
-    def _chunk(
-        self,
-        state: _Choice,
-        text: str,
-        logprobs: CompletionLogprobs | None,
-        readout: list[TokenReadout] | UnsetType = UNSET,
-    ) -> Frame:
-        choice = CompletionChoice(text=text, index=state.index, logprobs=logprobs, readout=readout)
-        return self._frame(choice)
-
-    def _frame(self, choice: CompletionChoice) -> Frame:
-        reply = self._reply
-        chunk = Completion(
-            id=reply.id,
-            created=reply.created_s,
-            model=reply.model,
-            system_fingerprint=reply.fingerprint,
-            choices=(choice,),
-            usage=self._no_usage if reply.usage_reporting != "always" else self._so_far(choice.index),
-        )
-        return Frame(_encode(chunk))
-
-    def _so_far(self, choice: int) -> CompletionUsage:
-        """The usage of one choice up to here; tokens that are not shown are counted at its end."""
-        return usage_of([self._choices[choice].so_far])
-
-    def _usage(self) -> Frame:
-        reply = self._reply
-        usages = [choice.usage for choice in self._choices if choice.usage is not None]
-        chunk = Completion(
-            id=reply.id,
-            created=reply.created_s,
-            model=reply.model,
-            system_fingerprint=reply.fingerprint,
-            choices=(),
-            usage=usage_of(usages, reply.per_prompt),
-        )
-        return Frame(_encode(chunk))
+    def _chunk(self, choice: CompletionChoice) -> Frame:
+        is_running = self.reply.usage_reporting == "always"
+        return _frame(self.reply, (choice,), usage_of([self.so_far]) if is_running else self.no_usage)

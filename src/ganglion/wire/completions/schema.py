@@ -7,43 +7,28 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ganglion.core.events import FinishReason
 from ganglion.core.request import JsonValue
+from ganglion.wire.chunk_stream import ChunkContext
 from ganglion.wire.completions.completion_logprobs import CompletionLogprobs
-from ganglion.wire.constraint import ConstraintFields
 from ganglion.wire.fields import (
     MAX_CHOICES,
-    MAX_TOKENS,
-    AnswerLength,
-    CacheKey,
-    ModelName,
-    StreamOptions,
     TokenId,
-    TruncatedTokens,
-    UsageReporting,
 )
+from ganglion.wire.generation_fields import GenerationFields
 from ganglion.wire.logprobs import AlternativeCount, PromptLogprobs
 from ganglion.wire.readout import TokenReadout
-from ganglion.wire.steering import SteeringSpec
 from ganglion.wire.usage import CompletionUsage
 
 CompletionFinish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
-class CompletionReplyContext:
+class CompletionReplyContext(ChunkContext):
     """The fields that all chunks of one answer share, and the options of its client."""
 
-    id: str
-    created_s: int
-    model: str
-    fingerprint: str | None = None
-    usage_reporting: UsageReporting = "never"
     per_prompt: int = 1
     """How many choices each prompt has."""
     logprobs: int | None = None
     """How many alternatives to show beside each token; None shows no logprobs."""
-    prompt_logprobs: int | None = None
-    has_readout: bool = False
-    has_token_ids: bool = False
     echoes: tuple[str | None, ...] = ()
     """What each choice begins with; None takes it from the scored tokens. Empty without `echo`."""
 
@@ -104,24 +89,11 @@ Prompts = Annotated[
 ]
 
 
-class CompletionBody(ConstraintFields, frozen=True, kw_only=True):
+class CompletionBody(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`; a prompt is text or token ids, and there may be many."""
 
-    model: ModelName
     prompt: str | Prompts
     suffix: str | None = None
     echo: bool | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
-    max_tokens: AnswerLength | None = None
-    min_tokens: Annotated[int, Meta(ge=0, le=MAX_TOKENS)] | None = None
     logprobs: AlternativeCount | None = None
-    prompt_logprobs: AlternativeCount | None = None
-    readout: bool | None = None
-    steering: SteeringSpec | None = None
-    truncate_prompt_tokens: TruncatedTokens | None = None
-    skip_special_tokens: bool | None = None
-    return_token_ids: bool | None = None
-    prompt_cache_key: CacheKey | None = None

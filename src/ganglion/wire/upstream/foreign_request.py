@@ -6,8 +6,8 @@ import msgspec
 
 from ganglion.core.errors import UnsupportedParameter
 from ganglion.core.request import (
+    NEAREST_EFFORT,
     ChatPrompt,
-    Effort,
     JsonSchema,
     JsonValue,
     Lark,
@@ -57,16 +57,6 @@ def sampling_fields(request: Request) -> RequestFields:
 INPUT = "input"
 _encode = msgspec.json.Encoder().encode
 
-_EFFORTS: dict[Effort, str] = {
-    "none": "none",
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "high",
-    "max": "high",
-}
-
 
 def foreign_fields(request: Request, prompt: ChatPrompt) -> RequestFields:
     """The body for a foreign server; raises UnsupportedParameter for what none of them honours."""
@@ -82,7 +72,7 @@ def foreign_fields(request: Request, prompt: ChatPrompt) -> RequestFields:
         "messages": [_message(message, custom) for message in prompt.messages],
         "chat_template_kwargs": arguments or None,
         "verbosity": verbosity,
-        "reasoning_effort": None if thinking.effort is None else _EFFORTS[thinking.effort],
+        "reasoning_effort": None if thinking.effort is None else NEAREST_EFFORT[thinking.effort],
         "thinking_budget_tokens": thinking.budget_tokens,
         "continue_final_message": True if prompt.is_continued else None,
         "add_generation_prompt": False if prompt.is_continued else None,
