@@ -163,7 +163,7 @@ class Cursor:
             yield from self.wait()
 
     def check(self, name: str) -> None:
-        """Raise Broken unless there is such a tool."""
+        """Raise NotACall unless there is such a tool."""
         if name not in self._names:
             raise NotACall
 

@@ -18,7 +18,7 @@ CLOSERS = {"{": "}", "[": "]"}
 
 
 def value(cursor: Cursor) -> Reading[None]:
-    """Consume one JSON value, however deep; raises Broken at the first character that JSON has not there.
+    """Consume one JSON value, however deep; raises NotACall at the first character that is not JSON.
 
     Control characters inside a string are let through: models write them, and readers that care can tell.
     """

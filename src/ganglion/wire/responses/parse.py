@@ -1,7 +1,7 @@
 """Parses a Responses body into its request, in two steps: the body alone, then with its history.
 
-Between the steps a door fetches what the first one names: the previous response, a conversation, referenced
-items. Everything here is pure.
+Between the steps the service fetches what the first one names: the previous response, a conversation,
+referenced items. Everything here is pure.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """Projects the events of an answer into the frames of a Responses stream and the response that is stored.
 
 Law: the response is durable before its last frame leaves. So `final` is set by the same `feed` that hands
-out the last frame: a door that stores looks at it before it writes the frames of that call, and when the
+out the last frame: a service that stores looks at it before it writes the frames of that call, and when the
 store refuses, writes what `instead` gives in place of the last of them.
 """
 

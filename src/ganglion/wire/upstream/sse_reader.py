@@ -21,7 +21,7 @@ class SseReader:
         self._is_after_return = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The data of every event that is whole now; raises EventTooLarge."""
+        """The data of every event that is whole now; raises SseEventTooLarge."""
         if b"\r" in data or self._is_after_return:
             data = self._with_line_feeds(data)
         lines = (self._rest + data if self._rest else data).split(b"\n")
