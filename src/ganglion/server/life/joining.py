@@ -48,11 +48,11 @@ class _Error(msgspec.Struct):
     message: str
 
 
-class _Envelope(msgspec.Struct):
+class _JoinEnvelope(msgspec.Struct):
     error: _Error
 
 
-_envelope = msgspec.json.Decoder(_Envelope)
+_envelope = msgspec.json.Decoder(_JoinEnvelope)
 
 
 def check_join(join: JoinSettings, settings: ServerSettings) -> None:

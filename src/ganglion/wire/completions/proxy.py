@@ -25,7 +25,7 @@ class _CompletionFields(PeekedFields):
     prompt: Raw = ABSENT
 
 
-class _BoundFields(AnswerFields):
+class _CompletionBound(AnswerFields):
     prompt: str | list[str | int | list[int]] | None = None
     suffix: str | None = None
 
@@ -39,7 +39,7 @@ def _peek(fields: _CompletionFields) -> Peeked:
     )
 
 
-def _bound(fields: _BoundFields, size: int) -> TokenBound:
+def _bound(fields: _CompletionBound, size: int) -> TokenBound:
     count, prompts = bound_inputs(fields.prompt, size)
     tokens = count + len((fields.suffix or "").encode(errors="surrogatepass"))
     return bound_with_answers(tokens, fields.most, prompts * fields.choices, DEFAULT_MAX_TOKENS)
@@ -47,6 +47,6 @@ def _bound(fields: _BoundFields, size: int) -> TokenBound:
 
 PROXY = ProxyDialect(
     peek=body_reader(_CompletionFields, _peek),
-    bound=bound_reader(_BoundFields, _bound),
+    bound=bound_reader(_CompletionBound, _bound),
     ask_usage=ask_usage,
 )

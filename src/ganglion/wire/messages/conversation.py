@@ -162,7 +162,7 @@ class _Reader:
         self.turns.append(Message("tool", told, name=name, tool_call_id=call_id(block.tool_use_id)))
 
     def _assistant(self, blocks: list[AssistantBlock], path: str) -> None:
-        first = part = _Part()
+        first = part = _AssistantPart()
         for place, block in enumerate(blocks):
             match block:
                 case TextBlock(text=text):
@@ -186,7 +186,7 @@ class _Reader:
         if part.has_words or part is first:
             self.turns.append(part.message())
 
-    def _done_elsewhere(self, block: HostedToolResult, part: "_Part") -> "_Part":
+    def _done_elsewhere(self, block: HostedToolResult, part: "_AssistantPart") -> "_AssistantPart":
         """A call that another server made and answered itself: told as a call, and its answer as a tool's."""
         use = self.uses.pop(block.tool_use_id, None)
         words = hosted_result_text(block)
@@ -198,7 +198,7 @@ class _Reader:
         part.calls.append(ToolCall(call_id(use.id), use.name, arguments))
         self.turns.append(part.message())
         self.turns.append(Message("tool", words, name=use.name, tool_call_id=call_id(use.id)))
-        return _Part()
+        return _AssistantPart()
 
     def _skip(self, block: HostedToolResult | Wordless) -> None:
         self.skipped.append(f"a block of the type {block.__struct_config__.tag!r}, which another server made")
@@ -256,7 +256,7 @@ class _Reader:
 
 
 @dataclass(slots=True)
-class _Part:
+class _AssistantPart:
     """An assistant's text up to a call that another server answered, or to the end."""
 
     said: list[str] = field(default_factory=list)

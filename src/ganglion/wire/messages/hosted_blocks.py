@@ -28,40 +28,40 @@ class McpToolUseBlock(Struct, frozen=True, tag_field="type", tag="mcp_tool_use")
     input: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
-class _Result(Struct, frozen=True, tag_field="type"):
+class _HostedResult(Struct, frozen=True, tag_field="type"):
     tool_use_id: BlockId
     content: Raw = field(default_factory=lambda: Raw(b"null"))
 
 
-class WebSearchResultBlock(_Result, frozen=True, tag="web_search_tool_result"):
+class WebSearchResultBlock(_HostedResult, frozen=True, tag="web_search_tool_result"):
     """Pages that a search found."""
 
 
-class WebFetchResultBlock(_Result, frozen=True, tag="web_fetch_tool_result"):
+class WebFetchResultBlock(_HostedResult, frozen=True, tag="web_fetch_tool_result"):
     """A page."""
 
 
-class CodeResultBlock(_Result, frozen=True, tag="code_execution_tool_result"):
+class CodeResultBlock(_HostedResult, frozen=True, tag="code_execution_tool_result"):
     """The output of code."""
 
 
-class BashResultBlock(_Result, frozen=True, tag="bash_code_execution_tool_result"):
+class BashResultBlock(_HostedResult, frozen=True, tag="bash_code_execution_tool_result"):
     """The output of a command."""
 
 
-class EditorResultBlock(_Result, frozen=True, tag="text_editor_code_execution_tool_result"):
+class EditorResultBlock(_HostedResult, frozen=True, tag="text_editor_code_execution_tool_result"):
     """The output of an editor."""
 
 
-class ToolSearchResultBlock(_Result, frozen=True, tag="tool_search_tool_result"):
+class ToolSearchResultBlock(_HostedResult, frozen=True, tag="tool_search_tool_result"):
     """Tools that a search found."""
 
 
-class AdvisorResultBlock(_Result, frozen=True, tag="advisor_tool_result"):
+class AdvisorResultBlock(_HostedResult, frozen=True, tag="advisor_tool_result"):
     """The words of an advisor."""
 
 
-class McpResultBlock(_Result, frozen=True, tag="mcp_tool_result"):
+class McpResultBlock(_HostedResult, frozen=True, tag="mcp_tool_result"):
     """The answer of a tool over MCP."""
 
     is_error: bool | None = None
@@ -100,7 +100,7 @@ Wordless = ContainerUploadBlock | McpListingBlock | FallbackBlock
 """Blocks that hold no words at all."""
 
 
-class _Found(Struct):
+class _ListedResult(Struct):
     """One of whatever a result lists: a page, a text, a tool."""
 
     title: str | None = None
@@ -124,7 +124,7 @@ class _Fetched(Struct):
     content: _Document | None = None
 
 
-class _Outcome(Struct):
+class _BlockOutcome(Struct):
     """Everything that the other results may say."""
 
     error_code: str | None = None
@@ -133,12 +133,12 @@ class _Outcome(Struct):
     return_code: int | None = None
     text: str | None = None
     content: str | list[Raw] | None = None
-    tool_references: list[_Found] = []
+    tool_references: list[_ListedResult] = []
 
 
-_found = msgspec.json.Decoder(str | list[_Found])
+_found = msgspec.json.Decoder(str | list[_ListedResult])
 _fetched = msgspec.json.Decoder(_Fetched)
-_outcome = msgspec.json.Decoder(_Outcome)
+_outcome = msgspec.json.Decoder(_BlockOutcome)
 
 
 def hosted_result_text(block: HostedToolResult) -> str | None:
@@ -185,5 +185,5 @@ def _page(raw: Raw) -> str:
     return "\n".join(filter(None, (document.title, fetched.url, text)))
 
 
-def _line(found: _Found) -> str:
+def _line(found: _ListedResult) -> str:
     return " ".join(filter(None, (found.title, found.url, found.text, found.tool_name)))

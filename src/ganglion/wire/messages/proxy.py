@@ -31,7 +31,7 @@ class _MessagesFields(Struct):
     metadata: _Metadata | None = None
 
 
-class _Counts(Struct):
+class _MessagesCounts(Struct):
     input_tokens: Count | None = None
     output_tokens: Count | None = None
     cache_read_input_tokens: Count | None = None
@@ -39,10 +39,10 @@ class _Counts(Struct):
 
 
 class _Message(Struct):
-    usage: _Counts | None = None
+    usage: _MessagesCounts | None = None
 
 
-class _UsageFields(_Message):
+class _MessagesUsage(_Message):
     message: _Message | None = None
 
 
@@ -52,12 +52,12 @@ class _Block(Struct):
     input: Raw = Raw()
 
 
-class _AnswerText(Struct):
+class _MessagesText(Struct):
     content: list[_Block] | None = None
 
 
-_usage_fields = msgspec.json.Decoder(_UsageFields)
-_answer_text = msgspec.json.Decoder(_AnswerText)
+_usage_fields = msgspec.json.Decoder(_MessagesUsage)
+_answer_text = msgspec.json.Decoder(_MessagesText)
 
 
 def _peek(fields: _MessagesFields) -> Peeked:

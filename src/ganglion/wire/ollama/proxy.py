@@ -46,19 +46,19 @@ class _Options(Struct):
     num_predict: int | None = None
 
 
-class _BoundFields(BoundedMessage):
+class _OllamaBound(BoundedMessage):
     options: _Options | None = None
     messages: list[BoundedMessage] | None = None
     tools: Raw = ABSENT
 
 
-class _UsageFields(Struct):
+class _OllamaUsage(Struct):
     prompt_eval_count: Count | None = None
     eval_count: Count | None = None
 
 
 _duration = msgspec.json.Decoder(float | str | None)
-_usage_fields = msgspec.json.Decoder(_UsageFields)
+_usage_fields = msgspec.json.Decoder(_OllamaUsage)
 _encode = msgspec.json.encode
 
 
@@ -69,7 +69,7 @@ def _peek(fields: _OllamaFields) -> Peeked:
     return Peeked(fields.model or "", fields.stream is not False, False, parts)
 
 
-def _bound(fields: _BoundFields, size: int) -> TokenBound:
+def _bound(fields: _OllamaBound, size: int) -> TokenBound:
     most = None if fields.options is None else fields.options.num_predict
     media = sum(map(media_in_message, fields.messages or ())) + list_length(fields.images)
     prompt = bound_prompt(size, fields.tools, media)
@@ -111,7 +111,7 @@ def _unloads(path: bytes, body: bytes) -> bool:
 
 PROXY = ProxyDialect(
     peek=body_reader(_OllamaFields, _peek),
-    bound=bound_reader(_BoundFields, _bound),
+    bound=bound_reader(_OllamaBound, _bound),
     bound_answer=_bound_answer,
     marks=StreamMarks(
         ends=(b'"done":true', b'"done": true', b'"error":'),

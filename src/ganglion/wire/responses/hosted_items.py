@@ -40,7 +40,7 @@ class HostedResult:
 HostedSteps = Sequence[HostedCall | HostedResult]
 
 
-class _Found(Struct):
+class _FileExcerpt(Struct):
     text: str | None = None
     filename: str | None = None
 
@@ -48,7 +48,7 @@ class _Found(Struct):
 class _FileSearch(Struct):
     id: str
     queries: list[str] = []
-    results: list[_Found] | None = None
+    results: list[_FileExcerpt] | None = None
 
 
 class _Logs(Struct):
@@ -87,7 +87,7 @@ class _Acted(Struct):
     operation: Raw = Raw(b"{}")
 
 
-class _Outcome(Struct):
+class _ShellOutcome(Struct):
     type: str = ""
     exit_code: int | None = None
 
@@ -95,7 +95,7 @@ class _Outcome(Struct):
 class _Ran(Struct):
     stdout: str = ""
     stderr: str = ""
-    outcome: _Outcome | None = None
+    outcome: _ShellOutcome | None = None
 
 
 class _ShellOutput(Struct):

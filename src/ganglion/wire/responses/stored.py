@@ -22,11 +22,11 @@ _update = msgspec.json.Decoder(ConversationUpdateBody)
 _added = msgspec.json.Decoder(ItemsBody)
 
 
-class _Typed(Struct, frozen=True):
+class _TypedItem(Struct, frozen=True):
     type: str
 
 
-_typed = msgspec.json.Decoder(_Typed)
+_typed = msgspec.json.Decoder(_TypedItem)
 
 
 class _Ended(Struct, frozen=True):

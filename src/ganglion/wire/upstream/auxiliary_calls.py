@@ -105,13 +105,13 @@ class _Vectors(Struct, frozen=True):
     usage: _Usage = _Usage()
 
 
-class _Result(Struct, frozen=True):
+class _RankedDocument(Struct, frozen=True):
     index: int
     relevance_score: float
 
 
 class _Results(Struct, frozen=True):
-    results: list[_Result]
+    results: list[_RankedDocument]
     usage: _Usage = _Usage()
 
 

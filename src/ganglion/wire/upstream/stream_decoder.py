@@ -51,7 +51,7 @@ _REASONS: Final[dict[str, FinishReason]] = {
 """Everything else is a stop."""
 
 
-class _Call:
+class _OpenCall:
     """The call that is open, or waits for its name."""
 
     __slots__ = ("call_id", "held", "index", "is_open")
@@ -90,7 +90,7 @@ class ChatStreamDecoder:
         self._is_started = False
         self._index = -1
         self._kind: Kind | None = None
-        self._call: _Call | None = None
+        self._call: _OpenCall | None = None
         self._ended_calls: set[int] = set()
         self._reason: str | None = None
         self._stop: str | int | None = None
@@ -236,7 +236,7 @@ class ChatStreamDecoder:
             self._leave_call()
             if self.is_done:
                 return
-            call = self._call = _Call(part.index, part.id)
+            call = self._call = _OpenCall(part.index, part.id)
         call.call_id = call.call_id or part.id
         if not call.is_open:
             if not name:
@@ -307,7 +307,7 @@ class ChatStreamDecoder:
         self._events.append(event)
 
 
-def _is_same(call: _Call, part: UpstreamToolCall, name: str | None) -> bool:
+def _is_same(call: _OpenCall, part: UpstreamToolCall, name: str | None) -> bool:
     """Whether a part belongs to the call before it: by its place, and by its id where both are told.
 
     Some servers number all calls 0, others none: there a new id, or a name without one, begins a call.
