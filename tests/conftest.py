@@ -63,13 +63,17 @@ def _is_long(item: pytest.Item) -> bool:
     return item.path.parent.name == "clients" or "fuzz" in name or "faults" in name or "gateway" in name
 
 
+# Not while fixtures are taken down: with a file's last test goes what a neighbour of it started.
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    guard.is_on = item.get_closest_marker("unit") is not None
-    try:
+def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
+    with guard.over(item):
         return (yield)
-    finally:
-        guard.is_on = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
+    with guard.over(item):
+        return (yield)
 
 
 @pytest.fixture(scope="session")

@@ -6,8 +6,13 @@ a helper that does, is `process`; all others are `unit`, and a guard refuses wha
 
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import current_thread, main_thread
+
+import pytest
 
 TESTS = Path(__file__).parents[1]
 STARTS = re.compile(
@@ -41,6 +46,16 @@ class Guard:
         self.is_on = False
         sys.addaudithook(self._hear)  # hooks stay for the life of the process: there is one guard
 
+    @contextmanager
+    def over(self, item: pytest.Item) -> Iterator[None]:
+        """On for this block, if the test is `unit`."""
+        self.is_on = item.get_closest_marker("unit") is not None
+        try:
+            yield
+        finally:
+            self.is_on = False
+
     def _hear(self, event: str, _: tuple[object, ...]) -> None:
-        if self.is_on and event in STARTING_EVENTS:
+        # Threads that an earlier test left behind are not this one's.
+        if self.is_on and event in STARTING_EVENTS and current_thread() is main_thread():
             raise AssertionError(f"{event} in a test marked `unit`: name what starts it in support/costs.py")
