@@ -44,14 +44,12 @@ class GrpcTransport:
         self._watch = _IdleWatch()
 
     def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
-        """One message there, one back."""
         method = self._channel.unary_unary(rpc.path, encode, rpc.reply.FromString)
         return _translated(
             lambda: _message(method(request, timeout=options.timeout_s, metadata=options.metadata))
         )
 
     def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions) -> Message:
-        """Several messages there, one back."""
         method = self._channel.stream_unary(rpc.path, encode, rpc.reply.FromString)
         return _translated(
             lambda: _message(
@@ -60,13 +58,11 @@ class GrpcTransport:
         )
 
     def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_Stream":
-        """One message there, several back."""
         method = self._channel.unary_stream(rpc.path, encode, rpc.reply.FromString)
         call = _translated(lambda: method(request, metadata=options.metadata))
         return _Stream(call, self._watch, options.idle_timeout_s)
 
     def close(self) -> None:
-        """Close the channel; streams end."""
         self._channel.close()
 
 
@@ -191,7 +187,6 @@ class AsyncGrpcTransport:
             self._channel = grpc.aio.insecure_channel(address.target, options=OPTIONS)
 
     async def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
-        """One message there, one back."""
         method = self._channel.unary_unary(rpc.path, encode, rpc.reply.FromString)
         call: Awaitable[Message] = method(request, timeout=options.timeout_s, metadata=options.metadata)
         return await _awaited(call)
@@ -199,7 +194,6 @@ class AsyncGrpcTransport:
     async def upload(
         self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions
     ) -> Message:
-        """Several messages there, one back."""
         method = self._channel.stream_unary(rpc.path, encode, rpc.reply.FromString)
         call: Awaitable[Message] = method(
             iter(requests), timeout=options.idle_timeout_s, metadata=options.metadata
@@ -207,12 +201,10 @@ class AsyncGrpcTransport:
         return await _awaited(call)
 
     def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_AsyncStream":
-        """One message there, several back."""
         method = self._channel.unary_stream(rpc.path, encode, rpc.reply.FromString)
         return _AsyncStream(method(request, metadata=options.metadata), options.idle_timeout_s)
 
     async def close(self) -> None:
-        """Close the channel; streams end."""
         await self._channel.close()
 
 

@@ -94,11 +94,9 @@ class Engine(Protocol):
 
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer one request as an event stream."""
-        ...
 
     def models(self) -> tuple[ModelState, ...]:
         """Every model that could be asked for by name, cheaply and without blocking."""
-        ...
 
 
 class ManagedEngine(Engine, Protocol):
@@ -106,11 +104,9 @@ class ManagedEngine(Engine, Protocol):
 
     async def open(self) -> None:
         """Start; returns once requests can be answered or raises why they cannot."""
-        ...
 
     async def close(self) -> None:
         """Stop and give everything back; running requests end with `Failed`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,15 +151,12 @@ class ModelHolder(ManagedEngine, Protocol):
 
     def load(self, name: str, options: LoadOptions) -> AsyncGenerator[LoadProgress, None]:
         """Load a model, joining whoever already does; ends when it is resident, raises why it cannot be."""
-        ...
 
     async def unload(self, name: str, *, is_forced: bool) -> None:
         """Let a model go once its requests are finished; forced, they end with `Failed`."""
-        ...
 
     def activation(self) -> Activation:
         """The progress of the configured models."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,19 +188,15 @@ class PromptReader(Protocol):
 
     async def read(self, request: Request) -> ReadPrompt:
         """The request's prompt rendered and tokenized, whatever its length."""
-        ...
 
     async def detokenize(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> str:
         """Ids to text, special tokens written out; half a character becomes U+FFFD."""
-        ...
 
     async def pieces(self, model: str, tokens: tuple[int, ...], *, tenant: str = "") -> tuple[bytes, ...]:
         """The bytes of each token, special ones written out."""
-        ...
 
     async def tokenizer_info(self, model: str) -> TokenizerInfo:
         """The model's tokenizer and template."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,11 +243,9 @@ class Embedder(Protocol):
 
     async def embed(self, request: EmbedRequest) -> Embedded:
         """Embed every input."""
-        ...
 
     async def rank(self, request: RankRequest) -> Ranked:
         """Rank every document: with the model's own classifier, else by the angle between embeddings."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,19 +265,15 @@ class SessionEngine(Protocol):
 
     def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Run a token list on the model that is meant."""
-        ...
 
     async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
         """The cached KV of the longest prefix of some tokens, as `load_kv` takes it; empty for none."""
-        ...
 
     async def load_kv(self, model: str, salt: str, tokens: tuple[int, ...], state: bytes) -> int:
         """Put KV into the cache; returns of how many leading tokens, 0 where it is not this model's."""
-        ...
 
     async def place_image(self, model: str, data: bytes, mime: str) -> PlacedImage:
         """Decode an image and say what it takes; raises VisionUnsupported where the model does not see."""
-        ...
 
 
 class TokenEngine(Protocol):
@@ -298,7 +281,6 @@ class TokenEngine(Protocol):
 
     def run(self, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """Continue one token list."""
-        ...
 
     async def tokenize(
         self, text: str, *, add_special: bool, parse_special: bool, tenant: str = "", most: int | None = None
@@ -308,8 +290,6 @@ class TokenEngine(Protocol):
         Tenants take turns. A text that certainly has more than `most` tokens may be refused with
         ContextLengthExceeded instead of being tokenized.
         """
-        ...
 
     async def text_of(self, tokens: tuple[int, ...]) -> str:
         """Ids to text, special tokens written out; half a character becomes U+FFFD."""
-        ...

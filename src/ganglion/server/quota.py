@@ -37,7 +37,6 @@ class QuotaMeter(Protocol):
 
     async def admit(self, principal: Principal, request: Request) -> QuotaReservation:
         """Reserve what a call may take, whose prompt is whole; raises why it may not."""
-        ...
 
 
 class NoQuota:

@@ -36,7 +36,7 @@ async def run_generation(
 ) -> AsyncGenerator[SessionEvent, None]:
     """Apply a change and generate; closing it stops the work, and what was committed stays."""
     token_request = _token_request(record, session, change, request)
-    logprobs, stop_text = _LogprobFilter(request.logprobs), _StopTextLocator(request.stop_strings)
+    stop_text = _StopTextLocator(request.stop_strings)
     is_applied = False
     async with aclosing(engine.continue_tokens(record.model, token_request)) as events:
         async for event in events:
@@ -57,7 +57,7 @@ async def run_generation(
                         for token in piece.tokens:
                             session.commit(token.id)
                             stop_text.feed(token)
-                            yield SessionToken(logprobs.only(token), is_prefill=False)
+                            yield SessionToken(_with_requested(token, request.logprobs), is_prefill=False)
                 case Finished(usage=usage):
                     yield GenerationDone(
                         prompt_tokens=change.length,
@@ -98,17 +98,14 @@ def _token_request(
     )
 
 
-class _LogprobFilter:
-    """Keeps the requested logprobs and drops the others: engines report those of all tokens or of none."""
-
-    def __init__(self, logprobs: Ranges) -> None:
-        self._logprobs = logprobs
-
-    def only(self, token: Token) -> Token:
-        """The token, without its logprobs where they were not requested."""
-        if token.logprob is None or _contains(self._logprobs, token.position):
-            return token
-        return replace(token, logprob=None, top=())
+def _with_requested(token: Token, ranges: Ranges) -> Token:
+    """The token without logprobs that were not requested: engines report those of all tokens or of none."""
+    position = token.position
+    if token.logprob is None or any(
+        start <= position and (end is None or position < end) for start, end in ranges
+    ):
+        return token
+    return replace(token, logprob=None, top=())
 
 
 def check_ranges(name: str, ranges: Ranges, reach: int) -> None:
@@ -121,10 +118,6 @@ def check_ranges(name: str, ranges: Ranges, reach: int) -> None:
                 param=f"{name}[{index}]",
                 hint="An end of 2^32-1 is open.",
             )
-
-
-def _contains(ranges: Ranges, position: int) -> bool:
-    return any(start <= position and (end is None or position < end) for start, end in ranges)
 
 
 class _StopTextLocator:

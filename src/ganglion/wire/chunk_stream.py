@@ -51,27 +51,21 @@ class ChoiceChunks(Protocol):
 
     def start(self, started: Started) -> None:
         """Keep what is known of the prompt."""
-        ...
 
     def score(self, tokens: tuple[Token, ...]) -> None:
         """Keep scored tokens of the prompt."""
-        ...
 
     def open(self, opened: Opened) -> list[Frame]:
         """The chunks that begin a block."""
-        ...
 
     def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
         """The chunks of the next part of a block."""
-        ...
 
     def finish(self, finished: Finished) -> list[Frame]:
         """The last chunks of the choice."""
-        ...
 
     def tick(self) -> list[Frame]:
         """The chunks that may go out before there is anything to say."""
-        ...
 
 
 class ChunkProjection:

@@ -51,12 +51,9 @@ class Projection(Protocol):
     @property
     def is_done(self) -> bool:
         """Whether the wire's last frame has been handed out."""
-        ...
 
     def feed(self, event: Event, choice: int = 0) -> Sequence[Frame | Comment]:
         """The frames that this event of this choice adds."""
-        ...
 
     def tick(self) -> Sequence[Frame | Comment]:
         """The frames that keep a silent stream alive."""
-        ...

@@ -22,11 +22,9 @@ class Seal(Protocol):
 
     def seal(self, payload: bytes) -> str:
         """The payload as an opaque text."""
-        ...
 
     def open(self, blob: str) -> bytes | None:
         """The payload of a blob sealed here for this tenant; None for any other text."""
-        ...
 
 
 class HmacSeal:

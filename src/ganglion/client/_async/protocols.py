@@ -16,11 +16,9 @@ class AsyncReplyStream(Protocol):
 
     async def read(self) -> Message | None:
         """The next message; None at the end."""
-        ...
 
     def cancel(self) -> None:
         """Cancel it; may be called after its end."""
-        ...
 
 
 class AsyncTransport(Protocol):
@@ -28,18 +26,14 @@ class AsyncTransport(Protocol):
 
     async def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
         """One message there, one back."""
-        ...
 
     async def upload(
         self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions
     ) -> Message:
         """Several messages there, one back."""
-        ...
 
     def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> AsyncReplyStream:
         """One message there, several back."""
-        ...
 
     async def close(self) -> None:
         """Close the channel; streams end."""
-        ...

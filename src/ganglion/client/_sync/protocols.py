@@ -17,11 +17,9 @@ class ReplyStream(Protocol):
 
     def read(self) -> Message | None:
         """The next message; None at the end."""
-        ...
 
     def cancel(self) -> None:
         """Cancel it; may be called after its end."""
-        ...
 
 
 class Transport(Protocol):
@@ -29,16 +27,12 @@ class Transport(Protocol):
 
     def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
         """One message there, one back."""
-        ...
 
     def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions) -> Message:
         """Several messages there, one back."""
-        ...
 
     def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> ReplyStream:
         """One message there, several back."""
-        ...
 
     def close(self) -> None:
         """Close the channel; streams end."""
-        ...

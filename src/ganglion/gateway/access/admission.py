@@ -67,24 +67,19 @@ class Admission(Protocol):
     @property
     def answer_tokens(self) -> int | None:
         """How long each answer may be whose length the request does not bound; None for no bound."""
-        ...
 
     @property
     def model(self) -> str:
         """What its answer is booked as: one of a bounded set of names."""
-        ...
 
     async def reserve_more(self, request: AdmissionRequest) -> None:
         """Reserve what is missing, where the request may use more than was known; raises as `admit` does."""
-        ...
 
     def answered_by(self, model: str) -> None:
         """Note which model answers, as it is booked; it need not be the one that was requested."""
-        ...
 
     def settle(self, usage: Usage | None) -> None:
         """Count what the request used; None where nothing ran, and everything is given back."""
-        ...
 
 
 class Gatekeeper(Protocol):
@@ -92,16 +87,13 @@ class Gatekeeper(Protocol):
 
     def identify(self, key: bytes | None) -> Identity:
         """Whose key it is; raises InvalidApiKey. Cheap: it is called for each request."""
-        ...
 
     def admit_now(self, identity: Identity, request: AdmissionRequest) -> Admission | None:
         """Admit a request at once; None where that takes asking a database. Raises as `admit` does."""
-        ...
 
     async def admit(self, identity: Identity, request: AdmissionRequest) -> Admission:
         """Admit a request; raises NotAllowed, RateLimited, QuotaExceeded, and StoreUnavailable where the
         database cannot be asked."""
-        ...
 
 
 # The proxy admits each request, and the control app answers some of them in another task of the same process.

@@ -32,11 +32,9 @@ class RunningOnNode(Protocol):
     @property
     def last_heard_s(self) -> float:
         """When anything of its answer last came, on the monotonic clock; 0 where nothing did."""
-        ...
 
     def withdraw(self) -> None:
         """Stop waiting for the node."""
-        ...
 
 
 MAX_FAILED_LOADS = 1024

@@ -212,11 +212,9 @@ class ReplicaMover(Protocol):
 
     async def load_on(self, model: str, node: str) -> None:
         """Load a model on one node."""
-        ...
 
     async def unload_from(self, model: str, node: str) -> None:
         """Unload a model from one node."""
-        ...
 
 
 class Scaler:

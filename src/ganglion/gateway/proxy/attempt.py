@@ -31,31 +31,24 @@ class AttemptObserver(Protocol):
 
     def received(self, attempt: "NodeAttempt") -> None:
         """Something came."""
-        ...
 
     def whole(self, attempt: "NodeAttempt", body: bytes) -> None:
         """The whole answer is there."""
-        ...
 
     def streams(self, attempt: "NodeAttempt", data: bytes) -> None:
         """More of an answer that is passed on as it comes."""
-        ...
 
     def streamed(self, attempt: "NodeAttempt", data: bytes) -> None:
         """The last of it."""
-        ...
 
     def switched(self, attempt: "NodeAttempt") -> None:
         """The connection is a WebSocket's now."""
-        ...
 
     def lost(self, attempt: "NodeAttempt", error: UpstreamUnavailable, *, is_stale: bool = False) -> None:
         """The node broke off, or its kept connection had before; `stream` says whether inside of one."""
-        ...
 
     def withdrawn(self, attempt: "NodeAttempt") -> None:
         """The node is not waited for any longer."""
-        ...
 
 
 class NodeAttempt:

@@ -38,26 +38,21 @@ class StreamFilter(Protocol):
 
     def feed(self, data: bytes) -> bytes:
         """What may leave now; raises UpstreamUnavailable for an event that has no end."""
-        ...
 
     def end(self) -> bytes:
         """What is left at the end."""
-        ...
 
     @property
     def events(self) -> int:
         """How many passed so far."""
-        ...
 
     @property
     def said(self) -> int:
         """About how many tokens that was: events that say something, and no envelopes or signs of life."""
-        ...
 
     @property
     def is_finished(self) -> bool:
         """Whether the wire's own last event came, or nothing says that one should."""
-        ...
 
 
 class _EventBuffer:

@@ -16,7 +16,6 @@ class ModelLoader(Protocol):
 
     async def load(self, model: str) -> None:
         """Return once some node holds the model; one load runs for all callers. Raises why it cannot be."""
-        ...
 
 
 _LISTED: Final = 10
@@ -97,4 +96,3 @@ class Chooser(Protocol):
 
     def choose(self, request: RoutingRequest) -> RoutingDecision:
         """Decide where a request goes now."""
-        ...

@@ -48,25 +48,20 @@ class NodeLoads(Protocol):
     @property
     def in_flight(self) -> Mapping[str, int]:
         """Requests of this gateway that run on each node."""
-        ...
 
     @property
     def loading(self) -> Set[str]:
         """Models that are loading on behalf of this gateway."""
-        ...
 
     @property
     def reserved(self) -> Set[str]:
         """Nodes on which a request runs alone."""
-        ...
 
     def is_cooling(self, name: str) -> bool:
         """Whether a node is cooling down after failures."""
-        ...
 
     def is_unloadable(self, model: str) -> bool:
         """Whether no node could load a model a moment ago, and none has come since."""
-        ...
 
 
 def route(

@@ -53,15 +53,12 @@ class ResponseSink(Protocol):
 
     def head(self, status: int, headers: Headers) -> None:
         """The response begins."""
-        ...
 
     def body(self, data: bytes, *, is_end: bool) -> None:
         """More of its body, which may be empty, and whether that is all."""
-        ...
 
     def lost(self, error: Exception | None) -> None:
         """The connection ended before the response did."""
-        ...
 
 
 class UpstreamConnection(asyncio.Protocol):

@@ -15,7 +15,6 @@ class EngineBuild(Protocol):
 
     async def __call__(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
         """`free_bytes` is what the models that are already here leave."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ class NameLookup(Protocol):
 
     async def __call__(self, name: str, *, may_catch_all: bool) -> Candidate | str:
         """What a name means: another model, or the id of one that is held; raises ModelNotFound."""
-        ...
 
 
 async def no_lookup(name: str, *, may_catch_all: bool) -> Candidate | str:

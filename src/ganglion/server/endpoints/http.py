@@ -117,11 +117,9 @@ class AnswerRecorder(Protocol):
 
     async def wait_begun(self) -> None:
         """Return when the first byte may leave; raises why it may not."""
-        ...
 
     async def record_end(self, frames: Sequence[Frame | Comment]) -> Sequence[Frame | Comment]:
         """The frames to end with, in place of these, once they may leave."""
-        ...
 
 
 class FrameSink(Protocol):
@@ -129,11 +127,9 @@ class FrameSink(Protocol):
 
     async def start(self) -> None:
         """Say that an answer comes; from now on a failure is a frame."""
-        ...
 
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
         """Write frames; raises ReaderStalled when the client does not read them."""
-        ...
 
 
 async def stream_answers(

@@ -38,11 +38,9 @@ class CallAuthenticator(Protocol):
 
     def request_id(self, metadata: Metadata) -> str:
         """The call's own request id where it may bring one, else a new one."""
-        ...
 
     def caller(self, method: str, metadata: Metadata, request_id: str) -> RpcCaller:
         """Whose call it is; raises InvalidApiKey and LeaseLost for everything that is not public."""
-        ...
 
 
 def metadata_value(metadata: Metadata, name: str) -> bytes | None:

@@ -61,19 +61,15 @@ class OpenItem(Protocol):
 
     def open(self) -> list[Frame]:
         """The frames that announce it."""
-        ...
 
     def more(self, text: str, tokens: tuple[Token, ...]) -> list[Frame]:
         """The frames of more text."""
-        ...
 
     def item(self, status: Status) -> Raw:
         """The item with what it holds so far."""
-        ...
 
     def close(self, status: Status) -> tuple[list[Frame], Raw]:
         """The frames that end it, and the whole item."""
-        ...
 
 
 def frame(event: Struct, name: str) -> Frame:
