@@ -33,10 +33,10 @@ if "PYTEST_XDIST_WORKER" in os.environ and hasattr(os, "sched_setaffinity"):
 
 ALONE = {
     "cli/test_terminal_chat.py",
-    *("door/test_faults.py", "door/test_leaving.py", "door/test_limits.py"),
+    *("end_to_end/test_faults.py", "end_to_end/test_leaving.py", "end_to_end/test_limits.py"),
     *("engines/test_hostile_grammars.py", "engines/test_recovery.py", "engines/test_rendering.py"),
     *("registry/test_gguf.py", "registry/test_manifest.py", "registry/test_resolver.py"),
-    *("server/test_alarm.py", "server/test_chat_door.py", "server/test_disconnect.py"),
+    *("server/test_alarm.py", "server/test_chat_endpoint.py", "server/test_disconnect.py"),
     *("server/test_responses_crash.py", "server/test_responses_keeping.py"),
     *("store/test_store_file.py", "store/test_store_kills.py", "store/test_store_power.py"),
 }

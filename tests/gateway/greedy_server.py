@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from front_stage import Asking, ScriptedNode, answer
+from proxy_stage import Asking, ScriptedNode, answer
 
 from ganglion.gateway.node import NodeSpec
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from front_stage import CHAT, always, answer, get, post, staged
 from gateways import fleet
+from proxy_stage import CHAT, always, answer, get, post, staged
 from test_gateway_access import keyed, shown
 
 from ganglion.core.errors import GanglionError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from asking_fleets import PATHS, Said, asking, text_of
 from fleets import fleet_of
-from front_stage import (
+from proxy_stage import (
     SSE_HEAD,
     STREAM,
     Asking,

@@ -13,8 +13,8 @@ from asking_fleets import PATHS, WIRES, Said, asking, is_told_broken, text_of
 from byte_server import Line, answer, byte_server
 from fault_proxy import FaultProxy, fault_proxy
 from fleets import NODE_KEY, Fleet, fleet_of
-from front_stage import SSE_HEAD, chunk
 from gateways import Running, gateway
+from proxy_stage import SSE_HEAD, chunk
 from remote_nodes import echo, listening
 
 from ganglion.gateway.fleet import fleet as fleet_module

@@ -11,8 +11,8 @@ from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import pytest
-from front_stage import Asking, ScriptedNode, answer
 from msgspec import structs
+from proxy_stage import Asking, ScriptedNode, answer
 from test_gateway_access import keyed, secret_of
 
 from ganglion.gateway.failover import RunningCall

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 
 import httpx
 import pytest
-from calling_rpc import connected
+from grpc_calls import connected
 
 from ganglion.server.life.storage import StoreTarget
 from ganglion.wire.salience import salience_pb2 as pb

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import grpc
 import httpx
 import pytest
-from calling_rpc import connected
+from grpc_calls import connected
 
 from ganglion.core.request import Request
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings

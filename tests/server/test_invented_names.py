@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from calling_rpc import connected
+from grpc_calls import connected
 
 from ganglion.core.errors import ModelNotFound
 from ganglion.core.request import Request, TextPrompt

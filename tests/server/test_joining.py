@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import grpc
 import httpx
 import pytest
-from calling_rpc import connected
+from grpc_calls import connected
 
 from ganglion.core.errors import InvalidValue, LeaseLost
 from ganglion.server.bind import StartRefused

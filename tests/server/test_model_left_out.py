@@ -5,7 +5,7 @@ from typing import Any
 
 import grpc
 import pytest
-from calling_rpc import connected
+from grpc_calls import connected
 from test_rights import held
 from websockets.asyncio.client import connect
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from calling_rpc import SALIENCE, caller_of, connected, trailers
+from grpc_calls import SALIENCE, caller_of, connected, trailers
 from grpc_health.v1 import health_pb2
 from relaying import Keys, relaying, view_of
-from test_rpc_access import methods, status_of
+from test_grpc_access import methods, status_of
 
 from ganglion.core.errors import SessionNotFound
 from ganglion.gateway.access.admission import Identity

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import grpc
 import pytest
-from calling_rpc import Rpc, connected, trailers
+from grpc_calls import Rpc, connected, trailers
 from relaying import Relayed, relaying, view_of
 
 from ganglion.client import AsyncClient, AsyncSession

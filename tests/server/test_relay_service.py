@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import grpc
 import pytest
-from calling_rpc import Rpc, connected, rest, stream_of, trailers
+from grpc_calls import Rpc, connected, rest, stream_of, trailers
 from relaying import Keys, relaying, view_of
 
 from ganglion.core.errors import RateLimited

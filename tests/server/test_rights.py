@@ -5,9 +5,9 @@ import json
 import grpc
 import httpx
 import pytest
-from calling_rpc import SALIENCE, Rpc, connected
+from grpc_calls import SALIENCE, Rpc, connected
 from starlette.routing import Route, WebSocketRoute
-from test_rpc_access import status_of
+from test_grpc_access import status_of
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from calling_rpc import caller_of, connected, rest, trailers
+from grpc_calls import caller_of, connected, rest, trailers
 from grpc_health.v1 import health_pb2
 
 from ganglion.core.errors import LoadFailed

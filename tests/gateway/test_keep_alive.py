@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 from byte_server import Line, answer, byte_server
-from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, post, staged
-from front_stage import answer as node_answer
 from gateways import gateway
+from proxy_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, Stage, chunk, post, staged
+from proxy_stage import answer as node_answer
 
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.proxy import listener

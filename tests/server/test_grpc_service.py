@@ -5,7 +5,7 @@ import logging
 
 import grpc
 import pytest
-from calling_rpc import connected, stream_of, trailers
+from grpc_calls import connected, stream_of, trailers
 
 from ganglion.cli.system.this_machine import ThisMachine
 from ganglion.core.errors import EngineFailed

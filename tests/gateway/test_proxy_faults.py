@@ -6,7 +6,7 @@ import json
 import random
 
 import pytest
-from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, always, answer, chunk, post, staged
+from proxy_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, always, answer, chunk, post, staged
 
 from ganglion.core.errors import ModelNotFound
 from ganglion.gateway.proxy.attempt import NodeAttempt

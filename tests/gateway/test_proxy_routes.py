@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from front_stage import CHAT, STREAM, Asking, Keeper, always, answer, chunk, get, post, staged
+from proxy_stage import CHAT, STREAM, Asking, Keeper, always, answer, chunk, get, post, staged
 
 from ganglion.core.errors import NotAllowed
 from ganglion.gateway.access.admission import AdmissionRequest, Identity

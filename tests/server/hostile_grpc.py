@@ -1,4 +1,4 @@
-"""A program that makes hostile calls: `python hostile_rpc.py ADDRESS KEY` prints how they ended.
+"""A program that makes hostile calls: `python hostile_grpc.py ADDRESS KEY` prints how they ended.
 
 In a process of its own, so that what it takes is not counted with the server.
 """

@@ -6,9 +6,9 @@ from typing import Any
 
 import grpc
 import pytest
-from calling_rpc import SALIENCE, caller_of, connected, stream_of
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message_factory import GetMessageClass
+from grpc_calls import SALIENCE, caller_of, connected, stream_of
 from grpc_health.v1 import health_pb2
 
 from ganglion.server.bind import InsecureBind

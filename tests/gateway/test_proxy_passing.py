@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Keeper, always, answer, chunk, get, post, staged
+from proxy_stage import CHAT, SSE_HEAD, STREAM, Asking, Keeper, always, answer, chunk, get, post, staged
 
 from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.proxy.listener import ProxySettings

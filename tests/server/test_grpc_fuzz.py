@@ -11,10 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-from calling_rpc import SALIENCE, connected
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
+from grpc_calls import SALIENCE, connected
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

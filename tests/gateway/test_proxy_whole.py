@@ -6,7 +6,7 @@ import json
 import anthropic
 import httpx
 import openai
-from front_stage import staged
+from proxy_stage import staged
 
 from ganglion.engines.echo.engine import EchoEngine, EchoSettings
 from ganglion.gateway.node import NodeSpec

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import psutil
 import pytest
-from calling_rpc import connected
+from grpc_calls import connected
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -57,7 +57,7 @@ async def test_a_thousand_hostile_messages_take_little_and_hold_up_nobody(servin
         await neighbour.generate(session_id, append_tokens=[1, 2, 3], max_tokens=1)
         watch = Watch()
         watching = asyncio.create_task(watch.run())
-        program = str(Path(__file__).with_name("hostile_rpc.py"))
+        program = str(Path(__file__).with_name("hostile_grpc.py"))
         hostile = await asyncio.create_subprocess_exec(
             sys.executable, program, served.rpc, HOSTILE, stdout=asyncio.subprocess.PIPE
         )

@@ -5,7 +5,7 @@ import socket
 from contextlib import suppress
 
 import pytest
-from front_stage import CHAT, Keeper, always, answer, post, staged
+from proxy_stage import CHAT, Keeper, always, answer, post, staged
 
 from ganglion.gateway.access.admission import Identity
 from ganglion.gateway.proxy import body_budget

@@ -3,9 +3,9 @@
 import asyncio
 
 import httptools
-from front_stage import CHAT, Asking, Keeper, answer, post, staged
 from hypothesis import example, given
 from hypothesis import strategies as st
+from proxy_stage import CHAT, Asking, Keeper, answer, post, staged
 
 from ganglion.core.errors import GanglionError, NotAllowed
 from ganglion.gateway.access.admission import Identity

@@ -4,7 +4,7 @@ import asyncio
 import json
 
 import pytest
-from front_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, always, answer, chunk, post, staged
+from proxy_stage import CHAT, SSE_HEAD, STREAM, Asking, Script, always, answer, chunk, post, staged
 
 from ganglion.core.events import Usage
 from ganglion.wire.chat.proxy import PROXY as CHAT_WIRE
