@@ -71,7 +71,11 @@ def text_answer(description: str, media_type: str) -> Json:
     return content(description, media_type, {"type": "string"})
 
 
+def optional(name: str, description: str, schema: Json, *, where: str = "query") -> Json:
+    """A parameter that may be left out."""
+    return {"name": name, "in": where, "required": False, "description": description, "schema": schema}
+
+
 def switch(name: str, description: str) -> Json:
     """A header that 1 switches on; whatever else it says does not."""
-    schema: Json = {"type": "string", "examples": ["1"]}
-    return {"name": name, "in": "header", "required": False, "description": description, "schema": schema}
+    return optional(name, description, {"type": "string", "examples": ["1"]}, where="header")

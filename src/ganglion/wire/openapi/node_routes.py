@@ -23,17 +23,17 @@ from ganglion.wire.operation import (
     content,
     either,
     json_answer,
+    optional,
     ref,
     text_answer,
 )
 
-_ANTHROPIC_VERSION: Json = {
-    "name": "anthropic-version",
-    "in": "header",
-    "required": False,
-    "description": "Any value asks for the words of Anthropic's wire.",
-    "schema": {"type": "string", "enum": ["2023-06-01"]},
-}
+_ANTHROPIC_VERSION: Json = optional(
+    "anthropic-version",
+    "Any value asks for the words of Anthropic's wire.",
+    {"type": "string", "enum": ["2023-06-01"]},
+    where="header",
+)
 _MODEL: Json = {
     "name": "model",
     "in": "path",
@@ -45,27 +45,15 @@ _LOAD_ANSWER: Json = {
     "description": "It is loaded; with `accept: text/event-stream`, how it got there.",
     "content": {JSON: {"schema": ref("LoadResult")}, "text/event-stream": {}},
 }
-_WAIT: Json = {
-    "name": "wait",
-    "in": "query",
-    "required": False,
-    "description": "false answers 202 at once.",
-    "schema": {"type": "string", "enum": ["true", "false"]},
-}
-_SINCE: Json = {
-    "name": "since",
-    "in": "query",
-    "required": False,
-    "description": "The version that the caller knows: with `wait`, the answer comes when there is another.",
-    "schema": {"type": "integer", "minimum": 0},
-}
-_WAIT_S: Json = {
-    "name": "wait",
-    "in": "query",
-    "required": False,
-    "description": "How many seconds to wait at most, up to 30.",
-    "schema": {"type": "number", "minimum": 0},
-}
+_WAIT: Json = optional("wait", "false answers 202 at once.", {"type": "string", "enum": ["true", "false"]})
+_SINCE: Json = optional(
+    "since",
+    "The version that the caller knows: with `wait`, the answer comes when there is another.",
+    {"type": "integer", "minimum": 0},
+)
+_WAIT_S: Json = optional(
+    "wait", "How many seconds to wait at most, up to 30.", {"type": "number", "minimum": 0}
+)
 
 SHAPES: Shapes = (
     ModelCard,

@@ -1,7 +1,7 @@
 """The routes for vectors, scores, readouts and tokens."""
 
 from ganglion.wire.embeddings import EmbeddingList, EmbeddingsBody
-from ganglion.wire.operation import Json, Operation, Shapes, json_answer
+from ganglion.wire.operation import Json, Operation, Shapes, json_answer, optional
 from ganglion.wire.readout import ReadoutCard
 from ganglion.wire.rerank import RerankBody, Reranked
 from ganglion.wire.responses.stored import InputTokens
@@ -16,13 +16,7 @@ from ganglion.wire.tokenizer import (
     TokenizerCard,
 )
 
-_NAMED: Json = {
-    "name": "model",
-    "in": "query",
-    "required": False,
-    "description": "A model; may be left out where one is here.",
-    "schema": {"type": "string"},
-}
+_NAMED: Json = optional("model", "A model; may be left out where one is here.", {"type": "string"})
 
 SHAPES: Shapes = (
     EmbeddingsBody,

@@ -1,6 +1,6 @@
 """The operations of Responses and of conversations, as the OpenAPI document has them."""
 
-from ganglion.wire.operation import JSON, Json, Operation, Shapes, content, json_answer, ref
+from ganglion.wire.operation import JSON, Json, Operation, Shapes, content, json_answer, optional, ref
 from ganglion.wire.responses.response_object import ResponseObject
 from ganglion.wire.responses.schema import (
     CompactBody,
@@ -24,20 +24,16 @@ _RESPONSES_ANSWER: Json = {
 }
 _ID: Json = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
 _ITEM: Json = _ID | {"name": "item"}
-_STREAM: Json = {
-    "name": "stream",
-    "in": "query",
-    "required": False,
-    "description": "true streams the events of a response that runs or ran in the background.",
-    "schema": {"type": "string", "enum": ["true", "false"]},
-}
-_STARTING_AFTER: Json = {
-    "name": "starting_after",
-    "in": "query",
-    "required": False,
-    "description": "The sequence number of the last event that was heard.",
-    "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
-}
+_STREAM: Json = optional(
+    "stream",
+    "true streams the events of a response that runs or ran in the background.",
+    {"type": "string", "enum": ["true", "false"]},
+)
+_STARTING_AFTER: Json = optional(
+    "starting_after",
+    "The sequence number of the last event that was heard.",
+    {"type": "integer", "minimum": 0, "maximum": 2**53},
+)
 _PAGE: tuple[Json, ...] = (
     {
         "name": "limit",
