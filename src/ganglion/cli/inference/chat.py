@@ -5,7 +5,6 @@ import sys
 import threading
 from collections.abc import Coroutine
 from contextlib import aclosing
-from types import TracebackType
 from typing import Annotated, Any, Self, TypeVar, assert_never
 
 from cyclopts import Parameter
@@ -39,9 +38,7 @@ class EngineThread:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
-from types import TracebackType
 from typing import TypeVar, assert_never
 
 from ganglion.client._async.protocols import AsyncReplyStream, AsyncTransport
@@ -163,9 +162,7 @@ class AsyncGeneration(AsyncIterator[Event]):
     async def __aenter__(self) -> "AsyncGeneration":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -3,7 +3,6 @@
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import TypeVar, Unpack
 from weakref import ref
 
@@ -211,9 +210,7 @@ class AsyncSession:
     async def __aenter__(self) -> "AsyncSession":
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def _finish(self, flow: Flow[T]) -> T:

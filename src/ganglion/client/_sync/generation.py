@@ -4,7 +4,6 @@
 import time
 from collections.abc import Iterator
 from functools import partial
-from types import TracebackType
 from typing import TypeVar, assert_never
 
 from ganglion.client._sync.protocols import ReplyStream, Transport
@@ -164,9 +163,7 @@ class Generation(Iterator[Event]):
     def __enter__(self) -> "Generation":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __del__(self) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from ganglion.core.errors import LoadFailed
@@ -82,9 +81,7 @@ class PartialFile:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
