@@ -33,7 +33,7 @@ PREFIX: Final = "GANGLION_"
 _DESCRIBED: Final = re.compile(r"^(\w+): (.+(?:\n    .+)*)", re.MULTILINE)
 
 
-class LogSettings(Struct, frozen=True):
+class _LogSettings(Struct, frozen=True):
     """The log on stderr.
 
     level: The least severe messages that are logged to stderr.
@@ -55,7 +55,7 @@ class Config(Struct, frozen=True):
 
     server: ServerSettings = ServerSettings()
     engine: EngineSettings = EngineSettings()
-    log: LogSettings = LogSettings()
+    log: _LogSettings = _LogSettings()
     residency: ResidencySettings = ResidencySettings()
     hub: HubSettings = HubSettings()
     store: StoreSettings = StoreSettings()
@@ -107,7 +107,7 @@ def load(
     return _build({setting.key: _read(setting, _field(setting)) for setting in layers})
 
 
-class ConfigKey(NamedTuple):
+class _ConfigKey(NamedTuple):
     """One key: its field in a section, and its description."""
 
     field: FieldInfo
@@ -115,19 +115,19 @@ class ConfigKey(NamedTuple):
 
 
 @cache
-def keys() -> Mapping[str, ConfigKey]:
+def keys() -> Mapping[str, _ConfigKey]:
     """Every key by its dotted name."""
     return dict(_keys_of(Config, ""))
 
 
-def _keys_of(section: type[Struct], prefix: str) -> Iterator[tuple[str, ConfigKey]]:
+def _keys_of(section: type[Struct], prefix: str) -> Iterator[tuple[str, _ConfigKey]]:
     described = descriptions(section)
     for field in fields(section):
         key = f"{prefix}{field.encode_name}"
         if isinstance(field.type, type) and issubclass(field.type, Struct):
             yield from _keys_of(field.type, f"{key}.")
         elif field.encode_name in described:
-            yield key, ConfigKey(field, described[field.encode_name])
+            yield key, _ConfigKey(field, described[field.encode_name])
 
 
 def descriptions(section: type[Struct]) -> dict[str, str]:

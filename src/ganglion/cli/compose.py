@@ -57,7 +57,7 @@ def finder_of(config: Config, home: Path) -> ModelFinder:
 
 
 @dataclass(frozen=True, slots=True)
-class RequestedModels:
+class _RequestedModels:
     """The models that a command line names, in order, and their served names."""
 
     names: tuple[str, ...]
@@ -76,7 +76,7 @@ class RequestedModels:
 
 
 @dataclass(frozen=True, slots=True)
-class ConfiguredModels:
+class _ConfiguredModels:
     """Every model that the operator named."""
 
     warm: tuple[Candidate, ...]
@@ -86,7 +86,7 @@ class ConfiguredModels:
 
 
 @dataclass(frozen=True, slots=True)
-class Composition:
+class _Composition:
     """The engine, and for people where each model comes from."""
 
     engine: Residency
@@ -101,7 +101,7 @@ def compose(
     bar: Bar | None = None,
     is_kv_kept: bool = False,
     free_video_bytes: Callable[[], int | None] = lambda: None,
-) -> Composition:
+) -> _Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
     home = configuration.home(os.environ)
     finder = finder_of(config, home)
@@ -123,7 +123,7 @@ def compose(
         find=find,
         settings=structs.replace(config.residency, auto_load=auto_loads(config)),
     )
-    return Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))
+    return _Composition(engine, tuple(f"{model.id} {model.origin}" for model in models.warm))
 
 
 @asynccontextmanager
@@ -144,7 +144,7 @@ async def open_engine(
     from ganglion.cli.flags import OutputFlags, load_config
     from ganglion.cli.system.this_machine import ThisMachine
 
-    def composed() -> Composition:
+    def composed() -> _Composition:
         given = configuration.settings_from(settings or {}, "the settings given")
         return compose(
             load_config(OutputFlags(config=config), given),
@@ -168,7 +168,7 @@ def auto_loads(config: Config) -> bool:
     return not config.join.urls if auto_load is None else auto_load
 
 
-def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> ConfiguredModels:
+def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> _ConfiguredModels:
     """The models that a configuration names, read anew from disk; raises what is wrong with it."""
     home = configuration.home(os.environ)
     hub = cache(lambda: hub_of(config, home))
@@ -179,13 +179,13 @@ def models_of(config: Config, names: Sequence[str], served_names: Sequence[str])
 
 def _models(
     names: Sequence[str], served_names: Sequence[str], finder: ModelFinder, context: BuildContext
-) -> ConfiguredModels:
+) -> _ConfiguredModels:
     """Warm are those that are named, else the config's, else the embedded one; and what is pinned."""
     config = context.config
     if not ENGINES[config.engine.name].formats:
         named = served_names or names or [config.engine.name]
-        return ConfiguredModels(tuple(candidate_without_file(name, config.engine) for name in named), ())
-    asked = RequestedModels(tuple(names or config.models or [SMOLLM2.id]), tuple(served_names))
+        return _ConfiguredModels(tuple(candidate_without_file(name, config.engine) for name in named), ())
+    asked = _RequestedModels(tuple(names or config.models or [SMOLLM2.id]), tuple(served_names))
     catalogue = finder.catalogue()
     check_engines(catalogue.manifest)
     warm = []
@@ -202,7 +202,7 @@ def _models(
         if isinstance(resolution, Resolution) and resolution.id not in taken
     ]
     others = {candidate.id: candidate for candidate in known}.values()
-    return ConfiguredModels(
+    return _ConfiguredModels(
         (*warm, *(each for each in others if each.is_pinned)),
         tuple(each for each in others if not each.is_pinned),
     )

@@ -17,8 +17,8 @@ from ganglion.config import PREFIX, Config, Setting
 from ganglion.core.sampling import PARAMS, Sampling, sampling_from
 
 MODEL = Group("Model", sort_key=1)
-ENGINE = Group("Engine", sort_key=2)
-SAMPLING = Group("Sampling (left out: the model's own defaults)", sort_key=3)
+_ENGINE = Group("Engine", sort_key=2)
+_SAMPLING = Group("Sampling (left out: the model's own defaults)", sort_key=3)
 HOLDING = Group("Holding models", sort_key=3)
 FLEET = Group("Fleet", sort_key=1)
 SERVER = Group("Server", sort_key=4)
@@ -27,10 +27,10 @@ JOINING = Group("Joining a fleet", sort_key=6)
 OUTPUT = Group("Logs and configuration", sort_key=7)
 
 AT_LEAST_1 = validators.Number(gte=1)
-SHARE = validators.Number(gte=0, lte=1)
+_SHARE = validators.Number(gte=0, lte=1)
 
 _KEY: Final = "config key"
-G = TypeVar("G", bound="FlagGroup")
+_G = TypeVar("_G", bound="FlagGroup")
 
 
 def option(help_text: str, validator: validators.Number | None = None) -> Parameter:
@@ -38,7 +38,7 @@ def option(help_text: str, validator: validators.Number | None = None) -> Parame
     return Parameter(help=help_text, validator=validator)
 
 
-def sampling_option(name: str) -> Parameter:
+def _sampling_option(name: str) -> Parameter:
     """A flag for a sampling parameter, with the help and the bounds that it has everywhere."""
     param = PARAMS[name]
     bounds = param.limits
@@ -60,7 +60,7 @@ class FlagGroup:
         for attribute in fields(self):  # type: ignore[arg-type]
             value = getattr(self, attribute.name)
             if _KEY in attribute.metadata and value is not None:
-                yield Setting(attribute.metadata[_KEY], value, f"the flag {flag_name(attribute.name)}")
+                yield Setting(attribute.metadata[_KEY], value, f"the flag {_flag_name(attribute.name)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,16 +79,16 @@ def flag(key: str, *, default: object = MISSING, is_secret: bool = False) -> Any
     return _Declared(key, default, is_secret)
 
 
-def flag_name(attribute: str) -> str:
+def _flag_name(attribute: str) -> str:
     """The flag as it is typed."""
     return f"--{attribute.replace('_', '-')}"
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
-def flag_group(group: Group) -> Callable[[type[G]], type[G]]:
+def flag_group(group: Group) -> Callable[[type[_G]], type[_G]]:
     """Make a class of `flag`s and ordinary fields one parameter of a command."""
 
-    def made(cls: type[G]) -> type[G]:
+    def made(cls: type[_G]) -> type[_G]:
         for name, declared in list(vars(cls).items()):
             if isinstance(declared, _Declared):
                 cls.__annotations__[name] = _annotation(declared)
@@ -123,7 +123,7 @@ def _shown(default: object) -> str:
             return str(default)
 
 
-@flag_group(ENGINE)
+@flag_group(_ENGINE)
 class EngineFlags(FlagGroup):
     """How a model is run."""
 
@@ -139,7 +139,7 @@ class EngineFlags(FlagGroup):
     concepts = flag("engine.concepts")
 
 
-@Parameter(name="*", group=SAMPLING)
+@Parameter(name="*", group=_SAMPLING)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingFlags:
     """How the next token is chosen."""
@@ -147,12 +147,12 @@ class SamplingFlags:
     max_tokens: Annotated[
         int | None, option("Stop after so many tokens (default 2048, or the room left).", AT_LEAST_1)
     ] = None
-    temperature: Annotated[float | None, sampling_option("temperature")] = None
-    top_p: Annotated[float | None, sampling_option("top_p")] = None
-    top_k: Annotated[int | None, sampling_option("top_k")] = None
-    min_p: Annotated[float | None, sampling_option("min_p")] = None
-    repetition_penalty: Annotated[float | None, sampling_option("repetition_penalty")] = None
-    seed: Annotated[int | None, sampling_option("seed")] = None
+    temperature: Annotated[float | None, _sampling_option("temperature")] = None
+    top_p: Annotated[float | None, _sampling_option("top_p")] = None
+    top_k: Annotated[int | None, _sampling_option("top_k")] = None
+    min_p: Annotated[float | None, _sampling_option("min_p")] = None
+    repetition_penalty: Annotated[float | None, _sampling_option("repetition_penalty")] = None
+    seed: Annotated[int | None, _sampling_option("seed")] = None
     stop: Annotated[
         list[str] | None, Parameter(help="Text that ends the answer; may be repeated.", negative=())
     ] = None

@@ -117,7 +117,7 @@ def _node_key(node: DeclaredNode, name: str, environment: Mapping[str, str]) -> 
     return None
 
 
-PORT_OF_GATEWAYS: Final = 8000
+_PORT_OF_GATEWAYS: Final = 8000
 """So that a gateway and a node on one machine need no flag to get on."""
 
 
@@ -126,7 +126,7 @@ class GatewayServerFlags(FlagGroup):
     """Where the gateway listens and how it shuts down."""
 
     host = flag("server.host")
-    port = flag("server.port", default=PORT_OF_GATEWAYS)
+    port = flag("server.port", default=_PORT_OF_GATEWAYS)
     grpc_port = flag("server.grpc_port")
     grpc = flag("server.grpc")
     reuse_port = flag("server.reuse_port")
@@ -149,14 +149,14 @@ class FleetFlags(FlagGroup):
     node_key = flag("gateway.node_key", is_secret=True)
 
 
-FLEET_UNSET = FleetFlags()
-GATEWAY_UNSET = GatewayServerFlags()
+_FLEET_UNSET = FleetFlags()
+_GATEWAY_UNSET = GatewayServerFlags()
 
 
 def gateway(
     *,
-    fleet: FleetFlags = FLEET_UNSET,
-    server: GatewayServerFlags = GATEWAY_UNSET,
+    fleet: FleetFlags = _FLEET_UNSET,
+    server: GatewayServerFlags = _GATEWAY_UNSET,
     security: SecurityFlags = SECURITY_UNSET,
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
@@ -173,7 +173,7 @@ def gateway(
     flags = [*server.settings(), *security.settings(), *fleet.settings()]
 
     def configured() -> Config:
-        return load_config(output, flags, defaults={"server.port": PORT_OF_GATEWAYS})
+        return load_config(output, flags, defaults={"server.port": _PORT_OF_GATEWAYS})
 
     config = configured()
     set_up_logging(config.log.level, config.log.format)

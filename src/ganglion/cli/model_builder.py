@@ -39,9 +39,9 @@ from ganglion.registry.naming.resolver import (
 if TYPE_CHECKING:
     from ganglion.registry.hub.client import Hub
 
-DOWNLOADS: Final = 4
+_DOWNLOADS: Final = 4
 """Models fetched at once; further ones wait."""
-NO_ENTRY: Final = ManifestEntry(key="")
+_NO_ENTRY: Final = ManifestEntry(key="")
 
 Bar = Callable[[str, int], AbstractContextManager[Report]]
 """Shows a download to people, given its title and size."""
@@ -61,7 +61,7 @@ class BuildContext:
     """What is free on the accelerators that the library can use; None where there are none."""
     packs: tuple[FoundPack, ...] = ()
     """The concept packs that the operator named."""
-    download_pool: Executor = field(default_factory=lambda: ThreadPoolExecutor(DOWNLOADS, "fetch"))
+    download_pool: Executor = field(default_factory=lambda: ThreadPoolExecutor(_DOWNLOADS, "fetch"))
     """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
 
@@ -70,7 +70,7 @@ def candidate_of(
 ) -> Candidate:
     """The resolved model as a candidate that can be loaded."""
     builder = ModelBuilder(resolution, context, served_name or resolution.id)
-    entry = resolution.entry or NO_ENTRY
+    entry = resolution.entry or _NO_ENTRY
     facts = builder.facts_if_here()
     keep_alive_s = context.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
     names = dict.fromkeys((*resolution.aliases, *((resolution.id,) if served_name is not None else ())))
@@ -197,14 +197,14 @@ class ModelBuilder:
             yield report_and_show
 
     def _asked_context(self, options: LoadOptions) -> int | None:
-        entry = self._resolution.entry or NO_ENTRY
+        entry = self._resolution.entry or _NO_ENTRY
         return options.context_length or entry.context_length or self._context.config.engine.context
 
     def _build(self, options: LoadOptions, free_bytes: int) -> ManagedEngine:
         from ganglion.engines.supervision.watchdog import WorkerLimits
 
         assert self.path is not None
-        config, entry = self._context.config.engine, self._resolution.entry or NO_ENTRY
+        config, entry = self._context.config.engine, self._resolution.entry or _NO_ENTRY
         residency = self._context.config.residency
         facts = read_facts(self.path)
         is_kv_kept = self._context.is_kv_kept and residency.keep_kv_mb > 0

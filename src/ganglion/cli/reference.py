@@ -31,15 +31,15 @@ from ganglion.server.grpc import message_limits
 from ganglion.server.life.connection import HEAD_S, MAX_HEAD_BYTES
 from ganglion.server.settings import ServerSettings
 
-LIMITS_HEAD = "| what | limit |\n|---|---|\n"
+_LIMITS_HEAD = "| what | limit |\n|---|---|\n"
 
 
-def limits_table() -> str:
+def _limits_table() -> str:
     """The table of fixed limits."""
-    return LIMITS_HEAD + "".join(f"| {what} | {limit} |\n" for what, limit in limit_rows())
+    return _LIMITS_HEAD + "".join(f"| {what} | {limit} |\n" for what, limit in _limit_rows())
 
 
-def limit_rows() -> tuple[tuple[str, str], ...]:
+def _limit_rows() -> tuple[tuple[str, str], ...]:
     """Each bounded quantity and its limit."""
     server, worker = ServerSettings(), WorkerLimits()
     sizes = message_limits
@@ -104,7 +104,7 @@ def _bytes(count: int) -> str:
     return f"{count} bytes"
 
 
-FLAGS: Final[tuple[type[FlagGroup], ...]] = (
+_FLAGS: Final[tuple[type[FlagGroup], ...]] = (
     ServerFlags,
     SecurityFlags,
     EngineFlags,
@@ -114,17 +114,17 @@ FLAGS: Final[tuple[type[FlagGroup], ...]] = (
     FleetFlags,
     OutputFlags,
 )
-TOP: Final = "top"
-BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
-LIMITS: Final = re.compile(r"(<!-- limits -->\n).*?(<!-- end of limits -->)", re.DOTALL)
-ABSENT: Final = "-"
-REQUIRED: Final = object()
-TYPE_WORDS: Final = {kinds.BoolType: "`true`, `false`", kinds.StrType: "text", kinds.DictType: "table"}
+_TOP: Final = "top"
+_BLOCK: Final = re.compile(r"(<!-- keys: (\S+) -->\n).*?(<!-- end of keys -->)", re.DOTALL)
+_LIMITS: Final = re.compile(r"(<!-- limits -->\n).*?(<!-- end of limits -->)", re.DOTALL)
+_ABSENT: Final = "-"
+_REQUIRED: Final = object()
+_TYPE_WORDS: Final = {kinds.BoolType: "`true`, `false`", kinds.StrType: "text", kinds.DictType: "table"}
 HEAD: Final = "| key | flag | environment | value | default | meaning |\n|---|---|---|---|---|---|\n"
 
 
 @dataclass(frozen=True, slots=True)
-class ReferenceRow:
+class _ReferenceRow:
     """One thing that an operator can decide."""
 
     section: str
@@ -138,7 +138,7 @@ class ReferenceRow:
     @property
     def path(self) -> str:
         """As it is written in the environment and in messages."""
-        return self.name if self.section == TOP else f"{self.section}.{self.name}"
+        return self.name if self.section == _TOP else f"{self.section}.{self.name}"
 
 
 def main(arguments: list[str]) -> int:
@@ -158,24 +158,24 @@ def main(arguments: list[str]) -> int:
 def filled(document: str) -> str:
     """The document with every table as the code has it; raises ValueError where a section has no place."""
     tables = {section: _table(section) for section in dict.fromkeys(key.section for key in keys())}
-    placed = [match[2] for match in BLOCK.finditer(document)]
+    placed = [match[2] for match in _BLOCK.finditer(document)]
     if sorted(placed) != sorted(tables):
         wrong = set(placed) ^ set(tables) or {name for name in placed if placed.count(name) > 1}
         raise ValueError(f"Each section needs one place in the document, as in <!-- keys: {min(wrong)} -->.")
-    document = BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", document)
-    return LIMITS.sub(lambda match: f"{match[1]}{limits_table()}{match[2]}", document)
+    document = _BLOCK.sub(lambda match: f"{match[1]}{tables[match[2]]}{match[3]}", document)
+    return _LIMITS.sub(lambda match: f"{match[1]}{_limits_table()}{match[2]}", document)
 
 
-def keys() -> Iterator[ReferenceRow]:
+def keys() -> Iterator[_ReferenceRow]:
     """Every key there is, section by section, in the order of the code."""
-    yield from _keys(Config, TOP)
+    yield from _keys(Config, _TOP)
 
 
-def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[ReferenceRow]:
+def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False) -> Iterator[_ReferenceRow]:
     described = descriptions(struct)
     below: list[tuple[type[msgspec.Struct], str, bool]] = []
     for field in msgspec.structs.fields(struct):
-        name = field.encode_name if section == TOP else f"{section}.{field.encode_name}"
+        name = field.encode_name if section == _TOP else f"{section}.{field.encode_name}"
         kind = kinds.type_info(field.type)
         match kind.type if isinstance(kind, kinds.Metadata) else kind:
             case kinds.StructType(cls=each):
@@ -183,8 +183,8 @@ def _keys(struct: type[msgspec.Struct], section: str, *, is_listed: bool = False
             case kinds.VarTupleType(item_type=kinds.StructType(cls=each)):
                 below.append((each, name, True))
             case kind if meaning := described.get(field.encode_name):
-                default = REQUIRED if field.required else field.default
-                yield ReferenceRow(section, field.encode_name, kind, default, meaning, is_listed)
+                default = _REQUIRED if field.required else field.default
+                yield _ReferenceRow(section, field.encode_name, kind, default, meaning, is_listed)
     for each, name, is_list in below:
         yield from _keys(each, name, is_listed=is_list)
 
@@ -194,12 +194,12 @@ def _table(section: str) -> str:
     return HEAD + "".join(_row(key, flags.get(key.path)) for key in keys() if key.section == section)
 
 
-def _row(key: ReferenceRow, flag: str | None) -> str:
+def _row(key: _ReferenceRow, flag: str | None) -> str:
     variable = PREFIX + key.path.upper().replace(".", "__")
     cells = (
         f"`{key.path}`",
-        f"`{flag}`" if flag else ABSENT,
-        ABSENT if key.is_listed else f"`{variable}`",
+        f"`{flag}`" if flag else _ABSENT,
+        _ABSENT if key.is_listed else f"`{variable}`",
         _value(key.type),
         _default(key.default),
         key.meaning,
@@ -210,7 +210,7 @@ def _row(key: ReferenceRow, flag: str | None) -> str:
 def _flags() -> dict[str, str]:
     """The flag of each key that has one."""
     found = {"models": "MODELS"}
-    for group in FLAGS:
+    for group in _FLAGS:
         given = group(**{field.name: "given" for field in fields(group)})  # type: ignore[arg-type]
         found |= {setting.key: setting.source.removeprefix("the flag ") for setting in given.settings()}
     return found
@@ -228,8 +228,8 @@ def _value(kind: kinds.Type) -> str:
             return f"{'whole ' if isinstance(kind, kinds.IntType) else ''}number{_bounds(kind)}"
         case kinds.VarTupleType(item_type=item) | kinds.ListType(item_type=item):
             return f"list of {_value(item)}"
-        case _ if type(kind) in TYPE_WORDS:
-            return TYPE_WORDS[type(kind)]
+        case _ if type(kind) in _TYPE_WORDS:
+            return _TYPE_WORDS[type(kind)]
         case _:
             raise ValueError(f"The reference has no words for {type(kind).__name__}.")
 
@@ -243,8 +243,8 @@ def _bounds(kind: kinds.IntType | kinds.FloatType) -> str:
 def _default(value: object) -> str:
     match value:
         case None:
-            return ABSENT
-        case _ if value is REQUIRED:
+            return _ABSENT
+        case _ if value is _REQUIRED:
             return "required"
         case () | []:
             return "none"

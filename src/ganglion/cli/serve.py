@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from ganglion.server.life.storage import StoreTarget
 
 
-class ServeFunction(Protocol):
+class _ServeFunction(Protocol):
     """What serves a socket until it is told to end, over an engine that is being opened."""
 
     async def __call__(self, *, opening: asyncio.Task[None], listener: socket.socket) -> None: ...
@@ -91,10 +91,10 @@ class JoinFlags(FlagGroup):
     advertise = flag("join.advertise")
 
 
-RESIDENCY_UNSET = ResidencyFlags()
-SERVER_UNSET = ServerFlags()
+_RESIDENCY_UNSET = ResidencyFlags()
+_SERVER_UNSET = ServerFlags()
 SECURITY_UNSET = SecurityFlags()
-JOIN_UNSET = JoinFlags()
+_JOIN_UNSET = JoinFlags()
 
 
 def serve(
@@ -105,11 +105,11 @@ def serve(
         list[str] | None,
         Parameter(help="Name that callers use; repeat for several models.", group=MODEL, negative=()),
     ] = None,
-    server: ServerFlags = SERVER_UNSET,
+    server: ServerFlags = _SERVER_UNSET,
     security: SecurityFlags = SECURITY_UNSET,
     engine: EngineFlags = ENGINE_UNSET,
-    residency: ResidencyFlags = RESIDENCY_UNSET,
-    join: JoinFlags = JOIN_UNSET,
+    residency: ResidencyFlags = _RESIDENCY_UNSET,
+    join: JoinFlags = _JOIN_UNSET,
     output: OutputFlags = OUTPUT_UNSET,
 ) -> int:
     """Run a node: models behind HTTP."""
@@ -144,7 +144,7 @@ def _serve(
     sessions = structs.replace(config.sessions, folder=home(os.environ) / "data" / "sessions")
     rpc: list[str] = []
 
-    def server() -> ServeFunction:
+    def server() -> _ServeFunction:
         from ganglion.cli.system.version import libraries
         from ganglion.server.life.serve import Reloaded, serve
 
@@ -164,7 +164,7 @@ def _serve(
             composition.engine,
             structs.replace(settings, build=BuildInfo(version=__version__, libraries=libraries())),
             on_listening=lambda url: say(
-                welcome(url, composition.origins, model_id, has_keys=settings.has_keys, rpc=rpc)
+                _welcome(url, composition.origins, model_id, has_keys=settings.has_keys, rpc=rpc)
             ),
             machine=machine.source(),
             reload=reload,
@@ -201,7 +201,7 @@ def _serve(
 
 
 async def _run_node(
-    engine: "ManagedEngine", server: Callable[[], ServeFunction], listener: socket.socket
+    engine: "ManagedEngine", server: Callable[[], _ServeFunction], listener: socket.socket
 ) -> None:
     """A node's life. Its modules take as long to read as a small model to load, so both begin at once."""
     opening = asyncio.create_task(engine.open())
@@ -235,7 +235,7 @@ def store_target(settings: StoreSettings, home: Path) -> "StoreTarget | None":
     return StoreTarget(location, retention, is_asked_for=settings.url is not None)
 
 
-def welcome(
+def _welcome(
     url: str, origins: Sequence[str], model_id: str, *, has_keys: bool, rpc: Sequence[str] = ()
 ) -> str:
     """Where the node is, where its models came from, and three ways to try it."""

@@ -16,11 +16,11 @@ from ganglion.client.errors import Divergence, SessionDivergence
 from ganglion.client.values import PLACEHOLDER, Chunk, Image
 from ganglion.core.errors import InvalidValue
 
-MAX_TOKEN_ID: Final = 2**32 - 1
+_MAX_TOKEN_ID: Final = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class SentChunk:
+class _SentChunk:
     """A chunk in the session: where it starts, and over how many positions."""
 
     start: int
@@ -44,7 +44,7 @@ class CommittedTokens:
     """The node may hold something else after `confirmed_length`."""
     unknown_prefix: int = 0
     """So many leading tokens are unknown: they are from before the session was restored or attached to."""
-    sent: tuple[SentChunk, ...] = ()
+    sent: tuple[_SentChunk, ...] = ()
     """Text and images, whose length in tokens cannot be known otherwise."""
 
     @classmethod
@@ -68,7 +68,7 @@ class CommittedTokens:
 
     def with_chunk(self, chunk: str | Image, start: int, count: int) -> "CommittedTokens":
         """With the position of a chunk; its tokens are added apart."""
-        return replace(self, sent=(*self.sent, SentChunk(start, count, chunk_key(chunk))))
+        return replace(self, sent=(*self.sent, _SentChunk(start, count, _chunk_key(chunk))))
 
     def confirmed(self) -> "CommittedTokens":
         """The same, with the node holding all of it and nothing else."""
@@ -101,7 +101,7 @@ class CommittedTokens:
         for number, chunk in enumerate(chunks):
             if position == self.length:
                 return chunks[number:]
-            count = known.get((position, chunk_key(chunk))) if isinstance(chunk, str | Image) else len(chunk)
+            count = known.get((position, _chunk_key(chunk))) if isinstance(chunk, str | Image) else len(chunk)
             if count is None:
                 raise self._divergence("unknown", number, position)
             if position + count > self.length:
@@ -117,7 +117,7 @@ class CommittedTokens:
         first = max(position, self.unknown_prefix)
         return tuple(tokens[first - position :]) == self.tokens[first : position + len(tokens)]
 
-    def _sent_up_to(self, length: int) -> tuple[SentChunk, ...]:
+    def _sent_up_to(self, length: int) -> tuple[_SentChunk, ...]:
         # A chunk that was cut in two is no longer there once something else follows its first part.
         if not self.sent or all(each.end <= length for each in self.sent):
             return self.sent
@@ -136,7 +136,7 @@ class CommittedTokens:
         )
 
 
-def chunk_key(chunk: str | Image) -> str:
+def _chunk_key(chunk: str | Image) -> str:
     """A key that identifies a text or image."""
     if isinstance(chunk, str):
         return f"text {sha256(chunk.encode('utf-8', 'surrogatepass')).hexdigest()}"
@@ -154,7 +154,7 @@ def checked_tokens(tokens: Sequence[int]) -> tuple[int, ...]:
     """Token ids that can be sent; raises InvalidValue."""
     ids = _ids(tokens)
     for token in ids:
-        if not 0 <= token <= MAX_TOKEN_ID:
+        if not 0 <= token <= _MAX_TOKEN_ID:
             what = (
                 "the placeholder of an image or of a restored token" if token == PLACEHOLDER else str(token)
             )

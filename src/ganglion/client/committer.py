@@ -25,7 +25,7 @@ from ganglion.core.errors import GanglionError, InvalidRequest, InvalidValue, Se
 from ganglion.core.request import Steering
 from ganglion.wire.salience import salience_pb2 as pb
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 PREFILL_ONLY: Final = GenerateOptions(max_tokens=0)
 
@@ -70,7 +70,7 @@ class Committer:
         self.has_emitted = False
         """The running call has emitted an event, so it cannot be made again."""
 
-    def with_reopen(self, attempt: Callable[[], Flow[T]]) -> Flow[T]:
+    def with_reopen(self, attempt: Callable[[], Flow[_T]]) -> Flow[_T]:
         """Attempt; where the node has forgotten the session, once more in a fresh one with all its tokens."""
         self.has_emitted = False
         try:

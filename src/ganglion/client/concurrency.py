@@ -9,10 +9,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-async def async_run_together(calls: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> tuple[T, ...]:
+async def async_run_together(calls: Sequence[Callable[[], Coroutine[Any, Any, _T]]]) -> tuple[_T, ...]:
     """The results in order; where one call raises or the caller is cancelled, the others are cancelled."""
     tasks = [asyncio.ensure_future(call()) for call in calls]
     try:
@@ -23,7 +23,7 @@ async def async_run_together(calls: Sequence[Callable[[], Coroutine[Any, Any, T]
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def run_together(calls: Sequence[Callable[[], T]]) -> tuple[T, ...]:
+def run_together(calls: Sequence[Callable[[], _T]]) -> tuple[_T, ...]:
     """The results in order, each call in a thread; where one raises, so does this, once all have ended."""
     with ThreadPoolExecutor(max(len(calls), 1), thread_name_prefix="ganglion-branch") as threads:
         running = [threads.submit(call) for call in calls]

@@ -22,8 +22,8 @@ from ganglion.core.errors import (
 )
 from ganglion.wire.salience.error_metadata import CODE, decode_metadata
 
-NEVER_SENT: Final = "failed to connect to all addresses"
-IS_THE_NODE_RUNNING: Final = "Is the node running? `ganglion serve` starts one."
+_NEVER_SENT: Final = "failed to connect to all addresses"
+_IS_THE_NODE_RUNNING: Final = "Is the node running? `ganglion serve` starts one."
 
 Divergence = Literal["straddles", "unknown", "short", "differs"]
 
@@ -71,8 +71,8 @@ def _error_without_code(status: str, details: str) -> GanglionError:
         return rebuild(DeadlineExceeded, f"The node was too slow: {details}", hint="Raise timeout_s.")
     if status in ("UNAVAILABLE", "CANCELLED"):
         # gRPC's own message is the only sign that distinguishes a call that was never sent from a lost one.
-        kind = Unreachable if details.startswith(NEVER_SENT) else Disconnected
-        return kind(f"The node cannot be reached: {details}", hint=IS_THE_NODE_RUNNING)
+        kind = Unreachable if details.startswith(_NEVER_SENT) else Disconnected
+        return kind(f"The node cannot be reached: {details}", hint=_IS_THE_NODE_RUNNING)
     return rebuild(_BY_STATUS.get(status, ServerError), f"{status}: {details}")
 
 

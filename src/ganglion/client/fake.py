@@ -31,7 +31,7 @@ from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError
 from ganglion.wire.salience.error_metadata import encode_details, encode_metadata
 
-Messages = Generator[Message, None, None]
+_Messages = Generator[Message, None, None]
 MANIFEST: Final = ReadoutManifest(("calm", "formal"), (1, 2, 3))
 
 
@@ -118,7 +118,7 @@ class FakeNode:
         """The number of calls of an rpc."""
         return sum(call.rpc == rpc for call in self.calls)
 
-    def answer(self, rpc: Rpc[Any, Any], request: Message, api_key: str | None) -> Messages:
+    def answer(self, rpc: Rpc[Any, Any], request: Message, api_key: str | None) -> _Messages:
         """The messages of one call; raises its errors as a client decodes them from the wire."""
         sent = request.SerializeToString()
         self.calls.append(RecordedCall(rpc.name, rpc.request.FromString(sent), len(sent)))
@@ -169,7 +169,7 @@ class _FakeTransport:
 
 
 class _FakeStream:
-    def __init__(self, messages: Messages) -> None:
+    def __init__(self, messages: _Messages) -> None:
         self._messages = messages
 
     def read(self) -> Message | None:

@@ -24,7 +24,7 @@ from ganglion.core.errors import (
 from ganglion.core.request import PLACEHOLDER
 from ganglion.wire.salience import salience_pb2 as pb
 
-Messages = Generator[Message, None, None]
+_Messages = Generator[Message, None, None]
 IMAGE_POSITIONS: Final = 4
 _MAGIC: Final = b"fake session 1\n"
 
@@ -66,7 +66,7 @@ class FakeSessions:
             pb.DetokenizeRequest: self._detokenize,
         }
 
-    def answer(self, request: Message, owner: str | None) -> Messages:
+    def answer(self, request: Message, owner: str | None) -> _Messages:
         """The messages that one call gets; closing it cancels the call."""
         match request:
             case pb.GenerateRequest():
@@ -200,7 +200,7 @@ class FakeSessions:
         fork.cut(at)
         return pb.ForkSessionResponse(session_id=self._add(fork), total_tokens=at)
 
-    def _save(self, session: FakeSession) -> Messages:
+    def _save(self, session: FakeSession) -> _Messages:
         kept = {
             "model": session.model,
             "tokens": session.tokens,
@@ -228,7 +228,7 @@ class FakeSessions:
             cached_tokens=len(session.tokens),
         )
 
-    def _generate(self, request: pb.GenerateRequest, session: FakeSession) -> Messages:
+    def _generate(self, request: pb.GenerateRequest, session: FakeSession) -> _Messages:
         if request.readout_ranges and self._manifest is None:
             raise ReadoutUnavailable("No concepts are loaded for this model.", param="readout_ranges")
         total = request.offset + len(request.append_tokens)

@@ -9,7 +9,7 @@ from ganglion.wire.salience import salience_pb2 as pb
 
 BOS: Final = 1
 EOS: Final = 2
-SPECIAL: Final = {"<s>": BOS, "</s>": EOS}
+_SPECIAL: Final = {"<s>": BOS, "</s>": EOS}
 VOCABULARY_SIZE: Final = 1 << 31
 _WORD: Final = re.compile(r"\s*[^\s<]+|\s*<|\s+")
 _WORD_OR_SPECIAL: Final = re.compile(rf"</?s>|{_WORD.pattern}")
@@ -19,7 +19,7 @@ class FakeVocabulary:
     """Words to tokens and back; the same word is the same token on every node."""
 
     def __init__(self) -> None:
-        self._words = {token: word for word, token in SPECIAL.items()}
+        self._words = {token: word for word, token in _SPECIAL.items()}
 
     def tokens(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
         """A text's tokens."""
@@ -31,8 +31,8 @@ class FakeVocabulary:
         return self._words.get(token, "\N{REPLACEMENT CHARACTER}").encode()
 
     def _token(self, word: str, parse_special: bool) -> int:
-        if parse_special and word in SPECIAL:
-            return SPECIAL[word]
+        if parse_special and word in _SPECIAL:
+            return _SPECIAL[word]
         token = zlib.crc32(word.encode()) % (VOCABULARY_SIZE - 8) + 8
         self._words[token] = word
         return token

@@ -15,14 +15,14 @@ from ganglion.client.rpcs import Q, R, Rpc
 from ganglion.client.values import Event
 from ganglion.core.errors import GanglionError, SessionBusy
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-RETRIES: Final = 3
-FIRST_PAUSE_S: Final = 0.1
-PAUSE_GROWTH: Final = 4
-LONGEST_PAUSE_S: Final = 30.0
-BUSY_PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
-UNREACHED_PAUSES_S: Final = (0.1, 0.3, 0.5)
+_RETRIES: Final = 3
+_FIRST_PAUSE_S: Final = 0.1
+_PAUSE_GROWTH: Final = 4
+_LONGEST_PAUSE_S: Final = 30.0
+_BUSY_PAUSES_S: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+_UNREACHED_PAUSES_S: Final = (0.1, 0.3, 0.5)
 """Together longer than gRPC reports a node as away that is back (`max_reconnect_backoff_ms`)."""
 
 
@@ -78,7 +78,7 @@ class Gather:
 
 Effect = UnaryCall | UploadCall | StreamCall | ReadMessage | Sleep | Emit | Gather
 EffectReply = Message | tuple[Any, ...] | None
-Flow = Generator[Effect, EffectReply, T]
+Flow = Generator[Effect, EffectReply, _T]
 """Emits events, then returns an answer."""
 
 
@@ -89,15 +89,15 @@ def call_rpc(rpc: Rpc[Q, R], request: Q, *, patience_s: float = 0.0) -> Flow[R]:
     it was sent.
     """
     if not rpc.is_safe:
-        return _reply(rpc, (yield from retry_unreached(lambda: _call_once(rpc, request))))
+        return _reply(rpc, (yield from _retry_unreached(lambda: _call_once(rpc, request))))
     waited_s = 0.0
-    for attempt in range(RETRIES + 1):
+    for attempt in range(_RETRIES + 1):
         try:
             return _reply(rpc, (yield UnaryCall(rpc, request)))
         except GanglionError as error:
             pause_s = _pause(error, attempt)
             waited_s += pause_s
-            if error.grpc != "UNAVAILABLE" or attempt == RETRIES or waited_s > patience_s:
+            if error.grpc != "UNAVAILABLE" or attempt == _RETRIES or waited_s > patience_s:
                 raise
         yield Sleep(pause_s)
     raise AssertionError("the last attempt returns or raises")
@@ -108,16 +108,16 @@ def upload_messages(rpc: Rpc[Q, R], requests: tuple[Q, ...]) -> Flow[R]:
     return _reply(rpc, (yield UploadCall(rpc, requests)))
 
 
-def gather(flows: "Iterable[Flow[T]]") -> "Flow[tuple[T, ...]]":
+def gather(flows: "Iterable[Flow[_T]]") -> "Flow[tuple[_T, ...]]":
     """Run flows together; their results. Where one raises, so does this, once all are over."""
     answers = yield Gather(tuple(flows))
     assert isinstance(answers, tuple)
     return answers
 
 
-def retry_unreached(attempt: Callable[[], Flow[T]]) -> Flow[T]:
+def _retry_unreached(attempt: Callable[[], Flow[_T]]) -> Flow[_T]:
     """Attempt; where the node did not listen, again in a moment: one that restarts is soon back."""
-    for pause_s in UNREACHED_PAUSES_S:
+    for pause_s in _UNREACHED_PAUSES_S:
         try:
             return (yield from attempt())
         except Unreachable:
@@ -125,12 +125,12 @@ def retry_unreached(attempt: Callable[[], Flow[T]]) -> Flow[T]:
     return (yield from attempt())
 
 
-def retry_busy(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
+def retry_busy(attempt: Callable[[], Flow[_T]], *, is_ours: bool) -> Flow[_T]:
     """Attempt; where we have just cancelled a call of the session, again once the node has noticed.
 
     Safe for every rpc: a busy session refuses before anything is changed.
     """
-    for pause_s in BUSY_PAUSES_S if is_ours else ():
+    for pause_s in _BUSY_PAUSES_S if is_ours else ():
         try:
             return (yield from attempt())
         except SessionBusy:
@@ -140,7 +140,7 @@ def retry_busy(attempt: Callable[[], Flow[T]], *, is_ours: bool) -> Flow[T]:
 
 def open_stream(rpc: Rpc[Q, R], request: Q) -> Flow[R | None]:
     """Open the stream and read its first message; None where it has none."""
-    return (yield from retry_unreached(lambda: _open_and_read(rpc, request)))
+    return (yield from _retry_unreached(lambda: _open_and_read(rpc, request)))
 
 
 def read_message(rpc: Rpc[Q, R]) -> Flow[R | None]:
@@ -164,5 +164,5 @@ def _reply(rpc: Rpc[Q, R], reply: EffectReply) -> R:
 
 
 def _pause(error: GanglionError, attempt: int) -> float:
-    grown: float = FIRST_PAUSE_S * PAUSE_GROWTH**attempt
-    return min(LONGEST_PAUSE_S, max(grown, float(error.retry_after_s or 0)))
+    grown: float = _FIRST_PAUSE_S * _PAUSE_GROWTH**attempt
+    return min(_LONGEST_PAUSE_S, max(grown, float(error.retry_after_s or 0)))

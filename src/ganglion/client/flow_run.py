@@ -8,21 +8,21 @@ from ganglion.client.flow import Effect, EffectReply, Flow
 from ganglion.client.values import Done, Event, Result, TokenEvent
 from ganglion.core.errors import GanglionError
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class FlowRun(Generic[T]):
+class FlowRun(Generic[_T]):
     """A flow and the effect it waits for; None once it is over."""
 
-    def __init__(self, flow: Flow[T]) -> None:
+    def __init__(self, flow: Flow[_T]) -> None:
         self._flow = flow
-        self._answers: list[T] = []
+        self._answers: list[_T] = []
         self.effect: Effect | None = None
         self.is_over = False
         self._step(lambda: next(flow))
 
     @property
-    def answer(self) -> T:
+    def answer(self) -> _T:
         """The flow's return value, once it is over; raises Disconnected where it was abandoned."""
         if not self._answers:
             raise Disconnected("The call was cancelled before its end.")

@@ -17,12 +17,12 @@ from ganglion.client.settings import GrpcTarget
 from ganglion.client.transport import CallOptions
 from ganglion.core.errors import DeadlineExceeded, GanglionError, InvalidValue
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-MAX_MESSAGE_BYTES: Final = 64 << 20
-OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+_MAX_MESSAGE_BYTES: Final = 64 << 20
+_OPTIONS: Final = (
+    ("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", _MAX_MESSAGE_BYTES),
     # A node that restarts is back within seconds; gRPC itself would look for it every two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -30,7 +30,7 @@ OPTIONS: Final = (
     # Which calls may be made again is decided in `flow`, and nowhere else.
     ("grpc.enable_retries", 0),
 )
-MAX_CERTIFICATE_BYTES: Final = 4 << 20
+_MAX_CERTIFICATE_BYTES: Final = 4 << 20
 
 
 class GrpcTransport:
@@ -38,19 +38,19 @@ class GrpcTransport:
 
     def __init__(self, address: GrpcTarget, ca_file: str | Path | None = None) -> None:
         if address.is_tls:
-            self._channel = grpc.secure_channel(address.target, credentials(ca_file), options=OPTIONS)
+            self._channel = grpc.secure_channel(address.target, _credentials(ca_file), options=_OPTIONS)
         else:
-            self._channel = grpc.insecure_channel(address.target, options=OPTIONS)
+            self._channel = grpc.insecure_channel(address.target, options=_OPTIONS)
         self._watch = _IdleWatch()
 
     def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
-        method = self._channel.unary_unary(rpc.path, encode, rpc.reply.FromString)
+        method = self._channel.unary_unary(rpc.path, _encode, rpc.reply.FromString)
         return _translated(
             lambda: _message(method(request, timeout=options.timeout_s, metadata=options.metadata))
         )
 
     def upload(self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions) -> Message:
-        method = self._channel.stream_unary(rpc.path, encode, rpc.reply.FromString)
+        method = self._channel.stream_unary(rpc.path, _encode, rpc.reply.FromString)
         return _translated(
             lambda: _message(
                 method(iter(requests), timeout=options.idle_timeout_s, metadata=options.metadata)
@@ -58,7 +58,7 @@ class GrpcTransport:
         )
 
     def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_Stream":
-        method = self._channel.unary_stream(rpc.path, encode, rpc.reply.FromString)
+        method = self._channel.unary_stream(rpc.path, _encode, rpc.reply.FromString)
         call = _translated(lambda: method(request, metadata=options.metadata))
         return _Stream(call, self._watch, options.idle_timeout_s)
 
@@ -134,19 +134,19 @@ class _IdleWatch:
                 stream.expire()
 
 
-def encode(message: Message) -> bytes:
+def _encode(message: Message) -> bytes:
     """A message's bytes; gRPC turns what it raises into an error."""
     return message.SerializeToString()
 
 
-def credentials(ca_file: str | Path | None) -> grpc.ChannelCredentials:
+def _credentials(ca_file: str | Path | None) -> grpc.ChannelCredentials:
     """TLS with the system's authorities, or with those of a file."""
     if ca_file is None:
         return grpc.ssl_channel_credentials()
     path = Path(ca_file)
     try:
         with path.open("rb") as file:
-            return grpc.ssl_channel_credentials(file.read(MAX_CERTIFICATE_BYTES))
+            return grpc.ssl_channel_credentials(file.read(_MAX_CERTIFICATE_BYTES))
     except OSError as error:
         raise InvalidValue(
             f"Expected certificates in {str(path)!r}: {error.strerror}.", param="ca_file"
@@ -167,7 +167,7 @@ def _message(reply: Any) -> Message:
     return reply
 
 
-def _translated(attempt: Callable[[], T]) -> T:
+def _translated(attempt: Callable[[], _T]) -> _T:
     try:
         return attempt()
     except grpc.RpcError as error:
@@ -182,26 +182,26 @@ class AsyncGrpcTransport:
 
     def __init__(self, address: GrpcTarget, ca_file: str | Path | None = None) -> None:
         if address.is_tls:
-            self._channel = grpc.aio.secure_channel(address.target, credentials(ca_file), options=OPTIONS)
+            self._channel = grpc.aio.secure_channel(address.target, _credentials(ca_file), options=_OPTIONS)
         else:
-            self._channel = grpc.aio.insecure_channel(address.target, options=OPTIONS)
+            self._channel = grpc.aio.insecure_channel(address.target, options=_OPTIONS)
 
     async def call(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> Message:
-        method = self._channel.unary_unary(rpc.path, encode, rpc.reply.FromString)
+        method = self._channel.unary_unary(rpc.path, _encode, rpc.reply.FromString)
         call: Awaitable[Message] = method(request, timeout=options.timeout_s, metadata=options.metadata)
         return await _awaited(call)
 
     async def upload(
         self, rpc: Rpc[Any, Any], requests: tuple[Message, ...], options: CallOptions
     ) -> Message:
-        method = self._channel.stream_unary(rpc.path, encode, rpc.reply.FromString)
+        method = self._channel.stream_unary(rpc.path, _encode, rpc.reply.FromString)
         call: Awaitable[Message] = method(
             iter(requests), timeout=options.idle_timeout_s, metadata=options.metadata
         )
         return await _awaited(call)
 
     def stream(self, rpc: Rpc[Any, Any], request: Message, options: CallOptions) -> "_AsyncStream":
-        method = self._channel.unary_stream(rpc.path, encode, rpc.reply.FromString)
+        method = self._channel.unary_stream(rpc.path, _encode, rpc.reply.FromString)
         return _AsyncStream(method(request, metadata=options.metadata), options.idle_timeout_s)
 
     async def close(self) -> None:
@@ -227,7 +227,7 @@ class _AsyncStream:
         self._call.cancel()
 
 
-async def _awaited(reply: Awaitable[T]) -> T:
+async def _awaited(reply: Awaitable[_T]) -> _T:
     try:
         return await reply
     except grpc.RpcError as error:

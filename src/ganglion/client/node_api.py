@@ -23,8 +23,8 @@ from ganglion.core.errors import InvalidValue, ReadoutNotFound, ServerError, Ses
 from ganglion.core.request import PLACEHOLDER, Steering
 from ganglion.wire.salience import salience_pb2 as pb
 
-PART_TOKENS: Final = 1 << 16
-UPLOAD_BYTES: Final = 1 << 20
+_PART_TOKENS: Final = 1 << 16
+_UPLOAD_BYTES: Final = 1 << 20
 """One message of a session that is restored."""
 
 
@@ -88,7 +88,7 @@ class NodeApi:
         tokens: list[int] = []
         while len(tokens) < count:
             request = pb.GetTokensRequest(
-                session_id=session_id, offset=len(tokens), limit=min(count - len(tokens), PART_TOKENS)
+                session_id=session_id, offset=len(tokens), limit=min(count - len(tokens), _PART_TOKENS)
             )
             reply = yield from call_rpc(TOKENS, request, patience_s=self.patience_s)
             if not reply.tokens:
@@ -130,8 +130,8 @@ class NodeApi:
 
     def restore(self, saved: bytes) -> Flow[pb.RestoreSessionResponse]:
         """A session from bytes."""
-        parts = range(0, max(1, len(saved)), UPLOAD_BYTES)
-        messages = tuple(pb.SessionBytes(data=saved[at : at + UPLOAD_BYTES]) for at in parts)
+        parts = range(0, max(1, len(saved)), _UPLOAD_BYTES)
+        messages = tuple(pb.SessionBytes(data=saved[at : at + _UPLOAD_BYTES]) for at in parts)
         return (yield from upload_messages(RESTORE, messages))
 
 
@@ -139,24 +139,24 @@ class NodeApi:
 # one token finds nothing likely after ":". So the last token is taken back, and the answer begins with its
 # text.
 
-MAX_HEALED_TOKENS: Final = 4
+_MAX_HEALED_TOKENS: Final = 4
 """Tokens that are taken back at most, to have whole characters."""
 
 
 @dataclass(frozen=True, slots=True)
-class HealedSuffix:
+class _HealedSuffix:
     """The position from which tokens are generated again, and their text."""
 
     start: int
     text: str
 
 
-def healed_suffix(node: NodeApi, model: str, tokens: tuple[int, ...]) -> Flow[HealedSuffix | None]:
+def healed_suffix(node: NodeApi, model: str, tokens: tuple[int, ...]) -> Flow[_HealedSuffix | None]:
     """The last tokens of a prompt as text; None where the last is no ordinary token, or the only one.
 
     A control token is not generated again: its text, tokenized as text, is something else.
     """
-    for count in range(1, min(MAX_HEALED_TOKENS, len(tokens) - 1) + 1):
+    for count in range(1, min(_MAX_HEALED_TOKENS, len(tokens) - 1) + 1):
         last = tokens[-count:]
         if PLACEHOLDER in last:
             return None
@@ -166,5 +166,5 @@ def healed_suffix(node: NodeApi, model: str, tokens: tuple[int, ...]) -> Flow[He
         except UnicodeDecodeError:
             continue
         again = yield from node.tokenize(model, text, add_special=False, parse_special=False)
-        return HealedSuffix(len(tokens) - count, text) if text and again == last else None
+        return _HealedSuffix(len(tokens) - count, text) if text and again == last else None
     return None

@@ -8,8 +8,8 @@ from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.core.sampling import PARAMS
 from ganglion.wire.salience import salience_pb2 as pb
 
-OPEN_END: Final = 2**32 - 1
-MAX_TOKENS_DEFAULT: Final = 256
+_OPEN_END: Final = 2**32 - 1
+_MAX_TOKENS_DEFAULT: Final = 256
 
 Positions = Literal["generated", "all"] | Sequence[tuple[int, int | None]] | None
 """At the generated tokens, at all of the session's, in half-open ranges (None is an open end), nowhere."""
@@ -84,7 +84,7 @@ def generate_request(
             append_tokens=append,
             offset=offset,
             truncating=is_truncating,
-            max_tokens=options.get("max_tokens", MAX_TOKENS_DEFAULT),
+            max_tokens=options.get("max_tokens", _MAX_TOKENS_DEFAULT),
             logprobs_ranges=_ranges(options.get("logprobs"), generated_from),
             logprob_top_k=options.get("top_k_logprobs", 0),
             readout_ranges=_ranges(options.get("readout"), generated_from),
@@ -124,7 +124,7 @@ def _ranges(positions: Positions, generated_from: int) -> list[pb.Range]:
     if positions is None:
         return []
     if positions == "generated":
-        return [pb.Range(start=generated_from, end=OPEN_END)]
+        return [pb.Range(start=generated_from, end=_OPEN_END)]
     if positions == "all":
-        return [pb.Range(start=0, end=OPEN_END)]
-    return [pb.Range(start=start, end=OPEN_END if end is None else end) for start, end in positions]
+        return [pb.Range(start=0, end=_OPEN_END)]
+    return [pb.Range(start=start, end=_OPEN_END if end is None else end) for start, end in positions]

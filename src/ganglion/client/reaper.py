@@ -25,10 +25,10 @@ from ganglion.client.transport import CallOptions, SharedTransport
 from ganglion.core.errors import GanglionError
 from ganglion.wire.salience import salience_pb2 as pb
 
-MAX_WAITING: Final = 4096
+_MAX_WAITING: Final = 4096
 """As many sessions as a key may have on a node; the node drops the others by itself."""
-CLOSE_S: Final = 5.0
-EXIT_S: Final = 1.0
+_CLOSE_S: Final = 5.0
+_EXIT_S: Final = 1.0
 """For all that are still open when the interpreter exits."""
 
 
@@ -40,7 +40,7 @@ class SessionReaper:
         self._waiting: SimpleQueue[tuple[str, CallOptions]] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        self._left_s = EXIT_S
+        self._left_s = _EXIT_S
 
     def watch(self, flows: SessionFlows, options: CallOptions) -> None:
         """Close the session on the node once nothing refers to its flows any more."""
@@ -50,20 +50,20 @@ class SessionReaper:
         """A call begins; only in an event loop there is something to remember of it."""
 
     def settle(self) -> None:
-        """Wait for those that are being closed, up to `CLOSE_S`."""
+        """Wait for those that are being closed, up to `_CLOSE_S`."""
         thread = self._thread
         if thread is not None:
-            thread.join(CLOSE_S)
+            thread.join(_CLOSE_S)
 
     def _queue_close(self, node_session: NodeSession, options: CallOptions) -> None:
         if node_session.id is None or not node_session.is_ours_to_close or os.getpid() != self._pid:
             return
-        if self._waiting.qsize() >= MAX_WAITING:
+        if self._waiting.qsize() >= _MAX_WAITING:
             return
         if not threading.main_thread().is_alive():
             self._close_at_exit(node_session.id, options)
             return
-        self._waiting.put((node_session.id, replace(options, timeout_s=CLOSE_S)))
+        self._waiting.put((node_session.id, replace(options, timeout_s=_CLOSE_S)))
         if self._thread is None:
             self._thread = threading.Thread(target=self._close_all, name="ganglion-dropped", daemon=True)
             try:
@@ -120,18 +120,18 @@ class AsyncSessionReaper:
             self._loop = asyncio.get_running_loop()
 
     async def settle(self) -> None:
-        """Wait for those that are being closed, up to `CLOSE_S`."""
+        """Wait for those that are being closed, up to `_CLOSE_S`."""
         if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=CLOSE_S)
+            await asyncio.wait(tuple(self._tasks), timeout=_CLOSE_S)
 
     def _queue_close(self, node_session: NodeSession, options: CallOptions) -> None:
         session_id = node_session.id
         if session_id is None or not node_session.is_ours_to_close or os.getpid() != self._pid:
             return
-        if self._loop is None or len(self._tasks) >= MAX_WAITING:
+        if self._loop is None or len(self._tasks) >= _MAX_WAITING:
             return
         with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._begin, session_id, replace(options, timeout_s=CLOSE_S))
+            self._loop.call_soon_threadsafe(self._begin, session_id, replace(options, timeout_s=_CLOSE_S))
 
     def _begin(self, session_id: str, options: CallOptions) -> None:
         task = asyncio.get_running_loop().create_task(self._close(session_id, options))

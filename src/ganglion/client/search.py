@@ -2,7 +2,7 @@
 
 Law: what is tried is never in the session itself; the winner's tokens are appended to it at the end, once.
 Forks share what came before, so each costs its own tokens only. They are closed at the end; those of a search
-that is abandoned are dropped by the node after `FORK_TTL_S`.
+that is abandoned are dropped by the node after `_FORK_TTL_S`.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,11 +15,11 @@ from ganglion.client.session_flows import SessionFlows
 from ganglion.client.values import Alternative, Branch
 from ganglion.core.errors import GanglionError, InvalidValue
 
-MAX_BRANCHES: Final = 64
+_MAX_BRANCHES: Final = 64
 """At one time: each runs in a thread of the blocking client, and takes a slot on the node."""
-MAX_WIDTH: Final = 16
-MAX_STEPS: Final = 4096
-FORK_TTL_S: Final = 300.0
+_MAX_WIDTH: Final = 16
+_MAX_STEPS: Final = 4096
+_FORK_TTL_S: Final = 300.0
 
 Judge = Callable[[Branch], float]
 """How good a branch is; the highest wins."""
@@ -48,7 +48,7 @@ class _Forks:
 
     def of(self, flows: SessionFlows, at: int | None = None) -> Flow[SessionFlows]:
         """Another fork; one after another, since a session takes one call at a time."""
-        fork = yield from flows.fork(at, FORK_TTL_S)
+        fork = yield from flows.fork(at, _FORK_TTL_S)
         self._open.append(fork)
         return fork
 
@@ -74,9 +74,9 @@ def tree(
 
     A branch that has ended stays among them as it is. With a seed, every sample has one of its own.
     """
-    _check("depth", depth, MAX_STEPS)
-    _check("keep", keep, MAX_BRANCHES)
-    _check("breadth", breadth, MAX_BRANCHES // keep)
+    _check("depth", depth, _MAX_STEPS)
+    _check("keep", keep, _MAX_BRANCHES)
+    _check("breadth", breadth, _MAX_BRANCHES // keep)
     forks = _Forks()
     try:
         kept = [_Candidate(_ROOT, root)]
@@ -88,7 +88,7 @@ def tree(
                     fresh.append(_Candidate(each.branch, (yield from forks.of(each.flows))))
             if not fresh:
                 break
-            first = level * MAX_BRANCHES
+            first = level * _MAX_BRANCHES
             sampled = yield from gather(
                 _sampled(each, _seeded(options, first + number)) for number, each in enumerate(fresh)
             )
@@ -108,8 +108,8 @@ def beam(
 
     They are ranked by logprob / tokens ** length_penalty: 1 is the mean, 0 the sum, which prefers short ones.
     """
-    _check("width", width, MAX_WIDTH)
-    _check("max_tokens", max_tokens, MAX_STEPS)
+    _check("width", width, _MAX_WIDTH)
+    _check("max_tokens", max_tokens, _MAX_STEPS)
     forks = _Forks()
     try:
         alive = [_Candidate(_ROOT, (yield from forks.of(root)))]

@@ -31,8 +31,8 @@ from ganglion.core.errors import (
 )
 from ganglion.wire.salience import salience_pb2 as pb
 
-MAX_SAVED_BYTES: Final = 16 << 30
-PRECEDING_TOKENS: Final = 64
+_MAX_SAVED_BYTES: Final = 16 << 30
+_PRECEDING_TOKENS: Final = 64
 """Tokens before new messages that are looked at for how the last turn ended."""
 
 
@@ -73,9 +73,9 @@ class SessionFlows:
     def append_messages(self, chat: Mapping[str, object]) -> Flow[int]:
         """Append chat messages as the model's template writes them; the new length."""
         length = self.committed.length
-        if self.committed.unknown_prefix > length - PRECEDING_TOKENS:
+        if self.committed.unknown_prefix > length - _PRECEDING_TOKENS:
             yield from self.read_tokens()
-        tail = self.committed.tokens[-PRECEDING_TOKENS:]
+        tail = self.committed.tokens[-_PRECEDING_TOKENS:]
         while PLACEHOLDER in tail:  # an image has no text
             tail = tail[tail.index(PLACEHOLDER) + 1 :]
         tokens = yield from self.node.render(self.model, chat, tail, is_continued=length > 0)
@@ -233,9 +233,9 @@ class SessionFlows:
         message = yield from open_stream(SAVE, request)
         while message is not None:
             size_bytes += len(message.data)
-            if size_bytes > MAX_SAVED_BYTES:
+            if size_bytes > _MAX_SAVED_BYTES:
                 raise ServerError(
-                    f"The session is larger than {MAX_SAVED_BYTES} bytes.", hint="without_kv=True"
+                    f"The session is larger than {_MAX_SAVED_BYTES} bytes.", hint="without_kv=True"
                 )
             parts.append(message.data)
             message = yield from read_message(SAVE)

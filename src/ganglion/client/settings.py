@@ -10,7 +10,7 @@ from ganglion.client.transport import CallOptions
 from ganglion.core.errors import InvalidValue
 
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
-DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,13 +24,13 @@ class GrpcTarget:
 def grpc_target(base_url: str, grpc_address: str | None = None) -> GrpcTarget:
     """The port after the HTTP one, unless `grpc_address` (host:port) is given; raises InvalidValue."""
     url = urlsplit(base_url if "://" in base_url else f"http://{base_url}")
-    if url.scheme not in DEFAULT_PORTS or not url.hostname or url.username is not None:
+    if url.scheme not in _DEFAULT_PORTS or not url.hostname or url.username is not None:
         raise _unexpected(base_url, "base_url", f"the address of a node such as {DEFAULT_URL}")
     is_tls = url.scheme == "https"
     if grpc_address:
         return GrpcTarget(_target(grpc_address), is_tls)
     try:
-        port = (url.port or DEFAULT_PORTS[url.scheme]) + 1
+        port = (url.port or _DEFAULT_PORTS[url.scheme]) + 1
     except ValueError:
         port = 0
     if not 1 <= port <= 65_535:
@@ -63,7 +63,7 @@ IDLE_TIMEOUT_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)
-class ClientSettings:
+class _ClientSettings:
     """The node's address, the options of every call, and the certificates to trust."""
 
     address: GrpcTarget
@@ -79,12 +79,12 @@ def client_settings(
     timeout_s: float,
     idle_timeout_s: float,
     ca_file: str | Path | None,
-) -> ClientSettings:
+) -> _ClientSettings:
     """Fill missing arguments from GANGLION_URL, GANGLION_GRPC_ADDRESS and GANGLION_API_KEY."""
     url = base_url or os.environ.get("GANGLION_URL") or DEFAULT_URL
     # An address of the environment belongs to the URL of the environment, not to one that was given.
     grpc_address = grpc_address or (None if base_url else os.environ.get("GANGLION_GRPC_ADDRESS"))
     key = api_key or os.environ.get("GANGLION_API_KEY") or None
-    return ClientSettings(
+    return _ClientSettings(
         grpc_target(url, grpc_address), CallOptions(timeout_s, idle_timeout_s, key), ca_file
     )

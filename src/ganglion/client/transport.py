@@ -34,19 +34,19 @@ def client_closed() -> InvalidValue:
     return InvalidValue("The client is closed.", hint="Make another one.")
 
 
-L = TypeVar("L")
+_L = TypeVar("_L")
 
 
-class SharedTransport(Generic[L]):
+class SharedTransport(Generic[_L]):
     """One transport for a client and all its clones: opened when first needed, closed by the last of them."""
 
-    def __init__(self, connect: Callable[[], L]) -> None:
+    def __init__(self, connect: Callable[[], _L]) -> None:
         self._connect = connect
         self._lock = threading.Lock()
-        self._transport: L | None = None
+        self._transport: _L | None = None
         self._users = 1
 
-    def transport(self) -> L:
+    def transport(self) -> _L:
         """The transport, opened now if it was not."""
         with self._lock:
             if self._users == 0:
@@ -55,7 +55,7 @@ class SharedTransport(Generic[L]):
                 self._transport = self._connect()
             return self._transport
 
-    def join(self) -> "SharedTransport[L]":
+    def join(self) -> "SharedTransport[_L]":
         """Add a user."""
         with self._lock:
             if self._users == 0:
@@ -63,7 +63,7 @@ class SharedTransport(Generic[L]):
             self._users += 1
         return self
 
-    def leave(self) -> L | None:
+    def leave(self) -> _L | None:
         """Remove a user; the transport, where the caller must close it now."""
         with self._lock:
             self._users -= 1

@@ -379,7 +379,7 @@ class StorageFull(ServerError, status=507, code="storage_full", grpc="RESOURCE_E
     """The disk that keeps responses or sessions is full."""
 
 
-AnyError = TypeVar("AnyError", bound=GanglionError)
+_AnyError = TypeVar("_AnyError", bound=GanglionError)
 
 
 def class_of(code: str) -> type[GanglionError] | None:
@@ -388,14 +388,14 @@ def class_of(code: str) -> type[GanglionError] | None:
 
 
 def rebuild(
-    kind: type[AnyError],
+    kind: type[_AnyError],
     message: str,
     *,
     param: str | None = None,
     hint: str | None = None,
     extras: dict[str, Extra] | None = None,
     retry_after_s: int | None = None,
-) -> AnyError:
+) -> _AnyError:
     """Make an error that another process raised, in its own words: the class's `__init__` is left out."""
     error = kind.__new__(kind)
     GanglionError.__init__(error, message, param=param, hint=hint, extras=extras)

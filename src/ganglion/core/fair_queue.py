@@ -15,31 +15,31 @@ from typing import Final, Generic, TypeVar
 
 from ganglion.core.errors import Overloaded
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 REMEMBERED: Final = 1024
 """Tenants whose last turn is kept in mind; beyond, those whose turn is over are forgotten."""
 
 
 @dataclass(slots=True, eq=False)
-class Waiting(Generic[T]):
+class Waiting(Generic[_T]):
     """An item, whose it is, and what it costs."""
 
     tenant: str
-    item: T
+    item: _T
     cost: int = 1
 
 
 @dataclass(slots=True)
-class _Line(Generic[T]):
+class _Line(Generic[_T]):
     """The waiting entries of one tenant, and the position of the first."""
 
     start: float
     cost: int = 0
-    items: deque[Waiting[T]] = field(default_factory=deque)
+    items: deque[Waiting[_T]] = field(default_factory=deque)
 
 
-class FairQueue(Generic[T]):
+class FairQueue(Generic[_T]):
     """Items of many tenants; costs are in one unit, such as bytes, and bound what waits."""
 
     def __init__(self, *, most: int, most_each: int, of: str) -> None:
@@ -47,7 +47,7 @@ class FairQueue(Generic[T]):
         self._most = most
         self._most_each = most_each
         self._of = of
-        self._lines: dict[str, _Line[T]] = {}
+        self._lines: dict[str, _Line[_T]] = {}
         self._ends: dict[str, float] = {}
         """Where the last turn of a tenant ended."""
         self._now = 0.0
@@ -62,7 +62,7 @@ class FairQueue(Generic[T]):
         """The cost of everything that waits."""
         return self._cost
 
-    def put(self, tenant: str, item: T, cost: int = 1) -> Waiting[T]:
+    def put(self, tenant: str, item: _T, cost: int = 1) -> Waiting[_T]:
         """Let an item wait; raises Overloaded where the tenant, or all of them, have too much waiting."""
         line = self._lines.get(tenant)
         own = 0 if line is None else line.cost
@@ -81,18 +81,18 @@ class FairQueue(Generic[T]):
         self._length += 1
         return waiting
 
-    def heads(self) -> Iterator[Waiting[T]]:
+    def heads(self) -> Iterator[Waiting[_T]]:
         """The first item of each tenant, in the order of their turns; for one look at an unchanged queue."""
         for line in sorted(self._lines.values(), key=lambda line: line.start):
             yield line.items[0]
 
-    def next(self) -> Waiting[T] | None:
+    def next(self) -> Waiting[_T] | None:
         """Whose turn it is."""
         if not self._lines:
             return None
         return min(self._lines.values(), key=lambda line: line.start).items[0]
 
-    def take(self, waiting: Waiting[T]) -> None:
+    def take(self, waiting: Waiting[_T]) -> None:
         """Give a tenant's first item its turn."""
         line = self._lines[waiting.tenant]
         assert line.items[0] is waiting
@@ -113,13 +113,13 @@ class FairQueue(Generic[T]):
         self._ends[tenant] = start + cost
         self._forget()
 
-    def remove(self, waiting: Waiting[T]) -> None:
+    def remove(self, waiting: Waiting[_T]) -> None:
         """Take an item out that does not want its turn any more; one that is not here is nothing."""
         line = self._lines.get(waiting.tenant)
         if line is not None and waiting in line.items:
             self._leave(line, waiting)
 
-    def _leave(self, line: _Line[T], waiting: Waiting[T]) -> None:
+    def _leave(self, line: _Line[_T], waiting: Waiting[_T]) -> None:
         line.items.remove(waiting)
         line.cost -= waiting.cost
         self._cost -= waiting.cost

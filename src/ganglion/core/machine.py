@@ -7,7 +7,7 @@ from typing import Final, Literal
 CPU_INDEX: Final = -1
 """The device index of the processor, which stands in the list only where no accelerator does."""
 
-LibrarySource = Literal["bundled", "GANGLION_LIBLLAMA"]
+_LibrarySource = Literal["bundled", "GANGLION_LIBLLAMA"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class EngineFacts:
 
     name: str
     version: str
-    library: LibrarySource | None = None
+    library: _LibrarySource | None = None
     """Where its native library comes from; None for an engine without one."""
     accelerators: tuple[str, ...] | None = ()
     """What that library was built for beside the processor; None when its file does not say."""

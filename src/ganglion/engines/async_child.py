@@ -7,7 +7,7 @@ from typing import Final
 from ganglion.engines.child import ChildDied, ChildLimits, ChildNotStarted, command, environment
 from ganglion.engines.child_main import LENGTH_PREFIX, READY
 
-DYING_S: Final = 2.0
+_DYING_S: Final = 2.0
 """Between the end of what a child writes and its own."""
 
 
@@ -69,7 +69,7 @@ class AsyncChild:
                 reply = await self._stdout.readexactly(length)
         except (asyncio.IncompleteReadError, ConnectionError):
             with suppress(TimeoutError):
-                async with asyncio.timeout(DYING_S):
+                async with asyncio.timeout(_DYING_S):
                     await self._process.wait()  # before it is killed: its own exit code is seen only once
             raise ChildDied(self._process.returncode) from None
         finally:

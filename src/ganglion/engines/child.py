@@ -21,7 +21,7 @@ from typing import IO, Final
 from ganglion.engines.child_main import LENGTH_PREFIX, READY
 
 # What Python and a template's dates need; everything else may be a secret.
-ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
+_ENVIRONMENT: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def environment(limits: ChildLimits) -> dict[str, str] | None:
     """The environment of a child, None for the parent's own."""
     if limits.has_environment:
         return None
-    return {name: os.environ[name] for name in ENVIRONMENT if name in os.environ}
+    return {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
 
 
 def describe_exit(code: int | None) -> str:

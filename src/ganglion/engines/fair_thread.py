@@ -6,20 +6,20 @@ from typing import Generic, TypeVar
 
 from ganglion.core.fair_queue import FairQueue
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class FairThread(Generic[T]):
+class FairThread(Generic[_T]):
     """Started by the first item; `work` runs on it and takes items out for ever."""
 
     def __init__(self, work: Callable[[], None], *, most: int, most_each: int, of: str) -> None:
         """The bounds are those of the queue."""
-        self._queue: FairQueue[T] = FairQueue(most=most, most_each=most_each, of=of)
+        self._queue: FairQueue[_T] = FairQueue(most=most, most_each=most_each, of=of)
         self._arrived = threading.Condition()
         self._work = work
         self.thread: threading.Thread | None = None
 
-    def put(self, tenant: str, item: T, cost: int = 1) -> None:
+    def put(self, tenant: str, item: _T, cost: int = 1) -> None:
         """Queue an item; raises Overloaded where too much waits."""
         with self._arrived:
             self._queue.put(tenant, item, cost)
@@ -28,7 +28,7 @@ class FairThread(Generic[T]):
             self.thread = threading.Thread(target=self._work, daemon=True)
             self.thread.start()
 
-    def get(self) -> T:
+    def get(self) -> _T:
         """The item whose turn it is, once there is one."""
         with self._arrived:
             while (waiting := self._queue.next()) is None:
@@ -36,7 +36,7 @@ class FairThread(Generic[T]):
             self._queue.take(waiting)
             return waiting.item
 
-    def get_now(self) -> T | None:
+    def get_now(self) -> _T | None:
         """The item whose turn it is, if there is one."""
         with self._arrived:
             waiting = self._queue.next()

@@ -7,7 +7,7 @@ from typing import Final
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue
 from ganglion.core.request import Request, TokenRequest
 
-DEFAULT_MAX_TOKENS: Final = 2048
+_DEFAULT_MAX_TOKENS: Final = 2048
 
 
 def check_tokens(tokens: Iterable[int], vocabulary_size: int, param: str) -> None:
@@ -24,7 +24,7 @@ def fitted(tokens: tuple[int, ...], request: Request, context: int) -> tuple[tup
 
     Raises ContextLengthExceeded where the answer would have no room.
     """
-    answer = DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    answer = _DEFAULT_MAX_TOKENS if request.max_tokens is None else request.max_tokens
     tokens = truncated(tokens, request.truncate_prompt, context, answer)
     return tokens, min(answer, _room(tokens, answer, context))
 

@@ -14,12 +14,12 @@ from ganglion.core.machine import Memory
 # Law: limits are hierarchical: every group from the process's own up to the mount counts, the tightest
 # wins.
 
-UNLIMITED_BYTES: Final = 2**60
+_UNLIMITED_BYTES: Final = 2**60
 """The first version writes its largest number of whole pages where there is no limit."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryFiles:
+class _MemoryFiles:
     """The names that one version of the interface gives to limits, use, and the cache that can be dropped."""
 
     limits: tuple[str, ...]
@@ -27,15 +27,15 @@ class MemoryFiles:
     droppable: str
 
 
-MEMORY_V2: Final = MemoryFiles(("memory.max", "memory.high"), "memory.current", "inactive_file")
-MEMORY_V1: Final = MemoryFiles(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
+_MEMORY_V2: Final = _MemoryFiles(("memory.max", "memory.high"), "memory.current", "inactive_file")
+_MEMORY_V1: Final = _MemoryFiles(("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
 
 
 def allowed_memory(root: Path = Path("/")) -> Memory | None:
     """The tightest memory limit and what is left under the fullest one; None without a limit."""
     found = [
-        *_limits(_groups(root, "", "cgroup2"), MEMORY_V2),
-        *_limits(_groups(root, "memory", "cgroup"), MEMORY_V1),
+        *_limits(_groups(root, "", "cgroup2"), _MEMORY_V2),
+        *_limits(_groups(root, "memory", "cgroup"), _MEMORY_V1),
     ]
     if not found:
         return None
@@ -53,11 +53,11 @@ def allowed_cores(root: Path = Path("/")) -> int | None:
     return max(1, math.ceil(min(found))) if found else None
 
 
-def _limits(groups: Iterator[Path], files: MemoryFiles) -> Iterator[Memory]:
+def _limits(groups: Iterator[Path], files: _MemoryFiles) -> Iterator[Memory]:
     for group in groups:
         limits = [number for name in files.limits if (number := _number(_text(group / name))) is not None]
         used = _number(_text(group / files.used))
-        if not limits or used is None or min(limits) >= UNLIMITED_BYTES:
+        if not limits or used is None or min(limits) >= _UNLIMITED_BYTES:
             continue
         # Cached files count as used, and the kernel gives the inactive ones up before it refuses anybody.
         droppable = _number(_field(group / "memory.stat", files.droppable)) or 0
@@ -123,7 +123,7 @@ def _field(path: Path, name: str) -> str:
     return ""
 
 
-FRESH_S: Final = 1.0
+_FRESH_S: Final = 1.0
 """A look at another process costs 30 µs, and models are looked at with every request."""
 
 
@@ -163,7 +163,7 @@ class ResidentMemory:
     def of(self, process_id: int | None, now_s: float) -> int:
         """In bytes; 0 when the process is not there or nobody says."""
         if process_id != self._process_id or now_s >= self._until_s:
-            self._process_id, self._until_s = process_id, now_s + FRESH_S
+            self._process_id, self._until_s = process_id, now_s + _FRESH_S
             self._size_bytes = _resident_bytes(process_id)
         return self._size_bytes
 

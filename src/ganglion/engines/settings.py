@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, field
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.engines.table import DEFAULT_ENGINE, EngineName
 
-KvType = Literal["f16", "q8_0", "q4_0"]
+_KvType = Literal["f16", "q8_0", "q4_0"]
 
 
 class EngineSettings(Struct, frozen=True):
@@ -45,7 +45,7 @@ class EngineSettings(Struct, frozen=True):
     kv_tokens: Annotated[int, Meta(ge=1)] | None = None
     parallel: Annotated[int, Meta(ge=1)] = 64
     queue_limit: Annotated[int, Meta(ge=0)] = 256
-    kv_type: KvType = "f16"
+    kv_type: _KvType = "f16"
     gpu_layers: Annotated[int, Meta(ge=0)] = 0
     # An answer does not depend on its neighbours; decoding is 20 to 30 % slower.
     is_deterministic: bool = field(default=False, name="deterministic")

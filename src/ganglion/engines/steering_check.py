@@ -7,9 +7,9 @@ from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import Steer, Steering, salt_of
 
-STRONGEST: Final = 100.0
+_STRONGEST: Final = 100.0
 """Beyond a few times the distance between opposites a model only stammers; this is a mistake."""
-MOST_STEERS: Final = 64
+_MOST_STEERS: Final = 64
 
 
 def check_steering(steering: Steering, manifest: ReadoutManifest | None) -> None:
@@ -20,8 +20,8 @@ def check_steering(steering: Steering, manifest: ReadoutManifest | None) -> None
         raise _refused(
             "This model has no concepts to steer by.", "Load a concept pack with it; ganglion concepts helps."
         )
-    if len(steering) > MOST_STEERS:
-        raise _refused(f"{len(steering)} concepts are steered at once, and {MOST_STEERS} are allowed.")
+    if len(steering) > _MOST_STEERS:
+        raise _refused(f"{len(steering)} concepts are steered at once, and {_MOST_STEERS} are allowed.")
     for steer in steering:
         _check_steer(steer, manifest)
 
@@ -37,9 +37,9 @@ def _check_steer(steer: Steer, manifest: ReadoutManifest) -> None:
             f"The concept {steer.concept[:80]!r} is not one of this model's.",
             f"It knows {', '.join(manifest.concepts[:16])}.",
         )
-    if not math.isfinite(steer.strength) or abs(steer.strength) > STRONGEST:
+    if not math.isfinite(steer.strength) or abs(steer.strength) > _STRONGEST:
         raise _refused(
-            f"The strength {steer.strength} is not a number between -{STRONGEST:g} and {STRONGEST:g}.",
+            f"The strength {steer.strength} is not a number between -{_STRONGEST:g} and {_STRONGEST:g}.",
             "At 1 the concept moves as far as its examples are from their opposites; try 0.5 to 4.",
         )
     known = [layer for layer in manifest.layers if layer > 0]

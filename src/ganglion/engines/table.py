@@ -19,11 +19,11 @@ EngineName = Literal["llama", "echo"]
 DEFAULT_ENGINE: Final[EngineName] = "llama"
 
 
-DescribeEngine = Callable[[str, str, Mapping[str, str]], "EngineFacts | None"]
+_DescribeEngine = Callable[[str, str, Mapping[str, str]], "EngineFacts | None"]
 """From an engine's name, our version and the environment to what is installed; None where nothing is."""
 
 
-class EngineFactory(Protocol):
+class _EngineFactory(Protocol):
     """Builds the engine of one model; `settings` is an EngineSettings. Nothing is opened yet."""
 
     def __call__(
@@ -37,7 +37,7 @@ class EngineFactory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class EngineKind:
+class _EngineKind:
     """One engine: what it does, where it is built, and the model files it reads."""
 
     summary: str
@@ -48,13 +48,13 @@ class EngineKind:
     formats: tuple[str, ...] = ()
     """Formats of the files that it reads; empty for an engine whose models need none."""
 
-    def load(self) -> EngineFactory:
+    def load(self) -> _EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
-        return cast("EngineFactory", _imported(self.factory))
+        return cast("_EngineFactory", _imported(self.factory))
 
     def facts(self, name: str, version: str, environment: Mapping[str, str]) -> "EngineFacts | None":
         """What is installed of it; None where it cannot be used. `version` is ours."""
-        describe = cast("DescribeEngine", _imported(self.describe))
+        describe = cast("_DescribeEngine", _imported(self.describe))
         return describe(name, version, environment)
 
 
@@ -69,14 +69,14 @@ def _imported(location: str) -> object:
         ) from error
 
 
-ENGINES: Final[dict[EngineName, EngineKind]] = {
-    "llama": EngineKind(
+ENGINES: Final[dict[EngineName, _EngineKind]] = {
+    "llama": _EngineKind(
         summary="runs GGUF files",
         factory="ganglion.engines.llama.engine:LlamaEngine",
         formats=("gguf",),
         describe="ganglion.engines.llama.native.installed:describe",
     ),
-    "echo": EngineKind(
+    "echo": _EngineKind(
         summary="repeats the prompt, for trying out clients",
         factory="ganglion.engines.echo.engine:build_echo",
         describe="ganglion.engines.echo.engine:describe_echo",

@@ -9,13 +9,13 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-LENGTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 96, 128, 256)
+_LENGTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 20, 26, 32, 48, 64, 96, 128, 256)
 """To which the longest pieces are rounded up: a text is counted once for each that occurs."""
-SLICE_BYTES: Final = 128 * 2**10
+_SLICE_BYTES: Final = 128 * 2**10
 """Counted in one go, in a millisecond or two; between slices the event loop is others'."""
-LONGEST_CHARACTER: Final = 4
+_LONGEST_CHARACTER: Final = 4
 """Bytes, each of which may be a token."""
-WHITESPACE: Final = b" \t\n\v\f\r"
+_WHITESPACE: Final = b" \t\n\v\f\r"
 
 
 def longest_pieces(pieces: Iterable[bytes], *, drops_whitespace: bool) -> list[int]:
@@ -26,14 +26,14 @@ def longest_pieces(pieces: Iterable[bytes], *, drops_whitespace: bool) -> list[i
         for byte in set(piece):
             longest[byte] = max(longest[byte], size)
     if drops_whitespace:
-        for byte in WHITESPACE:
+        for byte in _WHITESPACE:
             longest[byte] = 0
-    return [next((most for most in LENGTHS if size <= most), 0) if size else 0 for size in longest]
+    return [next((most for most in _LENGTHS if size <= most), 0) if size else 0 for size in longest]
 
 
 def may_exceed(text: str, most: int) -> bool:
     """Whether a text of so many characters could have more tokens than `most`."""
-    return len(text) * LONGEST_CHARACTER > most
+    return len(text) * _LONGEST_CHARACTER > most
 
 
 class TokenFloor:
@@ -53,10 +53,10 @@ class TokenFloor:
         if len(data) <= most:
             return None
         found = 0.0
-        for start in range(0, len(data), SLICE_BYTES):
+        for start in range(0, len(data), _SLICE_BYTES):
             if start:
                 await asyncio.sleep(0)
-            found += self._parts(data[start : start + SLICE_BYTES])
+            found += self._parts(data[start : start + _SLICE_BYTES])
             if found > most + 1:
                 return int(found)
         return None

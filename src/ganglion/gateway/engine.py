@@ -46,8 +46,8 @@ from ganglion.wire.dialects import EMBEDDINGS_WIRE, PROMPT_WIRE, RERANK_WIRE, TR
 from ganglion.wire.upstream import auxiliary_calls
 from ganglion.wire.upstream.chat_request import encode_request
 
-T = TypeVar("T")
-NodeCall = Callable[[NodeSpec, str], Awaitable[T]]
+_T = TypeVar("_T")
+_NodeCall = Callable[[NodeSpec, str], Awaitable[_T]]
 """A call to a node, with the name by which it knows the model."""
 
 _MAX_PREFIX_MESSAGES: Final = 4
@@ -222,7 +222,7 @@ class FleetEngine:
             raise node_refusal(answer, request.model)
         return answer.body
 
-    async def _whole(self, model: str, wire: Wire, call: NodeCall[T]) -> T:
+    async def _whole(self, model: str, wire: Wire, call: _NodeCall[_T]) -> _T:
         """One call under the same rules as an answer; raises the last node's error."""
         failover = self._failover(model, wire)
         outcome: NodeOutcome

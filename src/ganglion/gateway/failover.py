@@ -49,11 +49,11 @@ ProbeNow = Callable[[str], None]
 RUNS_ALONE: Final = (Suspicion.SUSPECT, Suspicion.GRAVE)
 
 
-class NodeSilent(DeadlineExceeded):
+class _NodeSilent(DeadlineExceeded):
     """A node sent nothing for too long."""
 
 
-class NodeWithdrawn(UpstreamUnavailable):
+class _NodeWithdrawn(UpstreamUnavailable):
     """A node was given up while it was waited for."""
 
 
@@ -85,13 +85,13 @@ class RunningCall:
         except TimeoutError:
             if self._is_withdrawn:
                 raise self._withdrawn() from None
-            raise NodeSilent(stage, limit_s or 0.0) from None
+            raise _NodeSilent(stage, limit_s or 0.0) from None
         finally:
             self._timeout = None
 
-    def _withdrawn(self) -> NodeWithdrawn:
+    def _withdrawn(self) -> _NodeWithdrawn:
         name = self.spec.name
-        return NodeWithdrawn(f"The node {name!r} no longer answers.", extras={"node": name})
+        return _NodeWithdrawn(f"The node {name!r} no longer answers.", extras={"node": name})
 
 
 def fault_of(error: GanglionError) -> NodeFault | None:
@@ -101,7 +101,7 @@ def fault_of(error: GanglionError) -> NodeFault | None:
             return NodeFault.UNREACHED
         case StaleConnection():
             return NodeFault.STALE
-        case NodeWithdrawn():
+        case _NodeWithdrawn():
             return NodeFault.WITHDRAWN
         case DeadlineExceeded():
             return NodeFault.SILENT
@@ -263,7 +263,7 @@ def may_run_alone(fleet: Fleet, chooser: Chooser, request: RoutingRequest, spec:
 
 def _client_error(spec: NodeSpec, error: GanglionError) -> GanglionError:
     """The error for the client, with the node that it is about."""
-    if isinstance(error, NodeUnreached | StaleConnection | NodeWithdrawn):
+    if isinstance(error, NodeUnreached | StaleConnection | _NodeWithdrawn):
         return UpstreamUnavailable(error.message, extras={"node": spec.name})
     if isinstance(error, UpstreamUnavailable):
         error.extras.setdefault("node", spec.name)

@@ -25,10 +25,10 @@ _MAX_SERIES = 16_384
 _MAX_NODES = 1024
 _OTHER = "other"
 
-Labels = tuple[str, ...]
+_Labels = tuple[str, ...]
 
 
-class HistogramCounts:
+class _HistogramCounts:
     """One histogram's counts."""
 
     __slots__ = ("counts", "total")
@@ -66,8 +66,8 @@ class GatewayMetrics:
         self._failures: dict[str, int] = {}
         self._broken: dict[str, int] = {}
         self._spent: dict[tuple[str, str], list[int]] = {}
-        self._first_byte_s: dict[str, HistogramCounts] = {}
-        self._duration_s: dict[str, HistogramCounts] = {}
+        self._first_byte_s: dict[str, _HistogramCounts] = {}
+        self._duration_s: dict[str, _HistogramCounts] = {}
         self.registry.register(self)
 
     def ended(self, wire: str, status: int, node: str, duration_s: float) -> None:
@@ -80,14 +80,14 @@ class GatewayMetrics:
         self._requests[key] = count + 1
         spread = self._duration_s.get(wire)
         if spread is None:
-            spread = self._duration_s[wire] = HistogramCounts()
+            spread = self._duration_s[wire] = _HistogramCounts()
         spread.observe(duration_s)
 
     def begun(self, wire: str, after_s: float) -> None:
         """Count the time to the first byte of an answer."""
         spread = self._first_byte_s.get(wire)
         if spread is None:
-            spread = self._first_byte_s[wire] = HistogramCounts()
+            spread = self._first_byte_s[wire] = _HistogramCounts()
         spread.observe(after_s)
 
     def spent(self, tenant: str, model: str, usage: Usage) -> None:

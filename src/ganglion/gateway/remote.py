@@ -38,7 +38,7 @@ from ganglion.wire.upstream.chat_request import encode_request
 from ganglion.wire.upstream.stream_decoder import ChatStreamDecoder
 from ganglion.wire.upstream.upstream_errors import decode_error_response
 
-LACKS_ROUTE: Final = (404, 405, 501)
+_LACKS_ROUTE: Final = (404, 405, 501)
 """What servers say of a route that they do not have, or have switched off."""
 
 
@@ -55,19 +55,19 @@ def node_refusal(answer: NodeResponse, model: str) -> NodeRefused:
     """The error of an answer other than 200; a route that is missing is missing for good."""
     outcome = ErrorAnswer(answer.status, error_code_of(answer.body))
     is_about_model = b"model" in answer.body.lower()
-    if answer.status in LACKS_ROUTE and not is_about_model:
-        return NodeRefused(outcome, unsupported_call(model))
+    if answer.status in _LACKS_ROUTE and not is_about_model:
+        return NodeRefused(outcome, _unsupported_call(model))
     return NodeRefused(
         outcome, decode_error_response(answer.status, answer.headers, answer.body, model=model)
     )
 
 
-def unsupported_call(model: str) -> WireUnsupported:
+def _unsupported_call(model: str) -> WireUnsupported:
     """The error where the server that holds a model lacks the route."""
     return WireUnsupported(f"The server that holds {model!r} does not answer calls of this kind.")
 
 
-class CustomToolText:
+class _CustomToolText:
     """Unwraps the calls of custom tools in a stream of events: their input is bare text."""
 
     def __init__(self, tools: frozenset[str]) -> None:
@@ -154,7 +154,7 @@ class RemoteChat:
                             continue
                         yield BrokenAnswer(ErrorAnswer(response.status, error_code_of(error_body)), error)
                         return
-                    unwrap = CustomToolText(frozenset() if is_ours else _custom_tools(request))
+                    unwrap = _CustomToolText(frozenset() if is_ours else _custom_tools(request))
                     decoder = _stream_decoder(request, defaults)
                     while not decoder.is_done:
                         events, fault = await self._next(call, response, decoder)
@@ -301,7 +301,7 @@ class RemotePrompts:
     async def info(self, spec: NodeSpec, model: str) -> TokenizerInfo:
         """The tokenizer of one of our nodes' models."""
         if not spec.is_ours:
-            raise unsupported_call(model)
+            raise _unsupported_call(model)
         path = f"/tokenizer_info?model={quote(model, safe='')}"
         headers = json_headers(spec, tenant="")
         answer = await self._node_client.call(spec, "GET", path, headers=headers, timeout_s=CALL_S)
@@ -316,7 +316,7 @@ class RemotePrompts:
     async def _foreign_chat(self, spec: NodeSpec, model: str, request: Request, chat: bytes) -> ReadPrompt:
         """llama-server's way, then vLLM's; an estimate would be worse than no answer."""
         shown = await self._post(spec, "/apply-template", chat)
-        if shown.status not in LACKS_ROUTE:
+        if shown.status not in _LACKS_ROUTE:
             text = auxiliary_calls.decode_text(_body_of(shown, model))
             counted = await self._post(spec, "/tokenize", auxiliary_calls.encode_tokenize_content(text))
             return ReadPrompt(auxiliary_calls.decode_tokens(_body_of(counted, model)), text)

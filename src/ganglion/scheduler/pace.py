@@ -10,32 +10,32 @@ SMALLEST_CHUNK = 16
 TILE = 64
 """Attention kernels work in tiles of this many rows: at long contexts 32 rows take nearly as long as 64."""
 
-HALF_TILE = TILE // 2
+_HALF_TILE = TILE // 2
 """Beyond the first tile, half a one is worth its time."""
 
 STRETCH = 1.4
 """How far over its budget a step may go to fill one tile."""
 
-DOUBLING = 3000.0
+_DOUBLING = 3000.0
 """Tokens of context that make a token about twice as dear; the measured scale corrects what this misses."""
 
-BACKGROUND = 3.0
+_BACKGROUND = 3.0
 """How many step budgets a step in the background may take: large batches are faster, and few wait for it."""
 
-BACKGROUND_ALONE = 9.0
+_BACKGROUND_ALONE = 9.0
 """The same while nobody else is there: deep in a long context 512 rows at once take a seventh less time a
 token than 128."""
 
-FEW_ROWS = 3.5
+_FEW_ROWS = 3.5
 """How much dearer looking back is with fewer rows than a tile: these run through the kernel cell by cell."""
 
-INTERVAL = 10.0
+_INTERVAL = 10.0
 """Beside a step in the background, cycles begin this many times their decoding apart, so that it gets on."""
 
 LONGEST_INTERVAL = 0.8
 """And never longer than this part of a step budget, so that a stream's gap stays within it."""
 
-MEMORY = 0.3
+_MEMORY = 0.3
 """Weight of the newest measurement."""
 
 
@@ -61,11 +61,11 @@ class Pace:
         if self._unit_s is None:
             self._unit_s = each
         elif work >= TILE or each < self._unit_s:
-            self._unit_s += MEMORY * (each - self._unit_s)
+            self._unit_s += _MEMORY * (each - self._unit_s)
 
     def saw_decode(self, elapsed_s: float) -> None:
         """Learn from the decode steps of one cycle."""
-        self._decode_s += MEMORY * (elapsed_s - self._decode_s)
+        self._decode_s += _MEMORY * (elapsed_s - self._decode_s)
 
     def budget(self, *, is_shared_with_decode: bool) -> float:
         """How much work fits into the next prefill step."""
@@ -78,12 +78,12 @@ class Pace:
         """How much work fits into the next step in the background, beside which others may run or wait."""
         if self._unit_s is None:
             return TILE
-        budgets = BACKGROUND_ALONE if is_alone else BACKGROUND
+        budgets = _BACKGROUND_ALONE if is_alone else _BACKGROUND
         return max(budgets * self._step_s / self._unit_s, SMALLEST_CHUNK)
 
     def interval(self, decode_s: float, cycle_s: float) -> float:
         """How long after the beginning of one cycle the next begins, beside a step in the background."""
-        return max(min(INTERVAL * decode_s, LONGEST_INTERVAL * self._step_s), 2 * cycle_s)
+        return max(min(_INTERVAL * decode_s, LONGEST_INTERVAL * self._step_s), 2 * cycle_s)
 
     def part(self, budget: float, start: int, missing: int, largest: int) -> int:
         """How many of the tokens missing from position `start` on the next step takes, `largest` at most.
@@ -102,7 +102,7 @@ class Pace:
         if fitting >= 2 * TILE:
             return fitting // TILE * TILE
         if fitting >= TILE:
-            return fitting // HALF_TILE * HALF_TILE
+            return fitting // _HALF_TILE * _HALF_TILE
         few = max(fitting, SMALLEST_CHUNK)
         if fitting * STRETCH >= TILE or self.work_of_few(few, start) >= self.work(TILE, start):
             return TILE
@@ -111,9 +111,9 @@ class Pace:
     @staticmethod
     def work_of_few(tokens: int, start: int) -> float:
         """What a chunk of less than a tile costs in truth."""
-        return tokens * (1.0 + FEW_ROWS * (start + tokens / 2) / DOUBLING)
+        return tokens * (1.0 + _FEW_ROWS * (start + tokens / 2) / _DOUBLING)
 
     @staticmethod
     def work(tokens: int, start: int) -> float:
         """What a chunk costs, given what it must look back at."""
-        return tokens * (1.0 + (start + tokens / 2) / DOUBLING)
+        return tokens * (1.0 + (start + tokens / 2) / _DOUBLING)

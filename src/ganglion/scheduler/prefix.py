@@ -4,7 +4,7 @@ Token lists are indexed by blocks: the digest of a block covers everything befor
 dictionary finds every list that shares the first n blocks. A digest only nominates: the tokens themselves
 are compared before anything is reused, so a collision costs a miss and never a wrong answer.
 
-The first block is cut finer, at `STARTS`, so that short lists are found too.
+The first block is cut finer, at `_STARTS`, so that short lists are found too.
 """
 
 from collections.abc import Sequence as Tokens
@@ -12,10 +12,10 @@ from itertools import islice
 
 BLOCK = 16
 """A shared prefix of so many tokens is worth carrying from where it lies to where it is needed."""
-STARTS = (4, 8)
+_STARTS = (4, 8)
 """Where the first block is cut. Who begins with fewer tokens than that is computed again for less than it
 costs to remember them."""
-LEAST = STARTS[0]
+LEAST = _STARTS[0]
 CANDIDATES = 8
 """Lists compared token by token per look-up; they share all whole blocks, so more would gain little."""
 
@@ -36,16 +36,16 @@ def digests(salt: str, tokens: Tokens[int], known: Digests = ()) -> Digests:
 
 def covered(blocks: int) -> int:
     """How many tokens the first blocks have together."""
-    if blocks <= len(STARTS):
-        return STARTS[blocks - 1] if blocks else 0
-    return (blocks - len(STARTS)) * BLOCK
+    if blocks <= len(_STARTS):
+        return _STARTS[blocks - 1] if blocks else 0
+    return (blocks - len(_STARTS)) * BLOCK
 
 
 def whole_blocks(length: int) -> int:
     """How many blocks are complete in so many tokens."""
     if length < BLOCK:
-        return sum(start <= length for start in STARTS)
-    return len(STARTS) + length // BLOCK
+        return sum(start <= length for start in _STARTS)
+    return len(_STARTS) + length // BLOCK
 
 
 def common_blocks(left: Digests, right: Digests) -> int:

@@ -21,13 +21,13 @@ from ganglion.scheduler.prefix_catalogue import SequenceId
 from ganglion.scheduler.sequence import Sequence
 from ganglion.scheduler.step import Chunk, Group, Step, next_chunk
 
-AGE_S = 10.0
+_AGE_S = 10.0
 """Waiting this long makes a request one priority step more urgent, so that nothing waits for ever."""
 
-GROWTH = 160
+_GROWTH = 160
 """Room for an answer that a slot is chosen with; one that grows beyond its slot moves to a larger one."""
 
-WORTH_WAITING = 2 * BLOCK
+_WORTH_WAITING = 2 * BLOCK
 """A prefix that somebody else is just computing is waited for when it saves at least this many tokens."""
 
 
@@ -273,7 +273,7 @@ class Scheduler:
 
     def _aged(self, sequence: Sequence) -> int:
         """Priority with ageing; lower is sooner."""
-        return sequence.priority - int((self._now_s - sequence.arrived_s) / AGE_S)
+        return sequence.priority - int((self._now_s - sequence.arrived_s) / _AGE_S)
 
     def _rank(self, sequence: Sequence) -> tuple[int, float]:
         return self._aged(sequence), sequence.arrived_s
@@ -329,7 +329,7 @@ class Scheduler:
     def _room(self, sequence: Sequence) -> int:
         remaining = sequence.max_tokens - sequence.generated_tokens
         # One that is scored stays where it began: not every model's KV can be moved out of there.
-        growth = remaining if sequence.is_scored else min(remaining, GROWTH)
+        growth = remaining if sequence.is_scored else min(remaining, _GROWTH)
         return min(len(sequence.tokens) + growth, self._context)
 
     def _reusable(self, sequence: Sequence) -> int:
@@ -358,7 +358,7 @@ class Scheduler:
                 continue
             if known is None:
                 known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, reusable)
-            if common >= known + WORTH_WAITING:
+            if common >= known + _WORTH_WAITING:
                 return True
         return False
 

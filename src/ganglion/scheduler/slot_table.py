@@ -43,7 +43,7 @@ class PoolShape:
 
 
 @dataclass(slots=True)
-class PoolContext:
+class _PoolContext:
     """One KV context and what its slots hold."""
 
     shape: KvContextShape
@@ -65,7 +65,7 @@ class SlotTable:
         assert shape.kv_contexts[-1].is_shared
         self._shape = shape
         self._catalogue = catalogue
-        self.contexts = [PoolContext(each, [None] * each.slots) for each in shape.kv_contexts]
+        self.contexts = [_PoolContext(each, [None] * each.slots) for each in shape.kv_contexts]
         self.shared = self.contexts[-1]
         self.shared_context = len(self.contexts) - 1
         """The number of the shared context, the last one."""
@@ -82,7 +82,7 @@ class SlotTable:
         """Whether a slot is kept for prompts whose numbers are wanted."""
         return slot is not None and self.contexts[slot.kv_context].shape.is_exact
 
-    def private_contexts(self, *, is_exact: bool = False) -> list[tuple[int, PoolContext]]:
+    def private_contexts(self, *, is_exact: bool = False) -> list[tuple[int, _PoolContext]]:
         """The contexts of private slots and their numbers, smallest slots first."""
         contexts = enumerate(self.contexts[:-1])
         return [(number, context) for number, context in contexts if is_exact or not context.shape.is_exact]

@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable
 
-Span = tuple[int, int]
-Spans = tuple[Span, ...]
+_Span = tuple[int, int]
+Spans = tuple[_Span, ...]
 
 
 def merged(ranges: Iterable[tuple[int, int | None]], length: int) -> Spans:
     """The positions below `length` that some ranges cover; None is an open end."""
-    found: list[Span] = []
+    found: list[_Span] = []
     for start, end in sorted((start, length if end is None else min(end, length)) for start, end in ranges):
         if start >= end:
             continue

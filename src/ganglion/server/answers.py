@@ -40,7 +40,7 @@ class _ChoiceUsage:
 
 
 @dataclass(slots=True)
-class UsageCounter:
+class _UsageCounter:
     """Adds up the usage of all choices; one that failed counts with what it took until then."""
 
     requests: Sequence[Request]
@@ -81,12 +81,12 @@ class UsageCounter:
         )
 
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
 # Enough to join a burst into one write; small, so that a client that stops reading stops its engine.
 _QUEUED_EVENTS = 64
 
-ChoiceEvent = tuple[int, Event]
+_ChoiceEvent = tuple[int, Event]
 
 
 class Answers:
@@ -109,8 +109,8 @@ class Answers:
         self._requests = [principal.bounded(request) for request in requests]
         if is_folded:
             self._requests = [replace(request, is_folded=True) for request in self._requests]
-        self._usage_counter = UsageCounter(self._requests) if principal.wants_usage else None
-        self._queue: asyncio.Queue[ChoiceEvent] = asyncio.Queue(_QUEUED_EVENTS)
+        self._usage_counter = _UsageCounter(self._requests) if principal.wants_usage else None
+        self._queue: asyncio.Queue[_ChoiceEvent] = asyncio.Queue(_QUEUED_EVENTS)
         self._pumps: list[asyncio.Task[None]] = []
         self._turns = asyncio.Semaphore(at_once or len(requests))
 
@@ -129,7 +129,7 @@ class Answers:
             pump.cancel()
         await asyncio.gather(*pumps, return_exceptions=True)
 
-    async def take(self) -> list[ChoiceEvent]:
+    async def take(self) -> list[_ChoiceEvent]:
         """Wait for the next event, and take every other that is already there."""
         batch = [await self._queue.get()]
         while not self._queue.empty():
@@ -168,6 +168,6 @@ class Answers:
                         return
             failure = EngineFailed("The engine ended its answer without saying how.")
         except Exception:
-            logger.exception("an engine raised, request_id=%s", request.id)
+            _logger.exception("an engine raised, request_id=%s", request.id)
             failure = EngineFailed("The engine failed under this request.")
         await self._queue.put((choice, Failed(failure)))

@@ -86,12 +86,12 @@ class Alarm:
         self._task.cancel()
 
 
-E = TypeVar("E", Event, TokenEvent)
+_E = TypeVar("_E", Event, TokenEvent)
 
 
 async def with_deadlines(
-    events: AsyncGenerator[E, None], deadlines: AnswerDeadlines
-) -> AsyncGenerator[E | Failed, None]:
+    events: AsyncGenerator[_E, None], deadlines: AnswerDeadlines
+) -> AsyncGenerator[_E | Failed, None]:
     """A stream, ended with `Failed(DeadlineExceeded)` when a stage takes too long; closes what it reads.
 
     Only the engine's own time counts against the idle deadline: a slow reader is cut where it is written to.

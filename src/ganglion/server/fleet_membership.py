@@ -73,7 +73,7 @@ _EPOCH: Final = re.compile(rb"[0-9]{1,18}")
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLease:
+class _HeldLease:
     """A lease, and when it ends on the monotonic clock."""
 
     epoch: int
@@ -86,11 +86,11 @@ class Leases:
     def __init__(self, *, is_joining: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self._is_joining = is_joining
         self._clock = clock
-        self._held: dict[str, HeldLease] = {}
+        self._held: dict[str, _HeldLease] = {}
 
     def hold(self, gateway: str, epoch: int, until_s: float) -> None:
         """Keep a lease that was granted, in place of the one before."""
-        self._held[gateway] = HeldLease(epoch, until_s)
+        self._held[gateway] = _HeldLease(epoch, until_s)
 
     def drop(self, gateway: str) -> None:
         """Forget a lease that was given back."""

@@ -31,7 +31,7 @@ from ganglion.server.routes import build_routes
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
 
-DEFAULT_PATHS: Final = ("/v1", "/api", "/tokenize", "/detokenize", "/tokenizer_info", "/apply_template")
+_DEFAULT_PATHS: Final = ("/v1", "/api", "/tokenize", "/detokenize", "/tokenizer_info", "/apply_template")
 """The default: every wire, and none of a node's own routes."""
 
 
@@ -59,14 +59,14 @@ def build_app(
     `state` is where responses are kept; left out, none are. `settings` bounds bodies, streams and deadlines.
     """
     chosen = structs.replace(settings or ServerSettings(), is_strict=strict, api_keys=tuple(api_keys))
-    inner = DefaultsEngine(engine or NoEngine(), defaults or Defaults())
+    inner = _DefaultsEngine(engine or _NoEngine(), defaults or Defaults())
     gate, metrics = Gate(chosen.max_in_flight), Metrics()
     measured = ObservedEngine(inner, metrics, chosen.deadlines)
-    capabilities = capabilities_of(engine or NoEngine(), measured)
+    capabilities = capabilities_of(engine or _NoEngine(), measured)
     routes = build_routes(capabilities, chosen, gate, metrics, state=state)
     keys = key_ring(chosen)
     return with_middleware(
-        [route for route in routes if _is_served(route, paths or DEFAULT_PATHS)],
+        [route for route in routes if _is_served(route, paths or _DEFAULT_PATHS)],
         gate,
         identity=lambda router: Auth(DefaultModel(router, measured.models), identity_by_key(keys)),
         max_body_bytes=chosen.max_body_bytes,
@@ -74,7 +74,7 @@ def build_app(
     )
 
 
-class NoEngine:
+class _NoEngine:
     """The engine of an app that was given none."""
 
     def models(self) -> tuple[ModelState, ...]:
@@ -86,7 +86,7 @@ class NoEngine:
         yield Failed(EngineUnavailable("No engine is configured behind this server."))
 
 
-class DefaultsEngine:
+class _DefaultsEngine:
     """An engine that fills in what requests leave out."""
 
     def __init__(self, inner: Engine, defaults: Defaults) -> None:

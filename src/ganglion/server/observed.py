@@ -12,7 +12,7 @@ from ganglion.server.deadlines import with_deadlines
 from ganglion.server.prometheus import Metrics, ModelMetrics
 from ganglion.server.settings import AnswerDeadlines
 
-E = TypeVar("E", Event, TokenEvent)
+_E = TypeVar("_E", Event, TokenEvent)
 
 # Clients choose the model's name in a request: names that no engine knows share one label.
 _UNKNOWN_MODEL = "unknown"
@@ -33,17 +33,19 @@ class ObservedEngine:
     def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """The inner engine's stream under the deadlines, measured."""
         events = with_deadlines(self._inner.generate(request), self._deadlines)
-        label = metrics_label(self._inner.models(), request.model)
-        return observed_stream(events, self._metrics.of_model(label))
+        label = _metrics_label(self._inner.models(), request.model)
+        return _observed_stream(events, self._metrics.of_model(label))
 
 
-def metrics_label(models: Iterable[ModelState], name: str) -> str:
+def _metrics_label(models: Iterable[ModelState], name: str) -> str:
     """The label under which a request for this name is counted."""
     found = find_model(models, name)
     return _UNKNOWN_MODEL if found is None else found.id
 
 
-async def observed_stream(events: AsyncGenerator[E, None], metrics: ModelMetrics) -> AsyncGenerator[E, None]:
+async def _observed_stream(
+    events: AsyncGenerator[_E, None], metrics: ModelMetrics
+) -> AsyncGenerator[_E, None]:
     """A stream unchanged, counted and timed; closes what it reads."""
     watch = _StreamStopwatch(metrics)
     try:
@@ -115,7 +117,7 @@ class ObservedSessions:
     def continue_tokens(self, model: str, request: TokenRequest) -> AsyncGenerator[TokenEvent, None]:
         """The inner engine's stream under the deadlines, measured."""
         events = with_deadlines(self._inner.continue_tokens(model, request), self._deadlines)
-        return observed_stream(events, self._metrics.of_model(metrics_label(self._models(), model)))
+        return _observed_stream(events, self._metrics.of_model(_metrics_label(self._models(), model)))
 
     async def save_kv(self, model: str, salt: str, tokens: tuple[int, ...]) -> bytes:
         """The inner engine's."""

@@ -25,7 +25,7 @@ class SessionCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class _Snapshot:
     """Values that are read on the event loop before a thread writes the page."""
 
     models: Sequence[ModelState] = ()
@@ -52,7 +52,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._snapshot = Snapshot()
+        self._snapshot = _Snapshot()
         self._models: dict[str, ModelMetrics] = {}
         registry, by_model = self.registry, ("model",)
         self.requests = Counter(
@@ -102,7 +102,7 @@ class Metrics:
     async def page(self, models: Sequence[ModelState]) -> bytes:
         """The page in Prometheus' text format; walking processes takes a while, so a thread writes it."""
         sessions = None if self.sessions is None else self.sessions()
-        self._snapshot = Snapshot(models, len(asyncio.all_tasks()), sessions)
+        self._snapshot = _Snapshot(models, len(asyncio.all_tasks()), sessions)
         return await asyncio.to_thread(generate_latest, self.registry)
 
     def describe(self) -> list[Metric]:

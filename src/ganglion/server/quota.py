@@ -15,7 +15,7 @@ from ganglion.core.request import Request
 from ganglion.server.answers import Answers
 from ganglion.server.middleware.principal import Principal
 
-Settle = Callable[[Usage | None], None]
+_Settle = Callable[[Usage | None], None]
 """Is called once with what an answer took; None where nothing ran."""
 
 
@@ -27,7 +27,7 @@ def _no_settlement(usage: Usage | None) -> None:
 class QuotaReservation:
     """What a call may take of its key's quota."""
 
-    settle: Settle = _no_settlement
+    settle: _Settle = _no_settlement
     answer_tokens: int | None = None
     """The longest answer to a call whose client did not bound it; None for any length."""
 
@@ -50,7 +50,7 @@ class NoQuota:
 class QuotaSettlement:
     """Settles a reservation when it is left, by what the answers under it took."""
 
-    def __init__(self, settle: Settle = _no_settlement) -> None:
+    def __init__(self, settle: _Settle = _no_settlement) -> None:
         self._settle = settle
         self.answers: Answers | None = None
 

@@ -36,7 +36,7 @@ from ganglion.server.state import AppState
 from ganglion.wire.route_aliases import aliases_of
 
 
-def responses_routes(
+def _responses_routes(
     capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, state: AppState
 ) -> list[BaseRoute]:
     """The routes of the Responses wire, over one service and one set of background runs."""
@@ -109,7 +109,7 @@ def build_routes(
     ]
 
 
-def with_aliases(routes: list[BaseRoute]) -> list[BaseRoute]:
+def _with_aliases(routes: list[BaseRoute]) -> list[BaseRoute]:
     """The routes, and each again under its aliases."""
     others: list[BaseRoute] = []
     for route in routes:
@@ -135,7 +135,7 @@ def wire_routes(
     routes: list[BaseRoute] = [
         *answer_routes(capabilities, settings, gate, holder, state.seal),
         Route("/v1/chat/completions/input_tokens", prompts.count_chat, methods=["POST"]),
-        *responses_routes(capabilities, settings, gate, state),
+        *_responses_routes(capabilities, settings, gate, state),
         Route("/v1/messages/count_tokens", prompts.count_messages, methods=["POST"]),
         *ollama_routes(capabilities, settings, gate, holder),
         Route("/v1/embeddings", embeddings_endpoint(capabilities.embedder, settings, gate), methods=["POST"]),
@@ -147,4 +147,4 @@ def wire_routes(
         Route("/apply_template", prompts.apply_template, methods=["POST"]),
         Route("/tokenizer_info", prompts.info),
     ]
-    return with_aliases(routes)
+    return _with_aliases(routes)

@@ -12,7 +12,7 @@ from msgspec import Meta, Struct, field
 from ganglion.core.errors import InvalidValue
 from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 
-MEBIBYTE: Final = 2**20
+_MEBIBYTE: Final = 2**20
 
 
 class AnswerDeadlines(Struct, frozen=True):
@@ -80,7 +80,7 @@ class ServerSettings(Struct, frozen=True):
     allowed_hosts: tuple[str, ...] = ()
     is_strict: bool = field(default=False, name="strict")
     # JSON is read on the event loop: what a larger body costs, everybody waits for.
-    max_body_bytes: Annotated[int, Meta(ge=1)] = 8 * MEBIBYTE
+    max_body_bytes: Annotated[int, Meta(ge=1)] = 8 * _MEBIBYTE
     max_connections: Annotated[int, Meta(ge=1)] = 8192
     drain_timeout_s: Annotated[float, Meta(ge=0)] = 30.0
     tls_cert: str | None = None

@@ -10,10 +10,10 @@ from ganglion.server.quota import NoQuota, QuotaMeter
 from ganglion.store.response_store import Store
 from ganglion.wire.seal import HmacSeal
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
 
-class BackgroundTasks:
+class _BackgroundTasks:
     """The tasks that no request awaits."""
 
     def __init__(self) -> None:
@@ -35,14 +35,14 @@ class BackgroundTasks:
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            logger.error("%s failed", task.get_name(), exc_info=task.exception())
+            _logger.error("%s failed", task.get_name(), exc_info=task.exception())
 
 
-SEAL_BYTES = 32
+_SEAL_BYTES = 32
 
 
 def _fresh_seal() -> HmacSeal:
-    return HmacSeal(secrets.token_bytes(SEAL_BYTES))
+    return HmacSeal(secrets.token_bytes(_SEAL_BYTES))
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,5 +52,5 @@ class AppState:
 
     store: Store | None = None
     seal: HmacSeal = field(default_factory=_fresh_seal)
-    background: BackgroundTasks = field(default_factory=BackgroundTasks)
+    background: _BackgroundTasks = field(default_factory=_BackgroundTasks)
     meter: QuotaMeter = field(default_factory=NoQuota)

@@ -25,9 +25,9 @@ from ganglion.sessions.token_session import TokenSession
 # Law: a file has its final name only when it is whole and on the disk. Names are ours alone: a session's id
 # is a name only after it was checked. Files hold prompts, so that nobody but their owner may read them.
 
-SESSION_NAME: Final = re.compile(r"sess_[A-Za-z0-9_-]{1,64}")
-SUFFIX: Final = ".session"
-UNFINISHED: Final = ".part"
+_SESSION_NAME: Final = re.compile(r"sess_[A-Za-z0-9_-]{1,64}")
+_SUFFIX: Final = ".session"
+_UNFINISHED: Final = ".part"
 
 
 class SessionFolder:
@@ -42,7 +42,7 @@ class SessionFolder:
         found = []
         for file in self._files():
             with suppress(InvalidValue, OSError):
-                if file.suffix == UNFINISHED:
+                if file.suffix == _UNFINISHED:
                     file.unlink(missing_ok=True)
                     continue
                 found.append(_header(file))
@@ -52,7 +52,7 @@ class SessionFolder:
         """Write a session; it is on the disk when this returns."""
         self._check_room(len(data))
         path = self._file(session_id)
-        fresh = path.with_suffix(UNFINISHED)
+        fresh = path.with_suffix(_UNFINISHED)
         try:
             self._path.mkdir(parents=True, exist_ok=True, mode=0o700)
             handle = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
@@ -85,12 +85,16 @@ class SessionFolder:
         except OSError as error:
             raise StoreUnusable(f"Sessions cannot be kept in {self._path}: {error.strerror}.") from error
         for file in files:
-            if SESSION_NAME.fullmatch(file.stem) and file.suffix in (SUFFIX, UNFINISHED) and file.is_file():
+            if (
+                _SESSION_NAME.fullmatch(file.stem)
+                and file.suffix in (_SUFFIX, _UNFINISHED)
+                and file.is_file()
+            ):
                 yield file
 
     def _file(self, session_id: str) -> Path:
-        assert SESSION_NAME.fullmatch(session_id)
-        return self._path / f"{session_id}{SUFFIX}"
+        assert _SESSION_NAME.fullmatch(session_id)
+        return self._path / f"{session_id}{_SUFFIX}"
 
     def _check_room(self, size_bytes: int) -> None:
         used = sum(file.stat().st_size for file in self._files())

@@ -148,7 +148,7 @@ class _StopTextLocator:
         return None
 
 
-ENGINES_FIELD = "response_format"
+_ENGINES_FIELD = "response_format"
 """The name of constraints in the engine's errors, which is that of the chat wire."""
 
 _FIELDS: dict[type[Constraint], str] = {
@@ -172,6 +172,6 @@ def _grammar(request: GenerationRequest) -> str | None:
 
 def _with_wire_field(error: GanglionError, request: GenerationRequest) -> GanglionError:
     """The error, with the name of this wire's field where it is about the format."""
-    if error.param == ENGINES_FIELD:
+    if error.param == _ENGINES_FIELD:
         error.param = "prefix" if request.constraint is None else _FIELDS[type(request.constraint)]
     return error

@@ -18,7 +18,7 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import ImageBlock, Steer, Steering
 from ganglion.sessions.token_session import ITEM, TokenList, TokenSession
 
-FORMAT: Final = b"ganglion sess 1\n"
+_FORMAT: Final = b"ganglion sess 1\n"
 PREFIX: Final = struct.Struct("<16sI32s")
 """The format, the header's length and its checksum."""
 MAX_HEADER_BYTES: Final = 64 * 2**20
@@ -98,7 +98,7 @@ def header_of(
 def encode_session(saved: SavedSession, kv: bytes) -> bytes:
     """A session as bytes."""
     header = msgspec.msgpack.encode(saved)
-    return b"".join((PREFIX.pack(FORMAT, len(header), sha256(header).digest()), header, kv))
+    return b"".join((PREFIX.pack(_FORMAT, len(header), sha256(header).digest()), header, kv))
 
 
 def decode_header(data: bytes | memoryview) -> tuple[SavedSession, int]:
@@ -107,7 +107,7 @@ def decode_header(data: bytes | memoryview) -> tuple[SavedSession, int]:
         raise not_a_saved_session("it is too short")
     form, length, checksum = PREFIX.unpack_from(data)
     end = PREFIX.size + length
-    if form != FORMAT or length > MAX_HEADER_BYTES or len(data) < end:
+    if form != _FORMAT or length > MAX_HEADER_BYTES or len(data) < end:
         raise not_a_saved_session("it does not begin like one")
     header = bytes(data[PREFIX.size : end])
     if sha256(header).digest() != checksum:
@@ -123,7 +123,7 @@ def peek_model_name(beginning: bytes) -> str | None:
 
     Nothing is checked but what stands before the name; raises InvalidValue where that is wrong.
     """
-    if not FORMAT.startswith(beginning[: len(FORMAT)]):
+    if not _FORMAT.startswith(beginning[: len(_FORMAT)]):
         raise not_a_saved_session("it does not begin like one")
     start = PREFIX.size + 1  # after the mark of the list
     mark = beginning[start : start + 1]

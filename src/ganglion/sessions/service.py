@@ -47,10 +47,10 @@ from ganglion.sessions.values import (
     TokenPage,
 )
 
-logger = logging.getLogger("ganglion.sessions")
+_logger = logging.getLogger("ganglion.sessions")
 
-IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
-SWEEP_S: Final = 1.0
+_IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/webp", "image/gif")
+_SWEEP_S: Final = 1.0
 """How often expired sessions are removed."""
 
 
@@ -98,7 +98,7 @@ class EngineSessionService:
                 try:
                     await asyncio.to_thread(self._folder.write, record.id, data)
                 except GanglionError as error:
-                    logger.error("a session could not be written to disk: %s", error.message)
+                    _logger.error("a session could not be written to disk: %s", error.message)
             self._table.remove(record)
 
     @property
@@ -316,14 +316,14 @@ class EngineSessionService:
 
     async def _sweep(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(_SWEEP_S)
             self._table.sweep()
 
 
 def _check_image(data: bytes, mime: str, most: int) -> None:
-    if mime not in IMAGE_TYPES:
+    if mime not in _IMAGE_TYPES:
         raise InvalidValue(
-            f"Expected an image of {', '.join(IMAGE_TYPES)}, found {mime[:64]!r}.", param="mime"
+            f"Expected an image of {', '.join(_IMAGE_TYPES)}, found {mime[:64]!r}.", param="mime"
         )
     if not 0 < len(data) <= most:
         raise InvalidValue(f"Expected an image of 1 to {most} bytes, found {len(data)}.", param="data")

@@ -24,7 +24,7 @@ from ganglion.store.backend import Backend, DatabaseConnection, Job
 from ganglion.store.database_thread import DatabaseThread
 from ganglion.store.response_store import check_names, is_name
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class DatabaseAccess:
@@ -104,8 +104,8 @@ class DatabaseAccess:
 
         await self._write(job)
 
-    async def _write(self, job: Job[T]) -> T:
-        def in_turn(connection: DatabaseConnection) -> T:
+    async def _write(self, job: Job[_T]) -> _T:
+        def in_turn(connection: DatabaseConnection) -> _T:
             access_sql.take_turn(connection)
             return job(connection)
 

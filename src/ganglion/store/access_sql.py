@@ -17,9 +17,9 @@ from ganglion.store.access_store import (
 )
 from ganglion.store.backend import DatabaseConnection, Row
 
-USAGE_KEPT_S: Final = 400 * 86400
+_USAGE_KEPT_S: Final = 400 * 86400
 """A year, and some days to compare it with the one before."""
-SPENDERS_KEPT_S: Final = 7 * 86400
+_SPENDERS_KEPT_S: Final = 7 * 86400
 """A gateway that was silent for so long does not send an old batch again."""
 _GROUPS: Final[dict[Grouping, str]] = {
     "key": "key_id",
@@ -78,11 +78,11 @@ def usage(
 
 def sweep_usage(connection: DatabaseConnection, now_s: float) -> None:
     """Remove usage of more than a year ago, and gateways that are gone."""
-    connection.rows("DELETE FROM spending WHERE hour_s < ?", int(now_s) - USAGE_KEPT_S)
-    connection.rows("DELETE FROM spenders WHERE told_s < ?", now_s - SPENDERS_KEPT_S)
+    connection.rows("DELETE FROM spending WHERE hour_s < ?", int(now_s) - _USAGE_KEPT_S)
+    connection.rows("DELETE FROM spenders WHERE told_s < ?", now_s - _SPENDERS_KEPT_S)
 
 
-GRANTS_KEPT_S: Final = 3600
+_GRANTS_KEPT_S: Final = 3600
 """How long after its end a window is kept, for gateways whose clocks are slow."""
 
 
@@ -123,7 +123,7 @@ def give_back(
 
 def sweep_grants(connection: DatabaseConnection, now_s: float) -> None:
     """Remove windows that are long over."""
-    connection.rows("DELETE FROM grants WHERE end_s < ?", int(now_s) - GRANTS_KEPT_S)
+    connection.rows("DELETE FROM grants WHERE end_s < ?", int(now_s) - _GRANTS_KEPT_S)
 
 
 def _add_granted(

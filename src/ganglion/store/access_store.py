@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, Protocol
 
-Role = Literal["user", "node", "admin"]
+_Role = Literal["user", "node", "admin"]
 Period = Literal["day", "month", "total"]
 GrantKind = Literal["requests", "tokens", "budget"]
 Grouping = Literal["key", "tenant", "model", "day"]
 
-MICROS: Final = 1_000_000
+_MICROS: Final = 1_000_000
 """Costs are whole numbers of millionths of the operator's unit: sums stay exact."""
 HOUR_S: Final = 3600
 
@@ -31,7 +31,7 @@ class StoredKey:
     name: str
     tenant: str
     created_s: float
-    role: Role = "user"
+    role: _Role = "user"
     models: tuple[str, ...] | None = None
     """The models that it may use; None for all."""
     requests_per_minute: int | None = None

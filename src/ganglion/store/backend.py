@@ -11,7 +11,7 @@ UNUSABLE = "The store cannot be used until the operator has looked at it."
 FULL = "The disk of the store is full."
 """The messages of a failing store to clients, who do not learn where it is or which database it uses."""
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Row = tuple[Any, ...]
 
 
@@ -43,7 +43,7 @@ class DatabaseConnection(Protocol):
         """Close the connection."""
 
 
-Job = Callable[[DatabaseConnection], T]
+Job = Callable[[DatabaseConnection], _T]
 
 
 class Backend(Protocol):

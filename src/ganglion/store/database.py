@@ -25,26 +25,26 @@ from ganglion.store.response_store import (
     is_name,
 )
 
-SECRET_BYTES: Final = 32
+_SECRET_BYTES: Final = 32
 
 
-def get_or_create_secret(connection: DatabaseConnection, name: str) -> bytes:
+def _get_or_create_secret(connection: DatabaseConnection, name: str) -> bytes:
     """The secret of that name, created when there is none."""
     connection.rows(
         "INSERT INTO secrets (name, value) VALUES (?, ?) ON CONFLICT (name) DO NOTHING",
         name,
-        token_bytes(SECRET_BYTES),
+        token_bytes(_SECRET_BYTES),
     )
     value: bytes = connection.rows("SELECT value FROM secrets WHERE name = ?", name)[0][0]
     return value
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 READERS: Final = 2
 """So that one long chain does not hold up all other reads."""
-MAX_PAGE: Final = 10_000
+_MAX_PAGE: Final = 10_000
 _LAST: Final = 2**63 - 1
 
 
@@ -97,7 +97,7 @@ class DatabaseStore:
     async def chain(
         self, tenant: str, response_id: str, *, limit: int = MAX_CHAIN, max_bytes: int = MAX_CHAIN_BYTES
     ) -> tuple[StoredResponse, ...]:
-        limit = min(limit, MAX_PAGE)
+        limit = min(limit, _MAX_PAGE)
         return await self._named(
             self._reader, responses.chain, (), tenant, response_id, limit=limit, max_bytes=max_bytes
         )
@@ -198,7 +198,7 @@ class DatabaseStore:
 
     async def secret(self, name: str) -> bytes:
         check_names(name=name)
-        return await self._writer.run(lambda connection: get_or_create_secret(connection, name))
+        return await self._writer.run(lambda connection: _get_or_create_secret(connection, name))
 
     async def close(self) -> None:
         for thread in (*self._readers, self._writer):
@@ -208,11 +208,11 @@ class DatabaseStore:
     async def _named(
         self,
         thread: DatabaseThread,
-        job: Callable[Concatenate[DatabaseConnection, P], T],
-        missing: T,
-        *names: P.args,
-        **more: P.kwargs,
-    ) -> T:
+        job: Callable[Concatenate[DatabaseConnection, _P], _T],
+        missing: _T,
+        *names: _P.args,
+        **more: _P.kwargs,
+    ) -> _T:
         """Run a job; `missing` where a name, as all positional arguments are, cannot be a key."""
         if not all(isinstance(name, str) and is_name(name) for name in names):
             return missing
@@ -250,4 +250,4 @@ def _within(number: int) -> int:
 
 
 def _page(limit: int) -> int:
-    return max(0, min(limit, MAX_PAGE))
+    return max(0, min(limit, _MAX_PAGE))

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar
 from ganglion.core.errors import GanglionError, Overloaded, StoreUnavailable
 from ganglion.store.backend import DatabaseConnection, Job
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 QUEUE_LIMIT: Final = 4096
 """Some seconds of a slow disk; beyond it a caller is better refused than left waiting."""
@@ -68,7 +68,7 @@ class DatabaseThread:
         """How many jobs wait."""
         return len(self._queue)
 
-    async def run(self, job: Job[T]) -> T:
+    async def run(self, job: Job[_T]) -> _T:
         """What the job returns, once it is committed; a job may be run again after its transaction failed."""
         loop = asyncio.get_running_loop()
         pending = _PendingJob(job, loop, loop.create_future())
@@ -79,7 +79,7 @@ class DatabaseThread:
                 raise Overloaded(f"{QUEUE_LIMIT} requests are already waiting for the store.")
             self._queue.append(pending)
             self._changed.notify()
-        result: T = await pending.future
+        result: _T = await pending.future
         return result
 
     async def close(self) -> None:

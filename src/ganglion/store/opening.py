@@ -13,7 +13,7 @@ from ganglion.store.database import READERS, DatabaseStore
 from ganglion.store.sqlite import SqliteFile, SqliteMemory
 
 MEMORY: Final = ":memory:"
-S = TypeVar("S", DatabaseStore, DatabaseAccess)
+_S = TypeVar("_S", DatabaseStore, DatabaseAccess)
 _POSTGRES: Final = ("postgresql://", "postgres://")
 
 
@@ -32,7 +32,7 @@ async def open_access(location: str | Path, *, clock: Callable[[], float] = time
     return await _opened(DatabaseAccess(_backend(location), has_reader=location != MEMORY, clock=clock))
 
 
-async def _opened(store: S) -> S:
+async def _opened(store: _S) -> _S:
     try:
         await store.open()
     except BaseException:

@@ -20,8 +20,8 @@ except ImportError as error:
         hint="pip install 'ganglion[postgres]'",
     ) from error
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 _SETTINGS: Final = (
     "SET search_path TO ganglion",
@@ -35,10 +35,10 @@ _NETWORK: Final = {"connect_timeout": 5, "tcp_user_timeout": 10_000, "applicatio
 _MIGRATION_LOCK: Final = 0x67616E67
 
 
-def _with_store_errors(call: Callable[P, T]) -> Callable[P, T]:
+def _with_store_errors(call: Callable[_P, _T]) -> Callable[_P, _T]:
     """The call, with the driver's errors turned into those of the tree."""
 
-    def wrapped(*args: P.args, **keywords: P.kwargs) -> T:
+    def wrapped(*args: _P.args, **keywords: _P.kwargs) -> _T:
         try:
             return call(*args, **keywords)
         except psycopg.Error as error:
@@ -47,7 +47,7 @@ def _with_store_errors(call: Callable[P, T]) -> Callable[P, T]:
     return wrapped
 
 
-class PostgresConnection:
+class _PostgresConnection:
     """One connection, outside a transaction unless one was begun."""
 
     def __init__(self, driver: psycopg.Connection[Row]) -> None:
@@ -108,7 +108,7 @@ class Postgres:
             raise StoreUnavailable(
                 UNAVAILABLE, detail=f"PostgreSQL at {self._location} could not be reached: {_line(error)}."
             ) from error
-        connection = PostgresConnection(driver)
+        connection = _PostgresConnection(driver)
         try:
             for setting in _SETTINGS:
                 connection.rows(setting)

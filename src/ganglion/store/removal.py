@@ -7,7 +7,7 @@ from ganglion.store import conversations, responses
 from ganglion.store.backend import DatabaseConnection
 from ganglion.store.response_store import Retention, SweepResult
 
-BATCH: Final = 64
+_BATCH: Final = 64
 """Removed in one transaction: other writers run between two of them."""
 _OLDEST: Final = """
     SELECT 'response' AS kind, tenant, id, created_s AS age_s, size_bytes FROM responses
@@ -19,7 +19,7 @@ _OLDEST: Final = """
 
 
 @dataclass(frozen=True, slots=True)
-class Removable:
+class _Removable:
     """A response or conversation that may be removed, and when it was last used."""
 
     kind: Literal["response", "conversation"]
@@ -29,11 +29,11 @@ class Removable:
     size_bytes: int
 
 
-def removable(connection: DatabaseConnection, retention: Retention, now_s: float) -> list[Removable]:
+def removable(connection: DatabaseConnection, retention: Retention, now_s: float) -> list[_Removable]:
     """The next ones to remove, oldest first; none when everything may stay."""
-    found = [Removable(*row) for row in connection.rows(_OLDEST, BATCH)]
-    too_many_bytes = 0 if retention.max_bytes is None else kept_bytes(connection) - retention.max_bytes
-    going: list[Removable] = []
+    found = [_Removable(*row) for row in connection.rows(_OLDEST, _BATCH)]
+    too_many_bytes = 0 if retention.max_bytes is None else _kept_bytes(connection) - retention.max_bytes
+    going: list[_Removable] = []
     for old in found:
         is_too_old = retention.max_age_s is not None and old.since_s < now_s - retention.max_age_s
         if not is_too_old and too_many_bytes <= 0:
@@ -43,7 +43,7 @@ def removable(connection: DatabaseConnection, retention: Retention, now_s: float
     return going
 
 
-def kept_bytes(connection: DatabaseConnection) -> int:
+def _kept_bytes(connection: DatabaseConnection) -> int:
     """The size of all responses and conversations."""
     sql = """SELECT (SELECT coalesce(sum(size_bytes), 0) FROM responses)
                   + (SELECT coalesce(sum(size_bytes), 0) FROM conversations)"""
@@ -59,7 +59,7 @@ def sum_of(one: SweepResult, other: SweepResult) -> SweepResult:
     )
 
 
-def remove(connection: DatabaseConnection, found: list[Removable]) -> SweepResult:
+def remove(connection: DatabaseConnection, found: list[_Removable]) -> SweepResult:
     """Remove those that have not changed since; a conversation that was continued stays."""
     gone_responses, gone_conversations, size_bytes = 0, 0, 0
     for old in found:

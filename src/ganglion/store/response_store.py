@@ -17,7 +17,7 @@ from ganglion.core.errors import InvalidValue
 # The store never reads bodies; the wire that wrote them does.
 
 Status = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
-UNFINISHED: Final = ("queued", "in_progress")
+_UNFINISHED: Final = ("queued", "in_progress")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class StoredResponse:
     @property
     def is_finished(self) -> bool:
         """Whether its status is final."""
-        return self.status not in UNFINISHED
+        return self.status not in _UNFINISHED
 
 
 @dataclass(frozen=True, slots=True)

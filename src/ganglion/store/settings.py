@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-FILE_NAME: Final = "ganglion.db"
-OFF: Final = "off"
+_FILE_NAME: Final = "ganglion.db"
+_OFF: Final = "off"
 """The url of a server that keeps nothing."""
 
 
@@ -26,5 +26,5 @@ class StoreSettings(Struct, frozen=True):
     def location(self, home: Path) -> str | Path | None:
         """The database to open; None for a server that keeps nothing."""
         if self.url is None:
-            return home / "data" / FILE_NAME
-        return None if self.url == OFF else self.url
+            return home / "data" / _FILE_NAME
+        return None if self.url == _OFF else self.url

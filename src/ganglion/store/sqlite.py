@@ -20,15 +20,15 @@ BUSY_S: Final = 5.0
 """How long to wait for another process that writes to the file."""
 APPLICATION: Final = 0x47414E47
 """Written into the file, so that another program's database is never taken for ours."""
-SHRINK_PAGES: Final = 1024
+_SHRINK_PAGES: Final = 1024
 """Returned to the disk at a time; a quarter of the file stays free, since the data will grow again."""
-OLDEST_LIBRARY: Final = (3, 35)
+_OLDEST_LIBRARY: Final = (3, 35)
 _WAL_BYTES: Final = 16 * 2**20
 """What is left of the log after a burst; while it lasts the log may be longer."""
 _CACHE_KIB: Final = 512
 """Of each connection's own; the system holds the file's pages, too. A larger one fills for as long as the
 file grows, and cannot be told from a leak."""
-STALE_S: Final = 60.0
+_STALE_S: Final = 60.0
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT)
 _NO_HANDLES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _PRAGMAS: Final = (
@@ -43,7 +43,7 @@ _PRAGMAS: Final = (
 )
 
 
-class SqliteConnection:
+class _SqliteConnection:
     """One connection to a file, or the only one to a database in memory."""
 
     def __init__(self, driver: sqlite3.Connection, location: str) -> None:
@@ -81,7 +81,7 @@ class SqliteConnection:
         ((free_pages,),) = self.rows("PRAGMA freelist_count")
         ((pages,),) = self.rows("PRAGMA page_count")
         # One page a statement: Python's sqlite3 takes only the first step of this pragma.
-        for _ in range(min(free_pages - pages // 4, SHRINK_PAGES)):
+        for _ in range(min(free_pages - pages // 4, _SHRINK_PAGES)):
             self.rows("PRAGMA incremental_vacuum(1)")
 
     def close(self) -> None:
@@ -108,7 +108,7 @@ class SqliteFile:
             raise _open_error(self._path, error) from error
         except sqlite3.Error as error:
             raise _store_error(error, str(self._path)) from error
-        connection = SqliteConnection(driver, str(self._path))
+        connection = _SqliteConnection(driver, str(self._path))
         return _set_up(connection, str(self._path), is_file=True)
 
     def is_alive(self, connection: DatabaseConnection, owner: str) -> bool:
@@ -121,7 +121,7 @@ class SqliteFile:
             self._lock.release()
 
     def _prepare(self) -> None:
-        if sqlite3.sqlite_version_info < OLDEST_LIBRARY:
+        if sqlite3.sqlite_version_info < _OLDEST_LIBRARY:
             raise StoreUnusable(
                 f"SQLite {sqlite3.sqlite_version} is too old, 3.35 is needed.",
                 hint="Use a newer Python, or PostgreSQL with store.url.",
@@ -139,7 +139,7 @@ class SqliteFile:
         """Remove the locks of killed stores; a young file may be about to be locked."""
         for path in self._owners.iterdir():
             with suppress(OSError):
-                if path.stat().st_mtime < time() - STALE_S:
+                if path.stat().st_mtime < time() - _STALE_S:
                     self._is_locked(path.name)
 
     def _is_locked(self, owner: str) -> bool:
@@ -162,7 +162,7 @@ class SqliteMemory:
 
     def connect(self) -> DatabaseConnection:
         driver = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        return _set_up(SqliteConnection(driver, "memory"), "memory", is_file=False)
+        return _set_up(_SqliteConnection(driver, "memory"), "memory", is_file=False)
 
     def is_alive(self, connection: DatabaseConnection, owner: str) -> bool:
         return False
@@ -198,7 +198,7 @@ def _make_file(path: Path) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES)) from None
 
 
-def _set_up(connection: SqliteConnection, location: str, *, is_file: bool) -> DatabaseConnection:
+def _set_up(connection: _SqliteConnection, location: str, *, is_file: bool) -> DatabaseConnection:
     try:
         if _is_new(connection, location):
             # Not for a file that has tables: it would take the writer's lock, also of another process.

@@ -9,9 +9,9 @@ from typing import Final
 from ganglion.core.errors import GanglionError
 from ganglion.store.response_store import AbandonedResponse, Retention, Store, StoredEvent, SweepResult
 
-SWEEP_S: Final = 60.0
+_SWEEP_S: Final = 60.0
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +36,18 @@ async def _interrupt(store: Store, found: AbandonedResponse, ending: Interrupted
     return await store.replace(failed, events=ending.events)
 
 
-async def keep_swept(store: Store, retention: Retention, *, every_s: float = SWEEP_S) -> None:
+async def keep_swept(store: Store, retention: Retention, *, every_s: float = _SWEEP_S) -> None:
     """Sweep periodically, until cancelled; a sweep that fails is left to the next one."""
     while True:
         try:
             swept = await store.sweep(retention)
             if swept != SweepResult():
-                log.info(
+                _logger.info(
                     "store: removed %d responses and %d conversations, %d bytes",
                     swept.responses,
                     swept.conversations,
                     swept.size_bytes,
                 )
         except GanglionError as error:
-            log.warning("store: the sweep failed: %s", error)
+            _logger.warning("store: the sweep failed: %s", error)
         await asyncio.sleep(every_s)

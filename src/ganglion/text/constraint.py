@@ -26,7 +26,7 @@ from ganglion.text.markers import HARMONY, REASONING_CHANNELS, MarkerFamily
 MAX_BYTES: Final = 512 * 1024
 """Of one grammar. Larger ones are no longer written by people, and every byte is read several times."""
 
-GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
+_GAP: Final = r"GAP: /[ \t\r\n]{1,8}/"
 
 
 def compose(
@@ -68,7 +68,7 @@ def continuing(prefix: str, source: str | None) -> str:
 
 def _thoughts(family: MarkerFamily, *, is_open: bool, may_reason: bool) -> tuple[str, str]:
     """The reasoning before an answer, for families that only mark it."""
-    until = f"{GAP}\nthoughts[suffix={quoted(family.closing[0])}]: {ANY_TEXT}\n"
+    until = f"{_GAP}\nthoughts[suffix={quoted(family.closing[0])}]: {ANY_TEXT}\n"
     if is_open:
         return "thoughts GAP?", until
     if not may_reason:

@@ -17,7 +17,7 @@ from typing import Final, assert_never
 from ganglion.core.errors import InvalidValue
 from ganglion.text.lark_grammar import quoted
 
-DEEPEST: Final = 64
+_DEEPEST: Final = 64
 """Groups in groups; what compiles grammars goes no deeper either."""
 
 _TOKEN: Final = re.compile(
@@ -37,46 +37,46 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "\\": "\\", '"': '"', "[": "
 
 
 @dataclass(frozen=True, slots=True)
-class GbnfLiteral:
+class _GbnfLiteral:
     """These characters."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
-class GbnfCharacterClass:
+class _GbnfCharacterClass:
     """One character that the pattern matches."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
-class GbnfReference:
+class _GbnfReference:
     """A reference to another rule."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class GbnfGroup:
+class _GbnfGroup:
     """One of these sequences."""
 
-    alternatives: "tuple[GbnfSequence, ...]"
+    alternatives: "tuple[_GbnfSequence, ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class GbnfElement:
+class _GbnfElement:
     """One part of a sequence; `times` is how often, in signs that Lark shares, or nothing."""
 
-    item: GbnfLiteral | GbnfCharacterClass | GbnfReference | GbnfGroup
+    item: _GbnfLiteral | _GbnfCharacterClass | _GbnfReference | _GbnfGroup
     times: str = ""
 
 
-GbnfSequence = tuple[GbnfElement, ...]
-GbnfRules = dict[str, tuple[GbnfSequence, ...]]
+_GbnfSequence = tuple[_GbnfElement, ...]
+_GbnfRules = dict[str, tuple[_GbnfSequence, ...]]
 
 
-def parse(grammar: str) -> GbnfRules:
+def parse(grammar: str) -> _GbnfRules:
     """The rules in their order; raises InvalidValue where it is not GBNF."""
     used: set[str] = set()
     bodies: dict[str, list[re.Match[str]]] = {}
@@ -113,19 +113,19 @@ def _tokens(grammar: str) -> Iterator[re.Match[str]]:
             yield found
 
 
-def _alternatives(tokens: Iterator[re.Match[str]], *, depth: int) -> tuple[GbnfSequence, ...]:
+def _alternatives(tokens: Iterator[re.Match[str]], *, depth: int) -> tuple[_GbnfSequence, ...]:
     """Everything up to the end of the rule, or of the group when it is one."""
-    if depth > DEEPEST:
-        raise refusal(f"groups are nested more than {DEEPEST} deep")
-    done: list[GbnfSequence] = []
-    elements: list[GbnfElement] = []
+    if depth > _DEEPEST:
+        raise refusal(f"groups are nested more than {_DEEPEST} deep")
+    done: list[_GbnfSequence] = []
+    elements: list[_GbnfElement] = []
     for found in tokens:
         match found.lastgroup:
             case "sign" if found[0] == "|":
                 done.append(tuple(elements))
                 elements = []
             case "sign" if found[0] == "(":
-                elements.append(GbnfElement(GbnfGroup(_alternatives(tokens, depth=depth + 1))))
+                elements.append(_GbnfElement(_GbnfGroup(_alternatives(tokens, depth=depth + 1))))
             case "sign" if depth == 0:
                 raise refusal("a parenthesis is closed that was not opened")
             case "sign":
@@ -133,24 +133,24 @@ def _alternatives(tokens: Iterator[re.Match[str]], *, depth: int) -> tuple[GbnfS
             case "times":
                 if not elements or elements[-1].times:
                     raise refusal(f"there is nothing that {found[0]!r} could repeat")
-                elements[-1] = GbnfElement(elements[-1].item, re.sub(r"\s", "", found[0]))
+                elements[-1] = _GbnfElement(elements[-1].item, re.sub(r"\s", "", found[0]))
             case _:
-                elements.append(GbnfElement(_item(found)))
+                elements.append(_GbnfElement(_item(found)))
     if depth:
         raise refusal("a parenthesis is not closed")
     return (*done, tuple(elements))
 
 
-def _item(found: re.Match[str]) -> GbnfLiteral | GbnfCharacterClass | GbnfReference:
+def _item(found: re.Match[str]) -> _GbnfLiteral | _GbnfCharacterClass | _GbnfReference:
     match found.lastgroup:
         case "name":
-            return GbnfReference(found["name"])
+            return _GbnfReference(found["name"])
         case "text":
-            return GbnfLiteral("".join(_characters(found["text"])))
+            return _GbnfLiteral("".join(_characters(found["text"])))
         case "set":
-            return GbnfCharacterClass(_set(found["set"]))
+            return _GbnfCharacterClass(_set(found["set"]))
         case _:
-            return GbnfCharacterClass(r"(.|\n)")
+            return _GbnfCharacterClass(r"(.|\n)")
 
 
 def _characters(text: str) -> list[str]:
@@ -181,7 +181,7 @@ def _set(text: str) -> str:
     return f"[{'^' if is_negated else ''}{''.join(spelt)}]"
 
 
-LARGEST_TERMINAL: Final = 4000
+_LARGEST_TERMINAL: Final = 4000
 """Elements of a terminal with all that it refers to; larger ones compile slowly, unless they are rules."""
 
 
@@ -194,7 +194,7 @@ def lark_of(grammar: str) -> str:
 
 
 class _Translation:
-    def __init__(self, rules: GbnfRules) -> None:
+    def __init__(self, rules: _GbnfRules) -> None:
         self._rules = rules
         self._numbers = {name: number for number, name in enumerate(rules)}
         self._is_closed: dict[str, bool] = {}
@@ -224,7 +224,7 @@ class _Translation:
         while ready:
             name = ready.pop()
             sizes[name] = _size(self._rules[name]) + sum(sizes[reference] for reference in references[name])
-            if sizes[name] > LARGEST_TERMINAL:
+            if sizes[name] > _LARGEST_TERMINAL:
                 continue
             self._is_closed[name] = all(map(self._ends_closed, self._rules[name]))
             for user in users[name]:
@@ -232,25 +232,25 @@ class _Translation:
                 if waiting[user] == 0:
                     ready.append(user)
 
-    def _ends_closed(self, sequence: GbnfSequence) -> bool:
+    def _ends_closed(self, sequence: _GbnfSequence) -> bool:
         return bool(sequence) and self._is_closed_element(sequence[-1])
 
-    def _is_closed_element(self, element: GbnfElement) -> bool:
+    def _is_closed_element(self, element: _GbnfElement) -> bool:
         if element.times:
             return False
         match element.item:
-            case GbnfLiteral(text=text):
+            case _GbnfLiteral(text=text):
                 return bool(text)
-            case GbnfCharacterClass():
+            case _GbnfCharacterClass():
                 return True
-            case GbnfReference(name=name):
+            case _GbnfReference(name=name):
                 return self._is_closed.get(name, False)
-            case GbnfGroup(alternatives=alternatives):
+            case _GbnfGroup(alternatives=alternatives):
                 return self._is_regular(element) and all(map(self._ends_closed, alternatives))
             case _:
                 assert_never(element.item)
 
-    def _is_regular(self, element: GbnfElement) -> bool:
+    def _is_regular(self, element: _GbnfElement) -> bool:
         """Whether an element could be part of a terminal."""
         return all(name in self._is_closed for name in _references(((element,),)))
 
@@ -261,10 +261,10 @@ class _Translation:
             self._unwritten.append((name, rule, is_terminal))
         return name
 
-    def _spelt(self, alternatives: Iterable[GbnfSequence], *, is_terminal: bool) -> str:
+    def _spelt(self, alternatives: Iterable[_GbnfSequence], *, is_terminal: bool) -> str:
         return " | ".join(self._sequence(sequence, is_terminal=is_terminal) for sequence in alternatives)
 
-    def _sequence(self, sequence: GbnfSequence, *, is_terminal: bool) -> str:
+    def _sequence(self, sequence: _GbnfSequence, *, is_terminal: bool) -> str:
         if not sequence:
             return '""'
         if is_terminal:
@@ -280,7 +280,7 @@ class _Translation:
             at = max(end, at + 1)
         return " ".join(parts)
 
-    def _run_end(self, sequence: GbnfSequence, start: int) -> int:
+    def _run_end(self, sequence: _GbnfSequence, start: int) -> int:
         """Where what begins here, and cannot go on, ends the same way with something between that can."""
         if not (self._is_regular(sequence[start]) and self._is_closed_element(sequence[start])):
             return start
@@ -292,41 +292,41 @@ class _Translation:
                 end = at + 1
         return end
 
-    def _run(self, sequence: GbnfSequence) -> str:
+    def _run(self, sequence: _GbnfSequence) -> str:
         name = f"RUN{len(self._runs)}"
         self._runs.append(f"{name}: {self._sequence(sequence, is_terminal=True)}")
         return name
 
-    def _element(self, element: GbnfElement, *, is_terminal: bool) -> str:
+    def _element(self, element: _GbnfElement, *, is_terminal: bool) -> str:
         match element.item:
-            case GbnfLiteral(text=text):
+            case _GbnfLiteral(text=text):
                 spelt = quoted(text)
-            case GbnfCharacterClass(pattern=pattern):
+            case _GbnfCharacterClass(pattern=pattern):
                 spelt = f"/{pattern}/"
-            case GbnfReference(name=name):
+            case _GbnfReference(name=name):
                 spelt = self._name(name, is_terminal=is_terminal or self._is_closed.get(name, False))
-            case GbnfGroup(alternatives=alternatives):
+            case _GbnfGroup(alternatives=alternatives):
                 spelt = f"({self._spelt(alternatives, is_terminal=is_terminal)})"
             case _:
                 assert_never(element.item)
         return spelt + element.times
 
 
-def _references(alternatives: Iterable[GbnfSequence]) -> Iterable[str]:
+def _references(alternatives: Iterable[_GbnfSequence]) -> Iterable[str]:
     for sequence in alternatives:
         for element in sequence:
             match element.item:
-                case GbnfReference(name=name):
+                case _GbnfReference(name=name):
                     yield name
-                case GbnfGroup(alternatives=nested):
+                case _GbnfGroup(alternatives=nested):
                     yield from _references(nested)
                 case _:
                     pass
 
 
-def _size(alternatives: Iterable[GbnfSequence]) -> int:
+def _size(alternatives: Iterable[_GbnfSequence]) -> int:
     return sum(
-        1 + (_size(element.item.alternatives) if isinstance(element.item, GbnfGroup) else 0)
+        1 + (_size(element.item.alternatives) if isinstance(element.item, _GbnfGroup) else 0)
         for sequence in alternatives
         for element in sequence
     )

@@ -12,17 +12,17 @@ from typing import Final
 
 from ganglion.core.request import JsonValue
 
-MAX_INTEGER: Final = 2**53 - 1
+_MAX_INTEGER: Final = 2**53 - 1
 """What every JSON reader reads exactly."""
 
-JSON_OPTIONS: Final[dict[str, JsonValue]] = {
+_JSON_OPTIONS: Final[dict[str, JsonValue]] = {
     "whitespace_flexible": False,
     "item_separator": ", ?",
     "key_separator": ": ?",
     "coerce_one_of": True,
 }
 """Separators are patterns. `oneOf` is read as `anyOf`: that no second branch fits as well cannot be said."""
-LENIENT: Final[dict[str, JsonValue]] = {"lenient": True}
+_LENIENT: Final[dict[str, JsonValue]] = {"lenient": True}
 """Words of a schema that cannot be enforced are passed over instead of refused."""
 
 _DATA: Final = frozenset({"const", "enum", "default", "examples"})
@@ -40,7 +40,7 @@ def json_of(schema: bool | dict[str, JsonValue], *, is_lenient: bool = False) ->
         return "%json false"
     own = _bounded(schema) if isinstance(schema, dict) else {}
     assert isinstance(own, dict)
-    options = {**JSON_OPTIONS, **LENIENT} if is_lenient else JSON_OPTIONS
+    options = {**_JSON_OPTIONS, **_LENIENT} if is_lenient else _JSON_OPTIONS
     return f"%json {json.dumps({**own, 'x-guidance': options}, ensure_ascii=False)}"
 
 
@@ -56,9 +56,9 @@ def _bounded(schema: JsonValue) -> JsonValue:
     found = {key: value if key in _DATA else _bounded(value) for key, value in schema.items()}
     if found.get("type") == "integer" and not _DATA & found.keys():
         if not {"minimum", "exclusiveMinimum"} & found.keys():
-            found["minimum"] = min(-MAX_INTEGER, _limit(found, "maximum", "exclusiveMaximum") - 1)
+            found["minimum"] = min(-_MAX_INTEGER, _limit(found, "maximum", "exclusiveMaximum") - 1)
         if not {"maximum", "exclusiveMaximum"} & found.keys():
-            found["maximum"] = max(MAX_INTEGER, _limit(found, "minimum", "exclusiveMinimum") + 1)
+            found["maximum"] = max(_MAX_INTEGER, _limit(found, "minimum", "exclusiveMinimum") + 1)
     return found
 
 

@@ -25,20 +25,20 @@ from ganglion.text.markers import (
     kind_of,
 )
 
-Undecided = Literal["undecided"]
+_Undecided = Literal["undecided"]
 
 
 @dataclass(frozen=True, slots=True)
-class Opening:
+class _Opening:
     """An opening marker with its header: how many characters it takes and what it opens."""
 
     length: int
     kind: Kind
 
 
-def opening_at(
+def _opening_at(
     text: str, family: MarkerFamily, *, is_final: bool, names: Container[str] = ()
-) -> Opening | Undecided | None:
+) -> _Opening | _Undecided | None:
     """Read an opening marker at the beginning of `text`, None where there is none; `names` can be called.
 
     When the answer ends inside a header (`is_final`) the marker counts as read: what is cut off is a
@@ -47,7 +47,7 @@ def opening_at(
     for opening in family.opening:
         if text.startswith(opening):
             if family.header is None:
-                return Opening(len(opening), "reasoning")
+                return _Opening(len(opening), "reasoning")
             return _channel_at(text, len(opening), family, family.header, is_final=is_final, names=names)
     if not is_final and any(opening.startswith(text) for opening in family.opening):
         return "undecided"
@@ -75,7 +75,7 @@ def _channel_at(
     *,
     is_final: bool,
     names: Container[str],
-) -> Opening | Undecided | None:
+) -> _Opening | _Undecided | None:
     if header.end is None:
         return _named_at(text, start, family, header, is_final=is_final)
     ends = (header.end, *family.closing)
@@ -94,30 +94,30 @@ def _channel_at(
         return "undecided"
     # A header that was cut off calls nobody: the name may be half of one.
     callee = callee_of(text[:stop], names) if after > stop and positions else None
-    return Opening(after, callee or kind_of(name[1]))
+    return _Opening(after, callee or kind_of(name[1]))
 
 
 def _named_at(
     text: str, start: int, family: MarkerFamily, header: ChannelHeader, *, is_final: bool
-) -> Opening | Undecided | None:
+) -> _Opening | _Undecided | None:
     """An opening whose header is the name alone, which ends where the next character cannot be part of it."""
     name = header.pattern.match(text, start)
     assert name is not None
     end = name.end()
     if end == len(text):
-        return Opening(end, kind_of(name[1])) if is_final else "undecided"
+        return _Opening(end, kind_of(name[1])) if is_final else "undecided"
     if name[1]:
         is_too_long = bool(NAME_CHARACTER.match(text, end))
-        return None if is_too_long else Opening(end, kind_of(name[1]))
+        return None if is_too_long else _Opening(end, kind_of(name[1]))
     # A block without a name is text; it begins with a line of its own, or is closed at once.
     if text[end] in "\r\n" or text.startswith(family.closing, end):
-        return Opening(end, kind_of(""))
+        return _Opening(end, kind_of(""))
     is_closing = undecided_suffix(text[end:], family.closing) == len(text) - end
     return "undecided" if is_closing and not is_final else None
 
 
 Role = Literal["text", "reasoning", "text_marker", "reasoning_marker"] | CallTo
-Scanned = tuple[Role, Piece]
+_Scanned = tuple[Role, Piece]
 
 
 class MarkerScanner:
@@ -152,9 +152,9 @@ class MarkerScanner:
         self._mode: Literal["border", "enclosed", "plain"] = "border"
         """At a border an opening may come; enclosed text has a closing marker to find, plain text none."""
 
-    def feed(self, pieces: tuple[Piece, ...]) -> list[Scanned]:
+    def feed(self, pieces: tuple[Piece, ...]) -> list[_Scanned]:
         """Take more of the answer; what may yet become a marker is held back."""
-        scanned: list[Scanned] = []
+        scanned: list[_Scanned] = []
         for piece in pieces:
             if not self._held and self._is_plain(piece):
                 scanned.append((self._kind, piece))
@@ -163,9 +163,9 @@ class MarkerScanner:
                 self._scan(scanned, is_final=False)
         return scanned
 
-    def finish(self, *, is_cut: bool = False) -> list[Scanned]:
+    def finish(self, *, is_cut: bool = False) -> list[_Scanned]:
         """Decide what is held, because the answer is complete, or because it was cut."""
-        scanned: list[Scanned] = []
+        scanned: list[_Scanned] = []
         if is_cut:
             # What is undecided to the last began as a marker, and nobody will ever know more of it.
             is_reasoning = self._kind == "reasoning" or not self._family.is_channel
@@ -188,7 +188,7 @@ class MarkerScanner:
         firsts = self._plain_firsts if self._mode == "plain" else self._enclosed_firsts
         return firsts.isdisjoint(piece.text)
 
-    def _scan(self, scanned: list[Scanned], is_final: bool) -> None:
+    def _scan(self, scanned: list[_Scanned], is_final: bool) -> None:
         while self._held:
             text = "".join([piece.text for piece in self._held])
             decided = self._decide(text, is_final) if text else (self._kind, 0)
@@ -213,7 +213,7 @@ class MarkerScanner:
         spaces = len(text) - len(text.lstrip(WHITESPACE))
         if spaces:
             return self._kind, spaces
-        opening = opening_at(text, self._family, is_final=is_final, names=self._names)
+        opening = _opening_at(text, self._family, is_final=is_final, names=self._names)
         if opening is not None:
             return self._opened(opening)
         first = next(piece for piece in self._held if piece.text)
@@ -239,23 +239,25 @@ class MarkerScanner:
         self._kind, self._mode = "text", "border"
         return role, closing.end()
 
-    def _opened(self, opening: Opening | Undecided | None) -> tuple[Role, int] | None:
-        if not isinstance(opening, Opening):
+    def _opened(self, opening: _Opening | _Undecided | None) -> tuple[Role, int] | None:
+        if not isinstance(opening, _Opening):
             return None
         self._kind, self._mode = opening.kind, "enclosed"
         return "reasoning_marker" if opening.kind == "reasoning" else "text_marker", opening.length
 
-    def _later_opening(self, text: str, limit: int, is_final: bool) -> tuple[int, Opening | Undecided | None]:
+    def _later_opening(
+        self, text: str, limit: int, is_final: bool
+    ) -> tuple[int, _Opening | _Undecided | None]:
         """Where before `limit` a channel opens, or may be about to; else the limit."""
         for match in self._anywhere.finditer(text, 0, limit):
             position = match.start()
-            opening = opening_at(text[position:], self._family, is_final=is_final, names=self._names)
+            opening = _opening_at(text[position:], self._family, is_final=is_final, names=self._names)
             if opening is not None:
                 return position, opening
         undecided = 0 if is_final else undecided_suffix(text, self._family.anywhere)
         return min(limit, len(text) - undecided), None
 
-    def _take(self, scanned: list[Scanned], role: Role, count: int) -> None:
+    def _take(self, scanned: list[_Scanned], role: Role, count: int) -> None:
         """Move the first characters out; tokens without text go with the characters before them."""
         taken = 0
         for piece in self._held:

@@ -26,7 +26,7 @@ class CallTo:
 Kind = Shown | CallTo
 
 WHITESPACE = " \t\r\n"
-RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
+_RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 REASONING_CHANNELS = frozenset({"thought", "thinking", "analysis"})
 NAME_CHARACTER = re.compile(r"[A-Za-z0-9_-]")
 
@@ -137,7 +137,7 @@ def opens_reasoning(prompt: str, family: MarkerFamily | None) -> bool:
 
 def callee_of(header: str, names: Container[str]) -> CallTo | None:
     """The call that a channel's opening and header address, if there is such a tool."""
-    recipient = RECIPIENT.search(header)
+    recipient = _RECIPIENT.search(header)
     return CallTo(recipient[1]) if recipient is not None and recipient[1] in names else None
 
 

@@ -38,7 +38,7 @@ from ganglion.text.tools.tool_prompt import (
 # A variable that a template does not know changes nothing, so all that fit are set.
 
 
-def template_arguments(thinking: Thinking, source: str) -> dict[str, JsonValue]:
+def _template_arguments(thinking: Thinking, source: str) -> dict[str, JsonValue]:
     """The variables for one template; an effort whose own word it quotes is passed as it is."""
     arguments: dict[str, JsonValue] = {}
     is_enabled = thinking.is_enabled
@@ -55,16 +55,16 @@ def template_arguments(thinking: Thinking, source: str) -> dict[str, JsonValue]:
 
 
 # Enough for every model of a node; a compiled template holds about a hundred kilobytes.
-COMPILED_TEMPLATES = 16
+_COMPILED_TEMPLATES = 16
 
 MAX_QUOTED_CHARACTERS = 500
 
 # Stands where a message goes on. The last one counts, so content that says it itself does no harm.
-OPEN_END = "\x02the message goes on here\x03"
-WANTS_SHORT_IDS = "!= 9"
+_OPEN_END = "\x02the message goes on here\x03"
+_WANTS_SHORT_IDS = "!= 9"
 
 # What template code can raise besides Jinja's own errors: it computes with Python values.
-FAULTS = (
+_FAULTS = (
     TemplateError,
     ArithmeticError,
     AssertionError,
@@ -78,10 +78,10 @@ FAULTS = (
 )
 
 # `lipsum` draws random numbers and no chat template wants it.
-GLOBALS = ("range", "dict", "namespace", "cycler", "joiner")
+_GLOBALS = ("range", "dict", "namespace", "cycler", "joiner")
 
 
-class TemplateRefused(Exception):
+class _TemplateRefused(Exception):
     """The template called `raise_exception`: it does not accept these messages."""
 
 
@@ -97,7 +97,7 @@ def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, n
         "tools": None,
         "documents": None,
         "add_generation_prompt": not prompt.is_continued,
-        **template_arguments(prompt.thinking, source),
+        **_template_arguments(prompt.thinking, source),
         **prompt.template_arguments,
     }
     messages = _opened(prompt) if prompt.is_continued else prompt.messages
@@ -116,11 +116,11 @@ def render(source: str, prompt: ChatPrompt, *, bos_token: str, eos_token: str, n
 def _render(source: str, messages: tuple[Message, ...], variables: dict[str, object]) -> str:
     try:
         return _fill_as_taken(source, messages, variables)
-    except TemplateRefused as refusal:
+    except _TemplateRefused as refusal:
         raise InvalidValue(
             f"The model's chat template refused the messages: {_quoted(refusal)}", param="messages"
         ) from refusal
-    except FAULTS as fault:
+    except _FAULTS as fault:
         raise InvalidValue(
             f"The model's chat template failed on the messages: {_described(fault)}", param="messages"
         ) from fault
@@ -130,9 +130,9 @@ def _fill_as_taken(source: str, messages: tuple[Message, ...], variables: dict[s
     """Fill the template with the messages, or with the first order of them that it does not refuse."""
     try:
         return _fill(source, messages, variables)
-    except TemplateRefused:
+    except _TemplateRefused:
         for moved in stricter_orders(messages):
-            with suppress(TemplateRefused):
+            with suppress(_TemplateRefused):
                 return _fill(source, moved, variables)
         raise
 
@@ -147,11 +147,11 @@ def _opened(prompt: ChatPrompt) -> tuple[Message, ...]:
     if not prompt.messages or prompt.messages[-1].role != "assistant":
         raise InvalidValue("To be continued, the last message must be the assistant's own.", param="messages")
     *before, last = prompt.messages
-    return (*before, replace(last, content=last.content + OPEN_END))
+    return (*before, replace(last, content=last.content + _OPEN_END))
 
 
 def _cut(text: str) -> str:
-    end = text.rfind(OPEN_END)
+    end = text.rfind(_OPEN_END)
     if end < 0:
         raise InvalidValue(
             "The model's chat template does not show the message that is to be continued.", param="messages"
@@ -159,12 +159,12 @@ def _cut(text: str) -> str:
     return text[:end]
 
 
-@lru_cache(maxsize=COMPILED_TEMPLATES)
+@lru_cache(maxsize=_COMPILED_TEMPLATES)
 def _compile(source: str) -> Template:
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation]
     )
-    environment.globals = {name: environment.globals[name] for name in GLOBALS}
+    environment.globals = {name: environment.globals[name] for name in _GLOBALS}
     environment.globals["raise_exception"] = _refuse
     environment.filters["tojson"] = _tojson
     return environment.from_string(source)
@@ -173,7 +173,7 @@ def _compile(source: str) -> Template:
 def _variables(message: Message, source: str) -> dict[str, object]:
     is_unknown = message.role == "developer" and "developer" not in source
     # Mistral's templates refuse ids of any other length than nine.
-    call_id = short_id if WANTS_SHORT_IDS in source else str
+    call_id = short_id if _WANTS_SHORT_IDS in source else str
     variables: dict[str, object] = {
         "role": "system" if is_unknown else message.role,
         "content": message.content,
@@ -204,7 +204,7 @@ def _clock(now: datetime) -> Callable[[str], str]:
 
 
 def _refuse(message: str) -> NoReturn:
-    raise TemplateRefused(message)
+    raise _TemplateRefused(message)
 
 
 def _tojson(

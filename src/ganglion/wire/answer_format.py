@@ -10,10 +10,10 @@ from ganglion.core.request import Request
 from ganglion.wire.frame import SERVER_SENT_EVENTS, Framing, Projection
 from ganglion.wire.seal import HmacSeal
 
-Purpose = Literal["answer", "load", "unload"]
+_Purpose = Literal["answer", "load", "unload"]
 """What a call is for: a wire may load and unload models by asking them nothing."""
 
-ReplyContext = TypeVar("ReplyContext")
+_ReplyContext = TypeVar("_ReplyContext")
 """What a wire's projection and body must know of the call that they answer."""
 
 
@@ -34,18 +34,18 @@ class ParseContext:
 
 
 @dataclass(frozen=True, slots=True)
-class ParsedCall(Generic[ReplyContext]):
+class ParsedCall(Generic[_ReplyContext]):
     """A parsed body: its requests, the context of their answer, and the parts that were set aside."""
 
     requests: tuple[Request, ...]
-    reply: ReplyContext
+    reply: _ReplyContext
     is_streamed: bool
     unknown_fields: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
     """What was asked for and is not done, though the answer is the same without it."""
     remarks: tuple[str, ...] = ()
     """What else a debug log may say of it."""
-    purpose: Purpose = "answer"
+    purpose: _Purpose = "answer"
     context_tokens: int | None = None
     """The room that the client hopes for."""
     may_truncate: bool = False
@@ -58,15 +58,15 @@ class ParsedCall(Generic[ReplyContext]):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerFormat(Generic[ReplyContext]):
+class AnswerFormat(Generic[_ReplyContext]):
     """One route on which a model answers."""
 
     path: str
     id_prefix: str
-    parse: Callable[[bytes, ParseContext], ParsedCall[ReplyContext]]
-    projection: Callable[[ReplyContext, int], Projection]
+    parse: Callable[[bytes, ParseContext], ParsedCall[_ReplyContext]]
+    projection: Callable[[_ReplyContext, int], Projection]
     """What makes frames of the events of so many choices."""
-    body: Callable[[Sequence[Answer], ReplyContext], bytes]
+    body: Callable[[Sequence[Answer], _ReplyContext], bytes]
     """The whole answer."""
     framing: Framing = SERVER_SENT_EVENTS
     is_any_type: bool = False
@@ -75,5 +75,5 @@ class AnswerFormat(Generic[ReplyContext]):
     """How many of a call's requests run at the same time; None for all."""
     resolve_model: Callable[[str, Sequence[ModelState]], str] | None = None
     """The name as the engine knows it; None where clients write that."""
-    empty_body: Callable[[ReplyContext, Literal["load", "unload"]], bytes] | None = None
+    empty_body: Callable[[_ReplyContext, Literal["load", "unload"]], bytes] | None = None
     """The answer to a call that only loads or unloads."""

@@ -16,15 +16,15 @@ from ganglion.core.request import Choice, Constraint, Gbnf, JsonSchema, JsonValu
 from ganglion.wire.decode import decode
 from ganglion.wire.fields import SamplingFields
 
-MAX_NESTING = 128
+_MAX_NESTING = 128
 """How deep a schema may nest: whoever walks it later recurses."""
 CONSTRAINT_BYTES = 2**18
 
-Pattern = Annotated[str, Meta(min_length=1, max_length=2**16)]
+_Pattern = Annotated[str, Meta(min_length=1, max_length=2**16)]
 Grammar = Annotated[str, Meta(min_length=1, max_length=CONSTRAINT_BYTES)]
-Options = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=4096)]
-BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
-SchemaName = Annotated[str, Meta(min_length=1, max_length=256)]
+_Options = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=4096)]
+_BadWords = Annotated[list[Annotated[str, Meta(min_length=1, max_length=128)]], Meta(max_length=64)]
+_SchemaName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 CONSTRAINTS = MappingProxyType(
     dict.fromkeys(
@@ -61,7 +61,7 @@ class JsonObjectFormat(Struct, frozen=True, tag_field="type", tag="json_object")
 class NamedSchema(Struct, frozen=True):
     """A schema; it is enforced whatever `strict` says."""
 
-    name: SchemaName
+    name: _SchemaName
     description: str | None = None
     schema: dict[str, Any] | None = None
     strict: bool | None = None
@@ -73,15 +73,15 @@ class JsonSchemaFormat(Struct, frozen=True, tag_field="type", tag="json_schema")
     json_schema: NamedSchema
 
 
-ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
+_ResponseFormat = TextFormat | JsonObjectFormat | JsonSchemaFormat
 
 
 class StructuredOutputs(Struct, frozen=True):
     """One constraint in vLLM's newer words."""
 
     json: str | dict[str, Any] | None = None
-    regex: Pattern | None = None
-    choice: Options | None = None
+    regex: _Pattern | None = None
+    choice: _Options | None = None
     grammar: Grammar | None = None
     json_object: bool | None = None
     structural_tag: Any = None
@@ -94,15 +94,15 @@ class StructuredOutputs(Struct, frozen=True):
 class ConstraintFields(SamplingFields, frozen=True, kw_only=True):
     """Sampling fields, and the fields that say what the text must be."""
 
-    response_format: ResponseFormat | None = None
+    response_format: _ResponseFormat | None = None
     structured_outputs: StructuredOutputs | None = None
     guided_json: str | dict[str, Any] | None = None
-    guided_regex: Pattern | None = None
-    guided_choice: Options | None = None
+    guided_regex: _Pattern | None = None
+    guided_choice: _Options | None = None
     guided_grammar: Grammar | None = None
     grammar: Grammar | None = None
     json_schema: dict[str, Any] | None = None
-    bad_words: BadWords | None = None
+    bad_words: _BadWords | None = None
 
 
 def constraint_of(fields: ConstraintFields) -> Constraint | None:
@@ -115,8 +115,8 @@ def schema_of(value: str | dict[str, Any], param: str) -> dict[str, JsonValue]:
     schema = _parsed(value, param) if isinstance(value, str) else value
     if not isinstance(schema, dict):
         raise InvalidValue(f"'{param}' must be a JSON schema, which is an object.", param=param)
-    if _is_deeper(schema, MAX_NESTING):
-        raise InvalidValue(f"'{param}' is nested more than {MAX_NESTING} levels deep.", param=param)
+    if _is_deeper(schema, _MAX_NESTING):
+        raise InvalidValue(f"'{param}' is nested more than {_MAX_NESTING} levels deep.", param=param)
     return schema
 
 
@@ -145,7 +145,7 @@ def _asked(fields: ConstraintFields) -> Iterator[tuple[str, Constraint]]:
         yield "bad_words", WithoutWords(tuple(dict.fromkeys(fields.bad_words)))
 
 
-def _of_format(wanted: ResponseFormat) -> Constraint | None:
+def _of_format(wanted: _ResponseFormat) -> Constraint | None:
     match wanted:
         case TextFormat():
             return None

@@ -7,7 +7,7 @@ import msgspec
 
 from ganglion.core.errors import InvalidJson, InvalidRequest, InvalidValue, MissingParameter
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 # Greedy on purpose: the offending value is quoted before the path and may itself look like one.
 _WITH_PATH = re.compile(r"(?P<problem>.*) - at (?:`key` in )?`\$\.?(?P<path>[^`]*)`", re.DOTALL)
@@ -33,7 +33,7 @@ def with_model(body: bytes, model: str) -> bytes:
     return msgspec.json.encode(FIELDS.decode(body) | {_MODEL: msgspec.Raw(msgspec.json.encode(model))})
 
 
-def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw, within: str = "") -> T:
+def decode(decoder: msgspec.json.Decoder[_T], body: bytes | msgspec.Raw, within: str = "") -> _T:
     """Decode what stood `within` a body, or raise the InvalidRequest that names the first thing wrong."""
     try:
         return decoder.decode(body)

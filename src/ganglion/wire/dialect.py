@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Wire = str
 """The name of a dialect, as routing, configuration and metrics use it."""
-RouteAccess = Literal["key", "admin"]
+_RouteAccess = Literal["key", "admin"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class WireRoute:
     """Whether the answer may be kept, so that a gateway handles the call itself."""
     may_outlast: bool = False
     """Whether an answer may run on after its request."""
-    access: RouteAccess = "key"
+    access: _RouteAccess = "key"
 
 
 @dataclass(frozen=True)

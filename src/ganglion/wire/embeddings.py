@@ -15,18 +15,18 @@ from ganglion.wire.fields import ModelName, TokenId
 from ganglion.wire.unknown_fields import refuse_unknown
 from ganglion.wire.vectors import cut, encode_base64
 
-MAX_INPUTS = 2048
-MAX_TOKENS = 2**20
+_MAX_INPUTS = 2048
+_MAX_TOKENS = 2**20
 
-Text = Annotated[str, Meta(min_length=1)]
-TokenList = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_TOKENS)]
+_Text = Annotated[str, Meta(min_length=1)]
+_TokenList = Annotated[list[TokenId], Meta(min_length=1, max_length=_MAX_TOKENS)]
 
 
 class EmbeddingsBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/embeddings`; a list holds texts, token ids, or lists of these."""
 
     model: ModelName
-    input: Text | Annotated[list[Text | TokenId | TokenList], Meta(min_length=1, max_length=MAX_TOKENS)]
+    input: _Text | Annotated[list[_Text | TokenId | _TokenList], Meta(min_length=1, max_length=_MAX_TOKENS)]
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**20)] | None = None
     user: str | None = None
@@ -85,8 +85,8 @@ def _inputs(given: str | list[str | int | list[int]]) -> tuple[TextPrompt | Toke
         raise InvalidValue("'input' mixes texts and token ids; give one kind.", param="input")
     if kinds == {int}:
         return (TokenPrompt(tuple(each for each in given if isinstance(each, int))),)
-    if len(given) > MAX_INPUTS:
-        raise InvalidValue(f"'input' holds {len(given)} inputs; {MAX_INPUTS} is the most.", param="input")
+    if len(given) > _MAX_INPUTS:
+        raise InvalidValue(f"'input' holds {len(given)} inputs; {_MAX_INPUTS} is the most.", param="input")
     return tuple(
         TextPrompt(each) if isinstance(each, str) else TokenPrompt(tuple(each))
         for each in given

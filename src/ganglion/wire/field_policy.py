@@ -133,7 +133,7 @@ INSTEAD = MappingProxyType(
 )
 
 
-MAX_FIELDS = 512
+_MAX_FIELDS = 512
 MAX_FREE_FORM_BYTES = 2**18
 _NEUTRAL_BYTES = 64
 """Neutral values are short, so nothing longer is read: some fields can be megabytes."""
@@ -180,8 +180,8 @@ class FieldPolicy:
         """The fields of a body; raises InvalidValue for too many, or for one that is too large."""
         # Free-form JSON costs a hundred times its size to read, on the event loop: bound it before reading.
         fields = decode(FIELDS, body)
-        if len(fields) > MAX_FIELDS:
-            raise InvalidValue(f"The body holds {len(fields)} parameters; {MAX_FIELDS} is the most.")
+        if len(fields) > _MAX_FIELDS:
+            raise InvalidValue(f"The body holds {len(fields)} parameters; {_MAX_FIELDS} is the most.")
         for name, limit in self._max_bytes.items():
             if name in fields and len(memoryview(fields[name])) > limit:
                 raise InvalidValue(f"'{name}' is larger than {limit} bytes.", param=name)

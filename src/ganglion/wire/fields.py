@@ -24,16 +24,16 @@ from ganglion.core.sampling import (
 MAX_CHOICES = 16
 MAX_TOKENS = 2**31
 MAX_TOKEN_ID = 2**31 - 1
-MAX_ALLOWED_TOKENS = 2**16
+_MAX_ALLOWED_TOKENS = 2**16
 
 TokenId = Annotated[int, Meta(ge=0, le=MAX_TOKEN_ID)]
-Bias = Annotated[float, Meta(ge=-100, le=100)]
-LogitBias = Annotated[
-    dict[TokenId, Bias],
+_Bias = Annotated[float, Meta(ge=-100, le=100)]
+_LogitBias = Annotated[
+    dict[TokenId, _Bias],
     Meta(max_length=1024, extra_json_schema={"propertyNames": {"pattern": "^(0|[1-9][0-9]{0,8})$"}}),
 ]
 StopString = Annotated[str, Meta(min_length=1, max_length=512)]
-Breaker = Annotated[str, Meta(min_length=1, max_length=40)]
+_Breaker = Annotated[str, Meta(min_length=1, max_length=40)]
 TruncatedTokens = Annotated[int, Meta(ge=-1, le=2**31 - 1)]
 """How many of a prompt's last tokens are kept; -1 keeps what leaves room for the answer."""
 TokenCount = Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
@@ -67,13 +67,13 @@ class SamplerFields(Struct, frozen=True, kw_only=True):
     dry_base: Annotated[float, Meta(**limits("dry_base"))] | None = None
     dry_allowed_length: Annotated[int, Meta(**limits("dry_allowed_length"))] | None = None
     dry_penalty_last_n: Annotated[int, Meta(**limits("dry_penalty_last_n"))] | None = None
-    dry_sequence_breakers: Annotated[list[Breaker], Meta(max_length=16)] | None = None
+    dry_sequence_breakers: Annotated[list[_Breaker], Meta(max_length=16)] | None = None
     mirostat: Literal[0, 1, 2] | None = None
     mirostat_tau: Annotated[float, Meta(**limits("mirostat_tau"))] | None = None
     mirostat_eta: Annotated[float, Meta(**limits("mirostat_eta"))] | None = None
     dynatemp_range: Annotated[float, Meta(**limits("dynatemp_range"))] | None = None
     dynatemp_exponent: Annotated[float, Meta(**limits("dynatemp_exponent"))] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_ALLOWED_TOKENS)] | None = (
+    allowed_token_ids: Annotated[list[TokenId], Meta(min_length=1, max_length=_MAX_ALLOWED_TOKENS)] | None = (
         None
     )
     temperature: Annotated[float, Meta(**limits("temperature"))] | None = None
@@ -91,7 +91,7 @@ class SamplingFields(SamplerFields, frozen=True, kw_only=True):
     """Sampling and stop fields of OpenAI's wires."""
 
     repetition_penalty: Annotated[float, Meta(**limits("repetition_penalty"))] | None = None
-    logit_bias: LogitBias | None = None
+    logit_bias: _LogitBias | None = None
     stop_token_ids: Annotated[list[TokenId], Meta(max_length=1024)] | None = None
     include_stop_str_in_output: bool | None = None
     ignore_eos: bool | None = None

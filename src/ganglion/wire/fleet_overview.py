@@ -15,7 +15,7 @@ from ganglion.wire.fleet import NodeNameParam, ReplicaState
 
 _encode = msgspec.json.Encoder().encode
 
-FleetStatus = Literal["ok", "impaired", "degraded"]
+_FleetStatus = Literal["ok", "impaired", "degraded"]
 """All is well; a node is missing, and everything can still be served; something cannot be."""
 
 
@@ -61,7 +61,7 @@ class Unservable(Struct, frozen=True):
 class FleetOverview(Struct, frozen=True, kw_only=True):
     """The body of `GET /fleet`."""
 
-    status: FleetStatus
+    status: _FleetStatus
     nodes: tuple[NodeOverview, ...]
     unservable: tuple[Unservable, ...]
 
@@ -74,7 +74,7 @@ class NodeCount(Struct, frozen=True):
 class GatewayHealth(Struct, frozen=True, kw_only=True):
     """The body of a gateway's `GET /health`."""
 
-    status: FleetStatus
+    status: _FleetStatus
     uptime_s: float
     draining: bool
     nodes: NodeCount
@@ -124,7 +124,7 @@ def encode(value: FleetOverview | GatewayHealth | Drain | Move | FleetLoadBody |
     return _encode(value)
 
 
-def status_of(nodes: Sequence[NodeOverview], unservable: Sequence[Unservable]) -> FleetStatus:
+def status_of(nodes: Sequence[NodeOverview], unservable: Sequence[Unservable]) -> _FleetStatus:
     """The fleet in one word."""
     if unservable or not any(node.healthy for node in nodes):
         return "degraded"

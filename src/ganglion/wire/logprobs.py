@@ -10,7 +10,7 @@ from ganglion.core.events import Alternative, Token
 from ganglion.core.request import Score
 
 # JSON has no -inf; clients expect the floor that OpenAI sends for tokens outside the reported ones.
-LOWEST_LOGPROB = -9999.0
+_LOWEST_LOGPROB = -9999.0
 MAX_ALTERNATIVES = 20
 
 AlternativeCount = Annotated[int, Meta(ge=-1, le=MAX_ALTERNATIVES, extra_json_schema={"minimum": 0})]
@@ -31,7 +31,7 @@ PromptLogprobs = list[dict[str, PromptLogprob] | None]
 
 def json_logprob(logprob: float) -> float:
     """A logprob that JSON can hold."""
-    return max(logprob, LOWEST_LOGPROB)
+    return max(logprob, _LOWEST_LOGPROB)
 
 
 def token_text(piece: bytes) -> str:

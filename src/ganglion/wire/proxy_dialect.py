@@ -66,10 +66,10 @@ class PeekedFields(_Named):
 _role = msgspec.json.Decoder(_Role)
 _encode = msgspec.json.encode
 
-T = TypeVar("T", bound=Struct)
+_T = TypeVar("_T", bound=Struct)
 
 
-def body_reader(shape: type[T], peek: Callable[[T], Peeked]) -> Callable[[bytes], Peeked]:
+def body_reader(shape: type[_T], peek: Callable[[_T], Peeked]) -> Callable[[bytes], Peeked]:
     """What reads bodies of this shape; raises msgspec.DecodeError."""
     decode = msgspec.json.Decoder(shape).decode
     return lambda body: peek(decode(body))

@@ -72,7 +72,7 @@ class _AnswerText(Struct):
 
 _usage_fields = msgspec.json.Decoder(_UsageFields)
 _answer_text = msgspec.json.Decoder(_AnswerText)
-BYTES_A_TOKEN = 4
+_BYTES_A_TOKEN = 4
 """About; for what nobody counted."""
 _KEY = b'"usage":'
 
@@ -130,7 +130,7 @@ def usage_of_body(body: bytes, read: Callable[[bytes, Usage | None], UsageReadin
 
 def estimated_prompt(body: bytes) -> int:
     """About how many tokens a request's prompt is; never more than the request can take."""
-    return len(body) // BYTES_A_TOKEN
+    return len(body) // _BYTES_A_TOKEN
 
 
 def estimated_answer(body: bytes, texts: Callable[[bytes], Iterable[str | None]]) -> int:
@@ -138,5 +138,5 @@ def estimated_answer(body: bytes, texts: Callable[[bytes], Iterable[str | None]]
     try:
         size = sum(len(text.encode(errors="replace")) for text in texts(body) if text)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return len(body) // BYTES_A_TOKEN
-    return -(-size // BYTES_A_TOKEN)
+        return len(body) // _BYTES_A_TOKEN
+    return -(-size // _BYTES_A_TOKEN)

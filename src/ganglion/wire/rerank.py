@@ -12,23 +12,23 @@ from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.fields import ModelName
 from ganglion.wire.unknown_fields import refuse_unknown
 
-MAX_DOCUMENTS = 1024
+_MAX_DOCUMENTS = 1024
 
-Text = Annotated[str, Meta(min_length=1)]
+_Text = Annotated[str, Meta(min_length=1)]
 
 
 class RerankText(Struct, frozen=True):
     """A document as an object."""
 
-    text: Text
+    text: _Text
 
 
 class RerankBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/rerank`."""
 
     model: ModelName
-    query: Text
-    documents: Annotated[list[Text | RerankText], Meta(min_length=1, max_length=MAX_DOCUMENTS)]
+    query: _Text
+    documents: Annotated[list[_Text | RerankText], Meta(min_length=1, max_length=_MAX_DOCUMENTS)]
     top_n: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     return_documents: bool | None = None
     user: str | None = None

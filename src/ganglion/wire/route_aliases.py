@@ -24,10 +24,10 @@ ALIASES: Final = MappingProxyType(
 )
 """Each with the route that it is."""
 
-ROOTS: Final = ("/responses", "/conversations", "/messages")
+_ROOTS: Final = ("/responses", "/conversations", "/messages")
 """Where everything below is also found without its `/v1`."""
 
-OTHER_SERVERS: Final = MappingProxyType(
+_OTHER_SERVERS: Final = MappingProxyType(
     {
         "/completion": "/v1/completions",
         "/infill": "/v1/completions, with 'suffix'",
@@ -41,7 +41,7 @@ OTHER_SERVERS: Final = MappingProxyType(
 )
 """Routes of other servers whose bodies are not ours, and what does the same here."""
 
-MAX_PATH: Final = 128
+_MAX_PATH: Final = 128
 """Longer paths are nobody's slip of the pen, and comparing takes time."""
 
 # What base URLs get before the path that a client adds by itself.
@@ -53,23 +53,23 @@ def canonical_path(path: str) -> str:
     found = ALIASES.get(path)
     if found is not None:
         return found
-    return f"/v1{path}" if path.startswith(ROOTS) and _is_below(path) else path
+    return f"/v1{path}" if path.startswith(_ROOTS) and _is_below(path) else path
 
 
 def aliases_of(path: str) -> tuple[str, ...]:
     """The other names of a route."""
     bare = path.removeprefix("/v1")
-    shortened = (bare,) if bare != path and bare.startswith(ROOTS) and _is_below(bare) else ()
+    shortened = (bare,) if bare != path and bare.startswith(_ROOTS) and _is_below(bare) else ()
     return tuple(alias for alias, meant in ALIASES.items() if meant == path) + shortened
 
 
 def suggested_path(path: str, known: Collection[str]) -> str | None:
     """The path that a client with an unknown one may have meant."""
     path = path.rstrip("/")
-    if not path or len(path) > MAX_PATH:
+    if not path or len(path) > _MAX_PATH:
         return None
-    if path in OTHER_SERVERS:
-        return OTHER_SERVERS[path]
+    if path in _OTHER_SERVERS:
+        return _OTHER_SERVERS[path]
     for candidate in _without_prefix(path):
         if candidate in known:
             return candidate
@@ -82,4 +82,4 @@ def _without_prefix(path: str) -> Iterable[str]:
 
 
 def _is_below(path: str) -> bool:
-    return any(path == root or path.startswith(f"{root}/") for root in ROOTS)
+    return any(path == root or path.startswith(f"{root}/") for root in _ROOTS)

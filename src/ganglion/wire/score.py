@@ -15,21 +15,23 @@ from ganglion.wire.fields import ModelName, TokenId
 from ganglion.wire.steering import SteeringSpec, steering_of
 from ganglion.wire.unknown_fields import refuse_unknown
 
-MAX_RANGES = 1024
-MAX_TOLD = 2**18
+_MAX_RANGES = 1024
+_MAX_TOLD = 2**18
 """Tokens that one answer tells: ranges may overlap, and each tells its own."""
-OPEN_END = 2**32 - 1
+_OPEN_END = 2**32 - 1
 
-Text = Annotated[str, Meta(min_length=1)]
-Position = Annotated[int, Meta(ge=0, le=OPEN_END)]
+_Text = Annotated[str, Meta(min_length=1)]
+_Position = Annotated[int, Meta(ge=0, le=_OPEN_END)]
 
 
 class ScoreBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/score`; a range is half-open, and null or 2^32 - 1 leaves its end open."""
 
     model: ModelName
-    prompt: Text | Annotated[list[TokenId], Meta(min_length=1, max_length=2**20)]
-    score_ranges: Annotated[list[tuple[Position, Position | None]], Meta(min_length=1, max_length=MAX_RANGES)]
+    prompt: _Text | Annotated[list[TokenId], Meta(min_length=1, max_length=2**20)]
+    score_ranges: Annotated[
+        list[tuple[_Position, _Position | None]], Meta(min_length=1, max_length=_MAX_RANGES)
+    ]
     top_k: Annotated[int, Meta(ge=0, le=20)] | None = None
     return_tokens: bool | None = None
     steering: SteeringSpec | None = None
@@ -103,7 +105,7 @@ def parse(body: bytes, *, request_id: str, tenant: str, is_strict: bool) -> Scor
 
 def call_of(fields: ScoreBody, *, request_id: str, tenant: str = "") -> ScoreCall:
     """The call that a body means; raises InvalidValue for a range that ends before it begins."""
-    ranges = tuple((start, None if end == OPEN_END else end) for start, end in fields.score_ranges)
+    ranges = tuple((start, None if end == _OPEN_END else end) for start, end in fields.score_ranges)
     for place, (start, end) in enumerate(ranges):
         if end is not None and end < start:
             raise InvalidValue(f"The range [{start}, {end}) ends before it begins.", param=_param(place))
@@ -131,9 +133,9 @@ def scores_of(answer: Answer, call: ScoreCall) -> Scores:
     usage = answer.finished.usage
     spans = [_span(each, usage.prompt_tokens, place) for place, each in enumerate(call.ranges)]
     told = sum(end - start for start, end in spans)
-    if call.has_tokens and told > MAX_TOLD:
+    if call.has_tokens and told > _MAX_TOLD:
         raise InvalidValue(
-            f"The ranges hold {told} tokens together; {MAX_TOLD} is the most that one answer returns.",
+            f"The ranges hold {told} tokens together; {_MAX_TOLD} is the most that one answer returns.",
             param="score_ranges",
             hint="Send 'return_tokens': false for the sums alone.",
         )

@@ -13,7 +13,7 @@ MAX_STRENGTH = 100
 """Far beyond what a model survives: at 1 its stream moves as far as the concept's examples lie apart."""
 MAX_LAYERS = 256
 
-Layer = Annotated[int, Meta(ge=0, le=65535)]
+_Layer = Annotated[int, Meta(ge=0, le=65535)]
 
 
 class SteerSpec(Struct, frozen=True, forbid_unknown_fields=True):
@@ -23,7 +23,7 @@ class SteerSpec(Struct, frozen=True, forbid_unknown_fields=True):
     strength: Annotated[float, Meta(ge=-MAX_STRENGTH, le=MAX_STRENGTH)]
     layers: (
         Annotated[
-            list[Layer],
+            list[_Layer],
             Meta(min_length=1, max_length=MAX_LAYERS, extra_json_schema={"uniqueItems": True}),
         ]
         | None

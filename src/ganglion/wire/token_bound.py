@@ -22,7 +22,7 @@ from ganglion.core.request import ChatPrompt, Request, TokenPrompt
 
 TEMPLATE_TOKENS: Final = 512
 """What a template says by itself: the largest standing instructions of known models come close to it."""
-MESSAGE_TOKENS: Final = 32
+_MESSAGE_TOKENS: Final = 32
 """What it puts around a message, where the message's own JSON is not counted."""
 PAIR_TOKENS: Final = 128
 """What stands around a query and one document."""
@@ -152,10 +152,10 @@ def bound_inputs(given: str | list[str | int | list[int]] | None, size: int) -> 
     return size, len(given)
 
 
-T = TypeVar("T", bound=Struct)
+_T = TypeVar("_T", bound=Struct)
 
 
-def bound_reader(shape: type[T], bound: Callable[[T, int], TokenBound]) -> Callable[[bytes], TokenBound]:
+def bound_reader(shape: type[_T], bound: Callable[[_T, int], TokenBound]) -> Callable[[bytes], TokenBound]:
     """A function that bounds bodies of this schema; raises msgspec.ValidationError."""
     decode = msgspec.json.Decoder(shape).decode
     return lambda body: bound(decode(body), len(body))
@@ -175,7 +175,7 @@ def bound_of_request(request: Request) -> TokenBound:
     prompt = request.prompt
     match prompt:
         case ChatPrompt():
-            tokens = _bytes_of(prompt) + TEMPLATE_TOKENS + MESSAGE_TOKENS * len(prompt.messages)
+            tokens = _bytes_of(prompt) + TEMPLATE_TOKENS + _MESSAGE_TOKENS * len(prompt.messages)
         case TokenPrompt():
             tokens = len(prompt.tokens)
         case _:

@@ -21,7 +21,7 @@ class TemplateMessage(Struct, frozen=True):
     """One message; the chat wire reads it."""
 
 
-Messages = Annotated[list[TemplateMessage], Meta(min_length=1, max_length=16384)]
+_Messages = Annotated[list[TemplateMessage], Meta(min_length=1, max_length=16384)]
 
 
 class TokenizeBody(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class TokenizeBody(Struct, frozen=True, kw_only=True):
 
     model: ModelName | None = None
     prompt: str | None = None
-    messages: Messages | None = None
+    messages: _Messages | None = None
     content: str | None = None
     add_special_tokens: bool | None = None
     add_special: bool | None = None
@@ -49,7 +49,7 @@ class TemplateBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /apply_template`: a chat, and whatever else `/v1/chat/completions` takes."""
 
     model: ModelName | None = None
-    messages: Messages
+    messages: _Messages
 
 
 class TokenPiece(Struct, frozen=True):

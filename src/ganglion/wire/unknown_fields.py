@@ -67,13 +67,13 @@ def check_unknown(
     """The unknown fields of a body and those inside it; with `is_strict`, raises for the first of them."""
     found = tuple(unknown)
     if is_strict or sum(len(memoryview(raw)) for raw in fields.values()) <= MAX_LISTED_BYTES:
-        found += unknown_inside(fields, shapes, harmless)
+        found += _unknown_inside(fields, shapes, harmless)
     if found and is_strict:
         raise UnknownParameter(f"The parameter '{found[0]}' is not known.", param=found[0])
     return found
 
 
-def unknown_inside(
+def _unknown_inside(
     fields: Mapping[str, Raw], shapes: FieldShapes, harmless: frozenset[str] = frozenset()
 ) -> tuple[str, ...]:
     """The paths of fields that no shape has, in order; those named `harmless` ask nothing of an answer."""

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from ganglion.engines.llama.concepts.pack import ConceptPack
     from ganglion.engines.llama.concepts.training import ConceptNotes
 
-FEWEST: Final = 2
-HEADINGS: Final = ("layer", "AUC", "", "d'", "in training")
+_FEWEST: Final = 2
+_HEADINGS: Final = ("layer", "AUC", "", "d'", "in training")
 
 
 @dataclass(frozen=True, slots=True)
-class LayerEvaluation:
+class _LayerEvaluation:
     """One layer, as `--json` prints it."""
 
     layer: int
@@ -39,7 +39,7 @@ class LayerEvaluation:
 
 
 @dataclass(frozen=True, slots=True)
-class ConceptEvaluation:
+class _ConceptEvaluation:
     """The result, as `--json` prints it."""
 
     name: str
@@ -47,7 +47,7 @@ class ConceptEvaluation:
     model: str
     positive: int
     negative: int
-    layers: tuple[LayerEvaluation, ...]
+    layers: tuple[_LayerEvaluation, ...]
     plot: str | None
 
 
@@ -76,20 +76,20 @@ def evaluate(
     from ganglion.engines.llama.concepts.training import notes_of
 
     if plot is not None:
-        check_plot(plot)
+        _check_plot(plot)
     local = LocalContext.read(config)
     pack = read_pack(local_packs.existing_pack(name, local))
     title = local_packs.concept_of(pack, concept)
     notes = notes_of(pack.manifest, title)
-    examples = read_examples(positive, negative, fewest=FEWEST)
+    examples = read_examples(positive, negative, fewest=_FEWEST)
     _warn_if_seen(examples, notes)
     used: Literal["mean", "last"] = pool or ("last" if notes is not None and notes.pool == "last" else "mean")
     layers = _evaluated_layers(
         local, model or local_packs.model_of(pack, local), pack, title, examples, pool=used
     )
     if plot is not None:
-        draw(plot, f"{title} ({pack.manifest.model.name})", layers)
-    judged = ConceptEvaluation(
+        _draw(plot, f"{title} ({pack.manifest.model.name})", layers)
+    judged = _ConceptEvaluation(
         pack.manifest.name,
         title,
         pack.manifest.model.name,
@@ -102,7 +102,7 @@ def evaluate(
         print_json(judged)
         return
     print_table(
-        HEADINGS, [TableRow(_cells(each)) for each in layers], right=("layer", "AUC", "d'", "in training")
+        _HEADINGS, [TableRow(_cells(each)) for each in layers], right=("layer", "AUC", "d'", "in training")
     )
     best = max(layers, key=lambda each: each.auc)
     say(f"{title}: best after layer {best.layer}, of {judged.positive} examples, {judged.negative} opposites")
@@ -118,7 +118,7 @@ def _evaluated_layers(
     examples: Examples,
     *,
     pool: Literal["mean", "last"],
-) -> tuple[LayerEvaluation, ...]:
+) -> tuple[_LayerEvaluation, ...]:
     from ganglion.engines.llama.concepts.directions import auc, dprime
     from ganglion.engines.llama.concepts.training import notes_of
 
@@ -133,7 +133,7 @@ def _evaluated_layers(
         sides = scores[:count], scores[count:]
         before = notes.layers.get(str(layer)) if notes is not None else None
         found.append(
-            LayerEvaluation(
+            _LayerEvaluation(
                 layer, round(auc(*sides), 4), round(dprime(*sides), 4), None if before is None else before.auc
             )
         )
@@ -147,23 +147,23 @@ def _warn_if_seen(examples: Examples, notes: "ConceptNotes | None") -> None:
         say_warning("these are the examples it was made of, and on these it looks better than it is")
 
 
-def _cells(each: LayerEvaluation) -> tuple[str, ...]:
+def _cells(each: _LayerEvaluation) -> tuple[str, ...]:
     from ganglion.cli.terminal.format import NOTHING
 
     before = NOTHING if each.auc_in_training is None else f"{each.auc_in_training:.3f}"
     return str(each.layer), f"{each.auc:.3f}", local_packs.bar(each.auc), f"{each.dprime:.2f}", before
 
 
-SUFFIXES: Final = (".png", ".svg", ".pdf")
+_SUFFIXES: Final = (".png", ".svg", ".pdf")
 
 
-def check_plot(path: Path) -> None:
+def _check_plot(path: Path) -> None:
     """Raise what would keep a plot from being drawn, before anything long is begun."""
     from ganglion.core.errors import InvalidValue, UnsupportedParameter
 
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in _SUFFIXES:
         raise InvalidValue(
-            f"--plot names {path}; expected a file that ends in {', '.join(SUFFIXES)}.", param="plot"
+            f"--plot names {path}; expected a file that ends in {', '.join(_SUFFIXES)}.", param="plot"
         )
     if find_spec("matplotlib") is None:
         raise UnsupportedParameter(
@@ -173,7 +173,7 @@ def check_plot(path: Path) -> None:
         )
 
 
-def draw(path: Path, title: str, layers: "Sequence[LayerEvaluation]") -> None:
+def _draw(path: Path, title: str, layers: "Sequence[_LayerEvaluation]") -> None:
     """Draw AUC by layer; raises InvalidValue where the file cannot be written."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

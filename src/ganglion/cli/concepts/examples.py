@@ -7,10 +7,10 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-MAX_FILE_BYTES: Final = 16 * 2**20
-MAX_EXAMPLES: Final = 1000
+_MAX_FILE_BYTES: Final = 16 * 2**20
+_MAX_EXAMPLES: Final = 1000
 """Of each kind: what all layers of a large model make of so many texts still fits in memory."""
-MAX_TEXT_BYTES: Final = 16 * 2**10
+_MAX_TEXT_BYTES: Final = 16 * 2**10
 
 Positive = Annotated[Path, Parameter(help="Examples that have it, one a line, or a .jsonl file.")]
 Negative = Annotated[Path, Parameter(help="Examples that have it not.")]
@@ -63,9 +63,9 @@ def _texts(path: Path, param: str, fewest: int) -> tuple[str, ...]:
     texts = tuple(dict.fromkeys(_lines(path, param)))
     if not texts:
         raise InvalidValue(f"{path} is empty.", param=param, hint="Write one example a line.")
-    if not fewest <= len(texts) <= MAX_EXAMPLES:
+    if not fewest <= len(texts) <= _MAX_EXAMPLES:
         raise InvalidValue(
-            f"{path} holds {len(texts)} different examples; expected {fewest} to {MAX_EXAMPLES}.",
+            f"{path} holds {len(texts)} different examples; expected {fewest} to {_MAX_EXAMPLES}.",
             param=param,
             hint="Forty of each kind, alike in everything but the concept, make a good one.",
         )
@@ -78,16 +78,16 @@ def _lines(path: Path, param: str) -> Iterator[str]:
 
     is_json = path.suffix in (".jsonl", ".json")
     hint = f"--{param} names a file of examples."
-    content = read_text(path, param=param, hint=hint, limit_bytes=MAX_FILE_BYTES)
+    content = read_text(path, param=param, hint=hint, limit_bytes=_MAX_FILE_BYTES)
     for number, line in enumerate(content.splitlines(), 1):
         text = line.strip()
         if not text:
             continue
         if is_json:
             text = _from_json(text, f"{path}, line {number}", param)
-        if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT_BYTES:
+        if len(text.encode("utf-8", "surrogatepass")) > _MAX_TEXT_BYTES:
             raise InvalidValue(
-                f"{path}, line {number}: the example is longer than {MAX_TEXT_BYTES} bytes.",
+                f"{path}, line {number}: the example is longer than {_MAX_TEXT_BYTES} bytes.",
                 param=param,
                 hint="A sentence or two is enough.",
             )

@@ -27,7 +27,7 @@ def packs_folder(local: LocalContext) -> Path:
     return local.home / FOLDER
 
 
-def local_pack_names(_: "CompletionContext") -> list[str]:
+def _local_pack_names(_: "CompletionContext") -> list[str]:
     """The names that a shell offers behind a command."""
     return [file.stem for file in sorted(packs_folder(LocalContext.read(None)).glob(f"*{SUFFIX}"))]
 
@@ -35,7 +35,7 @@ def local_pack_names(_: "CompletionContext") -> list[str]:
 PackName = Annotated[
     str,
     Parameter(
-        help="A name from `ganglion concepts list`, or a .safetensors file.", completer=local_pack_names
+        help="A name from `ganglion concepts list`, or a .safetensors file.", completer=_local_pack_names
     ),
 ]
 ModelName = Annotated[str | None, Parameter(help="A GGUF file or a name (default: the pack's, or smollm2).")]

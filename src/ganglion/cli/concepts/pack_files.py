@@ -12,12 +12,12 @@ from ganglion.core.model import ModelFacts
 from ganglion.registry.files.gguf import read_facts
 from ganglion.registry.loading.candidate import Candidate
 
-logger = logging.getLogger("ganglion.cli")
+_logger = logging.getLogger("ganglion.cli")
 
 SUFFIX: Final = ".safetensors"
 FOLDER: Final = "concepts"
 """Where packs lie that are called by name, in the home folder."""
-MAX_PACKS: Final = 64
+_MAX_PACKS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def pack_path(name: str, home: Path) -> Path:
 
 def find_packs(names: Sequence[str], home: Path) -> tuple[FoundPack, ...]:
     """The packs that are named, their manifests read; raises for one that is not there or is none."""
-    if len(names) > MAX_PACKS:
+    if len(names) > _MAX_PACKS:
         raise InvalidValue(
-            f"{len(names)} concept packs were named, at most {MAX_PACKS} can be.", param="concepts"
+            f"{len(names)} concept packs were named, at most {_MAX_PACKS} can be.", param="concepts"
         )
     return tuple(_found(name, pack_path(name, home)) for name in dict.fromkeys(names))
 
@@ -60,7 +60,7 @@ def fitting(packs: Sequence[FoundPack], facts: ModelFacts, model_id: str) -> tup
     """The packs to load with a model; those made for another one are left out, which is said."""
     for pack in packs:
         if not pack.fits(facts):
-            logger.warning(
+            _logger.warning(
                 "%s is loaded without the concept pack %s, made for another model", model_id, pack.name
             )
     return tuple(str(pack.path) for pack in packs if pack.fits(facts))

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from ganglion.engines.llama.concepts.pack import ConceptPack
 
 
-LIST_HEADINGS: Final = ("name", "concepts", "layers", "model", "best AUC")
+_LIST_HEADINGS: Final = ("name", "concepts", "layers", "model", "best AUC")
 
 
 @dataclass(frozen=True, slots=True)
-class ListedPack:
+class _ListedPack:
     """One pack, as `--json` prints it."""
 
     name: str
@@ -46,10 +46,10 @@ def list_packs(*, json: Json = False, config: ConfigFile = None) -> None:
     if not packs:
         say(f"no concept packs in {folder}; ganglion concepts train makes one")
         return
-    print_table(LIST_HEADINGS, [TableRow(_cells(pack), pack.error) for pack in packs])
+    print_table(_LIST_HEADINGS, [TableRow(_cells(pack), pack.error) for pack in packs])
 
 
-def _listed(path: Path) -> ListedPack:
+def _listed(path: Path) -> _ListedPack:
     from ganglion.core.errors import GanglionError
     from ganglion.engines.llama.concepts.pack import read_pack
     from ganglion.engines.llama.concepts.training import notes_of
@@ -57,7 +57,7 @@ def _listed(path: Path) -> ListedPack:
     try:
         manifest = read_pack(path).manifest
     except GanglionError as error:
-        return ListedPack(path.stem, str(path), error=error.message)
+        return _ListedPack(path.stem, str(path), error=error.message)
     best: dict[str, float] = {}
     for concept in manifest.concepts:
         notes = notes_of(manifest, concept)
@@ -68,7 +68,7 @@ def _listed(path: Path) -> ListedPack:
         )
         if known:
             best[concept] = max(known)
-    return ListedPack(
+    return _ListedPack(
         path.stem,
         str(path),
         tuple(manifest.concepts),
@@ -79,7 +79,7 @@ def _listed(path: Path) -> ListedPack:
     )
 
 
-def _cells(pack: ListedPack) -> tuple[str, ...]:
+def _cells(pack: _ListedPack) -> tuple[str, ...]:
     from ganglion.cli.terminal.format import NOTHING
 
     return (
@@ -91,13 +91,13 @@ def _cells(pack: ListedPack) -> tuple[str, ...]:
     )
 
 
-HEADINGS: Final = ("concept", "layer", "span", "AUC", "", "logistic", "d'")
-MAX_PAIRS: Final = 200
+_HEADINGS: Final = ("concept", "layer", "span", "AUC", "", "logistic", "d'")
+_MAX_PAIRS: Final = 200
 """More are for programs: --json has them all."""
 
 
 @dataclass(frozen=True, slots=True)
-class ShownLayer:
+class _ShownLayer:
     """A concept after one layer, as `--json` prints it."""
 
     layer: int
@@ -108,18 +108,18 @@ class ShownLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownConcept:
+class _ShownConcept:
     """A concept of the pack."""
 
     name: str
     positive: int | None
     negative: int | None
     pool: str | None
-    layers: tuple[ShownLayer, ...]
+    layers: tuple[_ShownLayer, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cosine:
+class _Cosine:
     """How alike two concepts are, by layer."""
 
     first: str
@@ -128,7 +128,7 @@ class Cosine:
 
 
 @dataclass(frozen=True, slots=True)
-class ShownPack:
+class _ShownPack:
     """A pack, as `--json` prints it."""
 
     name: str
@@ -139,8 +139,8 @@ class ShownPack:
     hidden_size: int
     block_count: int
     layers: tuple[int, ...]
-    concepts: tuple[ShownConcept, ...]
-    cosines: tuple[Cosine, ...]
+    concepts: tuple[_ShownConcept, ...]
+    cosines: tuple[_Cosine, ...]
 
 
 def show(name: local_packs.PackName, /, *, json: Json = False, config: ConfigFile = None) -> None:
@@ -167,9 +167,9 @@ def show(name: local_packs.PackName, /, *, json: Json = False, config: ConfigFil
         _print_cosines(shown)
 
 
-def _shown(path: str, pack: "ConceptPack") -> ShownPack:
+def _shown(path: str, pack: "ConceptPack") -> _ShownPack:
     manifest = pack.manifest
-    return ShownPack(
+    return _ShownPack(
         manifest.name,
         path,
         manifest.description,
@@ -183,7 +183,7 @@ def _shown(path: str, pack: "ConceptPack") -> ShownPack:
     )
 
 
-def _concept(pack: "ConceptPack", row: int) -> ShownConcept:
+def _concept(pack: "ConceptPack", row: int) -> _ShownConcept:
     from ganglion.engines.llama.concepts.training import notes_of
 
     name = pack.manifest.concepts[row]
@@ -193,25 +193,25 @@ def _concept(pack: "ConceptPack", row: int) -> ShownConcept:
         span = round(float(pack.spans(layer)[row]), 4)
         known = notes.layers.get(str(layer)) if notes is not None else None
         if known is None:
-            layers.append(ShownLayer(layer, span, None, None, None))
+            layers.append(_ShownLayer(layer, span, None, None, None))
         else:
-            layers.append(ShownLayer(layer, span, known.auc, known.auc_logistic, known.dprime))
+            layers.append(_ShownLayer(layer, span, known.auc, known.auc_logistic, known.dprime))
     if notes is None:
-        return ShownConcept(name, None, None, None, tuple(layers))
-    return ShownConcept(name, notes.positive, notes.negative, notes.pool, tuple(layers))
+        return _ShownConcept(name, None, None, None, tuple(layers))
+    return _ShownConcept(name, notes.positive, notes.negative, notes.pool, tuple(layers))
 
 
-def _cosines(pack: "ConceptPack") -> tuple[Cosine, ...]:
+def _cosines(pack: "ConceptPack") -> tuple[_Cosine, ...]:
     from ganglion.engines.llama.concepts.directions import cosines
 
     alike = cosines(pack.vectors)
     return tuple(
-        Cosine(first, second, {layer: round(float(each[row, column]), 4) for layer, each in alike.items()})
+        _Cosine(first, second, {layer: round(float(each[row, column]), 4) for layer, each in alike.items()})
         for (row, first), (column, second) in combinations(enumerate(pack.manifest.concepts), 2)
     )
 
 
-def _examples(concept: ShownConcept) -> str:
+def _examples(concept: _ShownConcept) -> str:
     if concept.positive is None:
         return f"{concept.name}: not noted"
     return (
@@ -219,7 +219,7 @@ def _examples(concept: ShownConcept) -> str:
     )
 
 
-def _print_layers(shown: ShownPack) -> None:
+def _print_layers(shown: _ShownPack) -> None:
     from ganglion.cli.terminal.format import NOTHING
     from ganglion.cli.terminal.output import TableRow, print_table
 
@@ -241,15 +241,15 @@ def _print_layers(shown: ShownPack) -> None:
         for concept in shown.concepts
         for each in concept.layers
     ]
-    print_table(HEADINGS, rows, right=("layer", "span", "AUC", "logistic", "d'"))
+    print_table(_HEADINGS, rows, right=("layer", "span", "AUC", "logistic", "d'"))
 
 
-def _print_cosines(shown: ShownPack) -> None:
+def _print_cosines(shown: _ShownPack) -> None:
     from ganglion.cli.terminal.output import TableRow, print_table
 
     headings = ("cosine", *(f"layer {layer}" for layer in shown.layers))
     rows = [
         TableRow((f"{each.first}, {each.second}", *(f"{value:.3f}" for value in each.layers.values())))
-        for each in shown.cosines[:MAX_PAIRS]
+        for each in shown.cosines[:_MAX_PAIRS]
     ]
     print_table(headings, rows, right=headings[1:])

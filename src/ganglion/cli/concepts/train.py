@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from ganglion.engines.llama.concepts.pack import ConceptPack, PackModel
     from ganglion.engines.llama.concepts.training import LayerChoice, TrainedConcept
 
-AUTO: Final = "auto"
-BEST: Final = "best"
-MAX_LAYERS: Final = 64
-HEADINGS: Final = ("layer", "AUC", "", "logistic", "d'", "chosen")
+_AUTO: Final = "auto"
+_BEST: Final = "best"
+_MAX_LAYERS: Final = 64
+_HEADINGS: Final = ("layer", "AUC", "", "logistic", "d'", "chosen")
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedLayer:
+class _TrainedLayer:
     """One layer, as `--json` prints it."""
 
     layer: int
@@ -38,7 +38,7 @@ class TrainedLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingReport:
+class _TrainingReport:
     """What was made, as `--json` prints it."""
 
     name: str
@@ -48,7 +48,7 @@ class TrainingReport:
     concepts: tuple[str, ...]
     positive: int
     negative: int
-    layers: tuple[TrainedLayer, ...]
+    layers: tuple[_TrainedLayer, ...]
     eval_command: str
     serve_command: str
 
@@ -60,7 +60,7 @@ def train(
     positive: Positive,
     negative: Negative,
     model: local_packs.ModelName = None,
-    layers: Annotated[str, Parameter(help="auto, best, or numbers as in 7,14,21.")] = AUTO,
+    layers: Annotated[str, Parameter(help="auto, best, or numbers as in 7,14,21.")] = _AUTO,
     concept: Annotated[
         str | None, Parameter(help="What the concept is called (default: as the pack).")
     ] = None,
@@ -125,14 +125,14 @@ def _layers(text: str) -> list[int] | None:
     """The layers that were named, None for auto; raises InvalidValue."""
     from ganglion.core.errors import InvalidValue
 
-    if text.strip() in (AUTO, BEST):
+    if text.strip() in (_AUTO, _BEST):
         return None
     parts = [part.strip() for part in text.split(",")]
-    if len(parts) > MAX_LAYERS or not all(
+    if len(parts) > _MAX_LAYERS or not all(
         part.isascii() and part.isdecimal() and len(part) < 5 for part in parts
     ):
         raise InvalidValue(
-            f"--layers is {text[:80]!r}; expected auto, best, or up to {MAX_LAYERS} numbers as in 7,14,21.",
+            f"--layers is {text[:80]!r}; expected auto, best, or up to {_MAX_LAYERS} numbers as in 7,14,21.",
             param="layers",
         )
     return sorted(set(map(int, parts)))
@@ -240,10 +240,10 @@ def _choice(text: str, before: "ConceptPack | None") -> "LayerChoice":
 
 def _trained(
     path: Path, pack: "ConceptPack", made: "TrainedConcept", model: str, name: str
-) -> TrainingReport:
+) -> _TrainingReport:
     """What was made; `model` and `name` as the next commands have to name them."""
     layers = tuple(
-        TrainedLayer(
+        _TrainedLayer(
             each.layer,
             round(each.auc, 4),
             round(each.auc_logistic, 4),
@@ -253,7 +253,7 @@ def _trained(
         )
         for each in made.judged
     )
-    return TrainingReport(
+    return _TrainingReport(
         pack.manifest.name,
         made.name,
         str(path),
@@ -267,7 +267,7 @@ def _trained(
     )
 
 
-def _print(trained: TrainingReport) -> None:
+def _print(trained: _TrainingReport) -> None:
     from ganglion.cli.terminal.output import TableRow, print_table
 
     rows = [
@@ -283,7 +283,7 @@ def _print(trained: TrainingReport) -> None:
         )
         for each in trained.layers
     ]
-    print_table(HEADINGS, rows, right=("layer", "AUC", "logistic", "d'"))
+    print_table(_HEADINGS, rows, right=("layer", "AUC", "logistic", "d'"))
     chosen = ", ".join(str(each.layer) for each in trained.layers if each.is_chosen)
     say(f"{trained.concept} after the layers {chosen} of {trained.model}: {trained.path}")
     say(f"judge it on other examples:  {trained.eval_command} --positive FILE --negative FILE")

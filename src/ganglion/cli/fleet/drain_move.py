@@ -15,11 +15,11 @@ from ganglion.core.errors import InvalidValue
 from ganglion.wire.fleet import NodeNameParam
 from ganglion.wire.fleet_overview import Drain, FleetActionDone, Move
 
-NodeNameArgument = Annotated[str, Parameter(help="A node's name, as `ganglion fleet status` shows it.")]
+_NodeNameArgument = Annotated[str, Parameter(help="A node's name, as `ganglion fleet status` shows it.")]
 
 
 def drain(
-    node: NodeNameArgument,
+    node: _NodeNameArgument,
     /,
     *,
     undo: Annotated[bool, Parameter(help="Let it have work again.", negative=())] = False,
@@ -38,7 +38,7 @@ def drain(
 
 def move(
     model: Annotated[str, Parameter(help="A model's id or alias.")],
-    node: NodeNameArgument,
+    node: _NodeNameArgument,
     /,
     *,
     keep: Annotated[bool, Parameter(help="Leave it where it is, too.", negative=())] = False,

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from ganglion.gateway.node import NodeView
     from ganglion.gateway.placing.planning import PlannedModel, PlanStep
 
-HEADINGS: Final = ("model", "memory", "node", "what", "why")
+_HEADINGS: Final = ("model", "memory", "node", "what", "why")
 
 
-class PlannedStep(msgspec.Struct, frozen=True):
+class _PlannedStep(msgspec.Struct, frozen=True):
     """One line of the plan, as `--json` prints it."""
 
     model: str
@@ -101,10 +101,10 @@ def _print(planned: "tuple[PlannedModel, ...]", nodes: "dict[str, NodeView]") ->
         memory = memory_words(each.required_mb) if each.required_mb else NOTHING
         for step in map(_shown, (_step(each, step) for step in each.steps)):
             rows.append(TableRow((step.model, memory, step.node or NOTHING, step.action, step.why)))
-    print_table(HEADINGS, rows, right=("memory",))
+    print_table(_HEADINGS, rows, right=("memory",))
 
 
-def _shown(step: PlannedStep) -> PlannedStep:
+def _shown(step: _PlannedStep) -> _PlannedStep:
     """With the reason of each node on a line of its own."""
     if not step.reasons:
         return step
@@ -112,17 +112,17 @@ def _shown(step: PlannedStep) -> PlannedStep:
     return msgspec.structs.replace(step, why=reasons)
 
 
-def _step(planned: "PlannedModel", step: "PlanStep") -> PlannedStep:
+def _step(planned: "PlannedModel", step: "PlanStep") -> _PlannedStep:
     from ganglion.gateway.placing.placement import Infeasible, Placement
     from ganglion.gateway.placing.planning import AlreadyHeld
 
     name, required_mb = planned.model.id, planned.required_mb
     match step:
         case AlreadyHeld(node=node, status=status):
-            return PlannedStep(name, required_mb, node, "stays", (), (), f"it is {status} there", {})
+            return _PlannedStep(name, required_mb, node, "stays", (), (), f"it is {status} there", {})
         case Placement(node=node, evictions=evictions, devices=devices, why=why):
-            return PlannedStep(name, required_mb, node, "goes", evictions, devices, why, {})
+            return _PlannedStep(name, required_mb, node, "goes", evictions, devices, why, {})
         case Infeasible(reasons=reasons):
-            return PlannedStep(name, required_mb, None, "no place", (), (), step.words, dict(reasons))
+            return _PlannedStep(name, required_mb, None, "no place", (), (), step.words, dict(reasons))
         case _:
             assert_never(step)

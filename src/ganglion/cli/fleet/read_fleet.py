@@ -13,9 +13,9 @@ from ganglion.gateway.upstream.pool import ConnectionPools
 from ganglion.wire.fleet_overview import parse_overview
 from ganglion.wire.upstream.polling import parse_health, parse_models
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
-TIMEOUT_S = 10.0
+_TIMEOUT_S = 10.0
 
 
 def node_spec(node: str, api_key: str | None) -> NodeSpec:
@@ -59,8 +59,8 @@ async def _read_node(node_client: NodeClient, spec: NodeSpec) -> NodeView:
         return NodeView(spec, error=error.message)
 
 
-async def _get(node_client: NodeClient, spec: NodeSpec, path: str, parse: Callable[[bytes], T]) -> T:
-    answer: NodeResponse = await node_client.call(spec, "GET", path, timeout_s=TIMEOUT_S)
+async def _get(node_client: NodeClient, spec: NodeSpec, path: str, parse: Callable[[bytes], _T]) -> _T:
+    answer: NodeResponse = await node_client.call(spec, "GET", path, timeout_s=_TIMEOUT_S)
     if answer.status == InvalidApiKey.status:
         raise InvalidApiKey(
             f"{spec.url} refuses the key.", hint="Give a key with --api-key, or in GANGLION_API_KEY."

@@ -30,10 +30,19 @@ if TYPE_CHECKING:
 
 MODELS_SHOWN: Final = 12
 """Of one node: a cloud lists hundreds."""
-NODE_HEADINGS: Final = ("node", "health", "in flight", "free memory", "last heard", "model", "status", "load")
-NUMBERS: Final = ("in flight", "free memory")
-MODEL_COLUMNS: Final = 3
-ELSEWHERE: Final = ("",) * (len(NODE_HEADINGS) - MODEL_COLUMNS)
+_NODE_HEADINGS: Final = (
+    "node",
+    "health",
+    "in flight",
+    "free memory",
+    "last heard",
+    "model",
+    "status",
+    "load",
+)
+_NUMBERS: Final = ("in flight", "free memory")
+_MODEL_COLUMNS: Final = 3
+_ELSEWHERE: Final = ("",) * (len(_NODE_HEADINGS) - _MODEL_COLUMNS)
 
 
 def fleet_tables(overview: "FleetOverview", trouble: str | None = None) -> "RenderableType":
@@ -46,7 +55,7 @@ def fleet_tables(overview: "FleetOverview", trouble: str | None = None) -> "Rend
         parts.append(Text(visible(trouble), "bold"))
     rows = [row for node in overview.nodes for row in _rows(node)]
     if rows:
-        parts.append(table_of(NODE_HEADINGS, rows, right=NUMBERS))
+        parts.append(table_of(_NODE_HEADINGS, rows, right=_NUMBERS))
     troubled = [f"{visible(node.name)}: {visible(node.error)}" for node in overview.nodes if node.error]
     if troubled:
         parts.append(Text("\n".join([*troubled, ""])))
@@ -71,7 +80,7 @@ def _rows(node: "NodeOverview") -> Iterator[TableRow]:
     first, *others = list(_models(node)) or [(NOTHING, "", "")]
     yield TableRow(_node_cells(node) + first)
     for cells in others:
-        yield TableRow(ELSEWHERE + cells)
+        yield TableRow(_ELSEWHERE + cells)
 
 
 def _node_cells(node: "NodeOverview") -> tuple[str, ...]:
@@ -115,7 +124,7 @@ def _load(model: "ReplicaState") -> str:
 
 
 PERIOD_S: Final = 1.0
-DEGRADED: Final = 1
+_DEGRADED: Final = 1
 
 
 def status(
@@ -139,7 +148,7 @@ def status(
         pass
 
         stdout_console().print(fleet_tables(overview))
-    return DEGRADED if overview.status == "degraded" else 0
+    return _DEGRADED if overview.status == "degraded" else 0
 
 
 def _watch(asked: GatewayApiClient, overview: "FleetOverview", *, json: bool) -> int:

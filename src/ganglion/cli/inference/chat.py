@@ -24,10 +24,10 @@ from ganglion.core.errors import GanglionError
 from ganglion.core.events import Closed, Delta, Failed, Finished, Opened, Progress, Scored, Started
 from ganglion.core.request import ChatPrompt, Message, Request, Stop
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class EngineThread:
+class _EngineThread:
     """Runs coroutines on another thread; Ctrl-C cancels the one that is waited for, and nothing else."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class EngineThread:
         self._thread.join()
         self._loop.close()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
+    def run(self, work: Coroutine[Any, Any, _T]) -> _T:
         """Wait for a coroutine; a KeyboardInterrupt is raised after its cancellation has been carried out."""
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
@@ -63,7 +63,7 @@ async def _cancelled_tasks_end() -> None:
     await asyncio.gather(*cancelled, return_exceptions=True)
 
 
-COMMANDS = """\
+_COMMANDS = """\
 /reset         forget the conversation
 /system TEXT   set the system prompt, and forget the conversation
 /help          this list
@@ -91,19 +91,19 @@ def chat(
     config = load_config(output, engine.settings())
     set_up_logging(output.log_level or "warning", config.log.format)
     composition = compose(config, [model] if model else config.models[:1], [], bar=download_bar)
-    with EngineThread() as background:
+    with _EngineThread() as background:
         try:
             background.run(composition.engine.open())
-            ChatRepl(composition.engine, background, sampling, system).run()
+            _ChatRepl(composition.engine, background, sampling, system).run()
         finally:
             background.run(composition.engine.close())
 
 
-class ChatRepl:
+class _ChatRepl:
     """A conversation at the terminal: reads lines, answers them, keeps the turns."""
 
     def __init__(
-        self, engine: ManagedEngine, background: EngineThread, sampling: SamplingFlags, system: str | None
+        self, engine: ManagedEngine, background: _EngineThread, sampling: SamplingFlags, system: str | None
     ) -> None:
         self._engine = engine
         self._background = background
@@ -129,9 +129,9 @@ class ChatRepl:
                 self._system = rest.strip() or None
                 self._turns.clear()
             case "/help":
-                say(COMMANDS)
+                say(_COMMANDS)
             case _ if command.startswith("/"):
-                say(f"There is no {command}.\n{COMMANDS}")
+                say(f"There is no {command}.\n{_COMMANDS}")
             case _:
                 self._answer(line)
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from ganglion.registry.loading.residency import Residency
     from ganglion.wire.score import ScoreBody, Scores
 
-MAX_TEXT_BYTES: Final = 16 << 20
+_MAX_TEXT_BYTES: Final = 16 << 20
 """More than any model reads at once."""
-MOST_ALTERNATIVES: Final = 20
+_MOST_ALTERNATIVES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def score(
         Parameter(
             help="So many of the likeliest tokens beside each (0 to 20), with --tokens or --json.",
             group=OUTPUT,
-            validator=validators.Number(gte=0, lte=MOST_ALTERNATIVES),
+            validator=validators.Number(gte=0, lte=_MOST_ALTERNATIVES),
         ),
     ] = 0,
     tokens: Annotated[bool, Parameter(help="A table of all tokens.", group=OUTPUT, negative=())] = False,
@@ -124,15 +124,15 @@ def _text(text: str | None, file: Path | None) -> str:
     try:
         if file is not None:
             with file.open("rb") as opened:
-                found = opened.read(MAX_TEXT_BYTES + 1).decode()
+                found = opened.read(_MAX_TEXT_BYTES + 1).decode()
         else:
-            found = sys.stdin.read(MAX_TEXT_BYTES + 1) if text in (None, "-") else text or ""
+            found = sys.stdin.read(_MAX_TEXT_BYTES + 1) if text in (None, "-") else text or ""
     except OSError as error:
         raise InvalidValue(f"{file} could not be read: {error.strerror}.", param="file") from error
     except UnicodeDecodeError as error:
         raise InvalidValue("The text is not UTF-8.", param="text") from error
-    if len(found) > MAX_TEXT_BYTES:
-        raise InvalidValue(f"The text is larger than {MAX_TEXT_BYTES} bytes.", param="text")
+    if len(found) > _MAX_TEXT_BYTES:
+        raise InvalidValue(f"The text is larger than {_MAX_TEXT_BYTES} bytes.", param="text")
     if not found:
         raise InvalidValue("There is nothing to score.", param="text", hint="Give a text, --file, or stdin.")
     return found

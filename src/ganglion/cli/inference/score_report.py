@@ -15,10 +15,10 @@ from ganglion.wire.score import ScoredAlternative, ScoredToken, Scores
 if TYPE_CHECKING:
     from rich.console import Console
 
-HEADINGS: Final = ("position", "token", "logprob", "probability", "likeliest")
+_HEADINGS: Final = ("position", "token", "logprob", "probability", "likeliest")
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class _Report(msgspec.Struct, frozen=True, kw_only=True):
     """The score of one text, as `--json` prints it."""
 
     model: str
@@ -33,13 +33,13 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     tokens: list[ScoredToken]
 
 
-def report_of(scores: Scores) -> Report:
+def report_of(scores: Scores) -> _Report:
     """What one range says of a text."""
     [only] = scores.scores
     tokens = only.tokens or []
     count = sum(token.logprob is not None for token in tokens)
     mean = only.total_logprob / count if count else None
-    return Report(
+    return _Report(
         model=scores.model,
         total_logprob=only.total_logprob,
         mean_logprob=mean,
@@ -50,7 +50,7 @@ def report_of(scores: Scores) -> Report:
     )
 
 
-def print_report(report: Report) -> None:
+def print_report(report: _Report) -> None:
     """The text in colours where there are any, and its numbers."""
     from rich.console import Console
 
@@ -60,11 +60,11 @@ def print_report(report: Report) -> None:
     print_facts(_facts(report))
 
 
-def print_tokens(report: Report) -> None:
+def print_tokens(report: _Report) -> None:
     """A line for each token, then the numbers."""
     rows = [TableRow(_cells(token)) for token in report.tokens]
     has_top = any(token.top for token in report.tokens)
-    headings = HEADINGS if has_top else HEADINGS[:-1]
+    headings = _HEADINGS if has_top else _HEADINGS[:-1]
     print_table(
         headings,
         [TableRow(row.cells[: len(headings)]) for row in rows],
@@ -73,7 +73,7 @@ def print_tokens(report: Report) -> None:
     print_facts(_facts(report))
 
 
-def _facts(report: Report) -> list[tuple[str, str]]:
+def _facts(report: _Report) -> list[tuple[str, str]]:
     facts = [
         ("model", report.model),
         ("tokens", f"{report.scored_tokens} scored of {report.prompt_tokens} read"),
@@ -91,7 +91,7 @@ def _facts(report: Report) -> list[tuple[str, str]]:
     return facts
 
 
-def _print_coloured(report: Report, console: "Console") -> None:
+def _print_coloured(report: _Report, console: "Console") -> None:
     from rich.text import Text
 
     console.print(Text.assemble(*((visible(each.token), colour_of(each.logprob)) for each in report.tokens)))

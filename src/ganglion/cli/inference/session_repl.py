@@ -11,7 +11,7 @@ from ganglion.client.options import GenerateOptions
 from ganglion.core.errors import InvalidValue
 from ganglion.core.sampling import PARAMS
 
-COMMANDS: Final = """\
+_COMMANDS: Final = """\
 TEXT             append it; \\n is a line break, and a leading space counts
 /user TEXT       append it as a message of the user, by the model's own template
 /generate [N]    go on for up to N tokens (default 64); Ctrl-C stops, what was shown stays
@@ -28,7 +28,7 @@ TEXT             append it; \\n is a line break, and a leading space counts
                  a KEY alone is forgotten
 /save FILE       tokens and KV into a file; /restore FILE opens one
 /help, /exit     this list; leave, as Ctrl-D does"""
-SAMPLING: Final[dict[str, type[int] | type[float] | type[str]]] = {
+_SAMPLING: Final[dict[str, type[int] | type[float] | type[str]]] = {
     **{
         name: int if name in ("top_k", "seed") else float
         for name in PARAMS
@@ -37,9 +37,9 @@ SAMPLING: Final[dict[str, type[int] | type[float] | type[str]]] = {
     "stop": str,
     "pattern": str,
 }
-GENERATE_TOKENS: Final = 64
-BEST_OF: Final = 4
-SHOWN_ALTERNATIVES: Final = 8
+_GENERATE_TOKENS: Final = 64
+_BEST_OF: Final = 4
+_SHOWN_ALTERNATIVES: Final = 8
 
 
 class SessionRepl:
@@ -67,7 +67,7 @@ class SessionRepl:
             "/set": self._set,
             "/save": self._save,
             "/restore": self._restore,
-            "/help": lambda _: say(COMMANDS),
+            "/help": lambda _: say(_COMMANDS),
         }
 
     def run_line(self, line: str) -> None:
@@ -80,7 +80,7 @@ class SessionRepl:
         elif command in self._commands:
             self._commands[command](rest.strip() if command != "/score" else rest)
         else:
-            say(f"There is no {command}.\n{COMMANDS}")
+            say(f"There is no {command}.\n{_COMMANDS}")
 
     def close(self) -> None:
         """Close every session."""
@@ -97,7 +97,7 @@ class SessionRepl:
         say(f"{length - before} tokens, {length} in all")
 
     def _generate(self, rest: str) -> None:
-        options = GenerateOptions(max_tokens=_number(rest, GENERATE_TOKENS), logprobs="generated")
+        options = GenerateOptions(max_tokens=_number(rest, _GENERATE_TOKENS), logprobs="generated")
         options.update(cast(GenerateOptions, self._sampling))
         generation = self._session.generate(**options)
         try:
@@ -123,9 +123,9 @@ class SessionRepl:
         say(f"{length - before} tokens, {length} in all")
 
     def _best(self, rest: str) -> None:
-        options = GenerateOptions(max_tokens=GENERATE_TOKENS)
+        options = GenerateOptions(max_tokens=_GENERATE_TOKENS)
         options.update(cast(GenerateOptions, self._sampling))
-        (best,) = self._session.best_of(_number(rest, BEST_OF), **options)
+        (best,) = self._session.best_of(_number(rest, _BEST_OF), **options)
         self._view.text(best.text)
         say(f"{len(best.tokens)} tokens, {best.mean:.3f} a token; {self._session.length} in all")
 
@@ -158,7 +158,7 @@ class SessionRepl:
 
     def _top(self, rest: str) -> None:
         self._check_not_empty()
-        count = _number(rest, SHOWN_ALTERNATIVES)
+        count = _number(rest, _SHOWN_ALTERNATIVES)
         with self._session.fork() as trial:
             events = trial.generate(max_tokens=1, logprobs="generated", top_k_logprobs=count)
             for event in events:
@@ -188,16 +188,16 @@ class SessionRepl:
     def _set(self, rest: str) -> None:
         if rest:
             key, _, value = rest.partition(" ")
-            if key not in SAMPLING:
-                raise InvalidValue(f"There is no {key}; there are {', '.join(SAMPLING)}.")
+            if key not in _SAMPLING:
+                raise InvalidValue(f"There is no {key}; there are {', '.join(_SAMPLING)}.")
             try:
                 if value:
-                    self._sampling[key] = SAMPLING[key](_unescaped(value))
+                    self._sampling[key] = _SAMPLING[key](_unescaped(value))
                 else:
                     self._sampling.pop(key, None)
             except ValueError:
                 raise InvalidValue(f"Expected a number for {key}, found {value!r}.") from None
-        for key in SAMPLING:
+        for key in _SAMPLING:
             say(f"{key:18} {self._sampling.get(key, 'the model decides')}")
 
     def _save(self, rest: str) -> None:

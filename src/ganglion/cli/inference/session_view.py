@@ -9,10 +9,10 @@ from rich.text import Text
 from ganglion.cli.terminal.console import colour_of, legend, visible
 from ganglion.client import Alternative, Readout, TokenEvent
 
-BAR_WIDTH: Final = 12
+_BAR_WIDTH: Final = 12
 """Columns of a bar, half of them on either side of zero."""
-BLOCKS: Final = " ▏▎▍▌▋▊▉█"
-LONGEST_PIECE: Final = 20
+_BLOCKS: Final = " ▏▎▍▌▋▊▉█"
+_LONGEST_PIECE: Final = 20
 
 
 class SessionView:
@@ -56,9 +56,9 @@ class SessionView:
         concepts = read[0][1].manifest.concepts
         means = [[_mean(readout, concept) for concept in concepts] for _, readout in read]
         reach = [max(abs(row[column]) for row in means) or 1.0 for column in range(len(concepts))]
-        heading = Text(" " * (LONGEST_PIECE + 8))
+        heading = Text(" " * (_LONGEST_PIECE + 8))
         for concept in concepts:
-            heading.append(f" {concept[:BAR_WIDTH]:^{BAR_WIDTH}}        ", "bold")
+            heading.append(f" {concept[:_BAR_WIDTH]:^{_BAR_WIDTH}}        ", "bold")
         self._console.print(heading)
         for (event, _), row in zip(read, means, strict=True):
             line = _row(event, with_logprob=False)
@@ -70,18 +70,18 @@ class SessionView:
         """The likeliest tokens, one a line."""
         for each in top:
             piece = repr(each.piece.decode("utf-8", "replace"))
-            line = Text(f"{each.id:>8}  {piece:{LONGEST_PIECE}}  ")
+            line = Text(f"{each.id:>8}  {piece:{_LONGEST_PIECE}}  ")
             line.append(f"{each.logprob:8.3f}", colour_of(each.logprob))
             self._console.print(line)
 
 
 def bar(share: float) -> str:
     """A value between -1 and 1 as a bar to the left or to the right of the middle."""
-    half = BAR_WIDTH // 2
+    half = _BAR_WIDTH // 2
     eighths = round(min(abs(share), 1.0) * half * 8)
     full, part = divmod(eighths, 8)
     if share >= 0:
-        filled = "█" * full + (BLOCKS[part] if part else "")
+        filled = "█" * full + (_BLOCKS[part] if part else "")
         return f"{'':{half}}{filled:<{half}}"
     # There are no blocks that fill from the right; whole ones are exact enough for a glance.
     filled = "█" * (full + (part >= 4))
@@ -89,9 +89,9 @@ def bar(share: float) -> str:
 
 
 def _row(event: TokenEvent, *, with_logprob: bool = True) -> Text:
-    piece = repr(event.piece.decode("utf-8", "replace"))[:LONGEST_PIECE]
+    piece = repr(event.piece.decode("utf-8", "replace"))[:_LONGEST_PIECE]
     line = Text(f"{event.position:>6}  ")
-    line.append(f"{piece:{LONGEST_PIECE}}", colour_of(event.logprob))
+    line.append(f"{piece:{_LONGEST_PIECE}}", colour_of(event.logprob))
     if with_logprob:
         line.append("        -" if event.logprob is None else f" {event.logprob:8.3f}")
     return line

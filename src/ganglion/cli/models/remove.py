@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ganglion.registry.stores.stored_models import StoredModel
 
 
-def remove_from_folder(file: Path, receipts: Receipts) -> int:
+def _remove_from_folder(file: Path, receipts: Receipts) -> int:
     """Remove one file, or the link to one; gives how many bytes that freed."""
     receipts.forget(file)
     freed_bytes = _freed_bytes(file)
@@ -33,18 +33,18 @@ def remove_from_folder(file: Path, receipts: Receipts) -> int:
     return freed_bytes
 
 
-def remove_from_cache(file: Path, receipts: Receipts) -> int:
+def _remove_from_cache(file: Path, receipts: Receipts) -> int:
     """Remove a name in a snapshot, and its blob unless another name uses it; gives the bytes freed."""
     snapshot = next(folder for folder in file.parents if folder.parent.name == "snapshots")
     repository = snapshot.parent.parent
     blob = Path(os.path.realpath(file))
     if not file.is_symlink() or blob.parent != repository / "blobs":
-        freed_bytes = remove_from_folder(file, receipts)
+        freed_bytes = _remove_from_folder(file, receipts)
     else:
         # The lock that downloads take: none may link this blob anew while it goes.
         with locked(repository.parent / ".locks" / repository.name / f"{blob.name}.lock"):
             file.unlink()
-            freed_bytes = 0 if _is_used(repository, blob) else remove_from_folder(blob, receipts)
+            freed_bytes = 0 if _is_used(repository, blob) else _remove_from_folder(blob, receipts)
     _tidy(file.parent, snapshot, repository)
     return freed_bytes
 
@@ -83,7 +83,7 @@ def _tidy(folder: Path, snapshot: Path, repository: Path) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingRemoval:
+class _PendingRemoval:
     """What is to be removed."""
 
     id: str
@@ -117,7 +117,7 @@ def rm(
     return 0
 
 
-def _pending(name: str, resolution: "Resolution", local: LocalContext) -> PendingRemoval:
+def _pending(name: str, resolution: "Resolution", local: LocalContext) -> _PendingRemoval:
     """The files of a model, if they are ours to remove; raises NotAllowed, InvalidValue, ModelNotFound."""
     from ganglion.core.errors import InvalidValue, ModelNotFound
     from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
@@ -138,10 +138,10 @@ def _pending(name: str, resolution: "Resolution", local: LocalContext) -> Pendin
     place: Literal["folder", "Hugging Face cache"] = (
         "folder" if stored.store == "models folder" else "Hugging Face cache"
     )
-    return PendingRemoval(resolution.id, stored.files, stored.size_bytes, place)
+    return _PendingRemoval(resolution.id, stored.files, stored.size_bytes, place)
 
 
-def _embedded(model_id: str, local: LocalContext) -> PendingRemoval:
+def _embedded(model_id: str, local: LocalContext) -> _PendingRemoval:
     from ganglion.core.errors import ModelNotFound, NotAllowed
     from ganglion.registry.hub.embedded import SMOLLM2
 
@@ -152,7 +152,7 @@ def _embedded(model_id: str, local: LocalContext) -> PendingRemoval:
         raise NotAllowed(
             f"{model_id} belongs to {found.origin}.", hint=f"pip uninstall {SMOLLM2.distribution}"
         )
-    return PendingRemoval(model_id, (found.path,), found.path.stat().st_size, "folder")
+    return _PendingRemoval(model_id, (found.path,), found.path.stat().st_size, "folder")
 
 
 def _not_ours(path: Path, stored: "StoredModel | None") -> "GanglionError":
@@ -183,7 +183,7 @@ def _is_exact(name: str, resolution: "Resolution", stored: "StoredModel", local:
     return fold(name).removesuffix(".gguf") in map(fold, names)
 
 
-def _is_confirmed(removal: PendingRemoval) -> bool:
+def _is_confirmed(removal: _PendingRemoval) -> bool:
     from ganglion.cli.terminal.format import size_words
     from ganglion.core.errors import MissingParameter
 
@@ -200,12 +200,12 @@ def _is_confirmed(removal: PendingRemoval) -> bool:
     return sys.stdin.readline().strip().casefold() in ("y", "yes")
 
 
-def _remove(removal: PendingRemoval, local: LocalContext) -> int:
+def _remove(removal: _PendingRemoval, local: LocalContext) -> int:
     """Gives how many bytes were freed; raises LoadFailed when a file cannot be removed."""
     pass
     from ganglion.core.errors import LoadFailed
 
-    remove = remove_from_folder if removal.place == "folder" else remove_from_cache
+    remove = _remove_from_folder if removal.place == "folder" else _remove_from_cache
     try:
         return sum(remove(file, local.hub.receipts) for file in removal.files)
     except OSError as error:

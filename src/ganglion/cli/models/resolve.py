@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedName:
+class _ResolvedName:
     """What a name means, as `--json` prints it."""
 
     name: str
@@ -38,7 +38,7 @@ def resolve(name: ModelName, /, *, json: Json = False, config: ConfigFile = None
     local = LocalContext.read(config)
     outcome = local.explain(name)
     if isinstance(outcome, Unresolved):
-        meaning = ResolvedName(name, None, None, None, None, None, None, (), outcome.steps, outcome.hint)
+        meaning = _ResolvedName(name, None, None, None, None, None, None, (), outcome.steps, outcome.hint)
     else:
         meaning = _resolved(name, outcome, local)
     if json:
@@ -54,9 +54,9 @@ def resolve(name: ModelName, /, *, json: Json = False, config: ConfigFile = None
     return 0
 
 
-def _resolved(name: str, resolution: "Resolution", local: LocalContext) -> ResolvedName:
+def _resolved(name: str, resolution: "Resolution", local: LocalContext) -> _ResolvedName:
     kind, path, store, repo, quant = _source(resolution.source, local)
-    return ResolvedName(
+    return _ResolvedName(
         name, resolution.id, kind, path, store, repo, quant, resolution.aliases, resolution.steps
     )
 
@@ -80,7 +80,7 @@ def _source(
             assert_never(source)
 
 
-def _answer(meaning: ResolvedName) -> list[tuple[str, str]]:
+def _answer(meaning: _ResolvedName) -> list[tuple[str, str]]:
     where = {
         "file": f"{meaning.path} ({meaning.store or 'named by its path'})",
         "embedded": meaning.path or "the embedded model, which is not here yet",

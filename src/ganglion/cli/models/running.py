@@ -22,11 +22,11 @@ from ganglion.cli.models.local_models import ModelName
 from ganglion.cli.terminal.console import INTERRUPTED, say
 from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
 
-HEADINGS: Final = ("id", "status", "memory", "context", "in flight", "pinned", "last used")
-NUMBERS: Final = ("memory", "context", "in flight")
+_HEADINGS: Final = ("id", "status", "memory", "context", "in flight", "pinned", "last used")
+_NUMBERS: Final = ("memory", "context", "in flight")
 
 
-class RunningModel(msgspec.Struct, frozen=True):
+class _RunningModel(msgspec.Struct, frozen=True):
     """One model, as `--json` prints it."""
 
     id: str
@@ -55,11 +55,11 @@ def ps(*, json: Json = False, node: NodeFlags = NODE_UNSET) -> None:
     if json:
         print_json(running)
     else:
-        print_table(HEADINGS, [TableRow(_cells(model), model.error) for model in running], right=NUMBERS)
+        print_table(_HEADINGS, [TableRow(_cells(model), model.error) for model in running], right=_NUMBERS)
 
 
-def _running(model: "ManagedModel", health: "ModelHealth | None") -> RunningModel:
-    return RunningModel(
+def _running(model: "ManagedModel", health: "ModelHealth | None") -> _RunningModel:
+    return _RunningModel(
         id=model.id,
         status=model.status,
         memory_mb=model.memory_mb,
@@ -77,7 +77,7 @@ def _running(model: "ManagedModel", health: "ModelHealth | None") -> RunningMode
     )
 
 
-def _cells(model: RunningModel) -> tuple[str, ...]:
+def _cells(model: _RunningModel) -> tuple[str, ...]:
     from ganglion.cli.terminal.format import NOTHING, age_words, memory_words, number_words
 
     waiting = f" + {model.queued} waiting" if model.queued else ""
@@ -92,7 +92,7 @@ def _cells(model: RunningModel) -> tuple[str, ...]:
     )
 
 
-def _status(model: RunningModel) -> str:
+def _status(model: _RunningModel) -> str:
     if not model.bytes_total:
         return model.status
     return f"{model.status} {100 * model.bytes_done // model.bytes_total} %"

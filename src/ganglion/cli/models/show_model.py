@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from ganglion.engines.llama.plan import EnginePlan
     from ganglion.registry.naming.resolver import Resolution
 
-UNBOUNDED: Final = 1 << 62
+_UNBOUNDED: Final = 1 << 62
 """As free memory: a plan that does not fit is shown beside what is free, not refused."""
 
 
 @dataclass(frozen=True, slots=True)
-class MemoryEstimate:
+class _MemoryEstimate:
     """What the model takes for one context of this length, and what a node would plan for it."""
 
     context: int
@@ -32,7 +32,7 @@ class MemoryEstimate:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelDescription:
+class _ModelDescription:
     """One model, as `--json` prints it."""
 
     id: str
@@ -52,7 +52,7 @@ class ModelDescription:
     files: tuple[str, ...]
     store: str | None
     hub_id: str | None
-    memory: MemoryEstimate | None
+    memory: _MemoryEstimate | None
     """None for a format that no engine here runs."""
 
 
@@ -77,7 +77,7 @@ def show(
         print_facts(_facts(shown))
 
 
-def _description(name: str, local: LocalContext, context: int | None) -> ModelDescription:
+def _description(name: str, local: LocalContext, context: int | None) -> _ModelDescription:
     from ganglion.registry.files import gguf, safetensors
 
     resolution = local.resolve(name)
@@ -86,7 +86,7 @@ def _description(name: str, local: LocalContext, context: int | None) -> ModelDe
     is_gguf = not (path.is_dir() or path.suffix == safetensors.SUFFIX)
     facts = gguf.read_facts(path) if is_gguf else safetensors.read_facts(path)
     files = stored.files if stored is not None else (path,)
-    return ModelDescription(
+    return _ModelDescription(
         id=resolution.id,
         aliases=resolution.aliases,
         name=facts.name,
@@ -118,13 +118,13 @@ def _sampling(resolution: "Resolution", facts: "ModelFacts") -> dict[str, float]
 
 def _memory(
     resolution: "Resolution", local: LocalContext, facts: "ModelFacts", context: int | None
-) -> MemoryEstimate:
+) -> _MemoryEstimate:
     from ganglion.engines.llama.plan import ELEMENT_BYTES
     from ganglion.engines.resources import free_bytes
 
     plan = _plan(resolution, local, context)
     free = free_bytes()
-    return MemoryEstimate(
+    return _MemoryEstimate(
         context=plan.context,
         weights_bytes=facts.size_bytes,
         kv_bytes=facts.kv_bytes(plan.context, ELEMENT_BYTES[plan.kv_type]),
@@ -144,12 +144,12 @@ def _plan(resolution: "Resolution", local: LocalContext, context: int | None) ->
     recipe = ModelBuilder(
         resolution, BuildContext(local.config, local.home, lambda: local.hub), resolution.id
     )
-    engine = asyncio.run(recipe.build(LoadOptions(context_length=context), free_bytes=UNBOUNDED))
+    engine = asyncio.run(recipe.build(LoadOptions(context_length=context), free_bytes=_UNBOUNDED))
     assert isinstance(engine, LlamaEngine)
     return engine.plan
 
 
-def _facts(shown: ModelDescription) -> list[tuple[str, str]]:
+def _facts(shown: _ModelDescription) -> list[tuple[str, str]]:
     from ganglion.cli.terminal.format import count_words, size_words
 
     sampling = ", ".join(f"{key} {value:g}" for key, value in shown.sampling.items())
@@ -173,7 +173,7 @@ def _facts(shown: ModelDescription) -> list[tuple[str, str]]:
     return [(key, value) for key, value in facts if value]
 
 
-def _memory_facts(memory: MemoryEstimate | None) -> list[tuple[str, str]]:
+def _memory_facts(memory: _MemoryEstimate | None) -> list[tuple[str, str]]:
     from ganglion.cli.terminal.format import memory_words
 
     if memory is None:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from ganglion.registry.naming.resolver import Resolution
     from ganglion.registry.stores.stored_models import StoredModel
 
-VerifyStatus = Literal["ok", "damaged", "unknown"]
-UNKNOWN: Final = "nothing says what its bytes should be"
+_VerifyStatus = Literal["ok", "damaged", "unknown"]
+_UNKNOWN: Final = "nothing says what its bytes should be"
 
 
 @dataclass(frozen=True, slots=True)
-class FileToVerify:
+class _FileToVerify:
     """A model to be read."""
 
     id: str
@@ -38,11 +38,11 @@ class FileToVerify:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyResult:
+class _VerifyResult:
     """The result for one model, as `--json` prints it."""
 
     id: str
-    verdict: VerifyStatus
+    verdict: _VerifyStatus
     files: tuple[str, ...]
     reason: str | None = None
     again: str | None = None
@@ -76,19 +76,19 @@ def verify(
     return 1 if damaged else 0
 
 
-def _all(local: LocalContext) -> Iterator[FileToVerify]:
+def _all(local: LocalContext) -> Iterator[_FileToVerify]:
     for model in local.catalogue.stored:
         yield _stored(local.catalogue.id_of(model), model)
     if local.catalogue.embedded is not None and local.embedded is not None:
         yield from _embedded(local)
 
 
-def _named(names: Sequence[str], local: LocalContext) -> Iterator[FileToVerify]:
+def _named(names: Sequence[str], local: LocalContext) -> Iterator[_FileToVerify]:
     for name in dict.fromkeys(names):
         yield from _files_of(name, local.resolve(name), local)
 
 
-def _files_of(name: str, resolution: "Resolution", local: LocalContext) -> Iterator[FileToVerify]:
+def _files_of(name: str, resolution: "Resolution", local: LocalContext) -> Iterator[_FileToVerify]:
     from ganglion.core.errors import ModelNotFound
     from ganglion.registry.naming.resolver import EmbeddedSource, LocalFileSource
 
@@ -101,32 +101,32 @@ def _files_of(name: str, resolution: "Resolution", local: LocalContext) -> Itera
             yield _stored(resolution.id, stored)
         elif source.path.is_file():
             size_bytes = source.path.stat().st_size
-            yield FileToVerify(resolution.id, (source.path,), size_bytes, "Get the file again.")
+            yield _FileToVerify(resolution.id, (source.path,), size_bytes, "Get the file again.")
         else:
             raise ModelNotFound(name, hint=f"There is no file {source.path}.")
     else:
         raise ModelNotFound(name, hint=f"It can be downloaded: ganglion models pull {name}")
 
 
-def _stored(model_id: str, model: "StoredModel") -> FileToVerify:
+def _stored(model_id: str, model: "StoredModel") -> _FileToVerify:
     again = {
         "Hugging Face cache": f"ganglion models pull {model.hub_id}:{model.path.name}",
         "Ollama": f"ollama pull {model.name}",
     }.get(model.store, "Get the file again.")
-    return FileToVerify(model_id, model.files, model.size_bytes, again, error=model.error)
+    return _FileToVerify(model_id, model.files, model.size_bytes, again, error=model.error)
 
 
-def _embedded(local: LocalContext) -> Iterator[FileToVerify]:
+def _embedded(local: LocalContext) -> Iterator[_FileToVerify]:
     model, found = local.catalogue.embedded, local.embedded
     assert model is not None
     assert found is not None
     again = f"ganglion models pull {model.id}"
-    yield FileToVerify(model.id, (found.path,), found.path.stat().st_size, again, digest=model.sha256)
+    yield _FileToVerify(model.id, (found.path,), found.path.stat().st_size, again, digest=model.sha256)
 
 
 def _results(
-    suspects: Sequence[FileToVerify], receipts: "Receipts", report: "Report"
-) -> Iterator[VerifyResult]:
+    suspects: Sequence[_FileToVerify], receipts: "Receipts", report: "Report"
+) -> Iterator[_VerifyResult]:
     total_bytes = sum(each.size_bytes for each in suspects)
     before_bytes = 0
     for each in suspects:
@@ -135,7 +135,7 @@ def _results(
         report(before_bytes, total_bytes)
 
 
-def _verify_file(suspect: FileToVerify, receipts: "Receipts", report: "Report") -> VerifyResult:
+def _verify_file(suspect: _FileToVerify, receipts: "Receipts", report: "Report") -> _VerifyResult:
     from ganglion.core.errors import LoadFailed
     from ganglion.registry.files.receipts import UnknownDigest
 
@@ -148,13 +148,13 @@ def _verify_file(suspect: FileToVerify, receipts: "Receipts", report: "Report") 
             is_known = is_known and not isinstance(outcome, UnknownDigest)
             before_bytes += file.stat().st_size
     except (LoadFailed, OSError) as error:
-        return VerifyResult(suspect.id, "damaged", files, _reason(error), suspect.again)
+        return _VerifyResult(suspect.id, "damaged", files, _reason(error), suspect.again)
     if suspect.error is not None:
-        return VerifyResult(suspect.id, "damaged", files, suspect.error, suspect.again)
+        return _VerifyResult(suspect.id, "damaged", files, suspect.error, suspect.again)
     return (
-        VerifyResult(suspect.id, "ok", files)
+        _VerifyResult(suspect.id, "ok", files)
         if is_known
-        else VerifyResult(suspect.id, "unknown", files, UNKNOWN)
+        else _VerifyResult(suspect.id, "unknown", files, _UNKNOWN)
     )
 
 
@@ -169,7 +169,7 @@ def _reason(error: Exception) -> str:
     return error.message if isinstance(error, LoadFailed) else str(error)
 
 
-def _note(judged: VerifyResult) -> str | None:
+def _note(judged: _VerifyResult) -> str | None:
     if judged.reason is None or judged.again is None:
         return judged.reason
     return f"{judged.reason}\nto do: {judged.again}"

@@ -8,17 +8,17 @@ from cyclopts import Group, Parameter
 from ganglion.cli.remote.http_client import HttpCaller, ServerKind
 from ganglion.wire.fleet_overview import Drain, FleetActionDone, FleetOverview, Move
 
-GATEWAY: Final = Group("Gateway", sort_key=5)
+_GATEWAY: Final = Group("Gateway", sort_key=5)
 DEFAULT_URL: Final = "http://127.0.0.1:8000"
 GATEWAY_VARIABLE: Final = "GANGLION_GATEWAY"
-LOAD_S: Final = 7200.0
+_LOAD_S: Final = 7200.0
 """A model is downloaded and loaded elsewhere first, and where it was its requests may finish."""
-GATEWAY_KIND: Final = ServerKind(
+_GATEWAY_KIND: Final = ServerKind(
     "gateway", DEFAULT_URL, flag="--gateway", variable=GATEWAY_VARIABLE, start="ganglion gateway"
 )
 
 
-@Parameter(name="*", group=GATEWAY)
+@Parameter(name="*", group=_GATEWAY)
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayFlags:
     """The gateway to talk to."""
@@ -52,7 +52,7 @@ class GatewayApiClient:
     """One gateway; every call is a connection of its own."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        self._caller = HttpCaller(GATEWAY_KIND, url, api_key)
+        self._caller = HttpCaller(_GATEWAY_KIND, url, api_key)
 
     def overview(self) -> FleetOverview:
         """`GET /fleet`."""
@@ -60,8 +60,8 @@ class GatewayApiClient:
 
     def drain(self, body: Drain) -> FleetActionDone:
         """`POST /fleet/drain`; returns when no more work goes there."""
-        return self._caller.ask("POST", "/fleet/drain", FleetActionDone, body, LOAD_S)
+        return self._caller.ask("POST", "/fleet/drain", FleetActionDone, body, _LOAD_S)
 
     def move(self, body: Move) -> FleetActionDone:
         """`POST /fleet/move`; returns when the model is on its node."""
-        return self._caller.ask("POST", "/fleet/move", FleetActionDone, body, LOAD_S)
+        return self._caller.ask("POST", "/fleet/move", FleetActionDone, body, _LOAD_S)

@@ -20,11 +20,11 @@ from ganglion.core.errors import (
 )
 from ganglion.wire.openai_errors import ErrorEnvelope
 
-Answer = TypeVar("Answer")
+_Answer = TypeVar("_Answer")
 
-TIMEOUT_S: Final = 10.0
-BODY_LIMIT: Final = 16 << 20
-LINE_LIMIT: Final = 1 << 20
+_TIMEOUT_S: Final = 10.0
+_BODY_LIMIT: Final = 16 << 20
+_LINE_LIMIT: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +64,13 @@ class HttpCaller:
         self,
         method: str,
         path: str,
-        kind: type[Answer],
+        kind: type[_Answer],
         body: msgspec.Struct | None = None,
-        timeout_s: float = TIMEOUT_S,
-    ) -> Answer:
+        timeout_s: float = _TIMEOUT_S,
+    ) -> _Answer:
         """The whole body of a response; raises the server's error, or why it could not be reached."""
         with self._answer(method, path, timeout_s, body) as response:
-            return self.decoded(response.read(BODY_LIMIT), kind)
+            return self.decoded(response.read(_BODY_LIMIT), kind)
 
     def events(self, path: str, body: msgspec.Struct, silence_s: float) -> Iterator[tuple[str, bytes]]:
         """The named events of a stream as they come; one called `error` is raised."""
@@ -81,7 +81,7 @@ class HttpCaller:
                     raise self._error(200, data)
                 yield event, data
 
-    def decoded(self, data: bytes, kind: type[Answer]) -> Answer:
+    def decoded(self, data: bytes, kind: type[_Answer]) -> _Answer:
         """The decoded response; raises ServerError where it has another shape."""
         try:
             return msgspec.json.decode(data, type=kind)
@@ -108,7 +108,7 @@ class HttpCaller:
             )
             response = connection.getresponse()
             if not 200 <= response.status < 300:
-                raise self._error(response.status, response.read(BODY_LIMIT))
+                raise self._error(response.status, response.read(_BODY_LIMIT))
             yield response
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable(error) from error
@@ -117,9 +117,9 @@ class HttpCaller:
 
     def _connection(self) -> http.client.HTTPConnection:
         if not self._is_secure:
-            return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+            return http.client.HTTPConnection(self._host, self._port, timeout=_TIMEOUT_S)
         context = ssl.create_default_context()
-        return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=_TIMEOUT_S, context=context)
 
     def _error(self, status: int, body: bytes) -> GanglionError:
         try:
@@ -156,7 +156,7 @@ class HttpCaller:
 
 
 def _lines(response: http.client.HTTPResponse, url: str) -> Iterator[bytes]:
-    while line := response.readline(LINE_LIMIT):
+    while line := response.readline(_LINE_LIMIT):
         if not line.endswith(b"\n"):
             raise ServerError(f"{url} sent a line that has no end.")
         yield line[:-1]

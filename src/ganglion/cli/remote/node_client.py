@@ -16,13 +16,13 @@ from ganglion.wire.tokenizer import TokenizeAnswer, TokenizeBody
 
 NODE: Final = Group("Node", sort_key=5)
 DEFAULT_URL: Final = "http://127.0.0.1:8080"
-SILENCE_S: Final = 60.0
+_SILENCE_S: Final = 60.0
 """A node that loads says at least every ten seconds that it is there."""
-DRAIN_S: Final = 3600.0
+_DRAIN_S: Final = 3600.0
 """A model leaves when its requests are finished; none runs longer than this by default."""
-SCORE_S: Final = 600.0
+_SCORE_S: Final = 600.0
 """A long prompt takes a slow machine minutes, and the answer comes as a whole."""
-NODE_KIND: Final = ServerKind(
+_NODE_KIND: Final = ServerKind(
     "node", DEFAULT_URL, flag="--url", variable="GANGLION_URL", start="ganglion serve"
 )
 
@@ -54,7 +54,7 @@ class NodeApiClient:
     """One node; every call is a connection of its own."""
 
     def __init__(self, url: str, api_key: str | None) -> None:
-        self._caller = HttpCaller(NODE_KIND, url, api_key)
+        self._caller = HttpCaller(_NODE_KIND, url, api_key)
 
     def models(self) -> list[ManagedModel]:
         """`GET /models`."""
@@ -66,7 +66,7 @@ class NodeApiClient:
 
     def load(self, body: LoadBody) -> Iterator[LoadProgress]:
         """`POST /models/load`, step by step; the last step is the loaded model, a failure is raised."""
-        for event, data in self._caller.events("/models/load", body, SILENCE_S):
+        for event, data in self._caller.events("/models/load", body, _SILENCE_S):
             if event == "loaded":
                 loaded = self._caller.decoded(data, LoadResult)
                 yield LoadProgress(loaded.model, loaded.status)
@@ -83,11 +83,11 @@ class NodeApiClient:
 
     def unload(self, body: UnloadBody) -> LoadResult:
         """`POST /models/unload`; returns when the model is unloaded."""
-        return self._caller.ask("POST", "/models/unload", LoadResult, body, DRAIN_S)
+        return self._caller.ask("POST", "/models/unload", LoadResult, body, _DRAIN_S)
 
     def score(self, body: ScoreBody) -> Scores:
         """`POST /v1/score`."""
-        return self._caller.ask("POST", "/v1/score", Scores, body, SCORE_S)
+        return self._caller.ask("POST", "/v1/score", Scores, body, _SCORE_S)
 
     def tokenize(self, body: TokenizeBody) -> TokenizeAnswer:
         """`POST /tokenize`."""

@@ -27,16 +27,16 @@ from ganglion.registry.naming.manifest import read_manifest
 from ganglion.server.bind import BindFailed, InsecureBind, bind, check_bind
 from ganglion.server.settings import ServerSettings
 
-CheckStatus = Literal["ok", "warn", "fail"]
+_CheckStatus = Literal["ok", "warn", "fail"]
 
-MEBIBYTE: Final = 2**20
-OLDEST_PYTHON: Final = (3, 11)
-LITTLE_DISK_BYTES: Final = 5 * 2**30
+_MEBIBYTE: Final = 2**20
+_OLDEST_PYTHON: Final = (3, 11)
+_LITTLE_DISK_BYTES: Final = 5 * 2**30
 """Less than one model of 8 billion weights in 4 bits."""
-NO_DISK_BYTES: Final = 256 * MEBIBYTE
+_NO_DISK_BYTES: Final = 256 * _MEBIBYTE
 """The embedded model and its partial file do not fit."""
-LITTLE_MEMORY_BYTES: Final = 2 * 2**30
-NO_MEMORY_BYTES: Final = 512 * MEBIBYTE
+_LITTLE_MEMORY_BYTES: Final = 2 * 2**30
+_NO_MEMORY_BYTES: Final = 512 * _MEBIBYTE
 """The embedded model with its cache does not fit."""
 
 
@@ -45,13 +45,13 @@ class Finding:
     """What one check found, and what to do about it."""
 
     check: str
-    verdict: CheckStatus
+    verdict: _CheckStatus
     finding: str
     advice: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class CheckContext:
+class _CheckContext:
     """The inputs of all checks."""
 
     config: Config
@@ -71,7 +71,7 @@ def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iter
     yield _home(home)
     yield _disk("disk of home", home)
     yield _disk("disk of the hub cache", cache_folder(environment))
-    context = CheckContext(config, home, environment, describe_machine(), read_memory())
+    context = _CheckContext(config, home, environment, describe_machine(), read_memory())
     yield _processor(context.machine)
     yield _memory(context.memory)
     works, finding = _library(context)
@@ -83,8 +83,8 @@ def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iter
 
 def _python() -> Finding:
     found = f"{platform.python_implementation()} {platform.python_version()}"
-    if sys.version_info < OLDEST_PYTHON:
-        oldest = ".".join(map(str, OLDEST_PYTHON))
+    if sys.version_info < _OLDEST_PYTHON:
+        oldest = ".".join(map(str, _OLDEST_PYTHON))
         return Finding("python", "fail", found, f"Install Python {oldest} or newer.")
     return Finding("python", "ok", found)
 
@@ -138,8 +138,8 @@ def _disk(check: str, folder: Path) -> Finding:
     except OSError as error:
         return Finding(check, "fail", f"{folder} cannot be looked at: {error.strerror}")
     found = f"{_size(free)} free for {folder}"
-    if free < LITTLE_DISK_BYTES:
-        verdict: CheckStatus = "fail" if free < NO_DISK_BYTES else "warn"
+    if free < _LITTLE_DISK_BYTES:
+        verdict: _CheckStatus = "fail" if free < _NO_DISK_BYTES else "warn"
         return Finding(check, verdict, found, "Free some space: a model takes from 0.1 GiB to 50 GiB.")
     return Finding(check, "ok", found)
 
@@ -161,13 +161,13 @@ def _processor(machine: Machine) -> Finding:
 
 def _memory(memory: Memory) -> Finding:
     found = f"{_size(memory.free_bytes)} free of {_size(memory.total_bytes)}"
-    if memory.free_bytes < LITTLE_MEMORY_BYTES:
-        verdict: CheckStatus = "fail" if memory.free_bytes < NO_MEMORY_BYTES else "warn"
+    if memory.free_bytes < _LITTLE_MEMORY_BYTES:
+        verdict: _CheckStatus = "fail" if memory.free_bytes < _NO_MEMORY_BYTES else "warn"
         return Finding("memory", verdict, found, "End other programs, or raise the container's limit.")
     return Finding("memory", "ok", found)
 
 
-def _library(context: CheckContext) -> tuple[LibraryReport | None, Finding]:
+def _library(context: _CheckContext) -> tuple[LibraryReport | None, Finding]:
     model = embedded.find(embedded.SMOLLM2, context.home / "cache")
     try:
         works = probe(None if model is None else model.path)
@@ -182,7 +182,7 @@ def _library(context: CheckContext) -> tuple[LibraryReport | None, Finding]:
     return works, Finding("llama.cpp", "ok", found)
 
 
-def _accelerator(context: CheckContext, works: LibraryReport | None) -> Finding:
+def _accelerator(context: _CheckContext, works: LibraryReport | None) -> Finding:
     machine = context.machine
     if machine.accelerator_unusable is not None:
         finding, _, advice = machine.accelerator_unusable.partition(". ")
@@ -218,7 +218,7 @@ def _ports(config: Config) -> Iterator[Finding]:
         yield _port(server.host, sessions, "sessions", "fail", "--grpc-port")
 
 
-def _port(host: str, port: int, purpose: str, if_taken: CheckStatus, flag: str) -> Finding:
+def _port(host: str, port: int, purpose: str, if_taken: _CheckStatus, flag: str) -> Finding:
     check = f"port {port} ({purpose})"
     if port == 0:
         return Finding(check, "ok", "a free one is taken")

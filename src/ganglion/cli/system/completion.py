@@ -9,12 +9,12 @@ from cyclopts import Parameter
 
 from ganglion.core.errors import MissingParameter
 
-Shell = Literal["bash", "zsh", "fish"]
-SHELLS: Final[tuple[Shell, ...]] = get_args(Shell)
+_Shell = Literal["bash", "zsh", "fish"]
+_SHELLS: Final[tuple[_Shell, ...]] = get_args(_Shell)
 
 
 def completion(
-    shell: Annotated[Shell | None, Parameter(help="Which shell (default: that of $SHELL).")] = None, /
+    shell: Annotated[_Shell | None, Parameter(help="Which shell (default: that of $SHELL).")] = None, /
 ) -> None:
     """Print the completion script of a shell."""
     from ganglion.cli.main import app
@@ -22,13 +22,13 @@ def completion(
     sys.stdout.write(app.generate_completion(prog_name="ganglion", shell=shell or _own_shell()))
 
 
-def _own_shell() -> Shell:
+def _own_shell() -> _Shell:
     name = PurePath(os.environ.get("SHELL", "")).name
-    for shell in SHELLS:
+    for shell in _SHELLS:
         if shell == name:
             return shell
     raise MissingParameter(
         f"There is no completion for the shell {name!r}.",
         param="shell",
-        hint=f"Name one: ganglion completion {'|'.join(SHELLS)}",
+        hint=f"Name one: ganglion completion {'|'.join(_SHELLS)}",
     )

@@ -15,7 +15,7 @@ from ganglion.cli.terminal.console import say
 if TYPE_CHECKING:
     from ganglion.cli.system.checks import Finding
 
-STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
+_STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
 
 
 def doctor(
@@ -36,7 +36,7 @@ def doctor(
         _print_json(findings)
     else:
         _print_table(findings)
-    count = {verdict: sum(each.verdict == verdict for each in findings) for verdict in STYLES}
+    count = {verdict: sum(each.verdict == verdict for each in findings) for verdict in _STYLES}
     say(f"{count['ok']} ok, {count['warn']} to look at, {count['fail']} failed")
     return 1 if count["fail"] else 0
 
@@ -63,5 +63,5 @@ def _print_table(findings: "Sequence[Finding]") -> None:
         words = Text(each.finding)
         if each.advice:
             words.append(f"\nto do: {each.advice}", "bold")
-        table.add_row(Text(each.check), Text(each.verdict, STYLES[each.verdict]), words)
+        table.add_row(Text(each.check), Text(each.verdict, _STYLES[each.verdict]), words)
     Console(file=sys.stdout, highlight=False).print(table)

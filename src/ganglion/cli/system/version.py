@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from ganglion import __version__
 
-LIBRARIES = ("xllamacpp", "starlette", "uvicorn")
+_LIBRARIES = ("xllamacpp", "starlette", "uvicorn")
 
 
 def version(
@@ -30,7 +30,7 @@ def libraries() -> tuple[tuple[str, str], ...]:
     from importlib import metadata
 
     found: list[tuple[str, str]] = []
-    for name in LIBRARIES:
+    for name in _LIBRARIES:
         with suppress(metadata.PackageNotFoundError):
             found.append((name, metadata.version(name)))
     return tuple(found)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Final
 
-LOGPROB_COLOURS: Final = ((-0.5, "green"), (-2.0, "cyan"), (-5.0, "yellow"), (float("-inf"), "red"))
+_LOGPROB_COLOURS: Final = ((-0.5, "green"), (-2.0, "cyan"), (-5.0, "yellow"), (float("-inf"), "red"))
 """From which logprob on a token has which colour."""
-UNSCORED: Final = "dim"
+_UNSCORED: Final = "dim"
 INTERRUPTED: Final = 130
 """The exit status after Ctrl-C, as shells expect it."""
 
@@ -15,13 +15,16 @@ INTERRUPTED: Final = 130
 def colour_of(logprob: float | None) -> str:
     """The style of a token; None is one without a logprob."""
     if logprob is None:
-        return UNSCORED
-    return next(style for least, style in LOGPROB_COLOURS if logprob >= least)
+        return _UNSCORED
+    return next(style for least, style in _LOGPROB_COLOURS if logprob >= least)
 
 
 def legend() -> tuple[tuple[str, str], ...]:
     """The meaning of each colour, with its style."""
-    least, most = [f"{bound:g}" for bound, _ in LOGPROB_COLOURS[:-1]], [style for _, style in LOGPROB_COLOURS]
+    least, most = (
+        [f"{bound:g}" for bound, _ in _LOGPROB_COLOURS[:-1]],
+        [style for _, style in _LOGPROB_COLOURS],
+    )
     words = [f"from {bound}" for bound in least] + [f"below {least[-1]}"]
     return tuple(zip(words, most, strict=True))
 
@@ -48,14 +51,14 @@ def say_error(message: str, hint: str | None = None) -> None:
         say(f"\nhint: {hint}")
 
 
-def is_terminal() -> bool:
+def _is_terminal() -> bool:
     """Whether a person is typing and reading."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def prompt_lines(greeting: str) -> Iterator[str]:
     """Every line until /exit or the end; Ctrl-C between lines says how to leave."""
-    prompt = "> " if is_terminal() else ""
+    prompt = "> " if _is_terminal() else ""
     if prompt:
         with suppress(ImportError):
             import readline  # noqa: F401 (its import gives input() editing and history)

@@ -7,7 +7,7 @@ from typing import Final
 from ganglion.core.errors import InvalidValue
 from ganglion.registry.naming.durations import parse_duration_s
 
-MICROS: Final = 1_000_000
+_MICROS: Final = 1_000_000
 _MAX_UNITS: Final = 10**9
 
 
@@ -15,7 +15,7 @@ def micros_of(text: str, flag: str) -> int:
     """`12.50` in millionths; raises InvalidValue."""
     try:
         units = Decimal(text)
-        micros = units * MICROS
+        micros = units * _MICROS
         if not units.is_finite() or not 0 <= units <= _MAX_UNITS or micros != micros.to_integral_value():
             raise InvalidOperation
     except InvalidOperation:
@@ -29,7 +29,7 @@ def micros_of(text: str, flag: str) -> int:
 
 def units_words(micros: int) -> str:
     """Millionths as units: two decimals, or as many as it takes."""
-    whole, rest = divmod(micros, MICROS)
+    whole, rest = divmod(micros, _MICROS)
     decimals = f"{rest:06d}".rstrip("0")
     return f"{whole}.{decimals:0<2}"
 

@@ -9,7 +9,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-LogFormat = Literal["text", "json"]
+_LogFormat = Literal["text", "json"]
 
 _STANDARD: Final = frozenset(logging.makeLogRecord({}).__dict__) | {
     "message",
@@ -47,7 +47,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(entry, default=str, ensure_ascii=False)
 
 
-def set_up_logging(level: str, log_format: LogFormat) -> None:
+def set_up_logging(level: str, log_format: _LogFormat) -> None:
     """Send all log records to stderr; called once, by a program's own command."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter())

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-WIDE: Final = 240
+_WIDE: Final = 240
 """Columns where nobody says how wide the reader is: a program wants one line for each row."""
-NAME_WIDTH: Final = 22
+_NAME_WIDTH: Final = 22
 """So much of the first column is not given up for the others."""
 
 
@@ -51,7 +51,7 @@ def table_of(headings: Sequence[str], rows: Sequence[TableRow], *, right: Sequen
             justify="right" if is_right else "left",
             overflow="fold",
             no_wrap=is_right,
-            min_width=min(longest, NAME_WIDTH) if number == 0 else None,
+            min_width=min(longest, _NAME_WIDTH) if number == 0 else None,
         )
     for row in rows:
         first, *others = row.cells
@@ -80,4 +80,4 @@ def stdout_console() -> "Console":
     from rich.console import Console
 
     is_measured = sys.stdout.isatty() or "COLUMNS" in os.environ
-    return Console(file=sys.stdout, highlight=False, width=None if is_measured else WIDE)
+    return Console(file=sys.stdout, highlight=False, width=None if is_measured else _WIDE)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ganglion.core.engine import ModelState
 
-Step = Callable[[str, int, int], None]
+_Step = Callable[[str, int, int], None]
 """Told the status of a load, how many bytes are done and how many there are in all; 0 where none count."""
 
 
@@ -26,7 +26,7 @@ def download_bar(title: str, total_bytes: int) -> Iterator[Report]:
 
 
 @contextmanager
-def load_bar(title: str) -> Iterator[Step]:
+def load_bar(title: str) -> Iterator[_Step]:
     """The same for a load, which has bytes to count only while it downloads."""
     with _bar() as progress:
         task = progress.add_task(title, total=None)
@@ -37,7 +37,7 @@ def load_bar(title: str) -> Iterator[Step]:
         yield show
 
 
-class DownloadBars:
+class _DownloadBars:
     """A bar for each thing that is fetched, by its title."""
 
     def __init__(self, progress: "Progress") -> None:
@@ -53,10 +53,10 @@ class DownloadBars:
 
 
 @contextmanager
-def download_bars() -> Iterator[DownloadBars]:
+def _download_bars() -> Iterator[_DownloadBars]:
     """Show a bar for each of several downloads while the block runs."""
     with _bar() as progress:
-        yield DownloadBars(progress)
+        yield _DownloadBars(progress)
 
 
 @contextmanager
@@ -99,23 +99,23 @@ def _bar() -> "Progress":
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-LOOK_S: Final = 0.25
-SAY_S: Final = 10.0
+_LOOK_S: Final = 0.25
+_SAY_S: Final = 10.0
 """How often it is said where no bar can be drawn."""
 
 
 async def show_downloads(models: "Callable[[], tuple[ModelState, ...]]", opening: asyncio.Task[None]) -> None:
     """Show how far each download is, as bars on a terminal and as lines elsewhere, until all is opened."""
     loop = asyncio.get_running_loop()
-    said_s = -SAY_S
-    with download_bars() as show:
+    said_s = -_SAY_S
+    with _download_bars() as show:
         while not opening.done() or any(model.status in ("downloading", "loading") for model in models()):
             fetching = [model for model in models() if model.status == "downloading"]
             for model in fetching:
                 show(model.id, model.bytes_done, model.bytes_total)
-            if fetching and not show.is_drawn and loop.time() >= said_s + SAY_S:
+            if fetching and not show.is_drawn and loop.time() >= said_s + _SAY_S:
                 said_s = loop.time()
                 for model in fetching:
                     done, total = model.bytes_done >> 20, model.bytes_total >> 20
                     say(f"downloading {model.id}: {done} of {total} MiB")
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(_LOOK_S)

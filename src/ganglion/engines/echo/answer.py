@@ -26,7 +26,7 @@ from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.echo.vocabulary import EchoReadout, WordVocabulary, split_words
 from ganglion.text.stops import StopMatcher
 
-DIRECTIVE: Final = "!echo"
+_DIRECTIVE: Final = "!echo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def take_directives(text: str, script: EchoScript) -> tuple[str, EchoScript]:
     kept: list[str] = []
     for line in text.splitlines(keepends=True):
         words = line.split()
-        if words[:1] == [DIRECTIVE]:
+        if words[:1] == [_DIRECTIVE]:
             for word in words[1:]:
                 script = _apply(word, script)
         else:

@@ -75,14 +75,14 @@ class Slots:
         self.used -= 1
 
 
-MAX_TOKENS: Final = 1 << 20
+_MAX_TOKENS: Final = 1 << 20
 """Of all lists together; the oldest make room, as cached KV would."""
 
 
 class PrefixMemory:
     """Lists by the salt they were run under; no salt finds what belongs to another."""
 
-    def __init__(self, max_tokens: int = MAX_TOKENS) -> None:
+    def __init__(self, max_tokens: int = _MAX_TOKENS) -> None:
         self._max_tokens = max_tokens
         self._tokens = 0
         self._sorted: dict[str, list[tuple[int, ...]]] = {}

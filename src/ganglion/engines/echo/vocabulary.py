@@ -24,14 +24,14 @@ from ganglion.core.request import (
 )
 from ganglion.engines.steering_check import check_steering
 
-VECTOR_SIZE: Final = 64
+_VECTOR_SIZE: Final = 64
 
 
 def bag_of_words(tokens: tuple[int, ...]) -> bytes:
     """A unit vector of an input's words, float32, the same for the same words."""
-    counts = array("f", bytes(4 * VECTOR_SIZE))
+    counts = array("f", bytes(4 * _VECTOR_SIZE))
     for token in tokens:
-        counts[token % VECTOR_SIZE] += 1.0
+        counts[token % _VECTOR_SIZE] += 1.0
     length = math.sqrt(sum(value * value for value in counts)) or 1.0
     return array("f", [value / length for value in counts]).tobytes()
 
@@ -45,7 +45,7 @@ def overlap_scores(query: str, documents: Sequence[str]) -> tuple[tuple[float, .
     ) + sum(map(len, texts))
 
 
-STEPS: Final = 64
+_STEPS: Final = 64
 """Values are whole multiples of 1/64 from -1 to 1: float32 holds each exactly."""
 
 
@@ -89,7 +89,7 @@ class EchoReadout:
 
 def fake_readout(token_id: int, layer: int, concept: int) -> float:
     """What an unsteered echo reads of a token."""
-    return ((token_id + 31 * layer + 17 * concept) % (2 * STEPS + 1) - STEPS) / STEPS
+    return ((token_id + 31 * layer + 17 * concept) % (2 * _STEPS + 1) - _STEPS) / _STEPS
 
 
 REMEMBERED_BYTES: Final = 1 << 20

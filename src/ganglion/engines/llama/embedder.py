@@ -19,12 +19,12 @@ from ganglion.engines.llama.tokens import WorkerTokens
 from ganglion.engines.prompt_checks import check_tokens
 from ganglion.engines.supervision.ipc import SpecialTokens, WorkerReady
 
-QUESTION_TOKENS: Final = 1024
-QUESTION_INPUTS: Final = 64
-AT_ONCE: Final = 2
+_QUESTION_TOKENS: Final = 1024
+_QUESTION_INPUTS: Final = 64
+_AT_ONCE: Final = 2
 """Questions of one request in the worker: it reads one while the other travels."""
 
-Tokens = tuple[int, ...]
+_Tokens = tuple[int, ...]
 
 
 class WorkerEmbedder:
@@ -68,7 +68,7 @@ class WorkerEmbedder:
         answers = await self._vectors(pairs, tenant, is_normalized=False)
         return Ranked(tuple(map(_relevance, answers)), sum(map(len, pairs)))
 
-    async def _pair(self, query: str, document: str, ready: WorkerReady, tenant: str) -> Tokens:
+    async def _pair(self, query: str, document: str, ready: WorkerReady, tenant: str) -> _Tokens:
         """A query and a document as the classifier was trained to see them."""
         if ready.rank_template is not None:
             text = ready.rank_template.replace("{query}", query).replace("{document}", document)
@@ -84,7 +84,7 @@ class WorkerEmbedder:
         ]
         return joined(texts[0], texts[1], special)
 
-    async def _read(self, given: TextPrompt | TokenPrompt, param: str, tenant: str) -> Tokens:
+    async def _read(self, given: TextPrompt | TokenPrompt, param: str, tenant: str) -> _Tokens:
         if isinstance(given, TextPrompt):
             with self._named(param):
                 tokens = await self._tokens.tokenize(
@@ -108,17 +108,17 @@ class WorkerEmbedder:
         except ContextLengthExceeded as error:
             raise _too_long(f"at least {error.extras['prompt_len']}", self._longest, param, error) from None
 
-    def _check(self, tokens: Tokens, param: str) -> None:
+    def _check(self, tokens: _Tokens, param: str) -> None:
         if not tokens:
             raise InvalidValue(f"'{param}' is empty; give it at least one token.", param=param)
         if len(tokens) > self._longest:
             count = len(tokens)
             raise _too_long(f"{count}", self._longest, param, ContextLengthExceeded(count, self._longest))
 
-    async def _vectors(self, inputs: list[Tokens], tenant: str, *, is_normalized: bool) -> tuple[bytes, ...]:
-        turn = asyncio.Semaphore(AT_ONCE)
+    async def _vectors(self, inputs: list[_Tokens], tenant: str, *, is_normalized: bool) -> tuple[bytes, ...]:
+        turn = asyncio.Semaphore(_AT_ONCE)
 
-        async def ask(part: list[Tokens]) -> tuple[bytes, ...]:
+        async def ask(part: list[_Tokens]) -> tuple[bytes, ...]:
             async with turn:
                 return await self._tokens.embed(part, is_normalized=is_normalized, tenant=tenant)
 
@@ -131,20 +131,20 @@ class WorkerEmbedder:
             await asyncio.gather(*asking, return_exceptions=True)
 
 
-def parts_of(inputs: Sequence[Tokens]) -> list[list[Tokens]]:
+def parts_of(inputs: Sequence[_Tokens]) -> list[list[_Tokens]]:
     """The inputs in order, as many together as one question may hold, and one at least."""
-    parts: list[list[Tokens]] = []
+    parts: list[list[_Tokens]] = []
     room = 0
     for each in inputs:
-        if not parts or len(each) > room or len(parts[-1]) == QUESTION_INPUTS:
+        if not parts or len(each) > room or len(parts[-1]) == _QUESTION_INPUTS:
             parts.append([])
-            room = QUESTION_TOKENS
+            room = _QUESTION_TOKENS
         parts[-1].append(each)
         room -= len(each)
     return parts
 
 
-def joined(query: Tokens, document: Tokens, special: SpecialTokens) -> Tokens:
+def joined(query: _Tokens, document: _Tokens, special: SpecialTokens) -> _Tokens:
     """Two texts with the vocabulary's special tokens around and between them."""
     end = special.eos if special.eos is not None else special.separator
     eos = (end,) if special.adds_eos and end is not None else ()

@@ -48,7 +48,7 @@ from ganglion.engines.resources import free_bytes, usable_cores
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.text_engine import TextEngine
 
-logger = logging.getLogger("ganglion.engines")
+_logger = logging.getLogger("ganglion.engines")
 
 
 class LlamaEngine:
@@ -76,7 +76,7 @@ class LlamaEngine:
         self.plan: EnginePlan = replace(decided, faults=faults)
         self._created_s = int(time.time())
         if self.plan.context > facts.context_length:
-            logger.warning(
+            _logger.warning(
                 "%s was trained on contexts of %d tokens; beyond that its answers degrade (context is %d)",
                 settings.model_id,
                 facts.context_length,

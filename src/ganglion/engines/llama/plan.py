@@ -13,12 +13,12 @@ from ganglion.scheduler.slots import KvContextShape
 if TYPE_CHECKING:  # a worker reads plans and need not load how they are configured
     from ganglion.engines.settings import EngineSettings
 
-INPUT_TOKENS: Final = 2048
+_INPUT_TOKENS: Final = 2048
 """The longest input, unless the model's context is shorter."""
-RANKED_TOKENS: Final = 512
+_RANKED_TOKENS: Final = 512
 """The same where a decoder must read its input in one batch, and each row costs a vocabulary of logits."""
-CELL_BYTES: Final = 2.0
-COMPUTE_BYTES: Final = 64 * 2**20
+_CELL_BYTES: Final = 2.0
+_COMPUTE_BYTES: Final = 64 * 2**20
 """Buffers besides the logits'."""
 
 
@@ -32,7 +32,7 @@ class VectorPlan:
 
     pooling: Pooling = "mean"
     is_streamed: bool = True
-    input_tokens: int = INPUT_TOKENS
+    input_tokens: int = _INPUT_TOKENS
     batch: int = 128
     size_bytes: int = 0
 
@@ -42,23 +42,23 @@ class VectorPlan:
         return self.input_tokens + self.batch if self.is_streamed else self.batch
 
 
-def plan_vectors(facts: ModelFacts, context: int, output_rows: int) -> VectorPlan:
+def _plan_vectors(facts: ModelFacts, context: int, output_rows: int) -> VectorPlan:
     """Decide; `output_rows` is how many rows of logits a batch may have."""
     pooling: Pooling = "mean" if facts.pooling in (None, "none") else facts.pooling
-    longest = min(context, facts.context_length, INPUT_TOKENS)
+    longest = min(context, facts.context_length, _INPUT_TOKENS)
     row_bytes = 2 * 4 * facts.vocabulary_size  # in the graph and in the output
     if not facts.can_generate:
         return VectorPlan(
-            pooling, is_streamed=False, input_tokens=longest, batch=longest, size_bytes=COMPUTE_BYTES
+            pooling, is_streamed=False, input_tokens=longest, batch=longest, size_bytes=_COMPUTE_BYTES
         )
     if pooling in ("mean", "last"):
-        size_bytes = COMPUTE_BYTES + output_rows * row_bytes
-        size_bytes += facts.kv_bytes(longest + output_rows, CELL_BYTES)
+        size_bytes = _COMPUTE_BYTES + output_rows * row_bytes
+        size_bytes += facts.kv_bytes(longest + output_rows, _CELL_BYTES)
         return VectorPlan(
             pooling, is_streamed=True, input_tokens=longest, batch=output_rows, size_bytes=size_bytes
         )
-    longest = min(longest, RANKED_TOKENS)
-    size_bytes = COMPUTE_BYTES + longest * row_bytes + facts.kv_bytes(longest, CELL_BYTES)
+    longest = min(longest, _RANKED_TOKENS)
+    size_bytes = _COMPUTE_BYTES + longest * row_bytes + facts.kv_bytes(longest, _CELL_BYTES)
     return VectorPlan(pooling, is_streamed=False, input_tokens=longest, batch=longest, size_bytes=size_bytes)
 
 
@@ -77,23 +77,23 @@ rows of all heads into four parts a thread, and half-filled tiles cost a twentie
 MAX_SLOTS: Final = 256
 EXACT_TOKENS: Final = 2048
 """The longest prompt whose scores do not depend on a load; its cells are made when the first one comes."""
-NO_KV_CONTEXT: Final = KvContextShape(1, CELL_STEP, is_shared=True)
+_NO_KV_CONTEXT: Final = KvContextShape(1, CELL_STEP, is_shared=True)
 """What a model gets that never generates."""
-OUTPUT_BYTES: Final = 24 * 2**20
+_OUTPUT_BYTES: Final = 24 * 2**20
 """What the logits of one batch may take, once in the library's buffers and once more in its output: every
 row is a whole vocabulary."""
-SMALLEST_OUTPUT: Final = 64
+_SMALLEST_OUTPUT: Final = 64
 """Rows of logits that are allowed however large the vocabulary."""
 ELEMENT_BYTES: Final = {"f16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
-OVERHEAD_BYTES: Final = 192 * 2**20
+_OVERHEAD_BYTES: Final = 192 * 2**20
 """The worker's interpreter, the library and compute buffers of a small model."""
 
-NICENESS: Final = 5
+_NICENESS: Final = 5
 """Of a second worker: a quarter of the time where the first one wants all of it, so that neither starves."""
-REPACK_QUANTISATIONS: Final = frozenset({"Q4_1"})
+_REPACK_QUANTISATIONS: Final = frozenset({"Q4_1"})
 REPACK_ARCHITECTURES: Final = frozenset({"llama", "mistral3", "qwen2", "qwen3", "smollm3"})
 """Whose graphs were seen to add an adapter's share to every matrix that is recast."""
-REPACK_BYTES: Final = 2**30
+_REPACK_BYTES: Final = 2**30
 """Larger models are read from memory for every token, and are better left mapped."""
 
 
@@ -151,8 +151,8 @@ class EnginePlan:
 
 def output_rows(vocabulary_size: int) -> int:
     """How many rows of a batch may have logits; whole tiles, since kernels work in these."""
-    rows = OUTPUT_BYTES // (4 * max(vocabulary_size, 1))
-    return min(max(rows // SMALLEST_OUTPUT * SMALLEST_OUTPUT, SMALLEST_OUTPUT), LARGEST_CHUNK)
+    rows = _OUTPUT_BYTES // (4 * max(vocabulary_size, 1))
+    return min(max(rows // _SMALLEST_OUTPUT * _SMALLEST_OUTPUT, _SMALLEST_OUTPUT), LARGEST_CHUNK)
 
 
 def context_of(chosen: int | None, trained: int) -> int:
@@ -186,12 +186,12 @@ def plan(
             hint="Leave --kv-type at f16, or leave --deterministic out.",
         )
     divide = _deterministic_contexts if settings.is_deterministic else _kv_contexts
-    kv_contexts = divide(context, kv_tokens, settings.parallel) if facts.can_generate else (NO_KV_CONTEXT,)
+    kv_contexts = divide(context, kv_tokens, settings.parallel) if facts.can_generate else (_NO_KV_CONTEXT,)
     total = sum(shape.total_cells for shape in kv_contexts)
     parked = kv_tokens // 2 if facts.can_generate else 0
-    vectors = plan_vectors(facts, context, output_rows(facts.vocabulary_size))
+    vectors = _plan_vectors(facts, context, output_rows(facts.vocabulary_size))
     element_bytes = ELEMENT_BYTES[settings.kv_type]
-    required = facts.memory_bytes(total + parked, element_bytes) + OVERHEAD_BYTES
+    required = facts.memory_bytes(total + parked, element_bytes) + _OVERHEAD_BYTES
     if "embeddings" in facts.capabilities:
         required += vectors.size_bytes  # else it is asked for when the first vector is
     video = 0
@@ -257,16 +257,16 @@ def plan_second(
         is_repacked=first.is_repacked,
         required_bytes=required,
         faults=first.faults,
-        niceness=NICENESS,
+        niceness=_NICENESS,
     )
 
 
 def _gains_by_repacking(settings: "EngineSettings", facts: ModelFacts, left_bytes: int) -> bool:
     """Both forms lie in memory while they are loaded; deterministic mode keeps to the usual kernels."""
     return (
-        facts.quantisation in REPACK_QUANTISATIONS
+        facts.quantisation in _REPACK_QUANTISATIONS
         and facts.architecture in REPACK_ARCHITECTURES
-        and facts.size_bytes <= min(REPACK_BYTES, left_bytes)
+        and facts.size_bytes <= min(_REPACK_BYTES, left_bytes)
         and settings.gpu_layers == 0
         and not settings.is_deterministic
     )

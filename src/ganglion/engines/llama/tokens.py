@@ -83,9 +83,9 @@ from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.token_floor import TokenFloor, may_exceed
 
 WORKER: Final = "ganglion.engines.llama.worker.main"
-SECOND_PATIENCE: Final = 4.0
+_SECOND_PATIENCE: Final = 4.0
 """How many times as long a second worker may take for a step."""
-KEEP_S: Final = 5.0
+_KEEP_S: Final = 5.0
 """How long a worker that ends may take to keep its hot prefixes."""
 
 
@@ -117,7 +117,7 @@ class WorkerTokens:
     async def close(self) -> None:
         """Stop the workers; the first keeps its hot prefixes where there is a folder for them."""
         await self.second.close()
-        await self.supervisor.close(KEEP_S if self._plan.kv_folder is not None else 0.0)
+        await self.supervisor.close(_KEEP_S if self._plan.kv_folder is not None else 0.0)
 
     # The state of the workers
 
@@ -227,12 +227,12 @@ class WorkerTokens:
                     hint="Start it with --concepts PACK, or leave the readout out.",
                 )
             connection, admission = await self._admitted(key_of_tokens(request.salt, request.tokens))
-            submit = submit_frame(connection.new_id(), request, is_deterministic=self._plan.is_deterministic)
+            submit = _submit_frame(connection.new_id(), request, is_deterministic=self._plan.is_deterministic)
             async with aclosing(connection.updates(submit, partial(self._leave, admission))) as updates:
                 admission.interruptible(partial(connection.interrupt, submit.id, _interrupted()))
                 usage = Started(len(request.tokens))
                 async for update in updates:
-                    for event in events_from(update, usage):
+                    for event in _events_from(update, usage):
                         if isinstance(event, Started):
                             usage = event
                         yield event
@@ -276,7 +276,7 @@ class WorkerTokens:
             return None
         self._second_bytes = second.required_bytes
         # Its processor time is the first one's to take: slow is not hung.
-        limits = replace(settings.limits, hang_s=SECOND_PATIENCE * settings.limits.hang_s)
+        limits = replace(settings.limits, hang_s=_SECOND_PATIENCE * settings.limits.hang_s)
         return Supervisor(f"{settings.model_id} (second)", WORKER, msgspec.msgpack.encode(second), limits)
 
 
@@ -287,10 +287,10 @@ def _interrupted() -> ModelRecovering:
     )
 
 
-REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
+_REASONS: Final[dict[str, FinishReason]] = {"stop": "stop", "length": "length"}
 
 
-def submit_frame(number: int, request: TokenRequest, *, is_deterministic: bool) -> Submit:
+def _submit_frame(number: int, request: TokenRequest, *, is_deterministic: bool) -> Submit:
     """A request as the worker takes it, under a number of its own."""
     return Submit(
         id=number,
@@ -317,7 +317,7 @@ def submit_frame(number: int, request: TokenRequest, *, is_deterministic: bool) 
     )
 
 
-def events_from(update: SequenceUpdate, started: Started) -> list[TokenEvent]:
+def _events_from(update: SequenceUpdate, started: Started) -> list[TokenEvent]:
     """What an update says, in the words of the event stream."""
     events: list[TokenEvent] = []
     if update.started is not None:
@@ -344,7 +344,7 @@ def _end(end: SequenceEnd, started: Started) -> Finished | Failed:
     usage = Usage(started.prompt_tokens, end.completion_tokens, started.cached_tokens)
     timing = Timing(end.queued_s, end.prefill_s, end.decode_s)
     token_ids = None if end.token_ids is None else tuple(end.token_ids)
-    return Finished(REASONS[end.reason], usage, timing, end.stop_sequence, end.stop_token, token_ids)
+    return Finished(_REASONS[end.reason], usage, timing, end.stop_sequence, end.stop_token, token_ids)
 
 
 def _piece(record: PieceRecord) -> Piece:

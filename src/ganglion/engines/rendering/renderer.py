@@ -29,27 +29,27 @@ from ganglion.engines.rendering.template_frames import (
     TemplateTool,
 )
 
-MEBIBYTE = 1024 * 1024
+_MEBIBYTE = 1024 * 1024
 BUDGET_S: Final = 1.0
 """Processor time that one template may take: what others do to this machine is not its fault."""
 WALL_S: Final = 30.0
 """How long a prompt waits for that."""
-MAX_BYTES: Final = 16 * MEBIBYTE
-MEMORY_BYTES: Final = 512 * MEBIBYTE
-CHILD: Final = "ganglion.engines.rendering.template_child"
-FRAME_SLACK_BYTES: Final = 4096
+MAX_BYTES: Final = 16 * _MEBIBYTE
+MEMORY_BYTES: Final = 512 * _MEBIBYTE
+_CHILD: Final = "ganglion.engines.rendering.template_child"
+_FRAME_SLACK_BYTES: Final = 4096
 """Room for a frame's wrapping and for a refusal, which quotes at most a few hundred characters."""
 
 # A child that dies was perhaps killed from outside; rendering is pure, so it is tried once more.
-ATTEMPTS: Final = 2
+_ATTEMPTS: Final = 2
 CHILDREN: Final = 3
 """At most; all but the first are started when somebody has waited."""
-PATIENCE_S: Final = 0.05
+_PATIENCE_S: Final = 0.05
 """A wait after which another child is started: a prompt takes a millisecond, and a start a hundred."""
-SPARE_S: Final = 5.0
+_SPARE_S: Final = 5.0
 """How long those beside the first stay when nothing is rendered."""
-WAITING: Final = 96 * MEBIBYTE
-WAITING_EACH: Final = 48 * MEBIBYTE
+_WAITING: Final = 96 * _MEBIBYTE
+_WAITING_EACH: Final = 48 * _MEBIBYTE
 """Characters that wait to be rendered, and of one tenant."""
 
 
@@ -67,11 +67,11 @@ class Renderer:
     ) -> None:
         self._max_bytes = max_bytes
         self._limits = ChildLimits(
-            wall_s, cpu_s=budget_s, memory_bytes=memory_bytes, max_frame_bytes=max_bytes + FRAME_SLACK_BYTES
+            wall_s, cpu_s=budget_s, memory_bytes=memory_bytes, max_frame_bytes=max_bytes + _FRAME_SLACK_BYTES
         )
         self._most = children
         self._turns = FairSemaphore(
-            1, 1, FairQueue(most=WAITING, most_each=WAITING_EACH, of="prompts to be rendered")
+            1, 1, FairQueue(most=_WAITING, most_each=_WAITING_EACH, of="prompts to be rendered")
         )
         self._children: set[AsyncChild] = set()
         self._idle: list[AsyncChild] = []
@@ -129,7 +129,7 @@ class Renderer:
 
     async def _render(self, frame: bytes) -> str:
         failure: GanglionError | None = None
-        for _ in range(ATTEMPTS):
+        for _ in range(_ATTEMPTS):
             if self._is_closed:
                 break
             child = self._idle.pop() if self._idle else await self._start()
@@ -163,7 +163,7 @@ class Renderer:
         )
 
     async def _wait(self, tenant: str, cost: int) -> FairPermit:
-        growth = asyncio.get_running_loop().call_later(PATIENCE_S, self._grow)
+        growth = asyncio.get_running_loop().call_later(_PATIENCE_S, self._grow)
         try:
             return await self._turns.enter(tenant, cost=cost)
         finally:
@@ -185,7 +185,7 @@ class Renderer:
         self._turns.room += 1
         # One is left to whoever comes anew.
         self._turns.share(max(self._turns.room - 1, 1))
-        asyncio.get_running_loop().call_later(PATIENCE_S, self._grow)
+        asyncio.get_running_loop().call_later(_PATIENCE_S, self._grow)
         if self._shrinking is None or self._shrinking.done():
             self._shrinking = asyncio.create_task(self._shrink())
 
@@ -194,7 +194,7 @@ class Renderer:
         rendered = -1
         while rendered != self._rendered or self._inside:
             rendered = self._rendered
-            await asyncio.sleep(SPARE_S)
+            await asyncio.sleep(_SPARE_S)
         spare, self._idle = self._idle[1:], self._idle[:1]
         self._turns.room = 1
         self._turns.share(1)
@@ -203,7 +203,7 @@ class Renderer:
 
     async def _start(self) -> AsyncChild:
         try:
-            child = await spawn_async(CHILD, str(self._max_bytes), limits=self._limits)
+            child = await spawn_async(_CHILD, str(self._max_bytes), limits=self._limits)
         except ChildNotStarted as error:
             raise Overloaded(
                 "The process that renders templates did not start.", hint="Retry in a moment."

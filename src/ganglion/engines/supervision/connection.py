@@ -46,7 +46,7 @@ from ganglion.engines.supervision.ipc import (
 from ganglion.engines.supervision.isolation import OnReleased, Outcome
 from ganglion.engines.supervision.watchdog import WorkerVitals
 
-RETRY_HINT: Final = "It is being restarted; try again."
+_RETRY_HINT: Final = "It is being restarted; try again."
 IDLE: Final = WorkerLoad()
 
 
@@ -54,7 +54,7 @@ class WorkerDied(EngineFailed):
     """The worker died before it was ready, or could say why not."""
 
 
-class Mailbox:
+class _Mailbox:
     """Updates for one request that were not read yet; bounded by the tokens the request may generate."""
 
     def __init__(self) -> None:
@@ -87,16 +87,16 @@ def _ignore_outcome(_: Outcome) -> None:
     """For work whose release matters to nobody."""
 
 
-WorkerQuestion = Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv
-WorkerAnswer = Tokenized | Detokenized | PiecesMeasured | Vectors | KvSaved | KvLoaded
-Answer = TypeVar("Answer", bound=WorkerAnswer)
+_WorkerQuestion = Tokenize | Detokenize | MeasurePieces | Embed | SaveKv | LoadKv
+_WorkerAnswer = Tokenized | Detokenized | PiecesMeasured | Vectors | KvSaved | KvLoaded
+_Answer = TypeVar("_Answer", bound=_WorkerAnswer)
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingQuestion:
     """A question that the worker answers beside its batch, whoever still waits for it."""
 
-    answer: asyncio.Future[WorkerAnswer]
+    answer: asyncio.Future[_WorkerAnswer]
     on_released: OnReleased
 
 
@@ -107,14 +107,14 @@ class Connection(asyncio.Protocol):
         self._on_lost = on_lost
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
-        self._mailboxes: dict[int, Mailbox] = {}
+        self._mailboxes: dict[int, _Mailbox] = {}
         self._runs: dict[int, OnReleased] = {}
         """The sequences that the worker has, with or without somebody who reads them."""
         self._questions: dict[int, _PendingQuestion] = {}
         self._next_id = 1
         self._frames = self._steps = self._answers = 0
         self._outcome: Outcome = "crashed"
-        self._reason: GanglionError = EngineFailed("The engine died under this request.", hint=RETRY_HINT)
+        self._reason: GanglionError = EngineFailed("The engine died under this request.", hint=_RETRY_HINT)
         self.ready: asyncio.Future[WorkerReady] = asyncio.get_running_loop().create_future()
         self.load = IDLE
         self.is_lost = False
@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
 
     def give_up(self, reason: str) -> None:
         """Cut the line to a worker of which nothing good is expected, and say why to all who wait."""
-        self._reason = EngineFailed(f"The engine {reason} and was ended.", hint=RETRY_HINT)
+        self._reason = EngineFailed(f"The engine {reason} and was ended.", hint=_RETRY_HINT)
         self.abort()
 
     def abort(self) -> None:
@@ -212,7 +212,7 @@ class Connection(asyncio.Protocol):
     ) -> AsyncGenerator[SequenceUpdate, None]:
         """Run a sequence; closing this aborts it, and some time later it is gone."""
         self._check_alive(on_released)
-        mailbox = self._mailboxes[submit.id] = Mailbox()
+        mailbox = self._mailboxes[submit.id] = _Mailbox()
         self._runs[submit.id] = on_released
         is_ended = False
         try:
@@ -233,8 +233,8 @@ class Connection(asyncio.Protocol):
             self.send(Abort(number))
 
     async def ask(
-        self, frame: WorkerQuestion, expected: type[Answer], on_released: OnReleased = _ignore_outcome
-    ) -> Answer:
+        self, frame: _WorkerQuestion, expected: type[_Answer], on_released: OnReleased = _ignore_outcome
+    ) -> _Answer:
         """Ask the worker what it answers beside its running batch; raises its refusal."""
         self._check_alive(on_released)
         question = _PendingQuestion(asyncio.get_running_loop().create_future(), on_released)
@@ -287,7 +287,7 @@ class Connection(asyncio.Protocol):
         if on_released is not None:
             on_released(outcome)
 
-    def _answer(self, number: int, answer: WorkerAnswer | GanglionError) -> None:
+    def _answer(self, number: int, answer: _WorkerAnswer | GanglionError) -> None:
         question = self._questions.pop(number, None)
         if question is None:
             return

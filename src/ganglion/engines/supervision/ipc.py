@@ -18,11 +18,11 @@ MAX_STATE_BYTES: Final = MAX_FRAME_BYTES - 16 * 2**20
 """The largest state that is handed out or in: what a frame leaves beside the tokens."""
 
 
-class WorkerFrame(msgspec.Struct, frozen=True, array_like=True, tag=True):
+class _WorkerFrame(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Anything on the socket."""
 
 
-class Submit(WorkerFrame, frozen=True):
+class Submit(_WorkerFrame, frozen=True):
     """Run a token list; sampling and stop values are resolved."""
 
     id: int
@@ -50,13 +50,13 @@ class Submit(WorkerFrame, frozen=True):
     """Whose grammar it is: tenants take turns."""
 
 
-class Abort(WorkerFrame, frozen=True):
+class Abort(_WorkerFrame, frozen=True):
     """Stop a sequence; nothing more is said of it but `SequenceGone`."""
 
     id: int
 
 
-class Tokenize(WorkerFrame, frozen=True):
+class Tokenize(_WorkerFrame, frozen=True):
     """Ask for a text's token ids."""
 
     id: int
@@ -67,7 +67,7 @@ class Tokenize(WorkerFrame, frozen=True):
     """Whose question it is: tenants take turns."""
 
 
-class Detokenize(WorkerFrame, frozen=True):
+class Detokenize(_WorkerFrame, frozen=True):
     """Ask for the text of token ids, special ones written out."""
 
     id: int
@@ -76,14 +76,14 @@ class Detokenize(WorkerFrame, frozen=True):
     tenant: str = ""
 
 
-class MeasurePieces(WorkerFrame, frozen=True):
+class MeasurePieces(_WorkerFrame, frozen=True):
     """Ask how long the vocabulary's pieces are."""
 
     id: int
     tenant: str = ""
 
 
-class Embed(WorkerFrame, frozen=True):
+class Embed(_WorkerFrame, frozen=True):
     """Ask for one vector an input."""
 
     id: int
@@ -92,7 +92,7 @@ class Embed(WorkerFrame, frozen=True):
     tenant: str = ""
 
 
-class SaveKv(WorkerFrame, frozen=True):
+class SaveKv(_WorkerFrame, frozen=True):
     """Ask for the cached KV of the longest prefix of some tokens."""
 
     id: int
@@ -100,7 +100,7 @@ class SaveKv(WorkerFrame, frozen=True):
     tokens: list[int]
 
 
-class LoadKv(WorkerFrame, frozen=True):
+class LoadKv(_WorkerFrame, frozen=True):
     """Put KV that some worker saved into the cache."""
 
     id: int
@@ -109,11 +109,11 @@ class LoadKv(WorkerFrame, frozen=True):
     state: bytes
 
 
-class WorkerPing(WorkerFrame, frozen=True):
+class WorkerPing(_WorkerFrame, frozen=True):
     """Ask for a sign of life."""
 
 
-class StopWorker(WorkerFrame, frozen=True):
+class StopWorker(_WorkerFrame, frozen=True):
     """End the worker; with `keep_s` it first keeps its hot prefixes, for at most so long."""
 
     keep_s: float = 0.0
@@ -140,7 +140,7 @@ class SpecialTokens(msgspec.Struct, frozen=True, array_like=True):
         return (self.bos,) if self.adds_bos and self.bos is not None else ()
 
 
-class WorkerReady(WorkerFrame, frozen=True):
+class WorkerReady(_WorkerFrame, frozen=True):
     """The model is loaded."""
 
     vocabulary_size: int
@@ -155,7 +155,7 @@ class WorkerReady(WorkerFrame, frozen=True):
     readout_layers: list[int] = []
 
 
-class WorkerRefusal(WorkerFrame, frozen=True):
+class WorkerRefusal(_WorkerFrame, frozen=True):
     """The model could not be loaded, or a question not answered; `id` is the question's, 0 the load's."""
 
     id: int
@@ -165,14 +165,14 @@ class WorkerRefusal(WorkerFrame, frozen=True):
     extras: dict[str, str | int | float | bool | None]
 
 
-class Tokenized(WorkerFrame, frozen=True):
+class Tokenized(_WorkerFrame, frozen=True):
     """The answer to Tokenize."""
 
     id: int
     tokens: list[int]
 
 
-class Detokenized(WorkerFrame, frozen=True):
+class Detokenized(_WorkerFrame, frozen=True):
     """The answer to Detokenize."""
 
     id: int
@@ -181,32 +181,32 @@ class Detokenized(WorkerFrame, frozen=True):
     """The bytes of each token, where they were asked for."""
 
 
-class PiecesMeasured(WorkerFrame, frozen=True):
+class PiecesMeasured(_WorkerFrame, frozen=True):
     """For each byte value the longest piece with it, as `token_floor` wants it; empty where none is known."""
 
     id: int
     longest: list[int]
 
 
-class WorkerProgress(WorkerFrame, frozen=True):
+class WorkerProgress(_WorkerFrame, frozen=True):
     """What is to be embedded or tokenized is being read: a sign of progress, since it may take long."""
 
 
-class Vectors(WorkerFrame, frozen=True):
+class Vectors(_WorkerFrame, frozen=True):
     """The answer to Embed: float32 in the machine's byte order, one vector an input."""
 
     id: int
     vectors: list[bytes]
 
 
-class KvSaved(WorkerFrame, frozen=True):
+class KvSaved(_WorkerFrame, frozen=True):
     """The answer to SaveKv; empty where nothing was cached."""
 
     id: int
     state: bytes
 
 
-class KvLoaded(WorkerFrame, frozen=True):
+class KvLoaded(_WorkerFrame, frozen=True):
     """The answer to LoadKv: of how many leading tokens the KV is cached now."""
 
     id: int
@@ -261,20 +261,20 @@ class SequenceUpdate(msgspec.Struct, frozen=True, array_like=True):
     end: SequenceEnd | None = None
 
 
-class Stepped(WorkerFrame, frozen=True):
+class Stepped(_WorkerFrame, frozen=True):
     """One step's news."""
 
     updates: list[SequenceUpdate]
     load: WorkerLoad
 
 
-class SequenceGone(WorkerFrame, frozen=True):
+class SequenceGone(_WorkerFrame, frozen=True):
     """The answer to Abort: no later step has the sequence in it."""
 
     id: int
 
 
-class WorkerPong(WorkerFrame, frozen=True):
+class WorkerPong(_WorkerFrame, frozen=True):
     """The answer to Ping, from the thread that reads: the process runs, which says nothing of its steps."""
 
 

@@ -22,11 +22,11 @@ from ganglion.core.errors import Overloaded, RequestQuarantined
 # is quarantined; one that completes alone is cleared. Both lists are bounded, and the oldest entry is
 # forgotten.
 
-Verdict = Literal["clear", "suspect", "quarantined"]
+_Verdict = Literal["clear", "suspect", "quarantined"]
 
-MOST: Final = 1024
+_MOST: Final = 1024
 """Entries of either list; many times what runs at once, so that no suspect is forgotten before its retry."""
-SUSPICION_S: Final = 600.0
+_SUSPICION_S: Final = 600.0
 """A client that has not come back by then does not retry; and after a death by the system's own hand (out of
 memory, an operator) this is how long the innocent keep running one by one."""
 
@@ -52,13 +52,13 @@ def key_of_text(text: str) -> PromptKey:
 class Suspects:
     """Judges requests by what happened to the workers they ran in."""
 
-    def __init__(self, most: int = MOST, suspicion_s: float = SUSPICION_S) -> None:
+    def __init__(self, most: int = _MOST, suspicion_s: float = _SUSPICION_S) -> None:
         self._most = most
         self._suspicion_s = suspicion_s
         self._until_s: dict[PromptKey, float] = {}
         self._quarantined: dict[PromptKey, None] = {}
 
-    def judge(self, key: PromptKey, now_s: float) -> Verdict:
+    def judge(self, key: PromptKey, now_s: float) -> _Verdict:
         """How a request is to be run."""
         if key in self._quarantined:
             return "quarantined"
@@ -89,10 +89,10 @@ Outcome = Literal["completed", "abandoned", "crashed"]
 """It came to its own good end, it was given up or failed by itself, or the worker died with it inside."""
 OnReleased = Callable[[Outcome], None]
 
-Isolation = Literal["beside", "apart", "alone"]
+_Isolation = Literal["beside", "apart", "alone"]
 """Beside others, alone in the second worker, or alone in the only one."""
 
-SUSPECTS_SHARE: Final = 4
+_SUSPECTS_SHARE: Final = 4
 """This part of the queue may be taken by suspects that wait, so that they do not fill the model's queue."""
 ALONE_S: Final = 1.0
 """How long others wait for a suspect that is alone in the only worker."""
@@ -104,7 +104,7 @@ class WorkerAdmission:
     def __init__(self, key: PromptKey) -> None:
         self.key = key
         self.turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.stay: Isolation = "beside"
+        self.stay: _Isolation = "beside"
         self._is_due = False
         self._interrupt: Callable[[], None] | None = None
 
@@ -170,7 +170,7 @@ class IsolationQueue:
         verdict = self._suspects.judge(key, self._clock())
         if verdict == "quarantined":
             raise _quarantined()
-        if verdict == "suspect" and self.queued >= self._limit // SUSPECTS_SHARE:
+        if verdict == "suspect" and self.queued >= self._limit // _SUSPECTS_SHARE:
             raise Overloaded(
                 f"{self.queued} requests that were in a worker which died wait for their turn alone.",
                 extras={"queue_depth": self.queued},
@@ -248,7 +248,7 @@ class IsolationQueue:
         self._turns[chosen.key.salt] = self._turns.get(chosen.key.salt, 0) + 1
         return chosen
 
-    def _let_in(self, admission: WorkerAdmission, stay: Isolation) -> None:
+    def _let_in(self, admission: WorkerAdmission, stay: _Isolation) -> None:
         self._queue.remove(admission)
         admission.stay = stay
         self._inside.add(admission)

@@ -1,6 +1,6 @@
 """A model's second worker, for requests that may have killed the first: there only while some are.
 
-Law: it is started by the first that needs it, ended when none has for `LINGER_S`, and gone after `close()`.
+Law: it is started by the first that needs it, ended when none has for `_LINGER_S`, and gone after `close()`.
 """
 
 import asyncio
@@ -13,21 +13,21 @@ from ganglion.core.errors import GanglionError, ModelRecovering, ShuttingDown
 from ganglion.engines.supervision.connection import Connection
 from ganglion.engines.supervision.supervisor import Supervisor
 
-logger = logging.getLogger("ganglion.engines")
+_logger = logging.getLogger("ganglion.engines")
 
-LINGER_S: Final = 10.0
+_LINGER_S: Final = 10.0
 """How long it stays for the next one: longer than a client waits before it tries again."""
-REFUSED_S: Final = 60.0
+_REFUSED_S: Final = 60.0
 """How long after a failed start none is tried."""
 
-MakeSupervisor = Callable[[], Supervisor | None]
+_MakeSupervisor = Callable[[], Supervisor | None]
 """A supervisor that is not open yet; None where there is no room for its worker."""
 
 
 class SecondWorker:
     """Starts and ends a model's second worker."""
 
-    def __init__(self, name: str, make: MakeSupervisor, linger_s: float = LINGER_S) -> None:
+    def __init__(self, name: str, make: _MakeSupervisor, linger_s: float = _LINGER_S) -> None:
         self._name = name
         self._make = make
         self._linger_s = linger_s
@@ -98,10 +98,10 @@ class SecondWorker:
         try:
             await supervisor.open()
         except GanglionError as error:
-            logger.warning(
+            _logger.warning(
                 "%s: the second worker for suspect requests did not start: %s", self._name, error.message
             )
-            self._refused_until_s = asyncio.get_running_loop().time() + REFUSED_S
+            self._refused_until_s = asyncio.get_running_loop().time() + _REFUSED_S
             self._supervisor = None
             raise
         if self._lingering is None or self._lingering.done():

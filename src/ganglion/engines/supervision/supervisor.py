@@ -18,18 +18,18 @@ from ganglion.engines.child import command, describe_exit
 from ganglion.engines.supervision.connection import Connection, WorkerDied
 from ganglion.engines.supervision.watchdog import Watchdog, WorkerLimits
 
-logger = logging.getLogger("ganglion.engines")
+_logger = logging.getLogger("ganglion.engines")
 
-EXIT_GRACE_S = 0.2
+_EXIT_GRACE_S = 0.2
 """How long a worker whose line is cut may take to end, so that its own exit code is seen."""
 
-BLAS_ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1"}
+_BLAS_ENVIRONMENT: Final = {"OPENBLAS_NUM_THREADS": "1"}
 """Numpy's own threads would spin on the cores that the model computes on: 16 % of reading a prompt out."""
-NO_HANDLES: Final = "This process has as many files and sockets open as it may; raise its limit (ulimit -n)."
-LOAD_HINT = "A worker that is killed while it loads is often too large for the memory that is left."
+_NO_HANDLES: Final = "This process has as many files and sockets open as it may; raise its limit (ulimit -n)."
+_LOAD_HINT = "A worker that is killed while it loads is often too large for the memory that is left."
 
 
-class CannotSpawn(EngineFailed):
+class _CannotSpawn(EngineFailed):
     """The system has no process, handle or memory for a worker now; that says nothing about the worker."""
 
 
@@ -113,7 +113,7 @@ class Supervisor:
             raise EngineFailed(f"The model was not loaded within {self._limits.load_s:g} s.") from None
         except WorkerDied:
             ending = describe_exit(await self._reap())
-            raise EngineFailed(f"The worker {ending} while it loaded the model.", hint=LOAD_HINT) from None
+            raise EngineFailed(f"The worker {ending} while it loaded the model.", hint=_LOAD_HINT) from None
         except BaseException:
             connection.abort()
             raise
@@ -124,7 +124,7 @@ class Supervisor:
         self._connection = connection
         self.status, self.error = "loaded", None
         self._up.set()
-        logger.info("%s: worker %s loaded in %.2f s", self._name, self.process_id, ready.load_s)
+        _logger.info("%s: worker %s loaded in %.2f s", self._name, self.process_id, ready.load_s)
         return connection
 
     async def _spawn(self) -> Connection:
@@ -138,7 +138,7 @@ class Supervisor:
                         *command(self._module, str(theirs.fileno())),
                         pass_fds=[theirs.fileno()],
                         stdin=asyncio.subprocess.DEVNULL,
-                        env={**BLAS_ENVIRONMENT, **os.environ},
+                        env={**_BLAS_ENVIRONMENT, **os.environ},
                     )
                 self.process_id = self._process.pid
                 ours.setblocking(False)
@@ -147,8 +147,8 @@ class Supervisor:
                     lambda: Connection(self._on_lost), sock=ours
                 )
             except OSError as error:
-                hint = NO_HANDLES if error.errno in (errno.EMFILE, errno.ENFILE) else None
-                raise CannotSpawn(f"The worker could not be started: {error}.", hint=hint) from error
+                hint = _NO_HANDLES if error.errno in (errno.EMFILE, errno.ENFILE) else None
+                raise _CannotSpawn(f"The worker could not be started: {error}.", hint=hint) from error
             opened.pop_all()
         return connection
 
@@ -198,11 +198,11 @@ class Supervisor:
         while len(deaths) <= len(pauses_s):
             pause_s = pauses_s[min(len(deaths) + tries, len(pauses_s)) - 1]
             self.status, self.error = "recovering", EngineFailed(f"{deaths[-1]}.")
-            logger.warning("%s: %s; restarting in %g s", self._name, deaths[-1], pause_s)
+            _logger.warning("%s: %s; restarting in %g s", self._name, deaths[-1], pause_s)
             await asyncio.sleep(pause_s)
             try:
                 return await self._start(is_again=True)
-            except CannotSpawn as error:
+            except _CannotSpawn as error:
                 # Whatever else the system lacks it may have again: the model is never given up for it.
                 await self._reap()
                 tries += 1
@@ -216,7 +216,7 @@ class Supervisor:
         self.error = EngineFailed(f"{last} {count} times in a row." if is_same else mixed)
         self.status = "failed"
         self._up.set()
-        logger.error("%s: the worker is not restarted any more. %s", self._name, self.error.message)
+        _logger.error("%s: the worker is not restarted any more. %s", self._name, self.error.message)
         return None
 
     def _kill(self) -> None:
@@ -224,7 +224,7 @@ class Supervisor:
             with suppress(ProcessLookupError):
                 self._process.kill()
 
-    async def _reap(self, grace_s: float = EXIT_GRACE_S) -> int:
+    async def _reap(self, grace_s: float = _EXIT_GRACE_S) -> int:
         """Wait for the process to end, and see to it that it does; its exit code, or minus its signal."""
         if self._process is None:
             return 0

@@ -35,7 +35,7 @@ FIRST: Final = 4.0
 yet how fast this machine is."""
 PATIENCE: Final = 5.0
 """A step may take this many times as long as the longest one before it, however slow the machine."""
-FADE: Final = 0.98
+_FADE: Final = 0.98
 """What each look that saw progress leaves of the longest step, so that one slow hour is not held for ever."""
 
 
@@ -98,7 +98,7 @@ class _Work:
             self.stalled_s += elapsed_s
             return
         if done != self._done:
-            self._longest_s = max(self._longest_s * FADE, self.stalled_s)
+            self._longest_s = max(self._longest_s * _FADE, self.stalled_s)
         self._done, self._was_due = done, is_due
         self.stalled_s = 0.0
 

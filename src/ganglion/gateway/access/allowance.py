@@ -19,23 +19,23 @@ from ganglion.store.access_store import Grant, GrantKind, Period, Window
 # Where their clocks differ by a second, one goes on counting in the old minute for that second; no minute's
 # cap is exceeded by it.
 
-MINUTE_S = 60
-DAY_S = 86400
-ALL_TIME = Window(0, None)
+_MINUTE_S = 60
+_DAY_S = 86400
+_ALL_TIME = Window(0, None)
 
 
 def minute_of(now_s: float) -> Window:
     """The minute that runs."""
-    start_s = int(now_s) // MINUTE_S * MINUTE_S
-    return Window(start_s, start_s + MINUTE_S)
+    start_s = int(now_s) // _MINUTE_S * _MINUTE_S
+    return Window(start_s, start_s + _MINUTE_S)
 
 
 def period_of(period: Period, now_s: float) -> Window:
     """The period of a budget that runs."""
     match period:
         case "day":
-            start_s = int(now_s) // DAY_S * DAY_S
-            return Window(start_s, start_s + DAY_S)
+            start_s = int(now_s) // _DAY_S * _DAY_S
+            return Window(start_s, start_s + _DAY_S)
         case "month":
             first = datetime.fromtimestamp(now_s, UTC).replace(
                 day=1, hour=0, minute=0, second=0, microsecond=0
@@ -44,16 +44,16 @@ def period_of(period: Period, now_s: float) -> Window:
             after = first.replace(year=first.year + is_december, month=1 if is_december else first.month + 1)
             return Window(int(first.timestamp()), int(after.timestamp()))
         case "total":
-            return ALL_TIME
+            return _ALL_TIME
 
 
-BLOCK: Final = 64
+_BLOCK: Final = 64
 """A block lasts for so many requests like the one that asked for it..."""
-SHARE: Final = 8
+_SHARE: Final = 8
 """...but is no more than this part of what is left, so that no process shuts up the last of a cap."""
-FRESH_S: Final = 0.25
+_FRESH_S: Final = 0.25
 """For so long what the database said is left is believed: a key that is refused does not ask each time."""
-NEVER_S: Final = 86400
+_NEVER_S: Final = 86400
 
 
 @dataclass(slots=True)
@@ -89,14 +89,16 @@ class Allowance:
         """Whether so much cannot be had, as far as is known."""
         if need > self.cap:
             return True
-        is_known = self.asked_s is not None and 0 <= now_s - self.asked_s < FRESH_S
+        is_known = self.asked_s is not None and 0 <= now_s - self.asked_s < _FRESH_S
         return is_known and need - self.granted_here > self.left
 
     def block(self) -> tuple[int, int]:
         """What to ask for, and the least that helps anybody who waits."""
         smallest = min(self.waiting)
         least = max(1, smallest - self.granted_here)
-        amount = max(least, sum(self.waiting) - self.granted_here, min(BLOCK * smallest, self.left // SHARE))
+        amount = max(
+            least, sum(self.waiting) - self.granted_here, min(_BLOCK * smallest, self.left // _SHARE)
+        )
         return min(amount, self.cap), least
 
     def granted(self, grant: Grant, window: Window, now_s: float) -> None:
@@ -118,7 +120,7 @@ class Allowance:
         if need > self.cap:
             return _never(self.kind, need, self.cap)
         end_s = self.window.end_s
-        reset_s = NEVER_S if end_s is None else max(1, math.ceil(end_s - now_s))
+        reset_s = _NEVER_S if end_s is None else max(1, math.ceil(end_s - now_s))
         remaining = max(0, self.granted_here + self.left)
         error = _refusal(self.kind, need, self.cap, remaining)
         error.extras = {"limit": self.cap, "remaining": remaining, "reset": reset_s, "kind": self.kind}

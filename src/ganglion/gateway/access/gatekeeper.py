@@ -22,17 +22,17 @@ from ganglion.store.access_store import AccessStore
 
 MAX_TOKENS: Final = 10**9
 """Of one prompt or answer: what a foreign server says it used is not to be believed beyond this."""
-OPEN_ANSWER_TOKENS: Final = 4096
+_OPEN_ANSWER_TOKENS: Final = 4096
 """What an answer may be whose request does not bound it, where its key has a cap on tokens or cost."""
-SHORTEST: Final = 4
+_SHORTEST: Final = 4
 """An open answer is cut short by what is left of a cap to this part of its length, and refused below."""
-MAX_COST: Final = 10**15
-UPKEEP_S: Final = 1.0
-SWEEP_S: Final = 600.0
+_MAX_COST: Final = 10**15
+_UPKEEP_S: Final = 1.0
+_SWEEP_S: Final = 600.0
 
 _NOTHING: Final = LimitNeed(0, 0)
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 class KeyGatekeeper:
@@ -47,7 +47,7 @@ class KeyGatekeeper:
         *,
         dearest: Callable[[str], TokenPrice | None] | None = None,
         booked_as: Callable[[str], str] = lambda model: model,
-        open_answer_tokens: int = OPEN_ANSWER_TOKENS,
+        open_answer_tokens: int = _OPEN_ANSWER_TOKENS,
         admin_keys: tuple[str, ...] = (),
         most_urgent: int = 0,
     ) -> None:
@@ -92,7 +92,7 @@ class KeyGatekeeper:
             try:
                 await end()
             except GanglionError as error:
-                log.error("usage and limits could not be written completely at shutdown: %s", error)
+                _logger.error("usage and limits could not be written completely at shutdown: %s", error)
 
     def usage_counts(self) -> tuple[KeyCount, ...]:
         """What each key used here since the start."""
@@ -102,7 +102,7 @@ class KeyGatekeeper:
         try:
             _check_model(identity, request.model)
             if not identity.is_limited:
-                return KeyAdmission(self, identity, request.model)
+                return _KeyAdmission(self, identity, request.model)
             need, answer_tokens = self._need(identity, request)
             reservation = self._limits.reserve_now(identity.key_id, need)
         except GanglionError as error:
@@ -110,7 +110,7 @@ class KeyGatekeeper:
             raise
         if reservation is None:
             return None
-        return KeyAdmission(
+        return _KeyAdmission(
             self, identity, request.model, reservation, need=need, answer_tokens=answer_tokens
         )
 
@@ -132,12 +132,12 @@ class KeyGatekeeper:
         except GanglionError as error:
             self._count_refusal(identity, error)
             raise
-        return KeyAdmission(
+        return _KeyAdmission(
             self, identity, request.model, reservation, need=need, answer_tokens=answer_tokens
         )
 
-    async def reserve_more(self, admission: "KeyAdmission", request: AdmissionRequest) -> None:
-        """Reserve what an admission lacks of this; for `KeyAdmission`."""
+    async def reserve_more(self, admission: "_KeyAdmission", request: AdmissionRequest) -> None:
+        """Reserve what an admission lacks of this; for `_KeyAdmission`."""
         held = admission.need
         if held is None or admission.reservation is None:
             return
@@ -160,8 +160,8 @@ class KeyGatekeeper:
     def _count_refusal(self, identity: Identity, error: GanglionError) -> None:
         self._counters.refused(identity.key_id, identity.tenant, error.code)
 
-    def settle(self, admission: "KeyAdmission", usage: Usage | None) -> None:
-        """Count what a request used; for `KeyAdmission`."""
+    def settle(self, admission: "_KeyAdmission", usage: Usage | None) -> None:
+        """Count what a request used; for `_KeyAdmission`."""
         reservation = admission.reservation
         if usage is None:
             if reservation is not None:
@@ -170,14 +170,14 @@ class KeyGatekeeper:
         identity, model = admission.identity, admission.model
         usage = _plausible(usage)
         price = self._prices(model)
-        cost = 0 if price is None else min(price.of(usage), MAX_COST)
+        cost = 0 if price is None else min(price.of(usage), _MAX_COST)
         self._ledger.add(identity.key_id, identity.tenant, model, usage, cost)
         self._counters.used(identity.key_id, identity.tenant, usage, cost)
         if reservation is not None:
             self._limits.settle(reservation, LimitNeed(usage.prompt_tokens + usage.completion_tokens, cost))
 
     def booked_as(self, model: str) -> str:
-        """What answers to a name are booked as, unless it is known who answered; for `KeyAdmission`."""
+        """What answers to a name are booked as, unless it is known who answered; for `_KeyAdmission`."""
         return self._booked_as(model)
 
     def _need(
@@ -193,7 +193,7 @@ class KeyGatekeeper:
         if request.open_answers:
             each = self._each(identity, request, tokens, price, held)
             tokens = min(tokens + each * request.open_answers, 2 * MAX_TOKENS)
-        return LimitNeed(tokens, 0 if price is None else min(price.at_most(tokens), MAX_COST)), each
+        return LimitNeed(tokens, 0 if price is None else min(price.at_most(tokens), _MAX_COST)), each
 
     def _each(
         self,
@@ -218,7 +218,7 @@ class KeyGatekeeper:
         default = self._open_answer_tokens if request.answer_tokens is None else request.answer_tokens
         whole = max(1, min(default, room(self._limits.caps_of(identity.key_id))))
         left = room(self._limits.left_of(identity.key_id), held)
-        return max(min(whole, left), -(-whole // SHORTEST))
+        return max(min(whole, left), -(-whole // _SHORTEST))
 
     def _configure(self, known: dict[str, KnownKey]) -> None:
         self._limits.configure(
@@ -230,18 +230,18 @@ class KeyGatekeeper:
         )
 
     async def _keep_up(self) -> None:
-        swept_s = -SWEEP_S
+        swept_s = -_SWEEP_S
         while True:
-            await asyncio.sleep(UPKEEP_S)
+            await asyncio.sleep(_UPKEEP_S)
             # Those who need the database log that it cannot be used; this is tried again.
             with suppress(GanglionError):
                 await self._limits.give_back_idle()
-                if time.monotonic() - swept_s >= SWEEP_S:
+                if time.monotonic() - swept_s >= _SWEEP_S:
                     await self._store.sweep()
                     swept_s = time.monotonic()
 
 
-class KeyAdmission:
+class _KeyAdmission:
     """What was reserved of a key's limits for one request."""
 
     __slots__ = (
@@ -328,5 +328,5 @@ async def _forever(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except Exception:  # whatever it is, the task goes on
-            log.exception("a background task of the keys failed, and is started again")
-            await asyncio.sleep(UPKEEP_S)
+            _logger.exception("a background task of the keys failed, and is started again")
+            await asyncio.sleep(_UPKEEP_S)

@@ -18,16 +18,16 @@ from ganglion.gateway.access.admission import EVERYBODY, Identity, Role
 from ganglion.gateway.access.outage_log import OutageLog
 from ganglion.store.access_store import AccessStore, StoredKey
 
-POLL_S: Final = 0.25
+_POLL_S: Final = 0.25
 """A quarter of the second in which a revocation must be in force: a busy machine may miss a turn or two."""
 _TENANT_DIGITS: Final = 16
-STATIC_NAME: Final = "static"
+_STATIC_NAME: Final = "static"
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StaticKeys:
+class _StaticKeys:
     """The keys of the command line and the configuration, which are not in the database."""
 
     api_keys: tuple[str, ...] = ()
@@ -40,10 +40,10 @@ class StaticKeys:
         """The identity of each key by its digest; a key in both lists is an admin's."""
         for secret in self.api_keys:
             digest = sha256(secret.encode()).digest()
-            yield digest, static_identity(digest, "user", self.most_urgent)
+            yield digest, _static_identity(digest, "user", self.most_urgent)
         for secret in self.admin_keys:
             digest = sha256(secret.encode()).digest()
-            yield digest, static_identity(digest, "admin", MOST_URGENT)
+            yield digest, _static_identity(digest, "admin", MOST_URGENT)
 
     def __bool__(self) -> bool:
         return bool(self.api_keys or self.admin_keys)
@@ -61,7 +61,7 @@ class KnownKey:
 
 
 @dataclass(frozen=True, slots=True)
-class KeyTable:
+class _KeyTable:
     """All keys at one moment; replaced as a whole."""
 
     version: int | None = None
@@ -89,11 +89,11 @@ class ApiKeys:
         on_change: Callable[[dict[str, KnownKey]], None] = lambda known: None,
     ) -> None:
         self._store = store
-        self._static = StaticKeys(tuple(static_keys), tuple(admin_keys), most_urgent)
+        self._static = _StaticKeys(tuple(static_keys), tuple(admin_keys), most_urgent)
         self._clock = clock
         self._on_change = on_change
-        self._outage = OutageLog(log, "and the keys that are known stay valid")
-        self._table = KeyTable()
+        self._outage = OutageLog(_logger, "and the keys that are known stay valid")
+        self._table = _KeyTable()
 
     @property
     def is_open(self) -> bool:
@@ -158,7 +158,7 @@ class ApiKeys:
         self._on_change(self._table.by_id)
         return True
 
-    async def watch(self, every_s: float = POLL_S) -> None:
+    async def watch(self, every_s: float = _POLL_S) -> None:
         """Read the keys again and again, until cancelled."""
         while True:
             await asyncio.sleep(every_s)
@@ -170,25 +170,25 @@ class ApiKeys:
                 self._outage.worked()
 
 
-def _key_table(version: int, static_keys: StaticKeys, stored: tuple[StoredKey, ...]) -> KeyTable:
+def _key_table(version: int, static_keys: _StaticKeys, stored: tuple[StoredKey, ...]) -> _KeyTable:
     by_digest: dict[bytes, KnownKey] = {}
     for key in stored:
         # Not when it was revoked: whoever did it may have a clock that is ahead of ours.
         expires_s = key.expires_s if key.revoked_s is None else 0.0
-        by_digest[key.digest] = KnownKey(identity_of(key), key.name, expires_s, key)
+        by_digest[key.digest] = KnownKey(_identity_of(key), key.name, expires_s, key)
     for digest, identity in static_keys.identities():
-        by_digest[digest] = KnownKey(identity, STATIC_NAME)
+        by_digest[digest] = KnownKey(identity, _STATIC_NAME)
     by_id = {known.identity.key_id: known for known in by_digest.values()}
-    return KeyTable(version, by_digest, by_id, is_open=not by_digest, stored=stored)
+    return _KeyTable(version, by_digest, by_id, is_open=not by_digest, stored=stored)
 
 
-def static_identity(digest: bytes, role: Role, priority: int) -> Identity:
+def _static_identity(digest: bytes, role: Role, priority: int) -> Identity:
     """An operator's key, with the tenant that a node gives the same key."""
     tenant = digest.hex()[:_TENANT_DIGITS]
     return Identity(tenant, key_id=f"static_{tenant}", role=role, priority=priority)
 
 
-def identity_of(key: StoredKey) -> Identity:
+def _identity_of(key: StoredKey) -> Identity:
     """Whose requests those with this key are."""
     metered = (key.tokens_per_minute, key.budget)
     return Identity(

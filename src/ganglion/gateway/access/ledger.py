@@ -22,7 +22,7 @@ from ganglion.store.access_store import HOUR_S, AccessStore, HourlyUsage, UsageT
 
 MAX_COUNTED_KEYS: Final = 1000
 """Keys that metrics name, whatever keys there are: further ones are counted together."""
-MERGED_NAME: Final = "(others)"
+_MERGED_NAME: Final = "(others)"
 """Instead of a key or a model, where sums had to be merged."""
 
 
@@ -70,22 +70,22 @@ class KeyCounters:
 
     def _new(self, key_id: str, tenant: str) -> KeyCount:
         if len(self._by_key) >= MAX_COUNTED_KEYS:
-            return self._by_key.setdefault(MERGED_NAME, KeyCount(MERGED_NAME, MERGED_NAME))
+            return self._by_key.setdefault(_MERGED_NAME, KeyCount(_MERGED_NAME, _MERGED_NAME))
         return self._by_key.setdefault(key_id, KeyCount(tenant, self._name_of(key_id)))
 
 
 FLUSH_S: Final = 0.5
-BATCH: Final = 256
+_BATCH: Final = 256
 """So many sums are written at once, without waiting for the time to pass."""
 MAX_UNWRITTEN: Final = 8192
 """Sums kept while the database cannot be used: about 2 MiB."""
 _MAX_MODEL_BYTES: Final = 256
 
-log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
 
-Row = tuple[str, str, str, int]
+_Row = tuple[str, str, str, int]
 """Key, tenant, model and hour."""
-UnwrittenSums = dict[Row, list[int]]
+UnwrittenSums = dict[_Row, list[int]]
 """Requests, prompt, completion and cached tokens, cost."""
 
 
@@ -101,7 +101,7 @@ class UsageLedger:
         self._number = 0
         self._is_full = asyncio.Event()
         self._turn = asyncio.Lock()
-        self._outage = OutageLog(log, "and usage is kept in memory")
+        self._outage = OutageLog(_logger, "and usage is kept in memory")
 
     @property
     def unwritten(self) -> int:
@@ -117,7 +117,7 @@ class UsageLedger:
             if len(self._unwritten) >= MAX_UNWRITTEN:
                 self._unwritten = folded(self._unwritten, MAX_UNWRITTEN // 2)
             sums = self._unwritten.setdefault(row, [0, 0, 0, 0, 0])
-            if len(self._unwritten) >= BATCH:
+            if len(self._unwritten) >= _BATCH:
                 self._is_full.set()
         sums[0] += 1
         sums[1] += usage.prompt_tokens
@@ -161,15 +161,15 @@ def folded(sums_by_row: UnwrittenSums, most: int) -> UnwrittenSums:
     by_model = _merged(sums_by_row, lambda row: (row[0], row[1], row[2], earliest_s))
     if len(by_model) <= most:
         return by_model
-    by_key = _merged(by_model, lambda row: (row[0], row[1], MERGED_NAME, row[3]))
+    by_key = _merged(by_model, lambda row: (row[0], row[1], _MERGED_NAME, row[3]))
     return (
         by_key
         if len(by_key) <= most
-        else _merged(by_key, lambda row: (MERGED_NAME, MERGED_NAME, MERGED_NAME, row[3]))
+        else _merged(by_key, lambda row: (_MERGED_NAME, _MERGED_NAME, _MERGED_NAME, row[3]))
     )
 
 
-def _merged(sums_by_row: UnwrittenSums, into: Callable[[Row], Row]) -> UnwrittenSums:
+def _merged(sums_by_row: UnwrittenSums, into: Callable[[_Row], _Row]) -> UnwrittenSums:
     merged: UnwrittenSums = {}
     for row, sums in sums_by_row.items():
         target = merged.setdefault(into(row), [0] * len(sums))

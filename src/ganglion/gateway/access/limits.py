@@ -17,7 +17,7 @@ from ganglion.core.errors import GanglionError
 from ganglion.gateway.access.allowance import Allowance, minute_of, period_of
 from ganglion.store.access_store import AccessStore, GrantKind, StoredKey, Window
 
-IDLE_S: Final = 3.0
+_IDLE_S: Final = 3.0
 """What was not used for so long is given back, for other gateways to use."""
 
 
@@ -130,7 +130,7 @@ class KeyLimits:
             if spent != amount:
                 allowance.put_back(amount - spent, window, now_s)
 
-    async def give_back_idle(self, idle_s: float = IDLE_S) -> None:
+    async def give_back_idle(self, idle_s: float = _IDLE_S) -> None:
         """Give back what is unused here, for other gateways; raises what is wrong with the database."""
         now_s = self._clock()
         for allowances in tuple(self._allowances.values()):

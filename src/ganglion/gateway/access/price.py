@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from ganglion.core.events import Usage
 
 PER_TOKENS = 1_000_000
-UNPRICED = 10**18
+_UNPRICED = 10**18
 """Tokens that any budget has where they cost nothing."""
 
 
@@ -35,7 +35,7 @@ class TokenPrice:
 
     def tokens_for(self, cost: int) -> int:
         """How many tokens never cost more than this, whichever they are."""
-        return cost * PER_TOKENS // self._highest if self._highest else UNPRICED
+        return cost * PER_TOKENS // self._highest if self._highest else _UNPRICED
 
     def or_more(self, other: "TokenPrice") -> "TokenPrice":
         """The higher of both, for each kind of token."""

@@ -23,10 +23,10 @@ ALIVE_S: Final = 2.0
 """An answer that sent something within so many seconds is alive, whatever probes say: some servers list
 models slowly."""
 
-OnFleetChange = Callable[[], None]
+_OnFleetChange = Callable[[], None]
 
 
-class RunningOnNode(Protocol):
+class _RunningOnNode(Protocol):
     """A request of this gateway that runs on a node."""
 
     @property
@@ -37,11 +37,11 @@ class RunningOnNode(Protocol):
         """Stop waiting for the node."""
 
 
-MAX_FAILED_LOADS = 1024
+_MAX_FAILED_LOADS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class FailedLoad:
+class _FailedLoad:
     """A model that no node could load, and the nodes that there were then."""
 
     model: str
@@ -66,11 +66,11 @@ class Fleet:
         self.queue = NodeQueue() if queue is None else queue
         """Requests that wait for a node at its `max_in_flight`."""
         self.queue.on_free = self._freed
-        self._listeners: list[OnFleetChange] = []
+        self._listeners: list[_OnFleetChange] = []
         self.nodes: dict[str, NodeView] = {spec.name: NodeView(spec) for spec in specs}
         self.in_flight: defaultdict[str, int] = defaultdict(int)
         """Requests of this gateway that run on each node, also on one that has left meanwhile."""
-        self._running: defaultdict[str, set[RunningOnNode]] = defaultdict(set)
+        self._running: defaultdict[str, set[_RunningOnNode]] = defaultdict(set)
         self.reserved: frozenset[str] = frozenset()
         """Nodes on which a request runs alone: nothing else is sent there meanwhile."""
         self.losses = 0
@@ -83,13 +83,13 @@ class Fleet:
         """What nodes call the models that they were asked to load: the catalogue's id, by node and its id."""
         self.loading: set[str] = set()
         """Models that are loading on behalf of this gateway; requests for one may wait for it."""
-        self.failed_loads: tuple[FailedLoad, ...] = ()
+        self.failed_loads: tuple[_FailedLoad, ...] = ()
         """Models that no node could load when that was last tried."""
         self._refused: dict[str, int] = {}
         self._cool_until_s: dict[str, float] = {}
         self._room: object = None
 
-    def listen(self, listener: OnFleetChange) -> Callable[[], None]:
+    def listen(self, listener: _OnFleetChange) -> Callable[[], None]:
         """Call the listener on the event loop after each change; calling the result ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -148,12 +148,12 @@ class Fleet:
         self.remove(name)
         self._withdraw(name)
 
-    def count_in(self, name: str, running: RunningOnNode) -> None:
+    def count_in(self, name: str, running: _RunningOnNode) -> None:
         """Count a request on its node, until `count_out`."""
         self.in_flight[name] += 1
         self._running[name].add(running)
 
-    def count_out(self, name: str, running: RunningOnNode) -> None:
+    def count_out(self, name: str, running: _RunningOnNode) -> None:
         """Count a request on its node no longer."""
         self._running[name].discard(running)
         if self.queue.count and self._may_take_one(name) and self.queue.hand_over(name):
@@ -193,8 +193,8 @@ class Fleet:
     def failed_to_load(self, model: str, code: str, why: str, *, for_s: float) -> None:
         """Note that no node could load a model; it is not tried again for so long."""
         others = (failed for failed in self.failed_loads if failed.model != model)
-        failed = FailedLoad(model, code, why, self._working(), self._clock() + for_s)
-        self.failed_loads = (*others, failed)[-MAX_FAILED_LOADS:]
+        failed = _FailedLoad(model, code, why, self._working(), self._clock() + for_s)
+        self.failed_loads = (*others, failed)[-_MAX_FAILED_LOADS:]
         self._notify()
 
     def loaded(self, model: str) -> None:
@@ -210,7 +210,7 @@ class Fleet:
         failed = self.unloadable(model)
         return failed is not None and self._clock() < failed.until_s
 
-    def unloadable(self, model: str) -> FailedLoad | None:
+    def unloadable(self, model: str) -> _FailedLoad | None:
         """Why no node can load a model, as long as each was tried; None where one may."""
         for failed in self.failed_loads:
             if failed.model == model and self._working() <= failed.nodes:

@@ -21,20 +21,20 @@ from ganglion.gateway.fleet.probe import NodeProbe, PollSettings
 from ganglion.gateway.node import NodeSpec, NodeView
 from ganglion.gateway.upstream.node_client import NodeClient
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
-MAX_FAILURES: Final = 3
+_MAX_FAILURES: Final = 3
 """So many in a row make a node unhealthy."""
-JITTER: Final = 0.2
+_JITTER: Final = 0.2
 _MAX_ERROR_CHARS: Final = 300
 
 
 def jittered(pause_s: float, chance: float) -> float:
     """A pause, a fifth shorter or longer at most, so that nodes are not all probed at one time."""
-    return pause_s * (1 + JITTER * (2 * chance - 1))
+    return pause_s * (1 + _JITTER * (2 * chance - 1))
 
 
-class NodeHealthCheck:
+class _NodeHealthCheck:
     """Probes one node until its `run` is cancelled, or the node is no longer in the fleet."""
 
     def __init__(
@@ -80,7 +80,7 @@ class NodeHealthCheck:
         except GanglionError as error:
             return self._failed(known.spec, error)
         except Exception as error:  # whatever a node says, it is probed again
-            logger.exception("the answer of node %s could not be read", self._name)
+            _logger.exception("the answer of node %s could not be read", self._name)
             return self._failed(known.spec, error)
         self._answered(view)
         if known.spec.is_ours and self._probe.is_to_discover:
@@ -94,7 +94,7 @@ class NodeHealthCheck:
         try:
             found = await self._probe.discover(current)
         except GanglionError as error:
-            logger.debug("node %s did not answer /discovery: %s", self._name, error)
+            _logger.debug("node %s did not answer /discovery: %s", self._name, error)
             return
         current = self._current(spec)
         if current is not None:
@@ -105,7 +105,7 @@ class NodeHealthCheck:
         if current is None:
             return
         if not current.is_healthy:
-            logger.info("node %s is healthy", self._name)
+            _logger.info("node %s is healthy", self._name)
         if view.boot != current.boot:
             # It is another process: what was learned of the one before, and its failures, do not count.
             self._fleet.succeeded(self._name)
@@ -119,9 +119,9 @@ class NodeHealthCheck:
         if current is None:
             return 0.0
         failures = current.failures + 1
-        is_healthy = current.is_healthy and failures < MAX_FAILURES
+        is_healthy = current.is_healthy and failures < _MAX_FAILURES
         if current.is_healthy and not is_healthy:
-            logger.warning("node %s is unhealthy: %s", self._name, error)
+            _logger.warning("node %s is unhealthy: %s", self._name, error)
         is_cut = isinstance(error, UpstreamUnavailable) and not isinstance(error, UpstreamRefused)
         # One that answers, if only nonsense, is alive: requests that run there may still be answered.
         is_silent = is_cut or isinstance(error, DeadlineExceeded)
@@ -134,7 +134,7 @@ class NodeHealthCheck:
                 error=str(error)[:_MAX_ERROR_CHARS] or "unknown",
             )
         )
-        if is_cut and failures < MAX_FAILURES:
+        if is_cut and failures < _MAX_FAILURES:
             return self._settings.confirm_s
         return self._jittered(self._settings.every_s)
 
@@ -150,7 +150,7 @@ class NodeHealthCheck:
 @dataclass(frozen=True, slots=True)
 class _CheckedNode:
     spec: NodeSpec
-    check: NodeHealthCheck
+    check: _NodeHealthCheck
     task: asyncio.Task[None]
 
 
@@ -201,7 +201,7 @@ class FleetHealthCheck:
         for name, view in nodes.items():
             checked = self._checked.get(name)
             if checked is None:
-                check = NodeHealthCheck(name, self._fleet, self._node_client, self._settings)
+                check = _NodeHealthCheck(name, self._fleet, self._node_client, self._settings)
                 task = asyncio.create_task(check.run(), name=f"check {name}")
             elif checked.spec == view.spec:
                 continue

@@ -31,9 +31,9 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.wire.fleet import Join, Lease, Leave
 
-LEASE_S: Final = 10.0
+_LEASE_S: Final = 10.0
 MAX_JOINED: Final = 1024
-MAX_BOOT_CHARS: Final = 128
+_MAX_BOOT_CHARS: Final = 128
 
 
 def first_epoch(wall_s: float) -> int:
@@ -57,7 +57,7 @@ class NodeLeases:
         fleet: Fleet,
         *,
         first_epoch: int,
-        lease_s: float = LEASE_S,
+        lease_s: float = _LEASE_S,
         node_key: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -131,9 +131,9 @@ class NodeLeases:
         return held.url == join.url.rstrip("/") and join.boot in boots
 
     def _spec(self, join: Join) -> NodeSpec:
-        if not 0 < len(join.boot) <= MAX_BOOT_CHARS:
+        if not 0 < len(join.boot) <= _MAX_BOOT_CHARS:
             raise InvalidValue(
-                f"Invalid value for 'boot': expected 1 to {MAX_BOOT_CHARS} characters.", param="boot"
+                f"Invalid value for 'boot': expected 1 to {_MAX_BOOT_CHARS} characters.", param="boot"
             )
         url = join.url.rstrip("/")
         parse_node_url(url)

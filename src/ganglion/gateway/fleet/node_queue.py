@@ -12,9 +12,9 @@ from typing import Final
 
 from ganglion.core.errors import Overloaded
 
-QUEUE_REQUESTS: Final = 1024
-QUEUE_S: Final = 30.0
-RETRY_AFTER_S: Final = 5
+_QUEUE_REQUESTS: Final = 1024
+_QUEUE_S: Final = 30.0
+_RETRY_AFTER_S: Final = 5
 """For requests that waited in vain: coming back at once would be waiting again."""
 
 
@@ -37,7 +37,7 @@ class QueuedRequest:
 class NodeQueue:
     """The queue of one process."""
 
-    def __init__(self, *, max_requests: int = QUEUE_REQUESTS, max_wait_s: float = QUEUE_S) -> None:
+    def __init__(self, *, max_requests: int = _QUEUE_REQUESTS, max_wait_s: float = _QUEUE_S) -> None:
         self.max_requests = max_requests
         self.max_wait_s = max_wait_s
         self.on_free: Callable[[str], None] = lambda node: None
@@ -137,7 +137,7 @@ class NodeQueue:
 
 def _too_long(waited_s: float) -> Overloaded:
     error = Overloaded(f"No node that holds the model had room for one more request within {waited_s:g} s.")
-    error.retry_after_s = RETRY_AFTER_S
+    error.retry_after_s = _RETRY_AFTER_S
     return error
 
 
@@ -145,5 +145,5 @@ def _too_many(count: int) -> Overloaded:
     error = Overloaded(
         f"{count} requests wait for nodes that are full, and no more may.", extras={"queue_depth": count}
     )
-    error.retry_after_s = RETRY_AFTER_S
+    error.retry_after_s = _RETRY_AFTER_S
     return error

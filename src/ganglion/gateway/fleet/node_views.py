@@ -20,11 +20,11 @@ from ganglion.wire.upstream.polling import ListedModel, PolledDiscovery, PolledG
 
 MAX_MODELS: Final = 4096
 MAX_DIGEST: Final = 1024
-MAX_DEVICES: Final = 256
-MAX_NAMES: Final = 64
+_MAX_DEVICES: Final = 256
+_MAX_NAMES: Final = 64
 """Aliases, capabilities or devices of one model."""
-MAX_NAME_CHARS: Final = 512
-MAX_TEXT_CHARS: Final = 1000
+_MAX_NAME_CHARS: Final = 512
+_MAX_TEXT_CHARS: Final = 1000
 """Of an error or a version, which people read."""
 _MAX_COUNT: Final = 2**53
 _LAST_PORT: Final = 65535
@@ -66,7 +66,7 @@ def listed_view(spec: NodeSpec, models: tuple[ListedModel, ...], last_heard_s: f
         model.id: Replica(
             _name(model.id),
             "loaded",
-            aliases=_names(model.aliases, MAX_NAMES),
+            aliases=_names(model.aliases, _MAX_NAMES),
             context_length=model.context_length,
             created_s=model.created_s,
             sampling=FOREIGN_SAMPLING,
@@ -87,19 +87,19 @@ def overview_view(node: NodeOverview) -> NodeView:
         devices=tuple(
             DeviceMemory(
                 device.index,
-                device.name[:MAX_NAME_CHARS],
+                device.name[:_MAX_NAME_CHARS],
                 _count(device.memory_total_mb),
                 _count(device.memory_free_mb),
             )
-            for device in node.devices[:MAX_DEVICES]
+            for device in node.devices[:_MAX_DEVICES]
         ),
-        error=None if node.error is None else node.error[:MAX_TEXT_CHARS],
+        error=None if node.error is None else node.error[:_MAX_TEXT_CHARS],
     )
 
 
 def version_of(discovery: PolledDiscovery) -> str:
     """The version that runs there, for people."""
-    return discovery.version[:MAX_TEXT_CHARS]
+    return discovery.version[:_MAX_TEXT_CHARS]
 
 
 def grpc_of(spec: NodeSpec, said: PolledGrpc | None) -> str | None:
@@ -144,20 +144,20 @@ def _replica(model: ReplicaState, load: tuple[int, int] | None) -> Replica:
     return Replica(
         id=_name(model.id),
         status=model.status,
-        aliases=_names(model.aliases, MAX_NAMES),
-        engine=model.engine[:MAX_NAME_CHARS],
+        aliases=_names(model.aliases, _MAX_NAMES),
+        engine=model.engine[:_MAX_NAME_CHARS],
         in_flight=_count(in_flight),
         queued=_count(queued),
         slots_total=_count(model.slots_total),
         context_length=_count(model.context_length),
-        capabilities=_names(model.capabilities, MAX_NAMES),
+        capabilities=_names(model.capabilities, _MAX_NAMES),
         memory_mb=_count(model.memory_mb),
         is_pinned=model.pinned,
         priority=max(-_MAX_COUNT, min(model.priority, _MAX_COUNT)),
         last_used_s=model.last_used,
         created_s=_count(model.created),
-        devices=_names(model.devices, MAX_NAMES),
-        error=None if model.error is None else model.error[:MAX_TEXT_CHARS],
+        devices=_names(model.devices, _MAX_NAMES),
+        error=None if model.error is None else model.error[:_MAX_TEXT_CHARS],
         sampling=model.sampling or Sampling(),
     )
 
@@ -166,11 +166,11 @@ def _devices(devices: tuple[DeviceHealth, ...]) -> tuple[DeviceMemory, ...]:
     return tuple(
         DeviceMemory(
             device.index,
-            device.name[:MAX_NAME_CHARS],
+            device.name[:_MAX_NAME_CHARS],
             _count(device.memory_used_mb) + _count(device.memory_free_mb),
             _count(device.memory_free_mb),
         )
-        for device in devices[:MAX_DEVICES]
+        for device in devices[:_MAX_DEVICES]
     )
 
 
@@ -180,15 +180,15 @@ def _check(models: tuple[object, ...]) -> None:
 
 
 def _name(text: str) -> str:
-    if len(text) > MAX_NAME_CHARS:
+    if len(text) > _MAX_NAME_CHARS:
         raise InvalidValue(
-            f"It gave a name of {len(text)} characters; at most {MAX_NAME_CHARS} are believed."
+            f"It gave a name of {len(text)} characters; at most {_MAX_NAME_CHARS} are believed."
         )
     return text
 
 
 def _names(texts: Iterable[str], most: int) -> tuple[str, ...]:
-    return tuple(text for text in texts if len(text) <= MAX_NAME_CHARS)[:most]
+    return tuple(text for text in texts if len(text) <= _MAX_NAME_CHARS)[:most]
 
 
 def _count(number: int) -> int:

@@ -26,7 +26,7 @@ from ganglion.wire.upstream.polling import (
 
 MAX_ANSWER_BYTES: Final = 8 * 2**20
 """Some kilobytes for each model."""
-DISCOVER_AGAIN_S: Final = 10.0
+_DISCOVER_AGAIN_S: Final = 10.0
 """After a `/discovery` that failed: the node works without."""
 
 
@@ -102,7 +102,7 @@ class NodeProbe:
 
     async def discover(self, known: NodeView) -> NodeView:
         """The view with what the node says on `/discovery`; raises GanglionError."""
-        self._discover_at_s = self._clock() + DISCOVER_AGAIN_S
+        self._discover_at_s = self._clock() + _DISCOVER_AGAIN_S
         discovery = parse_discovery(await self._get(known.spec, "/discovery"))
         self._is_discovered, self._discover_at_s = True, 0.0
         grpc = known.spec.grpc or grpc_of(known.spec, discovery.grpc)

@@ -20,7 +20,7 @@ MAX_REMEMBERED = 1024
 SUSPECTED_S = 60.0
 """Within which a second node must be lost: a common request runs on a dying node now and then."""
 REMEMBERED_S = 600.0
-MAX_NODES = 2
+_MAX_NODES = 2
 QUARANTINED_MESSAGE = "This request took down two nodes, and is not tried again for a while."
 MUST_WAIT_MESSAGE = "Two nodes were lost under this request, and none is free to try it alone just now."
 
@@ -110,7 +110,7 @@ class Quarantine:
 
 
 def _suspicion(nodes: frozenset[str], known: _SuspectRequest | None, loss: LostRequest) -> Suspicion:
-    if len(nodes) >= MAX_NODES:
+    if len(nodes) >= _MAX_NODES:
         return Suspicion.REFUSED if loss.is_alone else Suspicion.GRAVE
     if loss.is_alone:
         return Suspicion.SUSPECT

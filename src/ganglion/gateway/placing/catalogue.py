@@ -17,52 +17,52 @@ from ganglion.core.errors import InvalidValue, UnknownParameter
 from ganglion.core.request import LEAST_URGENT, MOST_URGENT
 from ganglion.registry.naming.names import NAME_LIMIT, fold
 
-MAX_MODELS: Final = 10_000
+_MAX_MODELS: Final = 10_000
 CATCH_ALL: Final = "*"
 
-Name = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
-Names = Annotated[tuple[Name, ...], Meta(max_length=100)]
-Megabytes = Annotated[int, Meta(ge=0, le=2**31)]
-Count = Annotated[int, Meta(ge=0, le=1000)]
-PricePerMillion = Annotated[float, Meta(ge=0, le=1e9)]
+_Name = Annotated[str, Meta(min_length=1, max_length=NAME_LIMIT)]
+_Names = Annotated[tuple[_Name, ...], Meta(max_length=100)]
+_Megabytes = Annotated[int, Meta(ge=0, le=2**31)]
+_Count = Annotated[int, Meta(ge=0, le=1000)]
+_PricePerMillion = Annotated[float, Meta(ge=0, le=1e9)]
 
 
 class Cost(Struct, frozen=True, forbid_unknown_fields=True):
     """What a million tokens are charged, in whatever unit budgets are kept in."""
 
-    prompt: PricePerMillion = 0.0
-    completion: PricePerMillion = 0.0
+    prompt: _PricePerMillion = 0.0
+    completion: _PricePerMillion = 0.0
 
 
 class CatalogueModel(Struct, frozen=True, kw_only=True):
     """One `[[models]]` of the file."""
 
-    id: Name
+    id: _Name
     """Under which clients ask for it."""
-    source: Name = ""
+    source: _Name = ""
     """What a node is asked to load: a hub id `org/repo[:quant]` or a name that the nodes know; left out,
     the id."""
-    served_as: Name | None = None
+    served_as: _Name | None = None
     """What nodes list it as, where that is neither its id nor its source; learned from a load otherwise."""
     loadable: bool = True
     """Whether nodes may be asked to load it; false for what only a foreign server has."""
-    engine: Name | None = None
+    engine: _Name | None = None
     """Which engine runs it; left out, the node decides."""
-    quant: Name | None = None
+    quant: _Name | None = None
     """Quantisation, as Q8_0, where the source does not name it."""
     context_length: Annotated[int, Meta(ge=1, le=2**31)] | None = None
     """Longest single sequence, in tokens; left out, the node decides."""
-    memory_mb: Megabytes = 0
+    memory_mb: _Megabytes = 0
     """What it takes, in MiB; 0 for what a node that holds it reports, else unknown."""
     devices: Annotated[int, Meta(ge=1, le=64)] = 1
     """Over how many devices of one node it may be split."""
-    min_free_mb: Megabytes = 0
+    min_free_mb: _Megabytes = 0
     """What must stay free on each device that it is put on, in MiB."""
-    pinned_on: Names = ()
+    pinned_on: _Names = ()
     """Nodes that always hold it; it is never evicted there."""
     priority: Annotated[int, Meta(ge=MOST_URGENT, le=LEAST_URGENT)] = 0
     """Lower is more urgent: it evicts only idle models whose number is equal or higher."""
-    min_replicas: Count = 0
+    min_replicas: _Count = 0
     """Nodes that hold it even when nobody asks; with 0 it is loaded for the first request."""
     max_replicas: Annotated[int, Meta(ge=1, le=1000)] | None = None
     """Nodes that hold it at most; left out, as many as the two keys above ask for, at least one."""
@@ -76,9 +76,9 @@ class CatalogueModel(Struct, frozen=True, kw_only=True):
     node decides."""
     cost: Cost = Cost()
     """`prompt` and `completion`: what a million tokens of each are charged against budgets."""
-    aliases: Names = ()
+    aliases: _Names = ()
     """Other names, in any case; `*` catches every name that nobody knows."""
-    fallbacks: Names = ()
+    fallbacks: _Names = ()
     """Ids of models that answer in its place when it cannot be served, in order."""
 
     @property
@@ -142,8 +142,8 @@ def parse_catalogue(text: str, file: str = "models.toml") -> FleetCatalogue:
         raise InvalidValue(
             f"models in {file} is not a list of tables.", hint="Each model stands under [[models]]."
         )
-    if len(entries) > MAX_MODELS:
-        raise InvalidValue(f"{file} has {len(entries)} models; at most {MAX_MODELS} are read.")
+    if len(entries) > _MAX_MODELS:
+        raise InvalidValue(f"{file} has {len(entries)} models; at most {_MAX_MODELS} are read.")
     models = tuple(_model(entry, number, file) for number, entry in enumerate(entries, 1))
     _check_names(models, file)
     _check_fallbacks(models, file)

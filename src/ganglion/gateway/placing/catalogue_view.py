@@ -8,7 +8,7 @@ from ganglion.gateway.access.price import PER_TOKENS, TokenPrice
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
 from ganglion.registry.naming.names import fold
 
-PRICES = 1024
+_PRICES = 1024
 """Names whose price is remembered: each answer asks for one."""
 
 
@@ -59,7 +59,7 @@ def _source_of(model: CatalogueModel, catalogue: FleetCatalogue) -> tuple[str, .
 
 
 def _prices_of(catalogue: FleetCatalogue) -> Callable[[str], TokenPrice | None]:
-    @lru_cache(maxsize=PRICES)
+    @lru_cache(maxsize=_PRICES)
     def price(name: str) -> TokenPrice | None:
         model = catalogue.by_id.get(name) or catalogue.by_alias.get(fold(name))
         if model is None or model.cost is None:

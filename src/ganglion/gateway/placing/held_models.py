@@ -25,14 +25,14 @@ _BEST_FIRST: Final[tuple[Status, ...]] = (
 )
 
 
-ListedAs = Callable[[NodeView, Replica], str]
+_ListedAs = Callable[[NodeView, Replica], str]
 """What clients call a node's replica: the catalogue's id where it has one, else the node's."""
 
 
 def merge_models(
     nodes: Iterable[NodeView],
     catalogue: Iterable[ModelState] = (),
-    listed_as: ListedAs = lambda view, replica: replica.id,
+    listed_as: _ListedAs = lambda view, replica: replica.id,
 ) -> tuple[ModelState, ...]:
     """One state for each model over all nodes that take work, in the order of their ids.
 
@@ -101,7 +101,7 @@ LearnedNames = Mapping[tuple[str, str], str]
 NOTHING_LEARNED: Final[LearnedNames] = MappingProxyType({})
 
 
-def is_replica(view: NodeView, replica: Replica, model: CatalogueModel, learned: LearnedNames) -> bool:
+def _is_replica(view: NodeView, replica: Replica, model: CatalogueModel, learned: LearnedNames) -> bool:
     """Whether a node's replica is this model of the catalogue."""
     if learned.get((view.name, replica.id)) == model.id:
         return True
@@ -111,7 +111,7 @@ def is_replica(view: NodeView, replica: Replica, model: CatalogueModel, learned:
 
 def replica_of(view: NodeView, model: CatalogueModel, learned: LearnedNames) -> Replica | None:
     """The model as a node lists it, the readiest where it does twice; None where it does not."""
-    found = (each for each in view.replicas if is_replica(view, each, model, learned))
+    found = (each for each in view.replicas if _is_replica(view, each, model, learned))
     return min(found, key=lambda replica: _RANK.get(replica.status, 3), default=None)
 
 

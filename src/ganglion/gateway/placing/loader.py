@@ -31,16 +31,16 @@ from ganglion.gateway.placing.reservations import LOOK_AGAIN_S, PATIENCE_S, Flee
 from ganglion.gateway.upstream.node_client import NodeClient
 from ganglion.registry.naming.names import fold
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
-HOLD_OFF_S: Final = 5.0
+_HOLD_OFF_S: Final = 5.0
 """How long a failed load is not tried again; requests until then get the same error at once."""
-LISTED_S: Final = 15.0
+_LISTED_S: Final = 15.0
 """From when a node says that a load is over until it must list the model."""
-MAX_LOADS: Final = 256
+_MAX_LOADS: Final = 256
 """Models that may be loading at once; further ones are refused for now."""
 
-Work = Callable[[], Coroutine[Any, Any, None]]
+_Work = Callable[[], Coroutine[Any, Any, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class FleetLoader:
         probe_now: Callable[[str], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         patience_s: float = PATIENCE_S,
-        hold_off_s: float = HOLD_OFF_S,
+        hold_off_s: float = _HOLD_OFF_S,
     ) -> None:
         self.catalogue = catalogue
         """May be replaced by another one at any time."""
@@ -146,13 +146,13 @@ class FleetLoader:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _run_once(self, key: tuple[str, str | None], work: Work) -> None:
+    async def _run_once(self, key: tuple[str, str | None], work: _Work) -> None:
         """Wait for the one task under this key, begun now or by an earlier caller."""
         task = self._loads.get(key)
         if task is None:
             if self._is_closing:
                 raise ShuttingDown("The gateway is shutting down.")
-            if len(self._loads) >= MAX_LOADS:
+            if len(self._loads) >= _MAX_LOADS:
                 raise Overloaded(f"{len(self._loads)} models are being loaded already.")
             task = self._loads[key] = asyncio.create_task(work(), name=f"load {key[0]}")
             self._fleet.loading.add(key[0])
@@ -201,7 +201,7 @@ class FleetLoader:
                 return
             except GanglionError as failure:
                 node = claim.placement.node
-                logger.warning("node %s failed to load %s: %s", node, model.id, failure.message)
+                _logger.warning("node %s failed to load %s: %s", node, model.id, failure.message)
                 tried.add(node)
                 error = failure
             finally:
@@ -217,7 +217,7 @@ class FleetLoader:
 
     async def _load_on(self, model: CatalogueModel, placement: Placement) -> None:
         node = placement.node
-        logger.info("loading %s on node %s: %s", model.id, node, placement.why)
+        _logger.info("loading %s on node %s: %s", model.id, node, placement.why)
         self._probe_now(node)
         is_pinned = node in model.pinned_on
         name = await node_calls.load(
@@ -226,7 +226,7 @@ class FleetLoader:
         if model.id in self.catalogue.by_id:
             self._fleet.learn(node, name, model.id)
         self._probe_now(node)
-        until_s = self._clock() + LISTED_S
+        until_s = self._clock() + _LISTED_S
         while not self._is_listed(node, name):
             if self._clock() >= until_s:
                 raise ModelLoading(f"The node {node} says that it loaded {model.id!r}, and does not list it.")

@@ -23,11 +23,11 @@ from ganglion.gateway.upstream.node_headers import JSON_BODY, lease_headers
 from ganglion.wire.health import ModelHealth
 from ganglion.wire.management import LoadBody, LoadResult, UnloadBody
 
-LOAD_S: Final = 600.0
+_LOAD_S: Final = 600.0
 """For a download and a load; the node reports its progress meanwhile."""
-UNLOAD_S: Final = 120.0
+_UNLOAD_S: Final = 120.0
 """What runs is finished first, and what is evicted was idle a moment ago."""
-BUSY_S: Final = 5.0
+_BUSY_S: Final = 5.0
 _LIMIT: Final = 500
 _RELAYED: Final = (LoadFailed, HubUnreachable, EngineUnavailable, InsufficientMemory)
 """Reasons against a load that are the model's or the machine's; anything else is the node's."""
@@ -68,7 +68,7 @@ async def load(node_client: NodeClient, spec: NodeSpec, model: CatalogueModel, *
         "/models/load",
         headers=(JSON_BODY, *lease_headers(spec)),
         body=msgspec.json.encode(body),
-        timeout_s=LOAD_S,
+        timeout_s=_LOAD_S,
     )
     _check(answer, spec, model.id)
     try:
@@ -86,7 +86,7 @@ async def unload(node_client: NodeClient, spec: NodeSpec, replica: str) -> None:
         "/models/unload",
         headers=(JSON_BODY, *lease_headers(spec)),
         body=body,
-        timeout_s=UNLOAD_S,
+        timeout_s=_UNLOAD_S,
     )
     if answer.status != 404:
         _check(answer, spec, replica)
@@ -94,7 +94,7 @@ async def unload(node_client: NodeClient, spec: NodeSpec, replica: str) -> None:
 
 async def busy(node_client: NodeClient, spec: NodeSpec) -> frozenset[str]:
     """The models that have requests on a node at this moment."""
-    answer = await node_client.call(spec, "GET", "/health", timeout_s=BUSY_S)
+    answer = await node_client.call(spec, "GET", "/health", timeout_s=_BUSY_S)
     _check(answer, spec, "")
     try:
         models = _busy.decode(answer.body).models

@@ -19,7 +19,7 @@ from ganglion.gateway.placing.held_models import replica_of
 from ganglion.gateway.placing.placement import HOLDS, Infeasible, Placement, PlacementContext, place, required
 from ganglion.gateway.upstream.node_client import NodeClient
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
 PATIENCE_S: Final = 30.0
 """How long a load waits for a model to become idle."""
@@ -52,7 +52,7 @@ class FleetChanges:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PlacementClaim:
+class _PlacementClaim:
     """Room that was reserved."""
 
     model: str
@@ -79,12 +79,12 @@ class Reservations:
         self._clock = clock
         self._patience_s = patience_s
         self._turn = asyncio.Lock()
-        self._claimed: dict[PlacementClaim, int] = {}
+        self._claimed: dict[_PlacementClaim, int] = {}
         self._fresh: dict[tuple[str, str], float] = {}
 
     async def claim(
         self, model: CatalogueModel, catalogue: FleetCatalogue, *, only: tuple[str, ...], tried: set[str]
-    ) -> PlacementClaim | Infeasible:
+    ) -> _PlacementClaim | Infeasible:
         """Room that is free or was made so; waits for its turn, and while only busy models could be evicted.
 
         Nodes that make no room are added to `tried`. A claim must be released.
@@ -93,11 +93,11 @@ class Reservations:
             placement = await self._placed(model, catalogue, only, tried)
             if isinstance(placement, Infeasible):
                 return placement
-            claim = PlacementClaim(model.id, placement)
+            claim = _PlacementClaim(model.id, placement)
             self._claimed[claim] = required(model, self._fleet.nodes.values(), self._fleet.learned)
             return claim
 
-    def release(self, claim: PlacementClaim) -> None:
+    def release(self, claim: _PlacementClaim) -> None:
         """The load is over, one way or the other."""
         self._claimed.pop(claim, None)
         self._fresh[claim.placement.node, claim.model] = self._clock() + GRACE_S
@@ -120,7 +120,7 @@ class Reservations:
                             return placement
                     busy |= met
                 except GanglionError as error:
-                    logger.warning(
+                    _logger.warning(
                         "node %s could not make room for %s: %s", placement.node, model.id, error.message
                     )
                     tried.add(placement.node)
@@ -170,7 +170,7 @@ class Reservations:
             view = self._fleet.nodes.get(placement.node)
             if view is None:
                 raise UpstreamUnavailable(f"The node {placement.node} left the fleet.")
-            logger.info("evicting %s from node %s to make room", replica, placement.node)
+            _logger.info("evicting %s from node %s to make room", replica, placement.node)
             await node_calls.unload(self._node_client, view.spec, replica)
             self._fleet.mark_unloaded(placement.node, replica)
         if placement.evictions:

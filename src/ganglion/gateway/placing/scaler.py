@@ -45,7 +45,7 @@ ScalingAction = GrowModel | ShrinkModel
 
 
 @dataclass(frozen=True, slots=True)
-class IdleReplica:
+class _IdleReplica:
     """A replica that has nothing to do."""
 
     since_s: float
@@ -54,16 +54,16 @@ class IdleReplica:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingObservation:
+class _ScalingObservation:
     """What was seen of one model until now."""
 
     pressed_since_s: float | None = None
-    idle_since_s: Mapping[str, "IdleReplica"] = field(default_factory=dict)
+    idle_since_s: Mapping[str, "_IdleReplica"] = field(default_factory=dict)
     """By node."""
     acted_s: float | None = None
 
 
-ScalingMemory = Mapping[str, ScalingObservation]
+ScalingMemory = Mapping[str, _ScalingObservation]
 """By model; handed from one look to the next."""
 
 
@@ -82,10 +82,10 @@ def scale(
 ) -> tuple[tuple[ScalingAction, ...], ScalingMemory]:
     """What to do now, at most one thing for each model, and what to remember until the next look."""
     actions: list[ScalingAction] = []
-    remembered: dict[str, ScalingObservation] = {}
+    remembered: dict[str, _ScalingObservation] = {}
     for model in catalogue.models:
         held = tuple(_holders(model, nodes, learned))
-        seen = _observed(model, held, memory.get(model.id, ScalingObservation()), now_s)
+        seen = _observed(model, held, memory.get(model.id, _ScalingObservation()), now_s)
         action: ScalingAction | None = None
         if model.loadable and (seen.acted_s is None or now_s - seen.acted_s >= REST_S):
             at = PlacementContext(catalogue, learned)
@@ -96,7 +96,7 @@ def scale(
             )
         if action is not None:
             actions.append(action)
-            seen = ScalingObservation(None, seen.idle_since_s, now_s)
+            seen = _ScalingObservation(None, seen.idle_since_s, now_s)
         remembered[model.id] = seen
     return tuple(actions), remembered
 
@@ -111,12 +111,12 @@ def _holders(
 
 
 def _observed(
-    model: CatalogueModel, held: tuple[_HeldReplica, ...], before: ScalingObservation, now_s: float
-) -> ScalingObservation:
+    model: CatalogueModel, held: tuple[_HeldReplica, ...], before: _ScalingObservation, now_s: float
+) -> _ScalingObservation:
     queued = sum(each.replica.queued for each in held)
     is_pressed = bool(held) and queued > model.scale_up_queue * len(held)
     pressed_since_s = before.pressed_since_s if before.pressed_since_s is not None else now_s
-    return ScalingObservation(
+    return _ScalingObservation(
         pressed_since_s if is_pressed else None,
         {
             each.view.name: _idle_since(each, before.idle_since_s.get(each.view.name), now_s)
@@ -127,12 +127,12 @@ def _observed(
     )
 
 
-def _idle_since(held: _HeldReplica, before: IdleReplica | None, now_s: float) -> IdleReplica:
+def _idle_since(held: _HeldReplica, before: _IdleReplica | None, now_s: float) -> _IdleReplica:
     last_used_s = held.replica.last_used_s
     return (
         before
         if before is not None and before.last_used_s == last_used_s
-        else IdleReplica(now_s, last_used_s)
+        else _IdleReplica(now_s, last_used_s)
     )
 
 
@@ -183,7 +183,7 @@ def _under_pressure(
 
 
 def _idle(
-    model: CatalogueModel, held: tuple[_HeldReplica, ...], seen: ScalingObservation, now_s: float
+    model: CatalogueModel, held: tuple[_HeldReplica, ...], seen: _ScalingObservation, now_s: float
 ) -> ShrinkModel | None:
     """One fewer where a replica beyond the fewest has been idle for long, the longest first."""
     loaded = sum(each.replica.status == "loaded" for each in held)
@@ -202,12 +202,12 @@ def _idle(
     return ShrinkModel(model.id, name, f"idle for {now_s - since_s:.0f} s")
 
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
-PERIOD_S: Final = 1.0
+_PERIOD_S: Final = 1.0
 
 
-class ReplicaMover(Protocol):
+class _ReplicaMover(Protocol):
     """Loads and unloads models on nodes; a FleetLoader is one."""
 
     async def load_on(self, model: str, node: str) -> None:
@@ -224,10 +224,10 @@ class Scaler:
         self,
         fleet: Fleet,
         catalogue: FleetCatalogue,
-        mover: ReplicaMover,
+        mover: _ReplicaMover,
         *,
         clock: Callable[[], float] = time.monotonic,
-        period_s: float = PERIOD_S,
+        period_s: float = _PERIOD_S,
     ) -> None:
         self.catalogue = catalogue
         """May be replaced by another one at any time."""
@@ -264,11 +264,11 @@ class Scaler:
 
     async def _act(self, action: ScalingAction) -> None:
         verb = "is loaded on" if isinstance(action, GrowModel) else "is unloaded from"
-        logger.info("model %s %s node %s: %s", action.model, verb, action.node, action.why)
+        _logger.info("model %s %s node %s: %s", action.model, verb, action.node, action.why)
         try:
             if isinstance(action, GrowModel):
                 await self._mover.load_on(action.model, action.node)
             else:
                 await self._mover.unload_from(action.model, action.node)
         except GanglionError as error:
-            logger.warning("scaling model %s failed: %s", action.model, error.message)
+            _logger.warning("scaling model %s failed: %s", action.model, error.message)

@@ -8,20 +8,20 @@ from urllib.parse import quote_from_bytes
 from ganglion.core.events import Usage
 from ganglion.gateway.proxy.authorize import RequestContext
 
-MAX_WAITING = 512
+_MAX_WAITING = 512
 """Lines that wait for the next write."""
 _PATH_SHOWN = 200
 _RENEWED = b"/fleet/join"
 """What every node that joined asks all the time; that it came and went is said once, elsewhere."""
 _REFUSED = 400
 
-WriteLines = Callable[[str], object]
+_WriteLines = Callable[[str], object]
 
 
 class AccessLog:
     """Lines as `ganglion serve` logs them, with who asked, which node answered and what it came to."""
 
-    def __init__(self, write: WriteLines | None = None, *, is_json: bool = False) -> None:
+    def __init__(self, write: _WriteLines | None = None, *, is_json: bool = False) -> None:
         self._write = write
         self._is_json = is_json
         self._lines: list[str] = []
@@ -53,7 +53,7 @@ class AccessLog:
             self._lines.append(json.dumps(entry, ensure_ascii=False) + "\n")
         else:
             self._lines.append(f"{self._stamp} info ganglion.request: {message}\n")
-        if len(self._lines) >= MAX_WAITING:
+        if len(self._lines) >= _MAX_WAITING:
             self.flush()
 
     def flush(self) -> None:

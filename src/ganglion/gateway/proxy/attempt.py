@@ -18,11 +18,11 @@ from ganglion.gateway.proxy.streams import (
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
 from ganglion.wire.proxy_dialect import ProxyDialect
 
-MAX_HELD_BYTES = 256 * 2**10
+_MAX_HELD_BYTES = 256 * 2**10
 """An answer up to this size is passed on when it is whole: a node that dies in it has given nothing out."""
 
 
-class AttemptObserver(Protocol):
+class _AttemptObserver(Protocol):
     """Whoever makes the attempt; `whole`, `streamed` or `lost` comes last, `streams` before `streamed`."""
 
     dialect: ProxyDialect
@@ -75,7 +75,7 @@ class NodeAttempt:
 
     def __init__(
         self,
-        observer: AttemptObserver,
+        observer: _AttemptObserver,
         spec: NodeSpec,
         fleet: Fleet,
         *,
@@ -149,7 +149,7 @@ class NodeAttempt:
         named = dict(headers)
         if status == 200:
             self.stream = self._stream_of(named)
-        if self.stream is None and int(named.get(b"content-length", 0)) > MAX_HELD_BYTES:
+        if self.stream is None and int(named.get(b"content-length", 0)) > _MAX_HELD_BYTES:
             self.stream = OpaqueBody(self._observer.dialect)
 
     def _stream_of(self, named: dict[bytes, bytes]) -> StreamFilter | None:
@@ -195,7 +195,7 @@ class NodeAttempt:
             return
         self._parts.append(data)
         self._size_bytes += len(data)
-        if self._size_bytes > MAX_HELD_BYTES:
+        if self._size_bytes > _MAX_HELD_BYTES:
             held, self._parts = b"".join(self._parts), []
             self.stream = OpaqueBody(self._observer.dialect)
             self._observer.streams(self, self.stream.feed(held))

@@ -16,7 +16,7 @@ from ganglion.gateway.routing.decision import only_loaded_model
 from ganglion.wire.proxy_dialect import Peeked
 from ganglion.wire.token_bound import TokenBound
 
-NOBODY = Identity("")
+_NOBODY = Identity("")
 """Whoever looks at a public page."""
 
 
@@ -26,7 +26,7 @@ class RequestContext(Struct):
     call: ClientRequest
     route: ProxyRoute
     request_id: str
-    identity: Identity = NOBODY
+    identity: Identity = _NOBODY
     peeked: Peeked | None = None
     """None where no model answers."""
     affinity: str = ""

@@ -10,19 +10,19 @@ from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore, PermitWai
 SMALL_BYTES: Final = 64 * 2**10
 """A body that needs no room: what a connection holds anyway before it stops reading."""
 ROOM_BYTES: Final = 64 * 2**20
-LARGE_BODIES: Final = 4
+_LARGE_BODIES: Final = 4
 """There is room for so many of the largest at least, and for half of it of one tenant."""
-WAITING: Final = 512
-WAITING_EACH: Final = 128
+_WAITING: Final = 512
+_WAITING_EACH: Final = 128
 """Bodies of the largest size that wait for room, and of one tenant; of smaller ones more."""
 WAIT_S: Final = 10.0
 
 
 def body_budget(max_bytes: int) -> FairSemaphore:
     """Room for bodies, or messages, of at most so many bytes each."""
-    room = max(ROOM_BYTES, LARGE_BODIES * max_bytes)
+    room = max(ROOM_BYTES, _LARGE_BODIES * max_bytes)
     queue: FairQueue[PermitWaiter] = FairQueue(
-        most=WAITING * max_bytes, most_each=WAITING_EACH * max_bytes, of="bodies"
+        most=_WAITING * max_bytes, most_each=_WAITING_EACH * max_bytes, of="bodies"
     )
     return FairSemaphore(room, room // 2, queue)
 

@@ -38,8 +38,8 @@ from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConne
 if TYPE_CHECKING:
     from ganglion.gateway.proxy.listener import ProxyListener
 
-MAX_HEAD_BYTES = 64 * 2**10
-MAX_PIPELINED = 64
+_MAX_HEAD_BYTES = 64 * 2**10
+_MAX_PIPELINED = 64
 """Requests that may wait behind the one being answered; nobody honest sends more."""
 _MAX_EARLY_BYTES = 2**20
 """Of requests that wait; beyond it the client is not read until its turn comes."""
@@ -128,8 +128,8 @@ class ClientConnection(asyncio.Protocol):
         if not self._is_in_body:
             self._head_bytes += len(data)
         self._feed(data)
-        if self._is_in_head and self._head_bytes > MAX_HEAD_BYTES:
-            self._refuse(HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
+        if self._is_in_head and self._head_bytes > _MAX_HEAD_BYTES:
+            self._refuse(HeadersTooLarge(f"The request's head is larger than {_MAX_HEAD_BYTES} bytes."))
         if is_first:
             call = self._queue[0] if self._queue else None
             self._known = None if call is None or len(self._queue) > 1 else cache_head(data, call.head)
@@ -195,10 +195,10 @@ class ClientConnection(asyncio.Protocol):
         """Its head is whole: judge it before a body is read."""
         self._is_in_head, self._is_in_body = False, True
         head_bytes, self._head_bytes = self._head_bytes, 0
-        if head_bytes > MAX_HEAD_BYTES:
+        if head_bytes > _MAX_HEAD_BYTES:
             size = len(self._url) + sum(len(name) + len(value) + 4 for name, value in self._headers)
-            if size > MAX_HEAD_BYTES:
-                raise HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes.")
+            if size > _MAX_HEAD_BYTES:
+                raise HeadersTooLarge(f"The request's head is larger than {_MAX_HEAD_BYTES} bytes.")
         named = self._named = dict(self._headers)
         if len(named) != len(self._headers) and sum(name == b"host" for name, _ in self._headers) > 1:
             raise InvalidRequest("The request names more than one host.")
@@ -284,8 +284,8 @@ class ClientConnection(asyncio.Protocol):
             is_socket=method == b"GET" and self._named.get(b"upgrade", b"").lower() == b"websocket",
         )
         call = ClientRequest(head, parts[0] if len(parts) == 1 else b"".join(parts))
-        if len(self._queue) >= MAX_PIPELINED + (self.exchange is None):
-            raise InvalidRequest(f"More than {MAX_PIPELINED} requests wait for the one before them.")
+        if len(self._queue) >= _MAX_PIPELINED + (self.exchange is None):
+            raise InvalidRequest(f"More than {_MAX_PIPELINED} requests wait for the one before them.")
         self._queue.append(call)
 
     def _is_old(self) -> bool:

@@ -77,7 +77,7 @@ def presented_key(named: dict[bytes, bytes]) -> bytes | None:
 # Law: only a head that the parser has read is recognised, and only with everything but its length
 # unchanged, so that whatever the parser refuses is refused here too.
 
-MAX_CACHED_HEAD_BYTES = 4096
+_MAX_CACHED_HEAD_BYTES = 4096
 """Of a head that is worth remembering: each connection holds one."""
 _MAX_DIGITS = 7
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]{1,7})\r\n", re.IGNORECASE)
@@ -107,7 +107,7 @@ class HeadCache(Struct, frozen=True):
 def cache_head(data: bytes, head: RequestHead) -> HeadCache | None:
     """What to know of a request that the parser took from exactly these bytes; None where it may differ."""
     end = data.find(_END) + len(_END)
-    if not len(_END) <= end <= MAX_CACHED_HEAD_BYTES or not head.is_kept:
+    if not len(_END) <= end <= _MAX_CACHED_HEAD_BYTES or not head.is_kept:
         return None
     # Neither folded lines, nor such as end otherwise, nor blank ones before the first.
     if data.count(b"\n", 0, end) != len(head.headers) + 2 or not data.startswith(head.method):

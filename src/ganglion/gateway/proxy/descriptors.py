@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
-AGAIN_S: Final = 60.0
+_AGAIN_S: Final = 60.0
 """How often it is said while it lasts."""
 
 
@@ -34,13 +34,13 @@ class DescriptorWatch:
             return
         if self._said_s is not None:
             self._said_s = None
-            logger.warning("there are file descriptors again, and clients can connect")
+            _logger.warning("there are file descriptors again, and clients can connect")
 
     def _say(self) -> None:
         now_s = self._clock()
-        if self._said_s is None or now_s - self._said_s >= AGAIN_S:
+        if self._said_s is None or now_s - self._said_s >= _AGAIN_S:
             self._said_s = now_s
-            logger.error(
+            _logger.error(
                 "no file descriptor is left: new connections are closed. Raise the limit (ulimit -n, "
                 "LimitNOFILE) or lower server.max_connections."
             )

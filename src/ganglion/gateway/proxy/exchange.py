@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from ganglion.gateway.proxy.client_connection import ClientConnection
     from ganglion.gateway.proxy.listener import ProxyListener
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
 _HEAD_HELD_S = 1.0
 """How long a head waits for the first event, which leaves with it and until which all can be tried again."""
@@ -504,7 +504,7 @@ class ProxyExchange:
         self._finish()
 
     def _fail(self, error: Exception) -> None:
-        logger.error("an exchange failed, request_id=%s", self._context.request_id, exc_info=error)
+        _logger.error("an exchange failed, request_id=%s", self._context.request_id, exc_info=error)
         if self._reply.has_begun:
             self._connection.abort()
         else:

@@ -92,7 +92,7 @@ def _phrase(status: int) -> str:
 _LINES = {status: f"HTTP/1.1 {status} {_phrase(status)}\r\n".encode() for status in range(100, 600)}
 
 
-def named_by_connection(value: bytes | None) -> frozenset[bytes]:
+def _named_by_connection(value: bytes | None) -> frozenset[bytes]:
     """The headers that a Connection header makes hop-by-hop."""
     if value is None:
         return frozenset()
@@ -113,7 +113,7 @@ class _Names:
         """Those that pass, as lines; `connection` may name more that do not."""
         known = self._known
         if connection is not None:
-            named = named_by_connection(connection)
+            named = _named_by_connection(connection)
             if named:
                 headers = [header for header in headers if header[0] not in named]
         lines = []

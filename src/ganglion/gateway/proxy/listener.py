@@ -24,7 +24,7 @@ from ganglion.gateway.proxy.upstream_request import UpstreamHeads
 from ganglion.gateway.routing.decision import Chooser, ModelLoader
 from ganglion.gateway.upstream.pool import ConnectionPools
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
 TICK_S = 0.5
 """How finely timeouts are kept: one walk over all connections costs less than a timer for each request."""
@@ -182,7 +182,7 @@ class ProxyListener:
                 try:
                     connection.check(now_s)
                 except Exception:  # one connection's fault must not be every one's
-                    logger.exception("a connection could not be checked")
+                    _logger.exception("a connection could not be checked")
                     with contextlib.suppress(Exception):
                         connection.abort()
             await asyncio.sleep(TICK_S)

@@ -17,7 +17,7 @@ from ganglion.wire.error_format import ErrorFormat
 from ganglion.wire.proxy_dialect import PLAIN, ProxyDialect
 from ganglion.wire.route_aliases import canonical_path
 
-Access = Literal["public", "key", "node", "admin"]
+_Access = Literal["public", "key", "node", "admin"]
 
 _SHORT_BYTES = 128
 _SAFE_IN_PATH = "/:@!$&'()*+,;=~-._"
@@ -32,7 +32,7 @@ class ProxyRoute:
     errors: ErrorFormat = openai_errors.ERRORS
     dialect: ProxyDialect = PLAIN
     """What its bodies and streams look like."""
-    access: Access = "key"
+    access: _Access = "key"
     wire: Wire | None = None
     """The wire that a node must speak; None where no model answers."""
     is_control_app: bool = True

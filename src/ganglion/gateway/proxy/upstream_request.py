@@ -18,7 +18,7 @@ from ganglion.gateway.upstream.node_headers import (
 from ganglion.gateway.upstream.pool import ConnectionPool, ConnectionPools
 from ganglion.wire.headers import ADMISSION, AFFINITY, REQUEST_ID, USAGE
 
-MAX_UPSTREAM_HEADS = 2048
+_MAX_UPSTREAM_HEADS = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class UpstreamHeads:
         """A node's; raises InvalidValue where its URL is none."""
         upstream = self._upstreams.get(spec.name)
         if upstream is None or upstream.spec is not spec:
-            if len(self._upstreams) >= MAX_UPSTREAM_HEADS:
+            if len(self._upstreams) >= _MAX_UPSTREAM_HEADS:
                 self._upstreams.clear()  # of nodes that are gone, mostly; the others are made again
             upstream = self._upstreams[spec.name] = self._made(spec)
         return upstream
@@ -61,7 +61,7 @@ class UpstreamHeads:
 _BODYLESS = (b"GET", b"HEAD", b"DELETE", b"OPTIONS")
 
 
-class UpstreamRequest(Struct, frozen=True, gc=False):
+class _UpstreamRequest(Struct, frozen=True, gc=False):
     """What goes to a node, and whether it asks for a usage chunk that the client does not want."""
 
     data: bytes
@@ -70,7 +70,7 @@ class UpstreamRequest(Struct, frozen=True, gc=False):
 
 def encode_upstream_request(
     context: RequestContext, upstream: UpstreamHead, model: str | None, context_length: int = 0
-) -> UpstreamRequest:
+) -> _UpstreamRequest:
     """The bytes for a node that names the model so; None leaves that as the client wrote it.
 
     `context_length` is what the model's prompt and answer are together at most; 0 where nobody knows.
@@ -112,7 +112,7 @@ def encode_upstream_request(
             body,
         )
     )
-    return UpstreamRequest(data, takes_usage)
+    return _UpstreamRequest(data, takes_usage)
 
 
 def _answer_bound(context: RequestContext, context_length: int) -> int | None:

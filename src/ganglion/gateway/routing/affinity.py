@@ -3,10 +3,10 @@
 from functools import lru_cache
 from hashlib import blake2b
 
-DIGEST_BYTES = 8
-MAX_NAME = 256
+_DIGEST_BYTES = 8
+_MAX_NAME = 256
 """No model has a longer name, and none is cached."""
-MAX_PREFIX_BYTES = 4096
+_MAX_PREFIX_BYTES = 4096
 """Of each part: enough to tell conversations apart, whatever follows."""
 
 
@@ -19,9 +19,9 @@ _owned = lru_cache(maxsize=1024)(_owner)
 
 def affinity_of(tenant: str, model: str, *parts: bytes | str) -> str:
     """The id of a conversation that begins with these parts; tenants and models never share one."""
-    named = _owned(tenant, model) if len(model) <= MAX_NAME else _owner(tenant, model)
+    named = _owned(tenant, model) if len(model) <= _MAX_NAME else _owner(tenant, model)
     for part in parts:
         encoded = part.encode(errors="surrogatepass") if isinstance(part, str) else part
-        kept = encoded[:MAX_PREFIX_BYTES]
+        kept = encoded[:_MAX_PREFIX_BYTES]
         named += b"%d:%b" % (len(kept), kept)
-    return blake2b(named, digest_size=DIGEST_BYTES).hexdigest()
+    return blake2b(named, digest_size=_DIGEST_BYTES).hexdigest()

@@ -42,7 +42,7 @@ _MASK: Final = 2**64 - 1
 _KNOWN: Final = 2**64
 
 
-class NodeLoads(Protocol):
+class _NodeLoads(Protocol):
     """How busy nodes are, and which are cooling down; a Fleet is one."""
 
     @property
@@ -65,7 +65,7 @@ class NodeLoads(Protocol):
 
 
 def route(
-    table: RoutingTable, request: RoutingRequest, loads: NodeLoads, turn: int = 0, last: str = ""
+    table: RoutingTable, request: RoutingRequest, loads: _NodeLoads, turn: int = 0, last: str = ""
 ) -> RoutingDecision:
     """Decide where a request goes; `turn` decides between nodes that are equal otherwise.
 
@@ -88,7 +88,7 @@ def share(total: int, nodes: int) -> int:
 def _pick(
     replicas: tuple[RoutableReplica, ...],
     request: RoutingRequest,
-    loads: NodeLoads,
+    loads: _NodeLoads,
     turn: int,
     last: str = "",
 ) -> RoutableReplica | None:
@@ -138,7 +138,7 @@ def _preferred(
 
 
 def _otherwise(
-    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: NodeLoads, turn: int
+    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads, turn: int
 ) -> RoutingDecision:
     """The decision when no node can take the request as it is."""
     if request.wire in TRANSLATABLE_WIRES:
@@ -155,7 +155,7 @@ def _otherwise(
     return fallback or NoRoute(_why_not(table, entry, request, loads), _full(entry, request, loads))
 
 
-def _waiting(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> RoutingDecision | None:
+def _waiting(table: RoutingTable, entry: ModelEntry, loads: _NodeLoads) -> RoutingDecision | None:
     """The decision for a model that no node has loaded: wait, load it, or go on; None for the last."""
     ids = [replica.id for _, replica in entry.found] if entry.model is None else [entry.model.id]
     for model_id in ids:
@@ -168,7 +168,7 @@ def _waiting(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> Routin
     return _loadable(table, entry, loads)
 
 
-def _loadable(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> ColdModel | None:
+def _loadable(table: RoutingTable, entry: ModelEntry, loads: _NodeLoads) -> ColdModel | None:
     """The model to load; None where no node could take it."""
     if entry.model is None:
         # Outside the catalogue it is enough that a node lists the model.
@@ -185,7 +185,7 @@ def _loadable(table: RoutingTable, entry: ModelEntry, loads: NodeLoads) -> ColdM
 
 
 def _fallback(
-    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: NodeLoads, turn: int
+    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads, turn: int
 ) -> ChosenNode | TranslatedNode | ColdModel | None:
     """The first of its fallbacks that can answer now, else the first that can be loaded."""
     cold: ColdModel | None = None
@@ -202,7 +202,7 @@ def _fallback(
 
 
 def _why_not(
-    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: NodeLoads
+    table: RoutingTable, entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads
 ) -> GanglionError:
     if entry.is_live:
         return _why_not_live(entry, request, loads)
@@ -224,7 +224,7 @@ def _candidates(entry: ModelEntry, wire: Wire) -> tuple[RoutableReplica, ...]:
     return (*entry.ready(wire), *(entry.translating(wire) if wire in TRANSLATABLE_WIRES else ()))
 
 
-def _full(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) -> frozenset[str]:
+def _full(entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads) -> frozenset[str]:
     """Nodes that could take the request, were they not at their `max_in_flight`."""
     return frozenset(
         replica.name
@@ -237,7 +237,7 @@ def _full(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) -> froze
     )
 
 
-def _why_not_live(entry: ModelEntry, request: RoutingRequest, loads: NodeLoads) -> GanglionError:
+def _why_not_live(entry: ModelEntry, request: RoutingRequest, loads: _NodeLoads) -> GanglionError:
     replicas = _candidates(entry, request.wire)
     if not replicas:
         return WireUnsupported(

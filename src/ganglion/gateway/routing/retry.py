@@ -21,7 +21,7 @@ RETRY_BUDGET: Final = 2
 """Nodes that one request may have been running on when they failed."""
 MAX_TRIED: Final = 64
 """Nodes that one request is put to at most, whatever they say."""
-MAX_LOADS: Final = 2
+_MAX_LOADS: Final = 2
 """Loads that one request waits for: a model that was loaded may be gone again before it is asked."""
 
 
@@ -160,7 +160,7 @@ def needs_probe(outcome: NodeOutcome, decision: RetryDecision) -> bool:
     return decision.is_crash or outcome in (NodeFault.UNREACHED, NodeFault.SILENT)
 
 
-class RetryState(msgspec.Struct, frozen=True, gc=False):
+class _RetryState(msgspec.Struct, frozen=True, gc=False):
     """How far one request has come through the fleet; what happens to it makes another state of this one."""
 
     tried: frozenset[str] = frozenset()
@@ -173,10 +173,10 @@ class RetryState(msgspec.Struct, frozen=True, gc=False):
     """Chances that are used up."""
     loads: int = 0
 
-    def after(self, node: str, decision: RetryDecision) -> "RetryState":
+    def after(self, node: str, decision: RetryDecision) -> "_RetryState":
         """The state once a node has failed."""
         is_unanswered = not decision.is_answered
-        return RetryState(
+        return _RetryState(
             self.tried | {node},
             self.unanswered | {node} if is_unanswered else self.unanswered,
             self.stale | {node} if decision.may_be_same else self.stale,
@@ -189,21 +189,21 @@ class RetryState(msgspec.Struct, frozen=True, gc=False):
         is_left = self.spent < RETRY_BUDGET and len(self.tried) < MAX_TRIED
         return decision.step is not RetryStep.TELL and is_left
 
-    def readmitting_stale(self) -> "RetryState":
+    def readmitting_stale(self) -> "_RetryState":
         """The state once there is no other node to try."""
         return msgspec.structs.replace(self, tried=self.tried - self.stale, stale=frozenset())
 
     @property
     def may_load(self) -> bool:
         """Whether the model may be loaded for it, or loaded again."""
-        return self.loads < MAX_LOADS
+        return self.loads < _MAX_LOADS
 
-    def after_load(self) -> "RetryState":
+    def after_load(self) -> "_RetryState":
         """The state once the model was loaded somewhere: nodes that did not hold it may do so now."""
         return msgspec.structs.replace(self, tried=self.unanswered, loads=self.loads + 1)
 
 
-UNTRIED: Final = RetryState()
+UNTRIED: Final = _RetryState()
 """Where every request begins."""
 
 

@@ -10,9 +10,9 @@ from ganglion.gateway.routing.decision import ChosenNode, RoutingDecision, Routi
 from ganglion.gateway.routing.policies import route
 from ganglion.gateway.routing.table import RoutingTable
 
-REMEMBERED: Final = 16_384
+_REMEMBERED: Final = 16_384
 """Conversations whose last node is remembered, the latest ones."""
-OTHER: Final = "other"
+_OTHER: Final = "other"
 """Instead of every name that nobody knows: clients may write any."""
 _PLACED: Final = (ChosenNode, TranslatedNode)
 
@@ -46,7 +46,7 @@ class Router:
         """The name that a client's name is booked under: one that the fleet or the catalogue has."""
         entry = self._current.entry(name)
         if entry is None:
-            return OTHER
+            return _OTHER
         if entry.model is not None:
             return entry.model.id
         return entry.booked_as[0]
@@ -80,7 +80,7 @@ class Router:
     def _remember(self, affinity: str, node: str) -> None:
         self._last.pop(affinity, None)
         self._last[affinity] = node
-        if len(self._last) > REMEMBERED:
+        if len(self._last) > _REMEMBERED:
             del self._last[next(iter(self._last))]
 
     def replace(self, catalogue: FleetCatalogue) -> None:

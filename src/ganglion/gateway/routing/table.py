@@ -21,7 +21,7 @@ MAX_REMEMBERED = 4096
 """Names whose entry is kept: clients may use any, and `*` matches them all."""
 
 
-class NodeIndex:
+class _NodeIndex:
     """What one node lists, by name."""
 
     __slots__ = ("by_alias", "by_id", "load", "seed", "view")
@@ -40,7 +40,9 @@ class RoutableReplica:
 
     __slots__ = ("cap", "chosen", "digest", "is_full", "load", "name", "seed", "translated")
 
-    def __init__(self, index: NodeIndex, replica: Replica, max_in_flight: int | None, booked_as: str) -> None:
+    def __init__(
+        self, index: _NodeIndex, replica: Replica, max_in_flight: int | None, booked_as: str
+    ) -> None:
         spec = index.view.spec
         self.name = spec.name
         self.cap = spec.max_in_flight
@@ -61,7 +63,7 @@ class ModelEntry:
     name: str
     model: CatalogueModel | None
     """The catalogue's model of that name, where there is one."""
-    found: tuple[tuple[NodeIndex, Replica], ...]
+    found: tuple[tuple[_NodeIndex, Replica], ...]
     """Every replica, servable or not."""
     booked_as: tuple[str, ...] = ()
     """What an answer of each of these is booked as."""
@@ -112,9 +114,9 @@ class RoutingTable:
         *,
         before: "RoutingTable | None" = None,
     ) -> None:
-        known: Mapping[str, NodeIndex] = before.indices if before is not None else {}
-        self.indices: dict[str, NodeIndex] = {
-            name: known[name] if name in known and known[name].view is view else NodeIndex(view)
+        known: Mapping[str, _NodeIndex] = before.indices if before is not None else {}
+        self.indices: dict[str, _NodeIndex] = {
+            name: known[name] if name in known and known[name].view is view else _NodeIndex(view)
             for name, view in nodes.items()
         }
         self._nodes = nodes
@@ -164,7 +166,7 @@ class RoutingTable:
         found = [(each, each.by_alias[folded]) for each in self.indices.values() if folded in each.by_alias]
         return self._listed(name, found)
 
-    def _listed(self, name: str, found: list[tuple[NodeIndex, Replica]]) -> ModelEntry | None:
+    def _listed(self, name: str, found: list[tuple[_NodeIndex, Replica]]) -> ModelEntry | None:
         """A name that only nodes list; the catalogue may know the model by another one."""
         if not found:
             return None

@@ -14,7 +14,7 @@ from ganglion.gateway.upstream.node_headers import header_lines, key_headers
 from ganglion.gateway.upstream.pool import ConnectionPools, NodeUnreached, StaleConnection
 from ganglion.gateway.upstream.upstream_connection import Headers, UpstreamConnection
 
-MAX_ANSWER_BYTES = 64 * 2**20
+_MAX_ANSWER_BYTES = 64 * 2**20
 """The largest answer that is read whole."""
 _SAFE = ("GET", "HEAD")
 _HIGH_BYTES = 2**20
@@ -30,7 +30,7 @@ class NodeResponse:
     body: bytes
 
 
-def encode_node_request(
+def _encode_node_request(
     spec: NodeSpec,
     authority: str,
     *,
@@ -102,7 +102,7 @@ class NodeResponseStream:
             self.connection.resume()
         return data
 
-    async def whole(self, max_bytes: int = MAX_ANSWER_BYTES) -> bytes:
+    async def whole(self, max_bytes: int = _MAX_ANSWER_BYTES) -> bytes:
         """The rest of the body; raises UpstreamUnavailable where it is larger."""
         parts = []
         size_bytes = 0
@@ -141,7 +141,7 @@ class NodeClient:
     ) -> AsyncGenerator[NodeResponseStream, None]:
         """A response whose head has come; raises UpstreamUnavailable, NodeUnreached if nothing was sent."""
         pool = self._pools.of(spec)
-        data = encode_node_request(
+        data = _encode_node_request(
             spec,
             pool.address.authority,
             method=method,
@@ -180,7 +180,7 @@ class NodeClient:
         headers: Iterable[tuple[bytes, bytes]] = (),
         body: bytes = b"",
         timeout_s: float,
-        max_bytes: int = MAX_ANSWER_BYTES,
+        max_bytes: int = _MAX_ANSWER_BYTES,
     ) -> NodeResponse:
         """A whole response; raises UpstreamUnavailable, DeadlineExceeded."""
         try:

@@ -15,7 +15,7 @@ JSON_BODY = (b"content-type", b"application/json")
 
 def key_headers(spec: NodeSpec) -> Headers:
     """The node's own key, where it has one."""
-    return [] if spec.api_key is None else [(b"authorization", b"Bearer " + header_value(spec.api_key))]
+    return [] if spec.api_key is None else [(b"authorization", b"Bearer " + _header_value(spec.api_key))]
 
 
 def lease_headers(spec: NodeSpec) -> Headers:
@@ -34,15 +34,15 @@ def identity_headers(
     """Whose request it is, for one of our nodes; what is left out is not sent."""
     headers: Headers = []
     if tenant is not None:
-        headers.append((TENANT, header_value(tenant)))
+        headers.append((TENANT, _header_value(tenant)))
     if key_id is not None:
-        headers.append((KEY, header_value(key_id)))
+        headers.append((KEY, _header_value(key_id)))
     if priority is not None:
         headers.append((PRIORITY, b"%d" % priority))
     if request_id:
-        headers.append((REQUEST_ID, header_value(request_id)))
+        headers.append((REQUEST_ID, _header_value(request_id)))
     if affinity:
-        headers.append((AFFINITY, header_value(affinity)))
+        headers.append((AFFINITY, _header_value(affinity)))
     return headers
 
 
@@ -61,7 +61,7 @@ def header_lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
     return b"".join([b"%b: %b\r\n" % header for header in headers])
 
 
-def header_value(text: str) -> bytes:
+def _header_value(text: str) -> bytes:
     """Text as the value of a header, whatever it holds."""
     if text.isascii() and text.isprintable():
         return text.encode()

@@ -11,14 +11,14 @@ from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.upstream.address import NodeAddress, parse_node_url
 from ganglion.gateway.upstream.upstream_connection import UpstreamConnection, WriteCoalescer
 
-CONNECT_S = 3.0
+_CONNECT_S = 3.0
 MAX_IDLE = 512
 """Free connections kept to one node."""
 IDLE_S = 10.0
 """Shorter than a node keeps one: a request should not meet a connection that is just being closed."""
 
 
-MAX_POOLS = 2048
+_MAX_POOLS = 2048
 """Addresses whose connections are kept: more than there may be nodes, since nodes move."""
 
 
@@ -38,7 +38,7 @@ class ConnectionPool:
         address: NodeAddress,
         *,
         writes: WriteCoalescer | None = None,
-        connect_s: float = CONNECT_S,
+        connect_s: float = _CONNECT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.address = address
@@ -121,7 +121,7 @@ class ConnectionPool:
 class ConnectionPools:
     """One pool for each address that a node has."""
 
-    def __init__(self, connect_s: float = CONNECT_S) -> None:
+    def __init__(self, connect_s: float = _CONNECT_S) -> None:
         self._connect_s = connect_s
         self._pools: dict[str, ConnectionPool] = {}
         self.writes = WriteCoalescer()
@@ -131,7 +131,7 @@ class ConnectionPools:
         """The pool of a node; raises InvalidValue where its URL is none."""
         pool = self._pools.get(spec.url)
         if pool is None:
-            if len(self._pools) >= MAX_POOLS:
+            if len(self._pools) >= _MAX_POOLS:
                 self._pools = {url: each for url, each in self._pools.items() if not each.is_empty}
             pool = self._pools[spec.url] = ConnectionPool(
                 parse_node_url(spec.url), writes=self.writes, connect_s=self._connect_s

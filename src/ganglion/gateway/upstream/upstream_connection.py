@@ -15,7 +15,7 @@ import httptools
 # Reason: a write wakes whoever it is for, mostly on another core. Many of them in a row wake it once, and
 # cost the kernel a third less than as many between other work.
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
 
 class WriteCoalescer:
@@ -39,7 +39,7 @@ class WriteCoalescer:
             try:
                 transport.write(data)
             except Exception:  # one connection's fault must not be every one's
-                logger.exception("writing to a connection failed")
+                _logger.exception("writing to a connection failed")
                 transport.abort()
 
 
@@ -48,7 +48,7 @@ MAX_HEAD_BYTES = 64 * 2**10
 Headers = list[tuple[bytes, bytes]]
 
 
-class ResponseSink(Protocol):
+class _ResponseSink(Protocol):
     """Receives a response; names of headers are in lower case."""
 
     def head(self, status: int, headers: Headers) -> None:
@@ -75,7 +75,7 @@ class UpstreamConnection(asyncio.Protocol):
         # What the parser calls for each chunk: the list itself, since a burst has a hundred of them.
         self.on_body = self._parts.append
         self._parser = httptools.HttpResponseParser(self)
-        self._sink: ResponseSink | None = None
+        self._sink: _ResponseSink | None = None
         self._reset()
         self.requests = 0
         """How many requests it has carried: the first one cannot have met a connection that was closing."""
@@ -106,7 +106,7 @@ class UpstreamConnection(asyncio.Protocol):
         """Whether it has carried other requests, and nothing has come of this one."""
         return self.requests > 1 and not self._head_bytes
 
-    def request(self, data: bytes, sink: ResponseSink) -> None:
+    def request(self, data: bytes, sink: _ResponseSink) -> None:
         """Send a whole request, whose response goes to the sink."""
         assert self._sink is None and self._transport is not None
         self._sink = sink

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
-CHUNK_BYTES: Final = 1 << 20
+_CHUNK_BYTES: Final = 1 << 20
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}|[0-9a-f]{40}")
 
 
@@ -39,7 +39,7 @@ def chunks_of(path: Path, check: Callable[[], None]) -> Iterator[bytes]:
     with path.open("rb", buffering=0) as file:
         while True:
             check()
-            chunk = file.read(CHUNK_BYTES)
+            chunk = file.read(_CHUNK_BYTES)
             if not chunk:
                 return
             yield chunk

@@ -15,24 +15,24 @@ from struct import Struct
 from typing import Final
 
 _MAGIC: Final = int.from_bytes(b"GGUF", "little")
-VERSIONS: Final = (2, 3)
-ALIGNMENT_DEFAULT: Final = 32
+_VERSIONS: Final = (2, 3)
+_ALIGNMENT_DEFAULT: Final = 32
 # The largest files seen hold a few hundred keys and 20,000 tensors, and vocabulary plus merges reach 800,000
 # strings: beyond these a file is malformed, and walking it would only take time.
-KEYS_LIMIT: Final = 1 << 16
-TENSORS_LIMIT: Final = 1 << 16
-STRINGS_LIMIT: Final = 2_000_000
-KEY_BYTES_LIMIT: Final = 1 << 16
+_KEYS_LIMIT: Final = 1 << 16
+_TENSORS_LIMIT: Final = 1 << 16
+_STRINGS_LIMIT: Final = 2_000_000
+_KEY_BYTES_LIMIT: Final = 1 << 16
 # Longer text (an embedded tokenizer.json) is left where it lies, as an array of bytes.
-TEXT_BYTES_LIMIT: Final = 1 << 20
-ARRAY_LIMIT: Final = 1 << 16
-WINDOW_BYTES: Final = 1 << 18
+_TEXT_BYTES_LIMIT: Final = 1 << 20
+_ARRAY_LIMIT: Final = 1 << 16
+_WINDOW_BYTES: Final = 1 << 18
 # Where a value was jumped over, what follows may be the last that is wanted there.
-GLANCE_BYTES: Final = 1 << 12
+_GLANCE_BYTES: Final = 1 << 12
 # Vocabularies of 260,000 words make headers of 15 MB; a file that leads further only takes time.
-READ_LIMIT: Final = 64 << 20
+_READ_LIMIT: Final = 64 << 20
 # ggml counts elements in 63 bits, and llama.cpp refuses what overflows them.
-ELEMENTS_LIMIT: Final = (1 << 63) - 1
+_ELEMENTS_LIMIT: Final = (1 << 63) - 1
 
 _UINT32, _BOOL, _STRING, _ARRAY = 4, 7, 8, 9
 _SCALARS: Final = {
@@ -103,9 +103,9 @@ class GgufArray:
     offset: int
 
 
-Scalar = bool | int | float | str
-Value = Scalar | GgufArray
-Metadata = dict[str, Value]
+_Scalar = bool | int | float | str
+_Value = _Scalar | GgufArray
+Metadata = dict[str, _Value]
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class GgufReader:
         """Read everything before the weights."""
         version, tensor_count, key_count = self._preamble()
         metadata = self._metadata(key_count)
-        alignment = metadata.get("general.alignment", ALIGNMENT_DEFAULT)
+        alignment = metadata.get("general.alignment", _ALIGNMENT_DEFAULT)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
             raise MalformedGguf(f"general.alignment is {shortened(alignment)}, expected a power of two")
         parameters, weight_bytes = self._tensors(tensor_count)
@@ -151,7 +151,7 @@ class GgufReader:
         index = 0
         for wanted in sorted(index for index in indices if 0 <= index < array.count):
             self._skip_strings(wanted - index)
-            text = self._text(TEXT_BYTES_LIMIT)
+            text = self._text(_TEXT_BYTES_LIMIT)
             if isinstance(text, str):
                 found[wanted] = text
             index = wanted + 1
@@ -160,7 +160,7 @@ class GgufReader:
     def numbers(self, array: GgufArray) -> tuple[int | float, ...]:
         """The elements of a numeric array of bounded length."""
         scalar = _SCALARS.get(array.kind)
-        if scalar is None or array.count > ARRAY_LIMIT:
+        if scalar is None or array.count > _ARRAY_LIMIT:
             raise MalformedGguf(f"expected a short array of numbers, found {array.count} elements")
         self._offset = array.offset
         size = array.count * scalar.size
@@ -171,18 +171,18 @@ class GgufReader:
         if self._size < 4 or self._uint32() != _MAGIC:
             raise NotGguf("it does not begin with the letters GGUF")
         version = self._uint32()
-        if version not in VERSIONS:
-            if int.from_bytes(version.to_bytes(4, "little"), "big") in VERSIONS:
+        if version not in _VERSIONS:
+            if int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
                 raise MalformedGguf("it is written for big-endian machines")
             raise MalformedGguf(f"its GGUF version is {version}, expected 2 or 3")
-        tensor_count = self._count("tensors", smallest_bytes=32, limit=TENSORS_LIMIT)
-        key_count = self._count("metadata keys", smallest_bytes=13, limit=KEYS_LIMIT)
+        tensor_count = self._count("tensors", smallest_bytes=32, limit=_TENSORS_LIMIT)
+        key_count = self._count("metadata keys", smallest_bytes=13, limit=_KEYS_LIMIT)
         return version, tensor_count, key_count
 
     def _metadata(self, key_count: int) -> Metadata:
         metadata: Metadata = {}
         for _ in range(key_count):
-            key = self._text(KEY_BYTES_LIMIT)
+            key = self._text(_KEY_BYTES_LIMIT)
             if not isinstance(key, str):
                 raise MalformedGguf(f"a metadata key of {key.count} bytes")
             if key in metadata:
@@ -190,9 +190,9 @@ class GgufReader:
             metadata[key] = self._value(self._uint32())
         return metadata
 
-    def _value(self, kind: int) -> Value:
+    def _value(self, kind: int) -> _Value:
         if kind == _STRING:
-            return self._text(TEXT_BYTES_LIMIT)
+            return self._text(_TEXT_BYTES_LIMIT)
         if kind == _ARRAY:
             return self._array()
         scalar = _SCALARS.get(kind)
@@ -205,7 +205,7 @@ class GgufReader:
     def _array(self) -> GgufArray:
         kind = self._uint32()
         if kind == _STRING:
-            count = self._count("strings", smallest_bytes=8, limit=STRINGS_LIMIT - self._strings)
+            count = self._count("strings", smallest_bytes=8, limit=_STRINGS_LIMIT - self._strings)
             self._strings += count
             offset = self._offset
             self._skip_strings(count)
@@ -247,12 +247,12 @@ class GgufReader:
             elements, tensor_end = self._tensor()
             parameters += elements
             end = max(end, tensor_end)
-        if parameters > ELEMENTS_LIMIT:
+        if parameters > _ELEMENTS_LIMIT:
             raise MalformedGguf(f"it announces {parameters} weights")
         return parameters, end
 
     def _tensor(self) -> tuple[int, int]:
-        name_bytes = self._count("bytes of a tensor's name", smallest_bytes=1, limit=KEY_BYTES_LIMIT)
+        name_bytes = self._count("bytes of a tensor's name", smallest_bytes=1, limit=_KEY_BYTES_LIMIT)
         self._skip(name_bytes)
         dimensions = self._uint32()
         if dimensions > 4:
@@ -297,11 +297,11 @@ class GgufReader:
         return at
 
     def _look(self, offset: int, size: int) -> None:
-        is_next = 0 <= offset + size - self._window_offset - len(self._window) <= GLANCE_BYTES
-        wanted = max(size, WINDOW_BYTES if is_next else GLANCE_BYTES)
+        is_next = 0 <= offset + size - self._window_offset - len(self._window) <= _GLANCE_BYTES
+        wanted = max(size, _WINDOW_BYTES if is_next else _GLANCE_BYTES)
         self._bytes_read += wanted
-        if self._bytes_read > READ_LIMIT:
-            raise MalformedGguf(f"its header goes on beyond {READ_LIMIT >> 20} MiB")
+        if self._bytes_read > _READ_LIMIT:
+            raise MalformedGguf(f"its header goes on beyond {_READ_LIMIT >> 20} MiB")
         self._file.seek(offset)
         self._window, self._window_offset = self._file.read(wanted), offset
         if len(self._window) < size:

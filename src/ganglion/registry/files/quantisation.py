@@ -18,7 +18,7 @@ PREFERRED: Final = (
     *("Q2_K_XL", "Q2_K_L", "Q2_K", "IQ2_M", "IQ2_S", "IQ2_XS", "IQ2_XXS", "TQ2_0", "TQ1_0", "IQ1_M", "IQ1_S"),
 )
 """The order of preference where no quantisation was asked for."""
-UNQUANTISED: Final = ("BF16", "F16", "F32")
+_UNQUANTISED: Final = ("BF16", "F16", "F32")
 """Taken last: two to eight times the memory for what few can tell from Q8_0."""
 
 _PREFIXES: Final = ("UD-", "I1-")  # what two large publishers write before the quantisation
@@ -51,8 +51,8 @@ def rank(quantisation: str) -> int:
     bare = without_prefix(quantisation)
     if bare in PREFERRED:
         return PREFERRED.index(bare)
-    if bare in UNQUANTISED:
-        return len(PREFERRED) + 2 + UNQUANTISED.index(bare)
+    if bare in _UNQUANTISED:
+        return len(PREFERRED) + 2 + _UNQUANTISED.index(bare)
     return len(PREFERRED) + (not bare)
 
 
@@ -61,25 +61,25 @@ _COMPANIONS: Final = ("mmproj", "imatrix")
 
 
 @dataclass(frozen=True, slots=True)
-class Variant:
+class _Variant:
     """One model among a repository's files; its quantisation is empty where its name says none."""
 
     quant: str
     paths: tuple[str, ...]
 
 
-def variants(paths: Iterable[str]) -> list[Variant]:
+def variants(paths: Iterable[str]) -> list[_Variant]:
     """The models among these files, the one to prefer first; a split file with a part missing is none."""
     models = sorted((path for path in paths if _is_model(path)), key=lambda path: (_split(path), path))
     found = []
     for (stem, count), parts in groupby(models, _split):
         group = tuple(parts)
         if count in (0, len(group)):
-            found.append(Variant(quant_of(stem), group))
+            found.append(_Variant(quant_of(stem), group))
     return sorted(found, key=_rank)
 
 
-def choose(repo: str, quant: str | None, models: list[Variant]) -> Variant:
+def choose(repo: str, quant: str | None, models: list[_Variant]) -> _Variant:
     """The model that `repo:quant` means; a quant may also be a file's name. Raises ModelNotFound."""
     if not models:
         raise ModelNotFound(
@@ -117,21 +117,21 @@ def _split(path: str) -> tuple[str, int]:
     return (path, 0) if part is None else (str(file.with_name(part.stem)), part.count)
 
 
-def _rank(model: Variant) -> tuple[int, int, int, int, tuple[str, ...]]:
+def _rank(model: _Variant) -> tuple[int, int, int, int, tuple[str, ...]]:
     first = model.paths[0]
     is_marked = without_prefix(model.quant) != model.quant
     return rank(model.quant), is_marked, first.count("/"), len(first), model.paths
 
 
-def _labels(model: Variant) -> tuple[str, ...]:
+def _labels(model: _Variant) -> tuple[str, ...]:
     return (model.quant.casefold(),)
 
 
-def _short_labels(model: Variant) -> tuple[str, ...]:
+def _short_labels(model: _Variant) -> tuple[str, ...]:
     return (model.quant.casefold().removeprefix("ud-"), model.quant.casefold().replace("f16", "fp16"))
 
 
-def _file_names(model: Variant) -> tuple[str, ...]:
+def _file_names(model: _Variant) -> tuple[str, ...]:
     files = [PurePosixPath(path) for path in model.paths]
     names = [name for file in files for name in (str(file), file.name, file.stem)]
     return tuple(name.casefold() for name in (*names, PurePosixPath(_split(model.paths[0])[0]).name))

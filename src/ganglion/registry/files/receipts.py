@@ -20,7 +20,7 @@ from ganglion.registry.files.digests import chunks_of, digest_like, is_digest, k
 from ganglion.registry.files.whole_files import write_atomically
 from ganglion.registry.hub.download import Report
 
-POLL_S: Final = 0.1
+_POLL_S: Final = 0.1
 
 
 @contextmanager
@@ -31,18 +31,18 @@ def locked(path: Path, check: Callable[[], None] = lambda: None) -> Generator[No
         while True:
             check()
             with suppress(Timeout):
-                held.enter_context(FileLock(path, timeout=POLL_S))
+                held.enter_context(FileLock(path, timeout=_POLL_S))
                 break
         yield
 
 
-RECEIPTS_LIMIT: Final = 4096
+_RECEIPTS_LIMIT: Final = 4096
 """More receipts than models anyone keeps; beyond it the oldest go, and cost one hashing."""
 _OLLAMA_BLOB: Final = re.compile(r"sha256-([0-9a-f]{64})")
 _LINKS: Final = 8
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class _Receipt(msgspec.Struct, frozen=True):
     """A file's digest, with its size and times when it was hashed."""
 
     digest: str
@@ -114,13 +114,13 @@ class Receipts:
         """Drop a file's receipt, so that it is hashed before it is next trusted."""
         self._change(Path(os.path.realpath(path)), None)
 
-    def _all(self) -> dict[str, Receipt]:
+    def _all(self) -> dict[str, _Receipt]:
         try:
-            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, Receipt])
+            return msgspec.json.decode(self._file.read_bytes(), type=dict[str, _Receipt])
         except (OSError, msgspec.MsgspecError):
             return {}
 
-    def _change(self, real: Path, receipt: Receipt | None) -> None:
+    def _change(self, real: Path, receipt: _Receipt | None) -> None:
         # A receipt that cannot be written costs one more hashing, and no model its load.
         with suppress(OSError), locked(self._file.with_suffix(".lock")):
             receipts = self._all()
@@ -129,7 +129,7 @@ class Receipts:
             if receipt is not None:
                 receipts = {path: kept for path, kept in receipts.items() if Path(path).exists()}
                 receipts[str(real)] = receipt
-            kept = dict(list(receipts.items())[-RECEIPTS_LIMIT:])
+            kept = dict(list(receipts.items())[-_RECEIPTS_LIMIT:])
             write_atomically(self._file, msgspec.json.format(msgspec.json.encode(kept)))
 
 
@@ -150,12 +150,12 @@ def digest_of_store(path: Path) -> str | None:
     return None
 
 
-def _receipt(real: Path, digest: str) -> Receipt:
+def _receipt(real: Path, digest: str) -> _Receipt:
     status = real.stat()
-    return Receipt(digest, status.st_size, status.st_mtime_ns, status.st_ino)
+    return _Receipt(digest, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def _hash(real: Path, seen: Receipt, report: Report, check: Callable[[], None]) -> str:
+def _hash(real: Path, seen: _Receipt, report: Report, check: Callable[[], None]) -> str:
     digest, done = digest_like(seen.digest, seen.size_bytes), 0
     for chunk in chunks_of(real, check):
         digest.update(chunk)

@@ -21,10 +21,10 @@ from ganglion.registry.files.safetensors_header import MalformedSafetensors, Wei
 
 SUFFIX: Final = ".safetensors"
 # Real ones: a few KB, with thousands of added tokens 3 MB, an index of 180,000 tensors 20 MB.
-CONFIG_LIMIT: Final = 8 << 20
-INDEX_LIMIT: Final = 32 << 20
-TEMPLATE_LIMIT: Final = 1 << 20
-FILES_LIMIT: Final = 4096
+_CONFIG_LIMIT: Final = 8 << 20
+_INDEX_LIMIT: Final = 32 << 20
+_TEMPLATE_LIMIT: Final = 1 << 20
+_FILES_LIMIT: Final = 4096
 
 _INDEX_NAME: Final = "model.safetensors.index.json"
 _DAMAGED_HINT: Final = "The model is damaged or its download was cut short; download it again."
@@ -38,7 +38,7 @@ _Width = Annotated[int, Meta(ge=0, le=1 << 20)]
 _Length = Annotated[int, Meta(ge=1, le=1 << 31)]
 
 
-Kind = TypeVar("Kind", bound=Struct)
+_Kind = TypeVar("_Kind", bound=Struct)
 
 
 class _Quantised(Struct, frozen=True):
@@ -147,7 +147,7 @@ def _read(path: Path) -> ModelFacts:
             f"{path} lacks {missing[0]}, one of {len(files)} files.",
             hint=f"Put it into {folder}, or download the model again.",
         )
-    content = _content(folder / "config.json", CONFIG_LIMIT)
+    content = _content(folder / "config.json", _CONFIG_LIMIT)
     if content is None:
         raise LoadFailed(
             f"{path} has no config.json beside it, which says what its weights are.",
@@ -160,7 +160,7 @@ def _read(path: Path) -> ModelFacts:
 
 def _files_in(folder: Path) -> tuple[Path, ...]:
     """The files of the folder's one model: as its index says, else by their names."""
-    index = _load(folder / _INDEX_NAME, INDEX_LIMIT, _Index)
+    index = _load(folder / _INDEX_NAME, _INDEX_LIMIT, _Index)
     if index is not None:
         return _files_of(folder, index)
     if (folder / f"model{SUFFIX}").exists():
@@ -179,7 +179,7 @@ def _files_in(folder: Path) -> tuple[Path, ...]:
 
 def _files_of(folder: Path, index: _Index) -> tuple[Path, ...]:
     names = sorted(set(index.weight_map.values()))
-    if not names or len(names) > FILES_LIMIT:
+    if not names or len(names) > _FILES_LIMIT:
         raise MalformedSafetensors(f"{_INDEX_NAME} names {len(names)} files")
     for name in names:
         if not name.endswith(SUFFIX) or not name.isprintable() or "/" in name or "\\" in name:
@@ -195,7 +195,7 @@ def _facts(path: Path, folder: Path, config: _Config, weights: Sequence[WeightsH
     architecture = config.model_type or next(iter(architectures), "")
     if not architecture:
         raise MalformedSafetensors("config.json names no architecture")
-    tokenizer = _load(folder / "tokenizer_config.json", CONFIG_LIMIT, _TokenizerConfig) or _TokenizerConfig()
+    tokenizer = _load(folder / "tokenizer_config.json", _CONFIG_LIMIT, _TokenizerConfig) or _TokenizerConfig()
     chat_template = _chat_template(folder, tokenizer)
     is_embedding = is_encoder(architecture) or (folder / "modules.json").exists()
     return ModelFacts(
@@ -242,7 +242,7 @@ def _quantisation(config: _Config, weights: Sequence[WeightsHeader]) -> str:
 
 
 def _chat_template(folder: Path, tokenizer: _TokenizerConfig) -> str | None:
-    written = _content(folder / "chat_template.jinja", TEMPLATE_LIMIT)
+    written = _content(folder / "chat_template.jinja", _TEMPLATE_LIMIT)
     if written is not None:
         return written.decode(errors="replace")
     match tokenizer.chat_template:
@@ -260,17 +260,17 @@ def _token(token: str | _Token | None) -> str:
 
 
 def _sampling(folder: Path) -> Sampling:
-    found = _load(folder / "generation_config.json", CONFIG_LIMIT, _GenerationConfig) or _GenerationConfig()
+    found = _load(folder / "generation_config.json", _CONFIG_LIMIT, _GenerationConfig) or _GenerationConfig()
     return sampling_from(msgspec.structs.asdict(found))
 
 
-def _load(file: Path, limit_bytes: int, kind: type[Kind]) -> Kind | None:
+def _load(file: Path, limit_bytes: int, kind: type[_Kind]) -> _Kind | None:
     """A JSON file as a value; None when there is none."""
     content = _content(file, limit_bytes)
     return None if content is None else _decode(file.name, content, kind)
 
 
-def _decode(name: str, content: bytes, kind: type[Kind]) -> Kind:
+def _decode(name: str, content: bytes, kind: type[_Kind]) -> _Kind:
     try:
         return msgspec.json.decode(content, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

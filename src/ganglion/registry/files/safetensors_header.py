@@ -16,8 +16,8 @@ from msgspec import Meta, Struct
 
 # The format allows headers of 100 MB. Published files keep theirs under 3 MB, and decoding takes memory and
 # time in proportion: beyond these a file is not what it says.
-HEADER_LIMIT: Final = 10 << 20
-TENSORS_LIMIT: Final = 1 << 16
+_HEADER_LIMIT: Final = 10 << 20
+_TENSORS_LIMIT: Final = 1 << 16
 _DIMENSIONS_LIMIT: Final = 16
 _LENGTH_BYTES: Final = 8
 
@@ -88,7 +88,7 @@ def read_weights(path: Path) -> WeightsHeader:
             raise MalformedSafetensors(
                 f"{path.name} announces a header of {length} bytes, more than its {status.st_size} bytes hold"
             )
-        if length > HEADER_LIMIT:
+        if length > _HEADER_LIMIT:
             raise MalformedSafetensors(f"{path.name} has a header of {length >> 20} MiB")
         header = file.read(length)
     return _weights(path.name, status, header)
@@ -120,8 +120,8 @@ def _tensors(name: str, header: bytes) -> list[_Tensor]:
     if not header.startswith(b"{"):
         raise MalformedSafetensors(f"{name} has no safetensors header")
     # Counted before anything is made of them: each tensor opens one brace.
-    if header.count(b"{") > TENSORS_LIMIT:
-        raise MalformedSafetensors(f"{name} announces more than {TENSORS_LIMIT} tensors")
+    if header.count(b"{") > _TENSORS_LIMIT:
+        raise MalformedSafetensors(f"{name} announces more than {_TENSORS_LIMIT} tensors")
     try:
         entries = _decode_tensors(header)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

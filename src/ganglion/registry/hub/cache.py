@@ -118,10 +118,10 @@ def disk_errors(path: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise write_error(path, error) from error
+        raise _write_error(path, error) from error
 
 
-def write_error(path: Path, error: OSError) -> LoadFailed | StorageFull:
+def _write_error(path: Path, error: OSError) -> LoadFailed | StorageFull:
     """The error for a file that could not be written."""
     hint = "Set HF_HOME, or HF_HUB_CACHE, to a folder on another disk that this user can write."
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -21,10 +21,10 @@ from ganglion.registry.hub.listing import HubFile, HubFiles, list_files
 from ganglion.registry.hub.pull import ModelPull
 from ganglion.registry.hub.requests import HubRequests, HubRetryLimits
 
-HOSTS: Final = ("hf.co/", "huggingface.co/")
+_HOSTS: Final = ("hf.co/", "huggingface.co/")
 """Written before a name by people who come from other programs."""
-RECEIPTS_FILE: Final = "receipts.json"
-UNHURRIED: Final = HubRetryLimits()
+_RECEIPTS_FILE: Final = "receipts.json"
+_UNHURRIED: Final = HubRetryLimits()
 
 _REPO: Final = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*", re.ASCII)
 _REPO_CHARACTERS: Final = 96
@@ -42,7 +42,7 @@ class Hub:
         is_offline: bool,
         *,
         receipts: Receipts,
-        patience: HubRetryLimits = UNHURRIED,
+        patience: HubRetryLimits = _UNHURRIED,
     ) -> None:
         self.endpoint = endpoint.rstrip("/")
         self.cache = cache
@@ -60,7 +60,7 @@ class Hub:
             hub_environment.token(environment),
             hub_environment.cache_folder(environment),
             hub_environment.is_offline(environment),
-            receipts=Receipts(home / "cache" / RECEIPTS_FILE),
+            receipts=Receipts(home / "cache" / _RECEIPTS_FILE),
         )
 
     def find(self, repo: str, quant: str | None, revision: str | None = None) -> HubFiles:
@@ -149,7 +149,7 @@ class Hub:
 
 def split_name(name: str) -> tuple[str, str | None]:
     """`org/repo[:quant]` as repository and quantisation."""
-    for host in HOSTS:
+    for host in _HOSTS:
         name = name.removeprefix(host)
     repo, _, quant = name.partition(":")
     return repo, quant or None

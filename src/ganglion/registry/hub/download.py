@@ -18,7 +18,7 @@ Report = Callable[[int, int], None]
 """Told how many bytes are done and how many there are in all."""
 
 CHUNK_BYTES: Final = 1 << 18
-TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 30.0
 """Of silence, not of the whole download."""
 
 
@@ -28,7 +28,7 @@ def download(url: str, target: Path, *, size_bytes: int, sha256: str, report: Re
         raise LoadFailed(f"{url} is not an http or https address.")
     request = urllib.request.Request(url, headers={"user-agent": "ganglion"})  # noqa: S310 (scheme checked above)
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_S) as response:  # noqa: S310 (scheme checked above)
+        with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 (scheme checked above)
             chunks = iter(lambda: response.read(CHUNK_BYTES), b"")
             keep(chunks, target, size_bytes=size_bytes, sha256=sha256, report=report)
     except urllib.error.HTTPError as error:

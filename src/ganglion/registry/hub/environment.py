@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-ENDPOINT: Final = "https://huggingface.co"
+_ENDPOINT: Final = "https://huggingface.co"
 _TRUE: Final = frozenset({"1", "on", "yes", "true"})
 
 
 def endpoint(environment: Mapping[str, str]) -> str:
     """HF_ENDPOINT, else the public hub."""
-    return environment.get("HF_ENDPOINT") or ENDPOINT
+    return environment.get("HF_ENDPOINT") or _ENDPOINT
 
 
 def is_offline(environment: Mapping[str, str]) -> bool:

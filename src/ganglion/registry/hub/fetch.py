@@ -14,11 +14,11 @@ from ganglion.registry.hub.cache import disk_errors
 from ganglion.registry.hub.flights import StopSignal
 from ganglion.registry.hub.requests import HubRequests, HubRetries, HubRetryLimits, TransientHubError
 
-READ_BYTES: Final = 1 << 20
+_READ_BYTES: Final = 1 << 20
 _CONTENT_RANGE: Final = re.compile(r"bytes (\d+)-")
 
 
-class PartialFile:
+class _PartialFile:
     """A file under way: its bytes so far and their digest.
 
     It is never shortened in place: where locks do not hold (some network file systems), another process may
@@ -111,7 +111,7 @@ class FileFetch:
 
     def into(self, path: Path) -> None:
         """Fill `path` with exactly the expected bytes, on the disk; raises, and keeps what may be resumed."""
-        with PartialFile(path, self._size_bytes, self._expected) as partial:
+        with _PartialFile(path, self._size_bytes, self._expected) as partial:
             partial.open(self._stop.check)
             is_resumed = partial.done > 0
             self._fill(partial)
@@ -124,7 +124,7 @@ class FileFetch:
                 raise self._wrong(partial.found())
             partial.sync()
 
-    def _fill(self, partial: PartialFile) -> None:
+    def _fill(self, partial: _PartialFile) -> None:
         attempts = HubRetries(self._requests.endpoint, self._patience, self._stop)
         counted_from = partial.done
         while partial.done < self._size_bytes:
@@ -139,7 +139,7 @@ class FileFetch:
                 attempts.back_off(error)
         self._report(partial.done)
 
-    def _attempt(self, partial: PartialFile) -> None:
+    def _attempt(self, partial: _PartialFile) -> None:
         with (
             self._requests.get(self._url_path, self._repo, offset=partial.done) as response,
             self._stop.waking(response),
@@ -148,11 +148,11 @@ class FileFetch:
                 partial.restart()
             self._read(response, partial)
 
-    def _read(self, response: HTTPResponse, partial: PartialFile) -> None:
+    def _read(self, response: HTTPResponse, partial: _PartialFile) -> None:
         patience = self._patience
         since, from_there = time.monotonic(), partial.done
         while partial.done < self._size_bytes:
-            chunk = _some(response, min(READ_BYTES, self._size_bytes - partial.done))
+            chunk = _some(response, min(_READ_BYTES, self._size_bytes - partial.done))
             self._stop.check()
             partial.write(chunk)
             self._report(partial.done)

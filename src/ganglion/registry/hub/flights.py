@@ -12,10 +12,10 @@ from typing import Final, Protocol, TypeVar
 
 from ganglion.registry.hub.download import Report
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
-POLL_S: Final = 0.05
-GRACE_S: Final = 5.0
+_POLL_S: Final = 0.05
+_GRACE_S: Final = 5.0
 """How long the last one to leave waits for the work to end; only a name lookup takes longer."""
 
 
@@ -23,7 +23,7 @@ class FlightCancelled(Exception):
     """The caller no longer wants the result."""
 
 
-class HasSocket(Protocol):
+class _HasSocket(Protocol):
     """What can be read from and knows its descriptor."""
 
     def fileno(self) -> int: ...
@@ -56,7 +56,7 @@ class StopSignal:
         self.check()
 
     @contextmanager
-    def waking(self, response: HasSocket) -> Generator[None]:
+    def waking(self, response: _HasSocket) -> Generator[None]:
         """While inside, `set` ends reads of this response at once."""
         # A descriptor of our own: the response may be closed, and its number given away, while `set` runs.
         connection = None
@@ -95,10 +95,10 @@ class Flights:
     def join(
         self,
         key: Hashable,
-        work: Callable[[Report, StopSignal], Result],
+        work: Callable[[Report, StopSignal], _Result],
         report: Report,
         cancelled: Callable[[], bool],
-    ) -> Result:
+    ) -> _Result:
         """The result of the work under this key, begun now or by an earlier caller.
 
         Reports come in the caller's own thread. Raises Cancelled when `cancelled` says so, and then the
@@ -128,13 +128,13 @@ class Flights:
                 return
             del self._flying[key]
         flight.stop.set()
-        wait_for([flight.future], GRACE_S)
+        wait_for([flight.future], _GRACE_S)
 
 
 def _wait(flight: _Flight, report: Report, cancelled: Callable[[], bool]) -> object:
     reported = None
     while True:
-        is_done = bool(wait_for([flight.future], POLL_S).done)
+        is_done = bool(wait_for([flight.future], _POLL_S).done)
         if flight.progress is not None and flight.progress != reported:
             reported = flight.progress
             report(*reported)

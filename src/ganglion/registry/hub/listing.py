@@ -57,13 +57,13 @@ class HubFiles:
         return all(file.is_cached for file in self.files)
 
 
-LIMIT_BYTES: Final = 64 << 20
+_LIMIT_BYTES: Final = 64 << 20
 """The largest repositories list some ten thousand files in a few megabytes."""
-DEADLINE_S: Final = 60.0
+_DEADLINE_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class ListedFile:
+class _ListedFile:
     """A file of the repository, as the hub describes it."""
 
     path: str
@@ -72,11 +72,11 @@ class ListedFile:
 
 
 @dataclass(frozen=True, slots=True)
-class RepoListing:
+class _RepoListing:
     """A repository at one commit."""
 
     commit: str
-    files: tuple[ListedFile, ...]
+    files: tuple[_ListedFile, ...]
 
 
 class _Lfs(msgspec.Struct):
@@ -98,7 +98,7 @@ class _Info(msgspec.Struct):
 
 def list_files(
     requests: HubRequests, repo: str, revision: str, patience: HubRetryLimits, suffix: str = ".gguf"
-) -> RepoListing:
+) -> _RepoListing:
     """The files of `repo` that end in `suffix`; raises HubUnreachable, ModelNotFound or LoadFailed."""
     path = f"api/models/{repo}/revision/{quote(revision, safe='')}?blobs=true"
     attempts = HubRetries(requests.endpoint, patience, StopSignal())
@@ -118,28 +118,28 @@ def list_files(
     files = (_file(repo, sibling) for sibling in info.siblings if sibling.rfilename.lower().endswith(suffix))
     if not is_commit(info.sha):
         raise LoadFailed(f"The hub's listing of {repo} names the commit {info.sha[:80]!r}, which is none.")
-    return RepoListing(info.sha, tuple(files))
+    return _RepoListing(info.sha, tuple(files))
 
 
-def _file(repo: str, sibling: _Sibling) -> ListedFile:
+def _file(repo: str, sibling: _Sibling) -> _ListedFile:
     size_bytes = sibling.lfs.size if sibling.lfs else sibling.size
     digest = sibling.lfs.sha256 if sibling.lfs else sibling.blob_id
     # These become names of files here, and a hub is a stranger.
     if size_bytes is None or size_bytes < 0 or not is_digest(digest or "") or not is_below(sibling.rfilename):
         name = sibling.rfilename[:99]
         raise LoadFailed(f"The hub's listing of {repo} gives no usable name, size or digest for {name!r}.")
-    return ListedFile(sibling.rfilename, size_bytes, digest or "")
+    return _ListedFile(sibling.rfilename, size_bytes, digest or "")
 
 
 def _whole(response: HTTPResponse) -> bytes:
-    chunks, size_bytes, until = [], 0, time.monotonic() + DEADLINE_S
+    chunks, size_bytes, until = [], 0, time.monotonic() + _DEADLINE_S
     try:
         while chunk := response.read1(1 << 20):
             chunks.append(chunk)
             size_bytes += len(chunk)
-            if size_bytes > LIMIT_BYTES or time.monotonic() > until:
+            if size_bytes > _LIMIT_BYTES or time.monotonic() > until:
                 raise TransientHubError(
-                    f"its listing is longer than {LIMIT_BYTES} bytes or {DEADLINE_S:.0f} s"
+                    f"its listing is longer than {_LIMIT_BYTES} bytes or {_DEADLINE_S:.0f} s"
                 )
     except (OSError, HTTPException, ValueError) as error:
         raise TransientHubError(f"the connection broke: {error or type(error).__name__}") from error

@@ -17,7 +17,7 @@ from ganglion.registry.hub.flights import StopSignal
 from ganglion.registry.hub.listing import HubFile, HubFiles
 from ganglion.registry.hub.requests import HubRequests, HubRetryLimits
 
-FileIdentity = tuple[int, int, int]
+_FileIdentity = tuple[int, int, int]
 
 
 class ModelPull:
@@ -98,7 +98,7 @@ class ModelPull:
                 extras={"required_bytes": needed, "free_bytes": free},
             )
 
-    def _download(self, file: HubFile, seen: FileIdentity | None) -> None:
+    def _download(self, file: HubFile, seen: _FileIdentity | None) -> None:
         digest = file.digest or ""
         partial_path = self._cache.partial(digest)
         with locked(self._cache.lock(digest), lambda: self._watch(file, partial_path)):
@@ -138,7 +138,7 @@ class ModelPull:
         blob = self._cache.blob(file.digest) if file.digest else name
         return blob if blob.is_file() else None
 
-    def _stamp(self, file: HubFile) -> FileIdentity | None:
+    def _stamp(self, file: HubFile) -> _FileIdentity | None:
         path = self._path(file)
         if path is None:
             return None

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, urljoin, urlsplit
 from ganglion.core.errors import GanglionError, HubUnreachable, LoadFailed, ModelNotFound
 from ganglion.registry.hub.flights import StopSignal
 
-REDIRECTS: Final = 8
+_REDIRECTS: Final = 8
 _HINT: Final = "Set HF_TOKEN to a token of an account that may read it"
 
 
@@ -79,14 +79,14 @@ class HubRequests:
     def get(self, path: str, repo: str, *, offset: int = 0) -> Generator[HTTPResponse]:
         """The answer to a GET from `offset` on; raises Transient, or the error that says why not."""
         url = f"{self.endpoint}/{path}"
-        for _ in range(REDIRECTS):
+        for _ in range(_REDIRECTS):
             response = self._answer(url, offset, repo)
             with response:
                 if not 300 <= response.status < 400:
                     yield response
                     return
                 url = urljoin(url, response.headers.get("Location", ""))
-        raise TransientHubError(f"it redirected more than {REDIRECTS} times")
+        raise TransientHubError(f"it redirected more than {_REDIRECTS} times")
 
     def _answer(self, url: str, offset: int, repo: str) -> HTTPResponse:
         if urlsplit(url).scheme not in ("http", "https"):

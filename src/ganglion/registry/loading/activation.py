@@ -11,14 +11,14 @@ from typing import Final
 from ganglion.core.engine import Activation
 from ganglion.core.errors import GanglionError, HubUnreachable
 
-RETRY_S: Final = (5.0, 15.0, 60.0, 300.0)
+_RETRY_S: Final = (5.0, 15.0, 60.0, 300.0)
 """Pauses before a hub is asked again."""
 
 
 class ActivationQueue:
     """The configured models that are still to be loaded, and the outcome of the others."""
 
-    def __init__(self, retry_s: Sequence[float] = RETRY_S) -> None:
+    def __init__(self, retry_s: Sequence[float] = _RETRY_S) -> None:
         self._retry_s = retry_s
         self._pending: dict[str, float] = {}
         """When each may be tried, on the event loop's clock."""

@@ -10,7 +10,7 @@ from ganglion.core.sampling import Sampling
 from ganglion.registry.hub.download import Report
 
 
-class EngineBuild(Protocol):
+class _EngineBuild(Protocol):
     """Makes the engine without opening it; raises InsufficientMemory when it does not fit."""
 
     async def __call__(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
@@ -22,7 +22,7 @@ class Candidate:
     """What the registry knows of a model before anything is loaded."""
 
     id: str
-    build: EngineBuild
+    build: _EngineBuild
     fetch: Callable[[LoadOptions, Report], Awaitable[None]] | None = None
     """Sees to it that the file is here and whole, reporting from any thread; None where nothing is to do."""
     path: Path | None = None
@@ -44,7 +44,7 @@ class Candidate:
     """How long it stays loaded without a request; None is for ever."""
 
 
-def build_without_options(make: Callable[[], ManagedEngine]) -> EngineBuild:
+def build_without_options(make: Callable[[], ManagedEngine]) -> _EngineBuild:
     """The build of an engine that takes no memory to speak of and no options."""
 
     async def build(options: LoadOptions, *, free_bytes: int) -> ManagedEngine:

@@ -13,7 +13,7 @@ from ganglion.core.errors import GanglionError, InsufficientMemory, Insufficient
 from ganglion.registry.loading.resident import Resident
 from ganglion.registry.loading.resident_table import ResidentTable
 
-logger = logging.getLogger("ganglion.registry")
+_logger = logging.getLogger("ganglion.registry")
 
 WATCH_S: Final = 1.0
 """How often idle models are looked at."""
@@ -57,7 +57,7 @@ def cannot_fit(candidates: Sequence[Resident], error: InsufficientMemory) -> boo
 async def evict(resident: Resident) -> None:
     """Return once a loaded model finished what it does and is closed."""
     if resident.unloading is None and resident.status == "loaded":
-        logger.info("unloading %s, %d requests in flight", resident.id, resident.claims)
+        _logger.info("unloading %s, %d requests in flight", resident.id, resident.claims)
         resident.set_status("draining")
         resident.unloading = asyncio.create_task(_unload_when_idle(resident), name=f"unload {resident.id}")
     if resident.unloading is not None:

@@ -23,7 +23,7 @@ from ganglion.registry.loading.resident import Resident
 from ganglion.registry.loading.resident_table import ResidentTable
 from ganglion.registry.settings import ResidencySettings
 
-logger = logging.getLogger("ganglion.registry")
+_logger = logging.getLogger("ganglion.registry")
 
 
 class ResidentLoader:
@@ -84,7 +84,7 @@ class ResidentLoader:
                 await engine.open()
             resident.set_status("loaded")
             self._failures.forget(resident.id)
-            logger.info("%s loaded in %.1f s", resident.id, loop.time() - began_s)
+            _logger.info("%s loaded in %.1f s", resident.id, loop.time() - began_s)
         except GanglionError as error:
             await self._fail(resident, error)
         except asyncio.CancelledError:
@@ -93,7 +93,7 @@ class ResidentLoader:
             raise
         except Exception as error:
             # The outermost handler of a load: whatever the reason, this model failed and the others go on.
-            logger.exception("%s failed to load", resident.id)
+            _logger.exception("%s failed to load", resident.id)
             await self._fail(resident, EngineFailed(f"The model could not be opened: {error}"))
         finally:
             resident.loading = None
@@ -103,7 +103,7 @@ class ResidentLoader:
     async def _fail(self, resident: Resident, error: GanglionError) -> None:
         # What a client made up is no error of ours, and not worth a line each time somebody tries.
         is_ours = resident.is_listed or resident.candidate.path is not None
-        logger.log(
+        _logger.log(
             logging.ERROR if is_ours else logging.DEBUG, "%s failed to load: %s", resident.id, error.message
         )
         await close_engine(resident)

@@ -49,7 +49,7 @@ from ganglion.registry.loading.resident_table import NameLookup, ResidentTable, 
 from ganglion.registry.naming.catalogue import HeldModelRef
 from ganglion.registry.settings import ResidencySettings
 
-logger = logging.getLogger("ganglion.registry")
+_logger = logging.getLogger("ganglion.registry")
 
 WAITING_LIMIT: Final = 1024
 """Requests that may wait for one model to load; further ones are told to come back."""

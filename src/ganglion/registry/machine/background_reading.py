@@ -9,12 +9,12 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
-logger = logging.getLogger("ganglion.registry")
+_logger = logging.getLogger("ganglion.registry")
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class BackgroundReading(Generic[T]):
+class BackgroundReading(Generic[_T]):
     """The last value that `take` returned; whoever asks gets it at once, and may set off the next reading.
 
     One reading runs at a time, on a daemon thread: a driver that never answers holds up neither a request nor
@@ -22,7 +22,7 @@ class BackgroundReading(Generic[T]):
     """
 
     def __init__(
-        self, take: Callable[[], T], *, fresh_s: float = math.inf, shown_s: float = math.inf
+        self, take: Callable[[], _T], *, fresh_s: float = math.inf, shown_s: float = math.inf
     ) -> None:
         self._take = take
         self._fresh_s = fresh_s
@@ -30,10 +30,10 @@ class BackgroundReading(Generic[T]):
         self._shown_s = shown_s
         """How old it may be to be shown at all."""
         self._lock = threading.Lock()
-        self._taken: tuple[T, float] | None = None
-        self._taking: Future[T] | None = None
+        self._taken: tuple[_T, float] | None = None
+        self._taking: Future[_T] | None = None
 
-    async def latest(self, within_s: float | None = None) -> T:
+    async def latest(self, within_s: float | None = None) -> _T:
         """The last value; waits only where there is none to show, at most `within_s`, then TimeoutError."""
         with self._lock:
             taken = self._taken
@@ -48,25 +48,25 @@ class BackgroundReading(Generic[T]):
             # Giving up here cancels nothing: a future that runs cannot be cancelled, and others wait for it.
             return await asyncio.wrap_future(taking)
 
-    def _begin(self) -> Future[T]:
-        taking: Future[T] = Future()
+    def _begin(self) -> Future[_T]:
+        taking: Future[_T] = Future()
         taking.set_running_or_notify_cancel()
         threading.Thread(target=self._run, args=(taking,), name="reading", daemon=True).start()
         return taking
 
-    def _run(self, taking: Future[T]) -> None:
+    def _run(self, taking: Future[_T]) -> None:
         try:
             value = self._take()
         except Exception as error:
             # The outermost door of the thread: whoever waits is told, and the next request tries again.
-            logger.exception("a reading failed")
+            _logger.exception("a reading failed")
             self._end(None)
             taking.set_exception(error)
         else:
             self._end((value, time.monotonic()))
             taking.set_result(value)
 
-    def _end(self, taken: tuple[T, float] | None) -> None:
+    def _end(self, taken: tuple[_T, float] | None) -> None:
         with self._lock:
             self._taken = taken or self._taken
             self._taking = None

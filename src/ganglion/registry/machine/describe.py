@@ -16,14 +16,14 @@ from ganglion.core.machine import (
 )
 from ganglion.registry.machine import nvml as nvidia
 
-DISTRIBUTION: Final = "xllamacpp"
-FLAGS: Final[tuple[str, ...]] = (
+_DISTRIBUTION: Final = "xllamacpp"
+_FLAGS: Final[tuple[str, ...]] = (
     *("sse4_2", "avx", "avx2", "avx_vnni", "fma", "f16c", "bmi2", "amx_tile", "amx_int8", "amx_bf16"),
     *("asimd", "neon", "asimdhp", "asimddp", "i8mm", "bf16", "sve", "sve2", "sme"),
 )
 """Beside these, every avx512 flag."""
-NVIDIA_VENDOR: Final = "0x10de"
-DISPLAY_CLASSES: Final = ("0x0300", "0x0302")
+_NVIDIA_VENDOR: Final = "0x10de"
+_DISPLAY_CLASSES: Final = ("0x0300", "0x0302")
 """PCI classes of graphics cards and of compute cards without a display."""
 
 
@@ -61,7 +61,7 @@ def read_cpu(root: Path, cores: int) -> Cpu:
     described = _cpuinfo(root)
     listed = (described.get("flags") or described.get("features") or "").split()
     present = set(listed)
-    flags = [flag for flag in FLAGS if flag in present]
+    flags = [flag for flag in _FLAGS if flag in present]
     flags += [flag for flag in listed if flag.startswith("avx512")]
     return Cpu(processor_name(root), platform.machine(), cores, tuple(flags))
 
@@ -127,11 +127,11 @@ def _is_built_for_cuda(engine: EngineFacts | None) -> bool:
 def _not_built_for(driver: Accelerator | None, engine: EngineFacts | None) -> str:
     here = f"An NVIDIA driver{f' {driver.driver}' if driver else ''} is here; "
     if engine is None:
-        return f"{here}llama.cpp is not installed. Install it with: pip install {DISTRIBUTION}."
+        return f"{here}llama.cpp is not installed. Install it with: pip install {_DISTRIBUTION}."
     if engine.library == "bundled":
         return (
             f"{here}the installed llama.cpp was built for the CPU only. Point GANGLION_LIBLLAMA at the "
-            f"libllama.so of a CUDA build of the same llama.cpp ({DISTRIBUTION} {engine.version})."
+            f"libllama.so of a CUDA build of the same llama.cpp ({_DISTRIBUTION} {engine.version})."
         )
     return f"{here}the library of GANGLION_LIBLLAMA was built without CUDA. Build it with -DGGML_CUDA=ON."
 
@@ -143,7 +143,7 @@ def has_nvidia_card(root: Path) -> bool:
     except OSError:
         return False
     return any(
-        _text(card / "vendor") == NVIDIA_VENDOR and _text(card / "class").startswith(DISPLAY_CLASSES)
+        _text(card / "vendor") == _NVIDIA_VENDOR and _text(card / "class").startswith(_DISPLAY_CLASSES)
         for card in cards
     )
 

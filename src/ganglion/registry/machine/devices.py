@@ -10,14 +10,14 @@ from ganglion.core.machine import CPU_INDEX, DeviceReading, Memory
 from ganglion.registry.machine.background_reading import BackgroundReading
 from ganglion.registry.machine.nvml import read_devices
 
-FRESH_S: Final = 5.0
-SHOWN_S: Final = 60.0
+_FRESH_S: Final = 5.0
+_SHOWN_S: Final = 60.0
 """An older reading says nothing; it is left out while a driver does not answer."""
 FIRST_S: Final = 0.5
 """How long a request may wait where there is no reading to show yet."""
-SAMPLE_S: Final = 0.1
+_SAMPLE_S: Final = 0.1
 """Over which the processor's utilisation is measured."""
-CPU_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
+_CPU_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal", "acpitz")
 
 
 class DeviceMonitor:
@@ -35,7 +35,7 @@ class DeviceMonitor:
         self._cpu_name = cpu_name
         self._nvml = nvml
         self._can_accelerate = can_accelerate
-        self._watched = BackgroundReading(self.read, fresh_s=FRESH_S, shown_s=SHOWN_S)
+        self._watched = BackgroundReading(self.read, fresh_s=_FRESH_S, shown_s=_SHOWN_S)
 
     async def readings(self) -> tuple[DeviceReading, ...]:
         """The last ones, while new ones are taken elsewhere; empty while there are none to show."""
@@ -63,7 +63,7 @@ def _processor(name: str, memory: Memory) -> DeviceReading:
         name=name,
         memory_used_mb=(memory.total_bytes - memory.free_bytes) >> 20,
         memory_free_mb=memory.free_bytes >> 20,
-        utilization_pct=float(psutil.cpu_percent(interval=SAMPLE_S)),
+        utilization_pct=float(psutil.cpu_percent(interval=_SAMPLE_S)),
         temperature_c=_temperature_c(),
     )
 
@@ -74,7 +74,7 @@ def _temperature_c() -> float | None:
         return None
     with suppress(OSError, RuntimeError):
         found = psutil.sensors_temperatures()
-        for sensor in CPU_SENSORS:
+        for sensor in _CPU_SENSORS:
             for reading in found.get(sensor, ()):
                 return float(reading.current)
     return None

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from ganglion.core.machine import Accelerator, Device, DeviceReading, Memory
 
-ANSWER_S: Final = 5.0
+_ANSWER_S: Final = 5.0
 """A wedged driver answers never; a card that sleeps takes about a second."""
-MOST_DEVICES: Final = 64
+_MOST_DEVICES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ def load_nvml() -> Any | None:
         return None
 
 
-def survey(nvml: Any | None, memory: Memory, *, answer_s: float = ANSWER_S) -> GpuSurvey:
+def survey(nvml: Any | None, memory: Memory, *, answer_s: float = _ANSWER_S) -> GpuSurvey:
     """Ask the driver what is here, but not for ever; `memory` is the machine's, for cards that share it."""
     if nvml is None:
         return GpuSurvey()
@@ -69,7 +69,7 @@ def read_devices(nvml: Any | None, memory: Memory) -> tuple[DeviceReading, ...]:
 
 
 def _handles(nvml: Any) -> Iterator[tuple[int, Any]]:
-    for index in range(min(nvml.nvmlDeviceGetCount(), MOST_DEVICES)):
+    for index in range(min(nvml.nvmlDeviceGetCount(), _MOST_DEVICES)):
         yield index, nvml.nvmlDeviceGetHandleByIndex(index)
 
 

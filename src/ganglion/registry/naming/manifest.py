@@ -22,13 +22,13 @@ from ganglion.registry.files.quantisation import canonical
 from ganglion.registry.naming.durations import parse_duration_s
 from ganglion.registry.naming.names import HubId, ModelRef, fold, is_path, real_file
 
-T = TypeVar("T", bound=Struct)
+_T = TypeVar("_T", bound=Struct)
 
 CATCH_ALL: Final = "*"
 """The alias that stands for every name that nothing else answers to."""
 
-Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Text = Annotated[str, Meta(min_length=1)]
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Text = Annotated[str, Meta(min_length=1)]
 _EXPECTED: Final = "expected a path, a hub id org/repo[:quant] or a table"
 
 
@@ -75,19 +75,19 @@ class _SamplingTable(Struct, frozen=True):
 class _Table(Struct, frozen=True):
     """An entry as it is written."""
 
-    path: Text | None = None
-    hub: Text | None = None
-    engine: Text | None = None
+    path: _Text | None = None
+    hub: _Text | None = None
+    engine: _Text | None = None
     quant: Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,32}$")] | None = None
-    context_length: Count | None = None
-    kv_tokens: Count | None = None
-    parallel: Count | None = None
+    context_length: _Count | None = None
+    kv_tokens: _Count | None = None
+    parallel: _Count | None = None
     pinned: bool = False
     priority: Annotated[int, Meta(ge=-1000, le=1000)] = 0
     keep_alive: int | float | str | None = None
     aliases: str | tuple[str, ...] = ()
     sampling: dict[str, object] | None = None
-    chat_template: Text | None = None
+    chat_template: _Text | None = None
     gpu_layers: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
 
 
@@ -185,7 +185,7 @@ def _from_table(key: str, table: _Table, place: _KeyPath) -> ManifestEntry:
     )
 
 
-def _read_table(table: Mapping[str, object], struct: type[T], place: _KeyPath) -> T:
+def _read_table(table: Mapping[str, object], struct: type[_T], place: _KeyPath) -> _T:
     known = {field.name: field.type for field in fields(struct)}
     values = {}
     for key, value in table.items():

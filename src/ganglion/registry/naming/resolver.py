@@ -87,12 +87,12 @@ class Unresolved:
     hint: str | None = None
 
 
-Target = HeldModelRef | ManifestEntry | StoredMatch | Path | EmbeddedModel | HubId
+_Target = HeldModelRef | ManifestEntry | StoredMatch | Path | EmbeddedModel | HubId
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    target: Target
+    target: _Target
     why: str
 
 
@@ -251,7 +251,7 @@ def _picked(outcome: StoredMatch | NoMatch) -> _Found | NoMatch:
 
 
 def _settle(
-    target: Target, catalogue: NameCatalogue, steps: tuple[ResolveStep, ...]
+    target: _Target, catalogue: NameCatalogue, steps: tuple[ResolveStep, ...]
 ) -> Resolution | Unresolved:
     """From what a stage found to the one id of it."""
     match target:

@@ -14,14 +14,14 @@ import yaml  # type: ignore[import-untyped]  # its stubs would be one more thing
 from ganglion.core.errors import InvalidValue
 from ganglion.registry.naming.names import fold
 
-SIZE_LIMIT_BYTES: Final = 1 << 18
+_SIZE_LIMIT_BYTES: Final = 1 << 18
 """Thousands of models; larger is some other file."""
-DEPTH_LIMIT: Final = 16
+_DEPTH_LIMIT: Final = 16
 _LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAP: Final = "tag:yaml.org,2002:map"
 _LIST: Final = "tag:yaml.org,2002:seq"
 
-Tree = dict[str, Any]
+_Tree = dict[str, Any]
 
 
 def read_yaml(file: Path) -> object:
@@ -44,13 +44,13 @@ def _read(file: Path) -> str | None:
         if not stat.S_ISREG(file.stat().st_mode):
             raise InvalidValue(f"{file} is not a regular file.")
         with file.open("rb") as opened:
-            data = opened.read(SIZE_LIMIT_BYTES + 1)
+            data = opened.read(_SIZE_LIMIT_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise InvalidValue(f"{file} could not be read: {error.strerror or error}.") from error
-    if len(data) > SIZE_LIMIT_BYTES:
-        raise InvalidValue(f"{file} is larger than {SIZE_LIMIT_BYTES} bytes.")
+    if len(data) > _SIZE_LIMIT_BYTES:
+        raise InvalidValue(f"{file} is larger than {_SIZE_LIMIT_BYTES} bytes.")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -66,8 +66,8 @@ def _check(text: str, file: Path) -> None:
                 hint="Aliases are not read here: write the value out.",
             )
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEPTH_LIMIT:
-            raise InvalidValue(f"{file} is nested deeper than {DEPTH_LIMIT} levels on line {_line(event)}.")
+        if depth > _DEPTH_LIMIT:
+            raise InvalidValue(f"{file} is nested deeper than {_DEPTH_LIMIT} levels on line {_line(event)}.")
 
 
 def _value(node: Any, file: Path) -> object:
@@ -80,9 +80,9 @@ def _value(node: Any, file: Path) -> object:
     return _mapping(node, file)
 
 
-def _mapping(node: Any, file: Path) -> Tree:
+def _mapping(node: Any, file: Path) -> _Tree:
     lines: dict[str, int] = {}
-    tree: Tree = {}
+    tree: _Tree = {}
     for key_node, value_node in node.value:
         if not isinstance(key_node, yaml.ScalarNode):
             raise InvalidValue(f"{file} has a key on line {_line(key_node)} that is not text.")

@@ -21,7 +21,7 @@ from ganglion.registry.stores.stored_models import Store, StoredModel
 from ganglion.registry.stores.walk import SUFFIX, FolderWalk, FoundFile, ModelFiles, group_files
 
 # People sort files by maker, family and size; nobody sorts them eight folders deep.
-DEPTH: Final = 8
+_DEPTH: Final = 8
 _SYSTEM_OLLAMA: Final = Path("/usr/share/ollama/.ollama/models")
 
 
@@ -69,7 +69,7 @@ def scan_stores(roots: Iterable[StoreRoot], known: FileIndex) -> tuple[StoredMod
 
 
 def _plain(walk: FolderWalk) -> Iterator[ModelFiles]:
-    return group_files(walk.files(walk.root, SUFFIX, DEPTH))
+    return group_files(walk.files(walk.root, SUFFIX, _DEPTH))
 
 
 def _lm_studio(walk: FolderWalk) -> Iterator[ModelFiles]:
@@ -78,7 +78,7 @@ def _lm_studio(walk: FolderWalk) -> Iterator[ModelFiles]:
     for publisher in walk.folders(walk.root):
         yield from group_files(walk.files(publisher.path, SUFFIX, 0))
         for repository in walk.folders(publisher.path):
-            files = walk.files(repository.path, SUFFIX, DEPTH)
+            files = walk.files(repository.path, SUFFIX, _DEPTH)
             yield from group_files(files, f"{publisher.name}/{repository.name}")
 
 
@@ -148,7 +148,7 @@ def _disagreement(path: Path, summary: FileSummary | None, number: int, count: i
     return f"{path} says it is part {summary.number} of {summary.count}, its name part {number} of {count}."
 
 
-FRESH_S: Final = 1.0
+_FRESH_S: Final = 1.0
 """How long a listing of the disk is believed: a burst of unknown names is one walk."""
 
 
@@ -173,7 +173,7 @@ class ModelFinder:
     def catalogue(self) -> NameCatalogue:
         """Everything that a name can mean, as it was at most a second ago."""
         with self._lock:
-            if self._catalogue is None or time.monotonic() - self._read_s > FRESH_S:
+            if self._catalogue is None or time.monotonic() - self._read_s > _FRESH_S:
                 self._catalogue = NameCatalogue(
                     manifest=self.manifest(), stored=self._stored(), may_download=self._may_download
                 )

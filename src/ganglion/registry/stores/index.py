@@ -21,8 +21,8 @@ from ganglion.registry.files.whole_files import write_atomically
 FILE_NAME: Final = "models.index"
 # An entry takes about 250 bytes; people have dozens of files, fleets' shared disks thousands.
 ENTRIES_LIMIT: Final = 50_000
-SIZE_LIMIT: Final = 64 << 20
-ERROR_LIMIT: Final = 1000
+_SIZE_LIMIT: Final = 64 << 20
+_ERROR_LIMIT: Final = 1000
 _MAGIC: Final = b"ganglion models 1\n"
 _CHECK_BYTES: Final = 4
 
@@ -107,7 +107,7 @@ def _read(path: str) -> tuple[FileSummary | None, bool]:
         return _summary(read_file(Path(path))), True
     except LoadFailed as error:
         # Rights and disks get better without the file changing.
-        return FileSummary(is_model=True, error=error.message[:ERROR_LIMIT]), not isinstance(
+        return FileSummary(is_model=True, error=error.message[:_ERROR_LIMIT]), not isinstance(
             error.__cause__, OSError
         )
     except ModelNotFound:
@@ -135,7 +135,7 @@ def _summary(file: GgufFileFacts) -> FileSummary:
 def _load(path: Path) -> dict[str, _Entry]:
     try:
         status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > SIZE_LIMIT:
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _SIZE_LIMIT:
             return {}
         content = path.read_bytes()
         check = content[len(_MAGIC) : len(_MAGIC) + _CHECK_BYTES]

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from ganglion.registry.stores.walk import SUFFIX, FolderWalk, FoundFile, ModelFiles, group_files
 
-SNAPSHOT_DEPTH: Final = 4
+_SNAPSHOT_DEPTH: Final = 4
 _PREFIX: Final = "models--"
 
 
@@ -27,7 +27,7 @@ def _in_repository(walk: FolderWalk, repository: Path, hub_id: str) -> Iterator[
     """Each file once: of the revision that `main` is, else of the newest that has it."""
     seen: set[str] = set()
     for revision in _revisions(walk, repository):
-        for candidate in group_files(walk.files(revision, SUFFIX, SNAPSHOT_DEPTH), hub_id):
+        for candidate in group_files(walk.files(revision, SUFFIX, _SNAPSHOT_DEPTH), hub_id):
             place = candidate.files[0].path.removeprefix(revision)
             if place not in seen:
                 seen.add(place)
@@ -57,7 +57,7 @@ def _main_revision(walk: FolderWalk, references: str) -> str:
     return content.decode(errors="replace").strip()
 
 
-MANIFEST_LIMIT: Final = 1 << 20
+_MANIFEST_LIMIT: Final = 1 << 20
 _REGISTRY: Final = "registry.ollama.ai"
 _LIBRARY: Final = "library"
 _HUBS: Final = frozenset({"hf.co", "huggingface.co"})
@@ -104,11 +104,11 @@ def _blobs(walk: FolderWalk, folder: str) -> dict[str, FoundFile]:
 
 def _blob_name(manifest: FoundFile) -> str:
     """The file of the manifest's weights; empty when it names none."""
-    if manifest.status.st_size > MANIFEST_LIMIT:
+    if manifest.status.st_size > _MANIFEST_LIMIT:
         return ""
     try:
         with Path(manifest.path).open("rb") as file:
-            layers = msgspec.json.decode(file.read(MANIFEST_LIMIT), type=_Manifest).layers
+            layers = msgspec.json.decode(file.read(_MANIFEST_LIMIT), type=_Manifest).layers
     except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     digests = [layer.digest for layer in layers if layer.media_type == _MODEL_LAYER]

@@ -41,10 +41,10 @@ class StoredModel:
 
 # Law: it opens nothing and answers only with files that were handed in. Names are compared in any case. Of
 # several quantisations of one model the operator's comes first, then the order of `quantisation.PREFERRED`;
-# of several files alike, the store first named in `STORE_ORDER`. Several *different* models are never
+# of several files alike, the store first named in `_STORE_ORDER`. Several *different* models are never
 # chosen between.
 
-STORE_ORDER: Final[tuple[str, ...]] = get_args(Store)
+_STORE_ORDER: Final[tuple[str, ...]] = get_args(Store)
 _LATEST: Final = ":latest"
 _LISTED: Final = 5
 
@@ -65,7 +65,7 @@ class NoMatch:
 
 
 @dataclass(frozen=True)  # no slots: most of it is asked for of few, and then kept
-class IndexedModel:
+class _IndexedModel:
     """A stored model with what is compared of it."""
 
     model: StoredModel
@@ -94,7 +94,7 @@ class IndexedModel:
     def order(self) -> tuple[bool, int, int, str]:
         """Its sort key: usable ones first, then by preference, store and path."""
         model = self.model
-        rank, store = quantisation.rank(self.quantisation), STORE_ORDER.index(model.store)
+        rank, store = quantisation.rank(self.quantisation), _STORE_ORDER.index(model.store)
         return model.error is not None, rank, store, str(model.path)
 
     @property
@@ -111,8 +111,8 @@ class IndexedModel:
         return f"{self.model.name} ({self.model.store}{unusable})"
 
 
-Group = tuple[IndexedModel, ...]
-Groups = Mapping[str, Group]
+_Group = tuple[_IndexedModel, ...]
+_Groups = Mapping[str, _Group]
 
 
 @dataclass(frozen=True)  # no slots, as above
@@ -122,28 +122,28 @@ class StoredModelIndex:
     stored: tuple[StoredModel, ...]
 
     @cached_property
-    def items(self) -> Group:
+    def items(self) -> _Group:
         """All of them, to be compared."""
-        return tuple(map(IndexedModel, self.stored))
+        return tuple(map(_IndexedModel, self.stored))
 
     @cached_property
-    def by_name(self) -> Groups:
+    def by_name(self) -> _Groups:
         """By the whole name."""
         return _grouped(self.items, lambda item: (fold(item.model.name),))
 
     @cached_property
-    def by_base(self) -> Groups:
+    def by_base(self) -> _Groups:
         """By name without quantisation, and by Ollama name without tag."""
         return _grouped(self.items, _bases)
 
     @cached_property
-    def by_architecture(self) -> Groups:
+    def by_architecture(self) -> _Groups:
         """By what the file says it is, of those that can be used."""
         usable = (item for item in self.items if item.model.error is None)
         return _grouped(usable, lambda item: (fold(item.model.architecture or ""),))
 
     @cached_property
-    def by_hub_id(self) -> Groups:
+    def by_hub_id(self) -> _Groups:
         """By the repository it came from."""
         return _grouped(self.items, lambda item: (fold(item.model.hub_id or ""),))
 
@@ -190,7 +190,7 @@ class StoredModelIndex:
 
     def rank_of(self, model: StoredModel) -> int:
         """How many files of the same name come before this one."""
-        mine = IndexedModel(model).order
+        mine = _IndexedModel(model).order
         return sum(item.order < mine for item in self.by_name[fold(model.name)])
 
     def _called(self, name: str, tag: str | None, preferred: str | None) -> StoredMatch | NoMatch | None:
@@ -210,7 +210,7 @@ class StoredModelIndex:
         return _one_model(group, preferred) if group else None
 
 
-def _one_model(group: Group, preferred: str | None) -> StoredMatch | NoMatch:
+def _one_model(group: _Group, preferred: str | None) -> StoredMatch | NoMatch:
     latest = tuple(item for item in group if item.base.endswith(_LATEST))
     if latest:
         return _chosen(latest, preferred)
@@ -219,7 +219,7 @@ def _one_model(group: Group, preferred: str | None) -> StoredMatch | NoMatch:
     return NoMatch(f"it could be any of {_listed(sorted({item.model.name for item in group}))}")
 
 
-def _chosen(group: Group, preferred: str | None) -> StoredMatch:
+def _chosen(group: _Group, preferred: str | None) -> StoredMatch:
     quant = quantisation.canonical(preferred or "")
     best = min(group, key=lambda item: (item.order[0], *_distance(item, quant), *item.order))
     if len(group) == 1:
@@ -234,13 +234,13 @@ def _chosen(group: Group, preferred: str | None) -> StoredMatch:
     )
 
 
-def _distance(item: IndexedModel, quant: str) -> tuple[bool, bool]:
+def _distance(item: _IndexedModel, quant: str) -> tuple[bool, bool]:
     if not quant:
         return False, False
     return item.quantisation != quant, quant not in item.spellings
 
 
-def _tagged(group: Group, tag: str | None) -> Group:
+def _tagged(group: _Group, tag: str | None) -> _Group:
     if tag is None:
         return group
     quant = quantisation.canonical(tag)
@@ -267,13 +267,13 @@ def _listed(names: list[str]) -> str:
     return f"{', '.join(names[:_LISTED])}{', …' if len(names) > _LISTED else ''}"
 
 
-def _bases(item: IndexedModel) -> tuple[str, ...]:
+def _bases(item: _IndexedModel) -> tuple[str, ...]:
     untagged, colon, _ = item.model.name.rpartition(":")
     return tuple({item.base, fold(untagged)}) if colon else (item.base,)
 
 
-def _grouped(items: Iterable[IndexedModel], keys: Callable[[IndexedModel], tuple[str, ...]]) -> Groups:
-    groups: dict[str, list[IndexedModel]] = defaultdict(list)
+def _grouped(items: Iterable[_IndexedModel], keys: Callable[[_IndexedModel], tuple[str, ...]]) -> _Groups:
+    groups: dict[str, list[_IndexedModel]] = defaultdict(list)
     for item in items:
         for key in keys(item):
             groups[key].append(item)

@@ -26,9 +26,9 @@ from ganglion.wire.dialects import DIALECTS
 from ganglion.wire.headers import INCLUDE_THINKING
 from ganglion.wire.seal import HmacSeal
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
-Call = ParsedCall[Any]
+_Call = ParsedCall[Any]
 
 
 def answer_routes(
@@ -42,7 +42,7 @@ def answer_routes(
     return [
         Route(
             answers.path,
-            AnswerEndpoint(answers, capabilities, settings, gate, holder=holder, seal=seal),
+            _AnswerEndpoint(answers, capabilities, settings, gate, holder=holder, seal=seal),
             methods=["POST"],
         )
         for dialect in DIALECTS
@@ -50,7 +50,7 @@ def answer_routes(
     ]
 
 
-def parse_context(
+def _parse_context(
     scope: Scope, settings: ServerSettings, id_prefix: str, seal: HmacSeal | None = None
 ) -> ParseContext:
     """What is known of a request besides its body."""
@@ -67,7 +67,7 @@ def parse_context(
     )
 
 
-class AnswerEndpoint:
+class _AnswerEndpoint:
     """Parses a call, runs its requests, and streams or returns what they answer; or only loads or unloads."""
 
     def __init__(
@@ -93,13 +93,13 @@ class AnswerEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = await read_json(scope, receive, self._settings, is_any_type=self._format.is_any_type)
         call = self._format.parse(
-            body, parse_context(scope, self._settings, self._format.id_prefix, self._seal)
+            body, _parse_context(scope, self._settings, self._format.id_prefix, self._seal)
         )
         self._log(call, scope)
         with self._gate.admit():
             await while_connected(scope, receive, self._answer(call, scope, receive, send))
 
-    async def _answer(self, call: Call, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(self, call: _Call, scope: Scope, receive: Receive, send: Send) -> None:
         answer_format, requests = self._format, self._resolved(call)
         is_streamed = call.is_streamed and call.purpose == "answer"
         if call.purpose == "unload":
@@ -128,7 +128,7 @@ class AnswerEndpoint:
             body = answer_format.empty_body(call.reply, call.purpose)
         await json_response(body)(scope, receive, send)
 
-    def _resolved(self, call: Call) -> tuple[Request, ...]:
+    def _resolved(self, call: _Call) -> tuple[Request, ...]:
         """The requests with the model's name as the engine knows it."""
         resolve = self._format.resolve_model
         if resolve is None:
@@ -136,13 +136,13 @@ class AnswerEndpoint:
         models = self._engine.models()
         return tuple(replace(each, model=resolve(each.model, models)) for each in call.requests)
 
-    def _log(self, call: Call, scope: Scope) -> None:
+    def _log(self, call: _Call, scope: Scope) -> None:
         if call.unknown_fields:
             self._unknown.log(call.unknown_fields)
         if call.ignored:
             self._ignored.log(call.ignored)
         for remark in call.remarks:
-            logger.debug("%s, request_id=%s", remark, request_id(scope))
+            _logger.debug("%s, request_id=%s", remark, request_id(scope))
         if call.context_tokens is None:
             return
         model = find_model(self._engine.models(), self._resolved(call)[0].model)

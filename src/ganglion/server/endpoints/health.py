@@ -75,16 +75,16 @@ class HealthEndpoints:
         )
 
 
-CHECK_S: Final = 0.1
+_CHECK_S: Final = 0.1
 """How soon a waiting gateway gets a change."""
 LOAD_S: Final = 0.5
 """The same where only the load changed: under work it always does."""
-DEVICES_S: Final = 5.0
+_DEVICES_S: Final = 5.0
 """How old a reading of the devices may be."""
-MAX_WAIT_S: Final = 30.0
-DRAINING_WAIT_S: Final = 0.5
+_MAX_WAIT_S: Final = 30.0
+_DRAINING_WAIT_S: Final = 0.5
 """The same while the server drains: a waiting gateway must not hold it up."""
-MAX_WAITING: Final = 256
+_MAX_WAITING: Final = 256
 """Gateways that may wait at once; a fleet has a few."""
 
 _VERSION: Final = re.compile(r"[0-9]{1,18}")
@@ -122,9 +122,9 @@ class FleetStateEndpoint:
 
     async def _wait(self, since: int, wait_s: float) -> None:
         """Return once there is another version than this one, or the wait is over."""
-        if self._waiting >= MAX_WAITING:
+        if self._waiting >= _MAX_WAITING:
             raise Overloaded(
-                f"{MAX_WAITING} clients already wait for this node's state.", hint="Ask without 'wait'."
+                f"{_MAX_WAITING} clients already wait for this node's state.", hint="Ask without 'wait'."
             )
         clock = asyncio.get_running_loop().time
         began_s = clock()
@@ -132,12 +132,12 @@ class FleetStateEndpoint:
         try:
             await self._check(began_s)
             while self._state.version == since:
-                most_s = min(wait_s, DRAINING_WAIT_S) if self._gate.is_draining else wait_s
+                most_s = min(wait_s, _DRAINING_WAIT_S) if self._gate.is_draining else wait_s
                 left_s = began_s + most_s - clock()
                 if left_s <= 0:
                     break
-                await asyncio.sleep(min(CHECK_S, left_s))
-                if clock() - self._checked_s >= CHECK_S / 2:  # several who wait check together
+                await asyncio.sleep(min(_CHECK_S, left_s))
+                if clock() - self._checked_s >= _CHECK_S / 2:  # several who wait check together
                     await self._check(clock())
         finally:
             self._waiting -= 1
@@ -168,7 +168,7 @@ class FleetStateEndpoint:
 
     async def _read_devices(self) -> tuple[DeviceHealth, ...]:
         now_s = asyncio.get_running_loop().time()
-        if self._machine is not None and now_s - self._devices_s >= DEVICES_S:
+        if self._machine is not None and now_s - self._devices_s >= _DEVICES_S:
             self._devices_s = now_s
             readings = await self._machine.readings()
             self._devices = tuple(
@@ -198,4 +198,4 @@ def _parse_query(query: bytes) -> tuple[int | None, float]:
         wait_s = math.nan
     if not 0 <= wait_s < math.inf:
         raise InvalidValue("Expected a number of seconds in 'wait'.", param="wait")
-    return (None if since is None else int(since)), min(wait_s, MAX_WAIT_S)
+    return (None if since is None else int(since)), min(wait_s, _MAX_WAIT_S)

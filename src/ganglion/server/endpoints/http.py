@@ -112,7 +112,7 @@ def abort_connection(scope: Scope) -> None:
     extension["abort"]()
 
 
-class AnswerRecorder(Protocol):
+class _AnswerRecorder(Protocol):
     """Stores an answer: its first byte and its end wait for it."""
 
     async def wait_begun(self) -> None:
@@ -122,7 +122,7 @@ class AnswerRecorder(Protocol):
         """The frames to end with, in place of these, once they may leave."""
 
 
-class FrameSink(Protocol):
+class _FrameSink(Protocol):
     """Where the frames of an answer go."""
 
     async def start(self) -> None:
@@ -139,7 +139,7 @@ async def stream_answers(
     settings: ServerSettings,
     *,
     framing: Framing = SERVER_SENT_EVENTS,
-    recorder: AnswerRecorder | None = None,
+    recorder: _AnswerRecorder | None = None,
     ending: Sequence[Frame] = (),
 ) -> None:
     """Stream the answers as the projection frames them, from the first byte to the last.
@@ -154,11 +154,11 @@ async def stream_answers(
 async def write_answers(
     answers: Answers,
     projection: Projection,
-    out: FrameSink,
+    out: _FrameSink,
     settings: ServerSettings,
     *,
     alarm: Alarm,
-    recorder: AnswerRecorder | None = None,
+    recorder: _AnswerRecorder | None = None,
     ending: Sequence[Frame] = (),
 ) -> None:
     """Write the answers as the projection frames them; raises what goes wrong before the first byte."""
@@ -252,7 +252,7 @@ class _ResponseSink:
             raise ReaderStalled from None
 
 
-AnswerBody = Callable[[bytes, Principal], Awaitable[bytes]]
+_AnswerBody = Callable[[bytes, Principal], Awaitable[bytes]]
 """From a request's body and principal to the body of the answer."""
 
 
@@ -260,7 +260,7 @@ class JsonEndpoint:
     """Reads a JSON body, answers it with another one, and stops when the client leaves or time is up."""
 
     def __init__(
-        self, answer: AnswerBody, settings: ServerSettings, gate: Gate, *, is_any_type: bool = False
+        self, answer: _AnswerBody, settings: ServerSettings, gate: Gate, *, is_any_type: bool = False
     ) -> None:
         self._answer = answer
         self._is_any_type = is_any_type

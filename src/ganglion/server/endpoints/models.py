@@ -55,7 +55,7 @@ class ReadoutEndpoint:
         return json_response(readout.manifest(model.id, model.readout))
 
 
-PROGRESS_S = 0.25
+_PROGRESS_S = 0.25
 """How often a download's progress is sent at most: bytes arrive faster than anybody reads."""
 
 
@@ -196,7 +196,7 @@ async def _throttled(
             following = coming.result()
             if following is None:
                 return
-            if following.status != sent_status or loop.time() - sent_s >= PROGRESS_S:
+            if following.status != sent_status or loop.time() - sent_s >= _PROGRESS_S:
                 yield following
                 sent_status, sent_s = following.status, loop.time()
             coming = asyncio.ensure_future(anext(steps, None))

@@ -40,9 +40,9 @@ def ollama_routes(
     capabilities: EngineCapabilities, settings: ServerSettings, gate: Gate, holder: ModelHolder | None
 ) -> list[Route]:
     """Everything under `/api/` but the routes that answer."""
-    views = OllamaModelEndpoints(capabilities, settings)
-    embed = OllamaEmbedder(ollama.parse_embed, ollama.embed_body, capabilities, is_strict=settings.is_strict)
-    embeddings = OllamaEmbedder(
+    views = _OllamaModelEndpoints(capabilities, settings)
+    embed = _OllamaEmbedder(ollama.parse_embed, ollama.embed_body, capabilities, is_strict=settings.is_strict)
+    embeddings = _OllamaEmbedder(
         ollama.parse_embeddings, ollama.embeddings_body, capabilities, is_strict=settings.is_strict
     )
     return [
@@ -55,7 +55,7 @@ def ollama_routes(
         Route("/api/show", views.show, methods=["POST"]),
         Route(
             "/api/pull",
-            AdminOnly(OllamaPullEndpoint(capabilities.engine, settings, holder), "pull models"),
+            AdminOnly(_OllamaPullEndpoint(capabilities.engine, settings, holder), "pull models"),
             methods=["POST"],
         ),
         Route("/api/tags", views.tags),
@@ -64,7 +64,7 @@ def ollama_routes(
     ]
 
 
-class OllamaEmbedder:
+class _OllamaEmbedder:
     """Turns texts into vectors; `answer` is the body of `JsonEndpoint`."""
 
     def __init__(
@@ -117,7 +117,7 @@ class OllamaEmbedder:
         return replace(request, inputs=tuple(inputs))
 
 
-class OllamaModelEndpoints:
+class _OllamaModelEndpoints:
     """Describes models without loading any."""
 
     def __init__(self, capabilities: EngineCapabilities, settings: ServerSettings) -> None:
@@ -165,7 +165,7 @@ _PULL_PROGRESS = ProgressFormat(
 )
 
 
-class OllamaPullEndpoint:
+class _OllamaPullEndpoint:
     """`POST /api/pull`: downloads and loads a model; the load goes on when its client leaves."""
 
     def __init__(self, engine: Engine, settings: ServerSettings, holder: ModelHolder | None) -> None:

@@ -24,7 +24,7 @@ from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState
 from ganglion.wire import openapi
 
-MetricsPage = Callable[[], Awaitable[bytes]]
+_MetricsPage = Callable[[], Awaitable[bytes]]
 """Writes the body of `/metrics`."""
 
 
@@ -36,7 +36,7 @@ def build_control_app(
     fleet_routes: Sequence[BaseRoute],
     state: AppState,
     metrics: Metrics,
-    page: MetricsPage,
+    page: _MetricsPage,
     keys: ApiKeys,
     admissions: OpenAdmissions,
 ) -> ASGIApp:

@@ -42,7 +42,7 @@ from ganglion.wire.fleet_overview import (
 from ganglion.wire.headers import RETRY_AFTER
 
 
-def overview_of(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> FleetOverview:
+def _overview_of(fleet: Fleet, chooser: Chooser, known: frozenset[str]) -> FleetOverview:
     """The whole fleet now; `known` are the models that the catalogue promises."""
     nodes = tuple(_node_overview(view, fleet) for _, view in sorted(fleet.nodes.items()))
     unservable = _unservable(fleet, chooser, known)
@@ -119,7 +119,7 @@ def _only_holder(node: str, missing: Mapping[str, str]) -> OnlyHolder:
     )
 
 
-async def drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, request: Drain) -> list[str]:
+async def _drain_node(fleet: Fleet, loader: FleetLoader, chooser: Chooser, request: Drain) -> list[str]:
     """Load elsewhere what only this node holds, and then send it no new requests; what runs on it goes on.
 
     Raises OnlyHolder where no other node can load a model, unless the drain is forced.
@@ -153,7 +153,7 @@ def _has_fallback(chooser: Chooser, model: str, node: str) -> bool:
     return isinstance(decision, ChosenNode | TranslatedNode)
 
 
-async def move_model(fleet: Fleet, loader: FleetLoader, request: Move) -> list[str]:
+async def _move_model(fleet: Fleet, loader: FleetLoader, request: Move) -> list[str]:
     """Load a model on a node, and then unload it from the others, unless they keep it."""
     target = fleet.node_named(request.node)
     others = [name for name in loader.holders(request.model) if name != target.name]
@@ -181,7 +181,7 @@ class GatewayHealthEndpoints:
 
     async def health(self, _: Request) -> Response:
         """`GET /health`."""
-        overview = overview_of(self.fleet, self.chooser, self.catalogue_view.promised)
+        overview = _overview_of(self.fleet, self.chooser, self.catalogue_view.promised)
         return json_response(
             overview_wire.encode(
                 overview_wire.GatewayHealth(
@@ -230,7 +230,7 @@ class FleetEndpoints:
     async def overview(self, _: Request) -> Response:
         """`GET /fleet`."""
         return json_response(
-            overview_wire.encode(overview_of(self.fleet, self.chooser, self.catalogue_view.promised))
+            overview_wire.encode(_overview_of(self.fleet, self.chooser, self.catalogue_view.promised))
         )
 
     async def join(self, request: Request) -> Response:
@@ -253,12 +253,12 @@ class FleetEndpoints:
     async def drain(self, request: Request) -> Response:
         """`POST /fleet/drain`."""
         body = overview_wire.parse_drain(await self._body(request))
-        return _done(*await drain_node(self.fleet, self.loader, self.chooser, body))
+        return _done(*await _drain_node(self.fleet, self.loader, self.chooser, body))
 
     async def move(self, request: Request) -> Response:
         """`POST /fleet/move`."""
         body = overview_wire.parse_move(await self._body(request))
-        return _done(*await move_model(self.fleet, self.loader, body))
+        return _done(*await _move_model(self.fleet, self.loader, body))
 
     async def load(self, request: Request) -> Response:
         """`POST /fleet/load`."""

@@ -30,27 +30,27 @@ from ganglion.server.settings import ServerSettings
 if TYPE_CHECKING:
     from ganglion.server.gateway.relay.relay_endpoint import RelayEndpoint
 
-logger = logging.getLogger("ganglion.gateway")
+_logger = logging.getLogger("ganglion.gateway")
 
-COLLECTING: Final = (20_000, 20, 50)
-FIRST_PROBES_S: Final = 2.0
+_COLLECTING: Final = (20_000, 20, 50)
+_FIRST_PROBES_S: Final = 2.0
 """How long the start waits for nodes that do not answer."""
-HASTY_CLOSE_S: Final = 0.5
+_HASTY_CLOSE_S: Final = 0.5
 """For sessions that still run when everything else has ended."""
 
-OnListening = Callable[[str, str | None], None]
+_OnListening = Callable[[str, str | None], None]
 """Called with the URL, and the address of gRPC where there is one."""
 
 
 def run_gateway(
-    settings: GatewaySetup, on_listening: OnListening | None = None, reload: Reload | None = None
+    settings: GatewaySetup, on_listening: _OnListening | None = None, reload: Reload | None = None
 ) -> None:
     """Serve until a signal ends it; raises StartRefused."""
     # A request leaves no cycles, and most of what is alive lives as long as the process: walking all of it
     # every 700 objects, as is the default, cost a twentieth of the time.
     gc.collect()
     gc.freeze()
-    gc.set_threshold(*COLLECTING)
+    gc.set_threshold(*_COLLECTING)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(serve_gateway(settings, on_listening=on_listening, reload=reload))
 
@@ -59,7 +59,7 @@ async def serve_gateway(
     settings: GatewaySetup,
     *,
     shutdown: Shutdown | None = None,
-    on_listening: OnListening | None = None,
+    on_listening: _OnListening | None = None,
     reload: Reload | None = None,
 ) -> None:
     """Serve until `shutdown` is asked for, by us or by a signal."""
@@ -70,7 +70,7 @@ async def serve_gateway(
         process = await build_gateway(settings, server, stack)
         relay = await process.relay()
         if relay is not None:
-            stack.push_async_callback(relay.close, HASTY_CLOSE_S)
+            stack.push_async_callback(relay.close, _HASTY_CLOSE_S)
             process = dataclasses.replace(
                 process, server=structs.replace(server, grpc_port=relay.address.port)
             )
@@ -101,7 +101,7 @@ async def _first_probes(fleet: Fleet) -> None:
     stop_listening = fleet.listen(changed.set)
     try:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FIRST_PROBES_S):
+            async with asyncio.timeout(_FIRST_PROBES_S):
                 while any(view.last_heard_s is None and not view.failures for view in fleet.nodes.values()):
                     changed.clear()
                     await changed.wait()
@@ -136,7 +136,7 @@ async def _logged(work: Coroutine[None, None, None]) -> None:
     try:
         await work
     except Exception:
-        logger.exception("a background task of the gateway failed")
+        _logger.exception("a background task of the gateway failed")
         raise
 
 
@@ -147,7 +147,7 @@ async def _drain(
     gate.drain()
     if relay is not None:
         relay.drain()
-    logger.info("draining, %d requests in flight", proxy.in_flight)
+    _logger.info("draining, %d requests in flight", proxy.in_flight)
     closing = [asyncio.create_task(proxy.idle()), asyncio.create_task(gate.idle())]
     if relay is not None:
         closing.append(asyncio.create_task(relay.close(timeout_s)))

@@ -18,7 +18,7 @@ from ganglion.core.request import ChatPrompt, Message, Request, TextPrompt, Tool
 from ganglion.wire import chat, tokenizer
 from ganglion.wire.answer_format import ParseContext
 
-MAX_CLOSING_CHARACTERS: Final = 64
+_MAX_CLOSING_CHARACTERS: Final = 64
 """Characters of a turn's closing text that are looked for at the end of the tokens before."""
 
 
@@ -33,7 +33,7 @@ class NewMessages:
 
 
 @dataclass(frozen=True, slots=True)
-class RenderedMessages:
+class _RenderedMessages:
     """Tokens to append, and their text."""
 
     tokens: tuple[int, ...]
@@ -42,17 +42,19 @@ class RenderedMessages:
 
 async def render_messages(
     reader: PromptReader, new: NewMessages, *, request_id: str, tenant: str, is_strict: bool
-) -> RenderedMessages:
+) -> _RenderedMessages:
     """Render new messages; raises what the chat wire would, and InvalidValue where a template hides them."""
     body = tokenizer.with_model(tokenizer.parse_template(new.chat).chat or b"{}", new.model)
     context = ParseContext(request_id, 0, tenant=tenant, is_strict=is_strict)
     request = chat.parse(body, context).requests[0]
     if not new.is_continued:
         read = await reader.read(request)
-        return RenderedMessages(read.tokens, read.text or "")
+        return _RenderedMessages(read.tokens, read.text or "")
     text = await _following(reader, new, request)
     prompt = TextPrompt(text, adds_special=False)
-    return RenderedMessages((await reader.read(replace(request, prompt=prompt))).tokens if text else (), text)
+    return _RenderedMessages(
+        (await reader.read(replace(request, prompt=prompt))).tokens if text else (), text
+    )
 
 
 async def _following(reader: PromptReader, new: NewMessages, request: Request) -> str:
@@ -96,7 +98,7 @@ def without_closed_part(after: str, before: str, ends: list[str]) -> str:
     """
     positions = [position for end in ends if end and (position := after.find(end)) >= 0]
     sign = after[min(positions) :] if positions else after
-    for count in range(min(len(sign), MAX_CLOSING_CHARACTERS), 0, -1):
+    for count in range(min(len(sign), _MAX_CLOSING_CHARACTERS), 0, -1):
         if before.endswith(sign[:count]):
             return sign[count:]
     return sign

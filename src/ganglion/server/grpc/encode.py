@@ -9,7 +9,7 @@ from ganglion.core.request import Steering
 from ganglion.sessions.values import GenerationDone, OpenedSession, SessionEvent, SessionSummary, SessionToken
 from ganglion.wire.salience import salience_pb2 as pb
 
-CHUNK_BYTES: Final = 2**20
+_CHUNK_BYTES: Final = 2**20
 """Of a saved session in one message: well under what clients take by default, 4 MiB."""
 
 
@@ -87,11 +87,11 @@ def _session(value: SessionSummary) -> pb.SessionInfo:
         ttl_s=value.ttl_s,
         is_busy=value.is_busy,
         is_suspended=value.is_suspended,
-        steering=steers(value.steering),
+        steering=_steers(value.steering),
     )
 
 
-def steers(values: Steering) -> list[pb.Steer]:
+def _steers(values: Steering) -> list[pb.Steer]:
     """The steering of a session."""
     return [
         pb.Steer(concept=each.concept, strength=each.strength, layers=each.layers or ()) for each in values
@@ -100,5 +100,5 @@ def steers(values: Steering) -> list[pb.Steer]:
 
 def chunks(data: bytes) -> Iterator[pb.SessionBytes]:
     """A saved session in messages."""
-    for start in range(0, len(data), CHUNK_BYTES):
-        yield pb.SessionBytes(data=data[start : start + CHUNK_BYTES])
+    for start in range(0, len(data), _CHUNK_BYTES):
+        yield pb.SessionBytes(data=data[start : start + _CHUNK_BYTES])

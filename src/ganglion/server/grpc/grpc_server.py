@@ -26,9 +26,9 @@ from ganglion.sessions.settings import SessionSettings
 from ganglion.wire.health import node_status
 from ganglion.wire.salience.service import SERVICE
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
-SAVE_SESSIONS_S: Final = 10.0
+_SAVE_SESSIONS_S: Final = 10.0
 """Sessions that are not written by then are lost."""
 
 
@@ -83,10 +83,10 @@ class GrpcServer:
         sessions, self._sessions = self._sessions, None
         if sessions is not None:
             try:
-                async with asyncio.timeout(SAVE_SESSIONS_S):
+                async with asyncio.timeout(_SAVE_SESSIONS_S):
                     await sessions.stop()
             except TimeoutError:
-                logger.error("not all sessions could be written to disk within %g s", SAVE_SESSIONS_S)
+                _logger.error("not all sessions could be written to disk within %g s", _SAVE_SESSIONS_S)
         await self._listener.stop()
 
     def _is_serving(self, models: tuple[ModelState, ...]) -> bool:

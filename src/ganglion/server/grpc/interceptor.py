@@ -33,14 +33,14 @@ from ganglion.server.prometheus import Metrics
 from ganglion.server.settings import ServerSettings
 from ganglion.wire.salience.error_metadata import encode_details, encode_metadata
 
-logger = logging.getLogger("ganglion.server")
-request_logger = logging.getLogger("ganglion.request")
+_logger = logging.getLogger("ganglion.server")
+_request_logger = logging.getLogger("ganglion.request")
 
-MethodHandler = Any
+_MethodHandler = Any
 """A RpcMethodHandler, whose types do not cover asyncio."""
 Context = grpc.aio.ServicerContext[Any, Any]
-CallBody = Callable[[Context], Awaitable[Any]]
-AbortArguments = tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]
+_CallBody = Callable[[Context], Awaitable[Any]]
+_AbortArguments = tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]
 
 _METHOD_SHOWN = 200
 # A method's name is the client's to choose: unknown ones share one label.
@@ -62,9 +62,9 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def intercept_service(
         self,
-        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[MethodHandler | None]],
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[_MethodHandler | None]],
         handler_call_details: grpc.HandlerCallDetails,
-    ) -> MethodHandler:
+    ) -> _MethodHandler:
         """The same method behind this interceptor, as one that takes and returns bytes.
 
         The wire does not say how many messages a call has, so each is read as a stream, and here.
@@ -82,7 +82,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         if self._running:
             await asyncio.wait(set(self._running), timeout=within_s)
 
-    def _whole(self, handler: MethodHandler | None, details: grpc.HandlerCallDetails) -> MethodHandler:
+    def _whole(self, handler: _MethodHandler | None, details: grpc.HandlerCallDetails) -> _MethodHandler:
         async def work(context: Context) -> bytes:
             assert handler is not None
             if handler.request_streaming:
@@ -96,7 +96,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
         return grpc.stream_unary_rpc_method_handler(run)
 
-    def _stream(self, handler: MethodHandler, details: grpc.HandlerCallDetails) -> MethodHandler:
+    def _stream(self, handler: _MethodHandler, details: grpc.HandlerCallDetails) -> _MethodHandler:
         async def work(context: Context) -> None:
             if handler.request_streaming:
                 replies = handler.stream_stream(self._messages(handler, details, context), context)
@@ -114,10 +114,10 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
 
     async def _run(
         self,
-        handler: MethodHandler | None,
+        handler: _MethodHandler | None,
         details: grpc.HandlerCallDetails,
         context: Context,
-        work: CallBody,
+        work: _CallBody,
     ) -> Any:
         """Run one call to its end, and count it before the client sees its status."""
         began_s = time.monotonic()
@@ -151,7 +151,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             except Exception:
                 if context.cancelled() or context.done():
                     raise asyncio.CancelledError from None
-                logger.exception("a call failed, request_id=%s", request_id)
+                _logger.exception("a call failed, request_id=%s", request_id)
                 error = ServerError("Something failed inside the server.")
             finally:
                 outcome = outcome if error is None else error.grpc
@@ -169,7 +169,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             self._running.discard(task)
 
     async def _message(
-        self, handler: MethodHandler, details: grpc.HandlerCallDetails, context: Context
+        self, handler: _MethodHandler, details: grpc.HandlerCallDetails, context: Context
     ) -> Any:
         """The one message of a call."""
         message = await self._next(handler, details, context)
@@ -178,13 +178,13 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
         return message
 
     async def _messages(
-        self, handler: MethodHandler, details: grpc.HandlerCallDetails, context: Context
+        self, handler: _MethodHandler, details: grpc.HandlerCallDetails, context: Context
     ) -> AsyncGenerator[Any, None]:
         """The messages of a call."""
         while (message := await self._next(handler, details, context)) is not None:
             yield message
 
-    async def _next(self, handler: MethodHandler, details: grpc.HandlerCallDetails, context: Context) -> Any:
+    async def _next(self, handler: _MethodHandler, details: grpc.HandlerCallDetails, context: Context) -> Any:
         """The next message, None after the last; it has room, time and a size before it is decoded."""
         # Where there are no keys all are one tenant, and only connections tell them apart.
         tenant = CURRENT_CALLER.get().tenant or context.peer()
@@ -208,7 +208,7 @@ class CallInterceptor(grpc.aio.ServerInterceptor):
             raise DeadlineExceeded("reader", limit_s) from None
 
 
-def _abort_arguments(error: GanglionError, request_id: str) -> AbortArguments:
+def _abort_arguments(error: GanglionError, request_id: str) -> _AbortArguments:
     return (
         grpc.StatusCode[error.grpc],
         encode_details(error),
@@ -217,8 +217,8 @@ def _abort_arguments(error: GanglionError, request_id: str) -> AbortArguments:
 
 
 def _log(method: str, outcome: str, took_s: float, request_id: str) -> None:
-    if request_logger.isEnabledFor(logging.INFO):
-        request_logger.info(
+    if _request_logger.isEnabledFor(logging.INFO):
+        _request_logger.info(
             "method=%s status=%s duration_ms=%.1f request_id=%s",
             quote(method[:_METHOD_SHOWN]),
             outcome,

@@ -25,9 +25,9 @@ from ganglion.server.settings import ServerSettings
 from ganglion.wire.salience.service import SERVICE
 
 HEALTH: Final[ServiceDescriptor] = health_pb2.DESCRIPTOR.services_by_name["Health"]
-WATCH_S: Final = 0.5
+_WATCH_S: Final = 0.5
 """How soon a watcher sees a change."""
-MAX_WATCHERS: Final = 256
+_MAX_WATCHERS: Final = 256
 """They need no key, and stay as long as they like."""
 
 
@@ -35,7 +35,7 @@ class _NoSuchService(InvalidRequest, code="not_found", grpc="NOT_FOUND"):
     """A health check named a service that does not exist."""
 
 
-class HealthService:
+class _HealthService:
     """Answers for the whole server, under the empty name, and for each service."""
 
     def __init__(self, services: tuple[str, ...], is_serving: Callable[[], bool]) -> None:
@@ -61,8 +61,8 @@ class HealthService:
     async def _watch(
         self, message: health_pb2.HealthCheckRequest, _: object
     ) -> AsyncGenerator[health_pb2.HealthCheckResponse, None]:
-        if self._watchers >= MAX_WATCHERS:
-            raise Overloaded(f"{MAX_WATCHERS} clients are already watching this server.", hint="Use Check.")
+        if self._watchers >= _MAX_WATCHERS:
+            raise Overloaded(f"{_MAX_WATCHERS} clients are already watching this server.", hint="Use Check.")
         self._watchers += 1
         sent = None
         try:
@@ -71,7 +71,7 @@ class HealthService:
                 if now != sent:
                     yield now
                     sent = now
-                await asyncio.sleep(WATCH_S)
+                await asyncio.sleep(_WATCH_S)
         finally:
             self._watchers -= 1
 
@@ -134,7 +134,7 @@ class GrpcListener:
 
     async def start(self, salience: grpc.GenericRpcHandler, is_serving: Callable[[], bool]) -> None:
         """Answer the calls of `salience.v1`, and those of health and reflection."""
-        health = HealthService((SERVICE.full_name,), is_serving)
+        health = _HealthService((SERVICE.full_name,), is_serving)
         self._server.add_generic_rpc_handlers((salience, generic_handler(HEALTH, health.behaviours)))
         names = (SERVICE.full_name, HEALTH.full_name, REFLECTION.full_name)
         reflection.enable_server_reflection(names, self._server)

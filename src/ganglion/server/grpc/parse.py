@@ -31,34 +31,34 @@ from ganglion.wire.salience import salience_pb2 as pb
 from ganglion.wire.steering import MAX_LAYERS, MAX_STEERS, MAX_STRENGTH
 
 MAX_APPENDED: Final = 2**20
-MAX_RANGES: Final = 64
-MAX_STOP_TOKENS: Final = 1024
-MAX_STOPS: Final = 16
-MAX_STOP: Final = 512
-MAX_PATTERN: Final = 2**16
-MAX_OPTIONS: Final = 4096
-MAX_PREFIX: Final = 1024
-MAX_PRECEDING: Final = 256
-MAX_RETURNED_TOKENS: Final = 2**16
+_MAX_RANGES: Final = 64
+_MAX_STOP_TOKENS: Final = 1024
+_MAX_STOPS: Final = 16
+_MAX_STOP: Final = 512
+_MAX_PATTERN: Final = 2**16
+_MAX_OPTIONS: Final = 4096
+_MAX_PREFIX: Final = 1024
+_MAX_PRECEDING: Final = 256
+_MAX_RETURNED_TOKENS: Final = 2**16
 """Of one GetTokens: 320 KiB at most."""
-MAX_MODEL: Final = 1024
-MAX_NAME: Final = 256
-OPEN_END: Final = 2**32 - 1
+_MAX_MODEL: Final = 1024
+_MAX_NAME: Final = 256
+_OPEN_END: Final = 2**32 - 1
 
 
 def model_of(model: str) -> str:
     """The name of a model, which must be there."""
-    return _name("model", model, MAX_MODEL)
+    return _name("model", model, _MAX_MODEL)
 
 
 def session_of(session_id: str) -> str:
     """A session's id, which must be there."""
-    return _name("session_id", session_id, MAX_NAME)
+    return _name("session_id", session_id, _MAX_NAME)
 
 
 def mime_of(mime: str) -> str:
     """A media type, which must be there."""
-    return _name("mime", mime, MAX_NAME)
+    return _name("mime", mime, _MAX_NAME)
 
 
 def ttl_of(message: pb.OpenSessionRequest | pb.ForkSessionRequest) -> float | None:
@@ -79,7 +79,7 @@ def steering_of(steers: Sequence[pb.Steer]) -> Steering:
 
 
 def _steer(name: str, steer: pb.Steer) -> Steer:
-    concept = _name(f"{name}.concept", steer.concept, MAX_NAME)
+    concept = _name(f"{name}.concept", steer.concept, _MAX_NAME)
     _between(f"{name}.strength", steer.strength, -MAX_STRENGTH, MAX_STRENGTH)
     _count(f"{name}.layers", steer.layers, MAX_LAYERS)
     if len(set(steer.layers)) < len(steer.layers):
@@ -101,18 +101,18 @@ def generate_of(message: pb.GenerateRequest) -> GenerationRequest:
         top=message.logprob_top_k,
         readout=_ranges("readout_ranges", message.readout_ranges),
         sampling=_sampling(message),
-        stop_token_ids=tokens_of("stop_token_ids", message.stop_token_ids, MAX_STOP_TOKENS),
+        stop_token_ids=tokens_of("stop_token_ids", message.stop_token_ids, _MAX_STOP_TOKENS),
         ignore_eos=message.ignore_eos,
         priority=message.priority,
         stop_strings=_stops(message.stop),
         constraint=_constraint(message),
-        prefix=_text("prefix", message.prefix, MAX_PREFIX) if message.prefix else "",
+        prefix=_text("prefix", message.prefix, _MAX_PREFIX) if message.prefix else "",
     )
 
 
 def _stops(stop: Sequence[str]) -> tuple[str, ...]:
-    _count("stop", stop, MAX_STOPS)
-    return tuple(_text(f"stop[{index}]", each, MAX_STOP) for index, each in enumerate(stop))
+    _count("stop", stop, _MAX_STOPS)
+    return tuple(_text(f"stop[{index}]", each, _MAX_STOP) for index, each in enumerate(stop))
 
 
 def _constraint(message: pb.GenerateRequest) -> Constraint | None:
@@ -122,7 +122,7 @@ def _constraint(message: pb.GenerateRequest) -> Constraint | None:
             text = _text("json_schema", message.json_schema, CONSTRAINT_BYTES)
             return JsonSchema(schema_of(text, "json_schema"))
         case "pattern":
-            return Regex(_text("pattern", message.pattern, MAX_PATTERN))
+            return Regex(_text("pattern", message.pattern, _MAX_PATTERN))
         case "choice":
             return Choice(_options(message.choice.options))
         case "lark":
@@ -134,7 +134,7 @@ def _constraint(message: pb.GenerateRequest) -> Constraint | None:
 
 
 def _options(options: Sequence[str]) -> tuple[str, ...]:
-    _count("choice.options", options, MAX_OPTIONS)
+    _count("choice.options", options, _MAX_OPTIONS)
     if not options:
         raise MissingParameter("The parameter 'choice.options' is required.", param="choice.options")
     if sum(map(len, options)) > CONSTRAINT_BYTES:
@@ -148,13 +148,13 @@ def _options(options: Sequence[str]) -> tuple[str, ...]:
 
 def limit_of(message: pb.GetTokensRequest) -> int:
     """How many tokens to return."""
-    _between("limit", message.limit, 0, MAX_RETURNED_TOKENS)
-    return message.limit or MAX_RETURNED_TOKENS
+    _between("limit", message.limit, 0, _MAX_RETURNED_TOKENS)
+    return message.limit or _MAX_RETURNED_TOKENS
 
 
 def new_messages_of(message: pb.RenderMessagesRequest, most: int) -> NewMessages:
     """Messages to render, and what stands before them; `most` characters of them."""
-    preceding = tokens_of("preceding_tokens", message.preceding_tokens, MAX_PRECEDING)
+    preceding = tokens_of("preceding_tokens", message.preceding_tokens, _MAX_PRECEDING)
     chat = _text("chat", message.chat, most)
     return NewMessages(
         model_of(message.model), chat.encode(), message.is_continued or bool(preceding), preceding
@@ -185,13 +185,13 @@ def _sampling(message: pb.GenerateRequest) -> Sampling:
 
 
 def _ranges(name: str, ranges: Sequence[pb.Range]) -> Ranges:
-    _count(name, ranges, MAX_RANGES)
+    _count(name, ranges, _MAX_RANGES)
     for index, each in enumerate(ranges):
         if each.end < each.start:
             raise InvalidValue(
                 f"The range [{each.start}, {each.end}) ends before it begins.", param=f"{name}[{index}]"
             )
-    return tuple((each.start, None if each.end == OPEN_END else each.end) for each in ranges)
+    return tuple((each.start, None if each.end == _OPEN_END else each.end) for each in ranges)
 
 
 def _between(name: str, value: float, low: float, high: float) -> None:

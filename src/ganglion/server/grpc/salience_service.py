@@ -36,11 +36,11 @@ from ganglion.wire.salience.service import SERVICE
 UNGATED_METHODS: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManifest"})
 """Methods that do no work: they answer also while the server drains."""
 
-MAX_DETOKENIZED: Final = 2**20
-FEW_TOKENS: Final = 2**16
+_MAX_DETOKENIZED: Final = 2**20
+_FEW_TOKENS: Final = 2**16
 """Handled on the event loop in a few milliseconds."""
 
-SalienceMethod = Callable[[Any, RpcCaller], Any]
+_SalienceMethod = Callable[[Any, RpcCaller], Any]
 
 
 class SalienceService:
@@ -61,7 +61,7 @@ class SalienceService:
         self._max_text_bytes = max_text_bytes
         self._is_strict = is_strict
         self._uploads = SessionUploads()
-        self.methods: dict[str, SalienceMethod] = {
+        self.methods: dict[str, _SalienceMethod] = {
             "OpenSession": self._open,
             "Generate": self._generate,
             "AppendImage": self._append_image,
@@ -100,7 +100,7 @@ class SalienceService:
 
     def _check_length(self, count: int) -> None:
         """Refuse many tokens that fit no model's context before any of them is read."""
-        if count <= FEW_TOKENS:
+        if count <= _FEW_TOKENS:
             return  # the session says more about it
         contexts = (model.context_length or MAX_APPENDED for model in self._models())
         longest = max(contexts, default=MAX_APPENDED)
@@ -215,7 +215,7 @@ class SalienceService:
 
     async def _detokenize(self, message: pb.DetokenizeRequest, caller: RpcCaller) -> pb.DetokenizeResponse:
         model = self._named(message.model)
-        tokens = tokens_of("tokens", message.tokens, MAX_DETOKENIZED)
+        tokens = tokens_of("tokens", message.tokens, _MAX_DETOKENIZED)
         text = await self._reader.detokenize(model, tokens, tenant=caller.tenant)
         pieces = await self._reader.pieces(model, tokens, tenant=caller.tenant)
         return pb.DetokenizeResponse(text=text, pieces=pieces)
@@ -230,7 +230,7 @@ def gated_behaviours(service: SalienceService, gate: Gate) -> dict[str, MethodBe
     return {method.name: _behaviour(method, service.methods[method.name], gate) for method in SERVICE.methods}
 
 
-def _behaviour(method: MethodDescriptor, answer: SalienceMethod, gate: Gate) -> MethodBehaviour:
+def _behaviour(method: MethodDescriptor, answer: _SalienceMethod, gate: Gate) -> MethodBehaviour:
     def admitted() -> Any:
         return nullcontext() if method.name in UNGATED_METHODS else gate.admit()
 

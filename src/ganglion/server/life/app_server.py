@@ -15,7 +15,7 @@ from ganglion.server.life.signals import first_of
 from ganglion.server.settings import ServerSettings
 
 BACKLOG = 2048
-SOCKET_PING_S = 20.0
+_SOCKET_PING_S = 20.0
 """How often a WebSocket is pinged, and how long it may take to answer."""
 _TICK_S = 1.0
 _FLUSH_S, _HASTY_FLUSH_S = 2.0, 0.1
@@ -30,8 +30,8 @@ def uvicorn_config(app: ASGIApp, settings: ServerSettings) -> uvicorn.Config:
         http=protocol_class(settings.max_connections),
         ws=websocket_class(settings.max_body_bytes),
         ws_max_size=settings.max_body_bytes,
-        ws_ping_interval=SOCKET_PING_S,
-        ws_ping_timeout=SOCKET_PING_S,
+        ws_ping_interval=_SOCKET_PING_S,
+        ws_ping_timeout=_SOCKET_PING_S,
         lifespan="off",
         interface="asgi3",
         log_config=None,

@@ -24,12 +24,12 @@ from ganglion.wire.headers import API_KEY
 MAX_HEAD_BYTES = 64 * 2**10
 HEAD_S = 30.0
 """A client that takes longer to send a head holds the connection on purpose."""
-STALLED_CLOSE_S = 30.0
-MAX_PIPELINED = 64
+_STALLED_CLOSE_S = 30.0
+_MAX_PIPELINED = 64
 """Requests that may wait behind the one being answered; honest clients do not pipeline at all."""
 
 
-class BoundedHttpProtocol(HttpToolsProtocol):
+class _BoundedHttpProtocol(HttpToolsProtocol):
     """HTTP/1.1 with bounded heads, bounded idling and a way to cut a stalled reader."""
 
     max_connections: int
@@ -76,7 +76,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         if self._should_upgrade():
             return  # what follows is a WebSocket's
         self._cycles = [cycle for cycle in (*self._cycles, self.cycle) if not cycle.response_complete]
-        if len(self._cycles) > MAX_PIPELINED:
+        if len(self._cycles) > _MAX_PIPELINED:
             self.transport.abort()
         # uvicorn stops reading behind a pipelined request, and would not see the client leave.
         self.flow.resume_reading()
@@ -98,7 +98,7 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         """Close an idle connection, and abort it if its client does not read what was sent."""
         super().timeout_keep_alive_handler()
         if self.transport.get_write_buffer_size():
-            self.loop.call_later(STALLED_CLOSE_S, self.transport.abort)
+            self.loop.call_later(_STALLED_CLOSE_S, self.transport.abort)
 
     def _give_up_on_head(self) -> None:
         self._head_timer = None
@@ -119,12 +119,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def protocol_class(max_connections: int) -> type[BoundedHttpProtocol]:
+def protocol_class(max_connections: int) -> type[_BoundedHttpProtocol]:
     """The protocol of a server that holds at most so many connections."""
-    return type("BoundedProtocol", (BoundedHttpProtocol,), {"max_connections": max_connections})
+    return type("BoundedProtocol", (_BoundedHttpProtocol,), {"max_connections": max_connections})
 
 
-class AbortableWebSocket(WebSocketsSansIOProtocol):
+class _AbortableWebSocket(WebSocketsSansIOProtocol):
     """A WebSocket with a way to cut a stalled reader."""
 
     def handle_connect(self, event: Request) -> None:
@@ -149,10 +149,10 @@ def _raw_response(error: GanglionError) -> bytes:
 
 # Without this, a message that never ends is held as long as its connection, on as many as a client opens.
 
-TRY_AGAIN_LATER: Final = 1013
+_TRY_AGAIN_LATER: Final = 1013
 
 
-class BoundedWebSocket(AbortableWebSocket):
+class _BoundedWebSocket(_AbortableWebSocket):
     """One connection whose large messages wait for memory, shared out by the key as it was sent."""
 
     turns: ClassVar[FairSemaphore]
@@ -195,7 +195,7 @@ class BoundedWebSocket(AbortableWebSocket):
         try:
             self._turn = await wait_for_room(self.turns, asker, self.max_bytes)
         except Overloaded:
-            self.conn.send_close(TRY_AGAIN_LATER)
+            self.conn.send_close(_TRY_AGAIN_LATER)
             self.transport.write(b"".join(self.conn.data_to_send()))
             self.transport.close()
             return
@@ -210,8 +210,8 @@ class BoundedWebSocket(AbortableWebSocket):
             self._turn = None
 
 
-def websocket_class(max_bytes: int) -> type[BoundedWebSocket]:
+def websocket_class(max_bytes: int) -> type[_BoundedWebSocket]:
     """The class of one server's WebSockets, which share their memory."""
     return type(
-        "ServersSocket", (BoundedWebSocket,), {"turns": body_budget(max_bytes), "max_bytes": max_bytes}
+        "ServersSocket", (_BoundedWebSocket,), {"turns": body_budget(max_bytes), "max_bytes": max_bytes}
     )

@@ -27,15 +27,15 @@ from ganglion.server.fleet_membership import FleetMembership
 from ganglion.server.settings import JoinSettings, ServerSettings
 from ganglion.wire import fleet
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
-CALL_S: Final = 5.0
-LEAVE_S: Final = 2.0
+_CALL_S: Final = 5.0
+_LEAVE_S: Final = 2.0
 """How much of a shutdown leaving may take."""
-FIRST_PAUSE_S: Final = 0.5
-LONGEST_PAUSE_S: Final = 5.0
-MAX_LEASE_S: Final = 86_400.0
-MAX_GATEWAYS: Final = 16
+_FIRST_PAUSE_S: Final = 0.5
+_LONGEST_PAUSE_S: Final = 5.0
+_MAX_LEASE_S: Final = 86_400.0
+_MAX_GATEWAYS: Final = 16
 _SHOWN: Final = 300
 _WILDCARDS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared with, never bound
 _JSON: Final = ((b"content-type", b"application/json"),)
@@ -57,8 +57,8 @@ _envelope = msgspec.json.Decoder(_JoinEnvelope)
 
 def check_join(join: JoinSettings, settings: ServerSettings) -> None:
     """Raise what is wrong with the settings, before anything is loaded."""
-    if len(join.urls) > MAX_GATEWAYS:
-        raise InvalidValue(f"Expected at most {MAX_GATEWAYS} gateways to join, found {len(join.urls)}.")
+    if len(join.urls) > _MAX_GATEWAYS:
+        raise InvalidValue(f"Expected at most {_MAX_GATEWAYS} gateways to join, found {len(join.urls)}.")
     for url in join.urls:
         parse_node_url(url)
     if join.name is not None and not _NAME.fullmatch(join.name):
@@ -97,10 +97,10 @@ def default_node_name(hostname: str, port: int) -> str:
     return host[: _NAME_DIGITS - len(ending)] + ending
 
 
-class GatewayLeases:
+class _GatewayLeases:
     """A node's leases at its gateways, from `start` to `leave`."""
 
-    def __init__(self, renewers: Sequence["LeaseRenewer"]) -> None:
+    def __init__(self, renewers: Sequence["_LeaseRenewer"]) -> None:
         self._renewers = renewers
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -109,7 +109,7 @@ class GatewayLeases:
         self._tasks = [asyncio.create_task(renewer.run()) for renewer in self._renewers]
 
     async def leave(self, hurry: asyncio.Event) -> None:
-        """Stop renewing, and give the leases back, within `LEAVE_S` or until `hurry` is set."""
+        """Stop renewing, and give the leases back, within `_LEAVE_S` or until `hurry` is set."""
         await self.stop()
         leaving = asyncio.gather(*(renewer.leave() for renewer in self._renewers))
         hurried = asyncio.create_task(hurry.wait())
@@ -131,12 +131,12 @@ class GatewayLeases:
 @asynccontextmanager
 async def joined_gateways(
     join: JoinSettings, settings: ServerSettings, url: str, membership: FleetMembership
-) -> AsyncGenerator[GatewayLeases, None]:
+) -> AsyncGenerator[_GatewayLeases, None]:
     """While inside, the node that listens at `url` holds leases at its gateways, until it leaves."""
     pools = ConnectionPools()
-    leases = GatewayLeases(
+    leases = _GatewayLeases(
         [
-            LeaseRenewer(
+            _LeaseRenewer(
                 gateway,
                 join.key,
                 join_request(join, settings, url, membership.boot),
@@ -154,7 +154,7 @@ async def joined_gateways(
         pools.close()
 
 
-class LeaseRenewer:
+class _LeaseRenewer:
     """Holds one node's lease at one gateway."""
 
     def __init__(
@@ -175,12 +175,12 @@ class LeaseRenewer:
         self._clock = clock
         self._is_member = False
         self._logged_error: str | None = None
-        self._call_s = CALL_S
-        self._longest_pause_s = LONGEST_PAUSE_S
+        self._call_s = _CALL_S
+        self._longest_pause_s = _LONGEST_PAUSE_S
 
     async def run(self) -> None:
         """Hold a lease until cancelled."""
-        pause_s = FIRST_PAUSE_S
+        pause_s = _FIRST_PAUSE_S
         while True:
             sent_s = self._clock()
             try:
@@ -193,7 +193,7 @@ class LeaseRenewer:
                 self._leases.hold(self._gateway, lease.epoch, sent_s + lease.lease_s)
                 self._bound_waits(lease.lease_s)
                 self._log_joined(lease)
-                pause_s = min(FIRST_PAUSE_S, self._longest_pause_s)
+                pause_s = min(_FIRST_PAUSE_S, self._longest_pause_s)
                 await asyncio.sleep(lease.lease_s / 3 * random.uniform(0.8, 1.0))  # noqa: S311 - no secret
 
     async def leave(self) -> None:
@@ -204,10 +204,10 @@ class LeaseRenewer:
         left = fleet.encode(fleet.Leave(name=self._join.name, epoch=epoch))
         with suppress(GanglionError):
             await self._node_client.call(
-                self._spec, "POST", "/fleet/leave", headers=_JSON, body=left, timeout_s=LEAVE_S
+                self._spec, "POST", "/fleet/leave", headers=_JSON, body=left, timeout_s=_LEAVE_S
             )
         self._leases.drop(self._gateway)
-        logger.info("left the gateway %s", self._gateway)
+        _logger.info("left the gateway %s", self._gateway)
 
     async def _ask(self) -> fleet.Lease:
         request = msgspec.structs.replace(self._join, epoch=self._leases.epoch_of(self._gateway))
@@ -222,28 +222,28 @@ class LeaseRenewer:
         if answer.status != HTTPStatus.OK:
             raise _refusal(answer)
         lease = fleet.parse_lease(answer.body)
-        if not 0 < lease.lease_s <= MAX_LEASE_S:
+        if not 0 < lease.lease_s <= _MAX_LEASE_S:
             raise InvalidValue(f"It granted a lease of {lease.lease_s:g} s.")
         return lease
 
     def _bound_waits(self, lease_s: float) -> None:
         """Bound a call and a pause so that a node that was cut off is back within one lease."""
-        self._call_s = min(CALL_S, lease_s / 2)
-        self._longest_pause_s = min(LONGEST_PAUSE_S, lease_s / 3)
+        self._call_s = min(_CALL_S, lease_s / 2)
+        self._longest_pause_s = min(_LONGEST_PAUSE_S, lease_s / 3)
 
     def _log_joined(self, lease: fleet.Lease) -> None:
         if not self._is_member:
-            logger.info("joined the gateway %s as %s, epoch %d", self._gateway, lease.name, lease.epoch)
+            _logger.info("joined the gateway %s as %s, epoch %d", self._gateway, lease.name, lease.epoch)
         self._is_member, self._logged_error = True, None
 
     def _log_failed(self, error: GanglionError) -> None:
         if self._is_member and self._leases.epoch_of(self._gateway) is None:
             self._is_member = False
-            logger.warning("lost the lease of the gateway %s: %s", self._gateway, error.message)
+            _logger.warning("lost the lease of the gateway %s: %s", self._gateway, error.message)
             self._logged_error = error.code
         if not self._is_member and self._logged_error != error.code:
             self._logged_error = error.code
-            logger.error("cannot join the gateway %s: %s", self._gateway, error.full_message)
+            _logger.error("cannot join the gateway %s: %s", self._gateway, error.full_message)
 
 
 def _refusal(answer: NodeResponse) -> GanglionError:

@@ -40,13 +40,13 @@ from ganglion.server.settings import NO_GATEWAYS, JoinSettings, ServerSettings
 from ganglion.server.state import AppState
 from ganglion.sessions.settings import SessionSettings
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
-ENGINE_CLOSE_S = 10.0
+_ENGINE_CLOSE_S = 10.0
 """An engine that takes longer to close is left to the operating system."""
-FLUSH_S = 2.0
+_FLUSH_S = 2.0
 """For streams to send why they end, and for connections to close."""
-HASTY_FLUSH_S = 0.5
+_HASTY_FLUSH_S = 0.5
 """The same after a second signal."""
 
 
@@ -66,7 +66,7 @@ class Reloaded:
         return bool(self.api_keys or self.admin_keys or self.gateway_keys)
 
 
-Reload = Callable[[], Reloaded]
+_Reload = Callable[[], Reloaded]
 """Reads the configuration again, off the event loop; raises what is wrong with it."""
 
 
@@ -76,7 +76,7 @@ async def serve(
     *,
     shutdown: Shutdown | None = None,
     on_listening: Callable[[str], None] | None = None,
-    reload: Reload | None = None,
+    reload: _Reload | None = None,
     machine: MachineSource | None = None,
     storage: StoreTarget | None = None,
     sessions: SessionSettings | None = None,
@@ -106,7 +106,7 @@ async def serve(
         rpc = None
         if settings.has_grpc:
             rpc = GrpcServer(settings, gate, keys, metrics, membership.leases)
-            stack.push_async_callback(rpc.close, HASTY_FLUSH_S)
+            stack.push_async_callback(rpc.close, _HASTY_FLUSH_S)
             settings = structs.replace(settings, grpc_port=rpc.address.port)
         state = AppState() if storage is None else await stack.enter_async_context(open_store(storage))
         app = build_node(
@@ -139,7 +139,7 @@ async def serve(
                 last.push_async_callback(_stop_server, server, serving, gate, shutdown)
                 last.push_async_callback(_close_engine, engine, opening)
                 if rpc is not None:
-                    await rpc.close(HASTY_FLUSH_S if shutdown.stop.is_set() else FLUSH_S)
+                    await rpc.close(_HASTY_FLUSH_S if shutdown.stop.is_set() else _FLUSH_S)
     serving.result()
     if not opening.cancelled():
         opening.result()
@@ -151,7 +151,7 @@ def _with_ports(settings: ServerSettings, listener: socket.socket) -> ServerSett
     return structs.replace(settings, port=port, grpc_port=grpc_port_of(settings, port))
 
 
-def _read_reloaded(reload: Reload, keys: KeyRing) -> ApplyConfig:
+def _read_reloaded(reload: _Reload, keys: KeyRing) -> ApplyConfig:
     fresh = reload()
     check_keys_remain(is_keyed=not keys.is_empty, would_be_keyed=fresh.has_keys)
 
@@ -173,7 +173,7 @@ async def _until_ended(shutdown: Shutdown, serving: asyncio.Task[None], opening:
 
 async def _drain(gate: Gate, shutdown: Shutdown, timeout_s: float) -> None:
     gate.drain()
-    logger.info("draining; %d requests in flight", gate.in_flight)
+    _logger.info("draining; %d requests in flight", gate.in_flight)
     idle = asyncio.create_task(gate.idle())
     stopped = asyncio.create_task(shutdown.stop.wait())
     with contextlib.suppress(TimeoutError):
@@ -187,17 +187,17 @@ async def _close_engine(engine: ManagedEngine, opening: asyncio.Task[None]) -> N
     opening.cancel()
     await asyncio.gather(opening, return_exceptions=True)
     try:
-        async with asyncio.timeout(ENGINE_CLOSE_S):
+        async with asyncio.timeout(_ENGINE_CLOSE_S):
             await engine.close()
     except TimeoutError:
-        logger.error("the engine did not close within %g s", ENGINE_CLOSE_S)
+        _logger.error("the engine did not close within %g s", _ENGINE_CLOSE_S)
 
 
 async def _stop_server(
     server: AppServer, serving: asyncio.Task[None], gate: Gate, shutdown: Shutdown
 ) -> None:
     with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(HASTY_FLUSH_S if shutdown.stop.is_set() else FLUSH_S):
+        async with asyncio.timeout(_HASTY_FLUSH_S if shutdown.stop.is_set() else _FLUSH_S):
             await gate.idle()
     server.leave(is_hasty=shutdown.stop.is_set())
     await asyncio.gather(serving, return_exceptions=True)

@@ -50,16 +50,16 @@ async def first_of(*tasks: asyncio.Task[object] | asyncio.Task[None] | asyncio.T
     await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
 
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
 ApplyConfig = Callable[[], None]
 """Puts a configuration into force; called on the event loop, and does not fail."""
-ReadConfig = Callable[[], ApplyConfig]
+_ReadConfig = Callable[[], ApplyConfig]
 """Reads the configuration again, off the event loop; raises what is wrong with it."""
 
 
 @contextlib.contextmanager
-def config_reloader(read: ReadConfig) -> Generator[Callable[[], None], None, None]:
+def config_reloader(read: _ReadConfig) -> Generator[Callable[[], None], None, None]:
     """While inside, calling what it gives reloads the configuration; one reload runs at a time."""
     turn = asyncio.Lock()
     running: set[asyncio.Task[None]] = set()
@@ -72,7 +72,7 @@ def config_reloader(read: ReadConfig) -> Generator[Callable[[], None], None, Non
                 _log_refused_reload(error)
                 return
             apply()
-            logger.info("the configuration was reloaded")
+            _logger.info("the configuration was reloaded")
 
     def ask() -> None:
         task = asyncio.get_running_loop().create_task(once())
@@ -97,7 +97,7 @@ def check_keys_remain(*, is_keyed: bool, would_be_keyed: bool) -> None:
 
 def _log_refused_reload(error: GanglionError | StartRefused) -> None:
     """Log why the configuration stays as it is."""
-    logger.error("the configuration was not reloaded: %s %s", error.message, error.hint or "")
+    _logger.error("the configuration was not reloaded: %s %s", error.message, error.hint or "")
 
 
 @contextlib.contextmanager

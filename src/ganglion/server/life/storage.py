@@ -19,7 +19,7 @@ from ganglion.store.response_store import AbandonedResponse, Retention, Store, S
 from ganglion.store.upkeep import InterruptedResponse, interrupt_unfinished, keep_swept
 from ganglion.wire.responses.stored import interrupted, last_frames
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
 
 REOPEN_S: Final = 15.0
@@ -49,7 +49,7 @@ async def open_store(storage: StoreTarget) -> AsyncGenerator[AppState, None]:
         except (StorageFull, StoreUnavailable, StoreUnusable) as error:
             if isinstance(error, StoreUnusable) and storage.is_asked_for:
                 raise
-            logger.error("the store cannot be opened, and requests that need it are refused: %s", error)
+            _logger.error("the store cannot be opened, and requests that need it are refused: %s", error)
             state.background.start(_open_later(store, state), "open the store")
         state.background.start(keep_swept(store, storage.retention), "sweep the store")
         try:
@@ -73,7 +73,7 @@ async def _open_later(store: Store, state: AppState) -> None:
             await _open(store, state)
         except GanglionError:
             continue  # the sweeper says it every minute
-        logger.info("the store is open now")
+        _logger.info("the store is open now")
         return
 
 
@@ -81,10 +81,10 @@ async def _fail_unfinished(store: Store) -> None:
     try:
         count = await interrupt_unfinished(store, _ending)
     except GanglionError as error:
-        logger.error("unfinished responses of an earlier run could not be marked as failed: %s", error)
+        _logger.error("unfinished responses of an earlier run could not be marked as failed: %s", error)
         return
     if count:
-        logger.warning(
+        _logger.warning(
             "%d responses were running when a server stopped; they are marked as failed now", count
         )
 

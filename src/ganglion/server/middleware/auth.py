@@ -49,7 +49,7 @@ class AdminOnly:
         await self._app(scope, receive, send)
 
 
-Identify = Callable[[Scope], Principal]
+_Identify = Callable[[Scope], Principal]
 """Gives the principal of a request; raises why it is refused."""
 
 PUBLIC_ROUTES = frozenset((method, path) for method in ("GET", "HEAD") for path in PUBLIC_PATHS)
@@ -61,7 +61,7 @@ class Auth:
     `identify_again` is for connections that outlive their first request; left out, it is the same.
     """
 
-    def __init__(self, app: ASGIApp, identify: Identify, identify_again: Identify | None = None) -> None:
+    def __init__(self, app: ASGIApp, identify: _Identify, identify_again: _Identify | None = None) -> None:
         self._app = app
         self._identify = identify
         self._identify_again = identify_again or identify
@@ -82,7 +82,7 @@ class Auth:
         await self._app({**scope, "headers": headers, PRINCIPAL: found, IDENTIFY: again}, receive, send)
 
 
-def identity_by_key(keys: KeyRing, leases: Leases | None = None) -> Identify:
+def identity_by_key(keys: KeyRing, leases: Leases | None = None) -> _Identify:
     """Lets a request in with a valid key, or to a public route, and never under a lease that is lost."""
     leases = leases or Leases()
 

@@ -28,7 +28,7 @@ def drop_tracebacks(error: BaseException) -> None:
             pending += [cause for cause in (each.__cause__, each.__context__) if cause is not None]
 
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
 _PATHS = frozenset(
     operation.path for surface in (openapi.NODE, openapi.GATEWAY) for operation in surface.operations
@@ -69,5 +69,5 @@ def response_to(error: Exception, scope: Scope) -> Response:
         case HTTPException():
             return error_response(InvalidRequest(error.detail), scope, error.headers)
         case _:
-            logger.error("a handler failed, request_id=%s", request_id(scope), exc_info=error)
+            _logger.error("a handler failed, request_id=%s", request_id(scope), exc_info=error)
             return error_response(ServerError("Something failed inside the server."), scope)

@@ -13,14 +13,14 @@ from ganglion.gateway.routing.decision import only_loaded_model
 from ganglion.server.middleware.scope import principal
 from ganglion.wire.decode import ModelOmitted, with_model
 
-LOADED_STATES: Final = ("loaded", "recovering")
-LOADING_STATES: Final = ("loading", "downloading")
+_LOADED_STATES: Final = ("loaded", "recovering")
+_LOADING_STATES: Final = ("loading", "downloading")
 
 
 def only_model(states: Sequence[ModelState]) -> str:
     """The id of the only model that is loaded, or about to be; raises MissingParameter."""
     return only_loaded_model(
-        {state.id for state in states if state.status in (*LOADED_STATES, *LOADING_STATES)}
+        {state.id for state in states if state.status in (*_LOADED_STATES, *_LOADING_STATES)}
     )
 
 
@@ -53,9 +53,9 @@ def loaded_model(request: Request, states: Sequence[ModelState]) -> ModelState:
     if not name.strip():
         raise InvalidValue("Expected the name of a model in 'model', found only blanks.", param="model")
     model = known_model(states, name)
-    if model.status in LOADING_STATES:
+    if model.status in _LOADING_STATES:
         raise ModelLoading(f"The model {model.id!r} is still loading.", param="model")
-    if model.status not in LOADED_STATES:
+    if model.status not in _LOADED_STATES:
         raise ModelNotLoaded(model.id, hint="A GET loads none: ask it something, or have it loaded.")
     return model
 

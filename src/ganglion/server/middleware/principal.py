@@ -17,7 +17,7 @@ from ganglion.server.fleet_membership import AFFINITY_PATTERN, Leases
 from ganglion.server.settings import ServerSettings
 from ganglion.wire import headers
 
-Role = Literal["user", "admin", "gateway", "anybody"]
+_Role = Literal["user", "admin", "gateway", "anybody"]
 """A user asks models; an admin also changes which models are held; a gateway is an admin who is believed in
 what it says of a request; anybody is a caller where there are no keys, and may do what an admin may."""
 
@@ -26,16 +26,16 @@ _TENANT_DIGITS: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
-class KeyHolder:
+class _KeyHolder:
     """The holder of a key."""
 
     tenant: str = ""
-    role: Role = "anybody"
+    role: _Role = "anybody"
     most_urgent: int = 0
     """The lowest priority that a user's requests may have; the others' are not bounded."""
 
 
-ANYBODY: Final = KeyHolder()
+_ANYBODY: Final = _KeyHolder()
 """Every caller where there are no keys."""
 
 
@@ -65,21 +65,21 @@ class KeyRing:
 
         A key in several lists is an admin's before a user's, and a gateway's before both.
         """
-        by_role: tuple[tuple[Role, Sequence[str]], ...] = (
+        by_role: tuple[tuple[_Role, Sequence[str]], ...] = (
             ("user", api_keys),
             ("admin", admin_keys),
             ("gateway", gateway_keys),
         )
         self._holders = tuple(
-            (digest, KeyHolder(digest.hex()[:_TENANT_DIGITS], role, self._most_urgent))
+            (digest, _KeyHolder(digest.hex()[:_TENANT_DIGITS], role, self._most_urgent))
             for role, keys in by_role
             for digest in map(_digest, keys)
         )
 
-    def holder_of(self, key: bytes | None) -> KeyHolder | None:
+    def holder_of(self, key: bytes | None) -> _KeyHolder | None:
         """The holder of a key: None for a key that is not valid, ANYBODY where there are no keys."""
         if self.is_empty:
-            return ANYBODY
+            return _ANYBODY
         if key is None:
             return None
         presented = hashlib.sha256(key).digest()

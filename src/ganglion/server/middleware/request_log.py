@@ -18,7 +18,7 @@ from ganglion.server.middleware.scope import REQUEST_ID as REQUEST_ID_KEY
 from ganglion.server.middleware.scope import header
 from ganglion.wire.headers import REQUEST_ID
 
-server_logger = logging.getLogger("ganglion.server")
+_server_logger = logging.getLogger("ganglion.server")
 
 # The texts hold names that clients choose: remember enough for every real one, and no more.
 _REMEMBERED = 1024
@@ -39,7 +39,7 @@ class LogOnce:
             shown = text[:_SHOWN]
             if shown not in self._logged and len(self._logged) < _REMEMBERED:
                 self._logged.add(shown)
-                server_logger.log(self._level, self._message, shown)
+                _server_logger.log(self._level, self._message, shown)
 
 
 def unknown_field_log() -> LogOnce:
@@ -52,7 +52,7 @@ def ignored_field_log() -> LogOnce:
     return LogOnce("a part of a request was ignored: %s", logging.WARNING)
 
 
-logger = logging.getLogger("ganglion.request")
+_logger = logging.getLogger("ganglion.request")
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9_-]{1,64}")
 _PATH_SHOWN = 200
@@ -118,8 +118,8 @@ class RequestLog:
             await response(scope, receive, with_request_id)
         finally:
             level = logging.DEBUG if scope["path"] == _POLLED and status < 400 else logging.INFO
-            if self._is_logged and logger.isEnabledFor(level):
-                logger.log(
+            if self._is_logged and _logger.isEnabledFor(level):
+                _logger.log(
                     level,
                     "method=%s path=%s status=%d duration_ms=%.1f request_id=%s",
                     scope["method"],

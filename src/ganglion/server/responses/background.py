@@ -24,11 +24,11 @@ from ganglion.store.response_store import Store, StoredEvent
 from ganglion.wire.frame import Frame
 from ganglion.wire.responses.stored import last_frames, named_frame
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
 SAVE_EVENTS_S: Final = 0.5
 """How often new events are stored with the response, for readers who come late or after a restart."""
-MAX_UNSAVED_BYTES: Final = 4 * 2**20
+_MAX_UNSAVED_BYTES: Final = 4 * 2**20
 """What a run holds in memory while the store does not take its frames; then it fails with the store."""
 _PAGE: Final = 500
 
@@ -88,8 +88,8 @@ class BackgroundRun:
             if not await self._store.append_events(self.exchange.tenant, self.exchange.id, events):
                 self.cancelled.set()
         except GanglionError as error:
-            logger.warning("the events of %s were not stored: %s", self.exchange.id, error)
-            if sum(len(event.frame) for event in events) > MAX_UNSAVED_BYTES:
+            _logger.warning("the events of %s were not stored: %s", self.exchange.id, error)
+            if sum(len(event.frame) for event in events) > _MAX_UNSAVED_BYTES:
                 raise
             return
         self._saved += len(events)
@@ -183,7 +183,7 @@ class BackgroundRuns:
         if isinstance(answered, asyncio.CancelledError):
             return projection.cancel()
         if not isinstance(answered, GanglionError):
-            logger.error("%s failed", run.exchange.id, exc_info=answered)
+            _logger.error("%s failed", run.exchange.id, exc_info=answered)
             answered = ServerError("Something failed inside the server.")
         return projection.feed(Failed(answered))
 

@@ -44,12 +44,12 @@ from ganglion.wire.responses.stored import compaction, input_tokens
 # Compaction keeps what the user said as it was. All the rest becomes the model's own summary, in one sealed
 # item that only this server opens again.
 
-SUMMARY_PROMPT: Final = (
+_SUMMARY_PROMPT: Final = (
     "Summarize everything above for yourself, so that you can go on with the task from your summary alone: "
     "what was asked for, what was decided, what was done and found out, names and values that matter, and "
     "what is left to do. Write only the summary."
 )
-SUMMARY_HEADING: Final = "Summary of the conversation so far:\n"
+_SUMMARY_HEADING: Final = "Summary of the conversation so far:\n"
 
 
 class CompactionEndpoints:
@@ -72,7 +72,7 @@ class CompactionEndpoints:
 
     async def _compact(self, body: bytes, principal: Principal) -> bytes:
         """Have the model summarize what it is sent, and seal the summary."""
-        body = compact_body(body, SUMMARY_PROMPT, SUMMARY_TOKENS)
+        body = compact_body(body, _SUMMARY_PROMPT, SUMMARY_TOKENS)
         exchange = await self._service.reserve(await self._service.open(body, principal))
         with exchange.settlement:
             async with answers_to(exchange, TruncatingEngine(self._engine), is_folded=True) as answers:
@@ -85,7 +85,7 @@ class CompactionEndpoints:
         everything = flat((*exchange.history, *exchange.call.input_items[:-1]), seal)
         said = [item for item in everything if isinstance(item, MessageItem) and item.role == "user"]
         summary = MessageItem(
-            id=new_id("msg"), role="developer", content=[InputText(SUMMARY_HEADING + answer.text("text"))]
+            id=new_id("msg"), role="developer", content=[InputText(_SUMMARY_HEADING + answer.text("text"))]
         )
         return [*said, compacted([summary], seal, new_id("cmp"))]
 

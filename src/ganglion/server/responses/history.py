@@ -11,7 +11,7 @@ from ganglion.wire.responses import Item, ParsedResponsesBody, items_of
 from ganglion.wire.responses.items import CustomToolCallItem, FunctionCallItem
 from ganglion.wire.responses.stored import output_of
 
-MAX_CONVERSATION_ITEMS = 10_000
+_MAX_CONVERSATION_ITEMS = 10_000
 """More than any context holds; a longer conversation is refused rather than cut."""
 _PAGE = 500
 
@@ -49,7 +49,7 @@ class History:
             await self._refuse_part(chain[0].previous_id, response_id, tenant)
         items = list(await self._conversation_before(chain[0], response_id))
         for response in chain:
-            items += items_of_response(response)
+            items += _items_of_response(response)
             await asyncio.sleep(0)  # a long one is read in pieces, and other requests run in between
         return tuple(items)
 
@@ -73,7 +73,9 @@ class History:
             kept = None if self._store is None else await self._store.response(tenant, response_id)
             if kept is not None:
                 found |= {
-                    item.id: item for item in items_of_response(kept) if item.id in referenced_ids and item.id
+                    item.id: item
+                    for item in _items_of_response(kept)
+                    if item.id in referenced_ids and item.id
                 }
         return found
 
@@ -97,7 +99,7 @@ class History:
         if await self._store.conversation(first.tenant, conversation_id) is None:
             raise _not_whole(response_id, conversation_id)
         items = await self._items(conversation_id, first.tenant)
-        own = {item.id for item in items_of_response(first)}
+        own = {item.id for item in _items_of_response(first)}
         # A turn is appended at once, so that its items stand together; an earlier one that the client sent
         # again stands where it was.
         end = max((place for place, item in enumerate(items) if item.id in own), default=None)
@@ -121,9 +123,9 @@ class History:
             items += items_of(*(b"[%b]" % item.body for item in page))
             after = page[-1].position
             size_bytes += sum(len(item.body) for item in page)
-            if len(items) > MAX_CONVERSATION_ITEMS or size_bytes > MAX_CHAIN_BYTES:
+            if len(items) > _MAX_CONVERSATION_ITEMS or size_bytes > MAX_CHAIN_BYTES:
                 raise InvalidValue(
-                    f"The conversation {conversation_id!r} holds more than {MAX_CONVERSATION_ITEMS} items "
+                    f"The conversation {conversation_id!r} holds more than {_MAX_CONVERSATION_ITEMS} items "
                     f"or {MAX_CHAIN_BYTES} bytes.",
                     param="conversation",
                     hint="Compact it, or begin another one.",
@@ -131,7 +133,7 @@ class History:
         return tuple(items)
 
 
-def items_of_response(response: StoredResponse) -> tuple[Item, ...]:
+def _items_of_response(response: StoredResponse) -> tuple[Item, ...]:
     """What a response was sent and what it said; without a call that was cut off, which nobody can answer."""
     said = items_of(output_of(response.body))
     return (*items_of(response.input_items), *(item for item in said if not _is_cut_call(item)))

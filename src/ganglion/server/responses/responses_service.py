@@ -29,12 +29,12 @@ from ganglion.wire import responses
 from ganglion.wire.frame import Comment, Frame
 from ganglion.wire.responses.stored import output_of
 
-RETRY_S: Final = 1.0
-MAX_UNSAVED: Final = 256
+_RETRY_S: Final = 1.0
+_MAX_UNSAVED: Final = 256
 """Endings beyond it read as failed after the next start; a full disk must not fill the memory."""
 
 
-class UnsavedEndings:
+class _UnsavedEndings:
     """Endings that the store refused, to be saved later, by tenant and response."""
 
     def __init__(self, state: AppState) -> None:
@@ -44,8 +44,8 @@ class UnsavedEndings:
 
     def add(self, ended: StoredResponse, events: Sequence[StoredEvent]) -> None:
         """Keep an ending that could not be saved, and try again until it is."""
-        if len(self._endings) >= MAX_UNSAVED:
-            logger.error("the response %s will read as running until the next start", ended.id)
+        if len(self._endings) >= _MAX_UNSAVED:
+            _logger.error("the response %s will read as running until the next start", ended.id)
             return
         is_first = not self._endings
         self._endings[ended.tenant, ended.id] = ended, events
@@ -55,7 +55,7 @@ class UnsavedEndings:
     async def _settle(self) -> None:
         assert self._store is not None
         while self._endings:
-            await asyncio.sleep(RETRY_S)
+            await asyncio.sleep(_RETRY_S)
             for key, (ended, events) in tuple(self._endings.items()):
                 try:
                     await self._store.replace(ended, events=events)
@@ -64,7 +64,7 @@ class UnsavedEndings:
                 del self._endings[key]
 
 
-logger = logging.getLogger("ganglion.server")
+_logger = logging.getLogger("ganglion.server")
 
 NO_RECENT: Recent = MappingProxyType({})
 
@@ -116,7 +116,7 @@ class ResponsesService:
         self._history = History(state.store)
         self._unknown = unknown_field_log()
         self._ignored = ignored_field_log()
-        self._unsaved = UnsavedEndings(state)
+        self._unsaved = _UnsavedEndings(state)
 
     async def open(
         self,
@@ -192,7 +192,7 @@ class ResponsesService:
         try:
             await self._store.replace(ended, items=_new_items(exchange, ended), events=events)
         except GanglionError as error:
-            logger.error("the response %s could not be stored: %s", exchange.id, error)
+            _logger.error("the response %s could not be stored: %s", exchange.id, error)
             last = exchange.projection.instead(error)
             saved_events = (
                 [*events[:-1], StoredEvent(events[-1].sequence_number, last.data)] if events else []

@@ -40,7 +40,7 @@ from ganglion.wire.frame import Comment, Frame
 from ganglion.wire.responses.errors import encode_socket_error
 from ganglion.wire.responses.socket_messages import SocketCreate, parse_message, previous_response_id_of
 
-POLICY_VIOLATION: Final = 1008
+_POLICY_VIOLATION: Final = 1008
 _EMPTY_FINISH = Finished("stop", Usage(0, 0))
 
 
@@ -59,7 +59,7 @@ class ResponsesWebSocket:
         socket = WebSocket(scope, receive, send)
         try:
             await socket.accept()
-            channel = WebSocketChannel(socket, self._settings.stalled_reader_s)
+            channel = _WebSocketChannel(socket, self._settings.stalled_reader_s)
             try:
                 await self._converse(channel)
             finally:
@@ -69,7 +69,7 @@ class ResponsesWebSocket:
         except ReaderStalled:
             abort_connection(scope)
 
-    async def _converse(self, channel: "WebSocketChannel") -> None:
+    async def _converse(self, channel: "_WebSocketChannel") -> None:
         recent: Recent = NO_RECENT
         while True:
             message = await channel.receive()
@@ -86,7 +86,7 @@ class ResponsesWebSocket:
                 }
                 await channel.send(encode_socket_error(error))
 
-    async def _answer(self, message: bytes, channel: "WebSocketChannel", recent: Recent) -> Recent:
+    async def _answer(self, message: bytes, channel: "_WebSocketChannel", recent: Recent) -> Recent:
         principal = current_principal(channel.scope)
         with self._gate.admit():
             create = parse_message(message)
@@ -106,7 +106,7 @@ class ResponsesWebSocket:
         create: SocketCreate,
         exchange: ResponsesExchange,
         recorder: ResponseRecorder,
-        channel: "WebSocketChannel",
+        channel: "_WebSocketChannel",
     ) -> None:
         projection = exchange.projection
         if not create.is_generated:
@@ -125,7 +125,7 @@ class ResponsesWebSocket:
             await channel.write(await recorder.record_end(projection.feed(Failed(error))))
 
 
-class WebSocketChannel:
+class _WebSocketChannel:
     """A WebSocket that is read one message ahead, so that a client that leaves is noticed."""
 
     def __init__(self, socket: WebSocket, stalled_s: float) -> None:
@@ -176,7 +176,7 @@ class WebSocketChannel:
         """Close the connection because its key is no longer valid."""
         try:
             async with asyncio.timeout(self._stalled_s):
-                await self._socket.close(POLICY_VIOLATION, reason)
+                await self._socket.close(_POLICY_VIOLATION, reason)
         except TimeoutError:
             raise ReaderStalled from None
 

@@ -15,10 +15,10 @@ from typing import TypeVar
 
 from ganglion.text.marker_scanner import undecided_suffix
 
-SPACE = re.compile(r"[ \t\r\n]*")
+_SPACE = re.compile(r"[ \t\r\n]*")
 
-T = TypeVar("T")
-Reading = Generator[None, None, T]
+_T = TypeVar("_T")
+Reading = Generator[None, None, _T]
 
 
 class NotACall(Exception):
@@ -44,7 +44,7 @@ class CallEnded:
     """The call is complete."""
 
 
-CallFinding = CallNamed | ArgumentText | CallEnded
+_CallFinding = CallNamed | ArgumentText | CallEnded
 
 
 class Cursor:
@@ -74,7 +74,7 @@ class Cursor:
         """How many characters were consumed since the cursor began."""
         self.is_final = False
         self.is_calling = False
-        self.acts: list[tuple[int, CallFinding]] = []
+        self.acts: list[tuple[int, _CallFinding]] = []
 
     def feed(self, text: str) -> None:
         """Add text; what is left of the old is short, so that all of it is linear."""
@@ -125,7 +125,7 @@ class Cursor:
 
     def skip_space(self) -> Reading[str]:
         """Consume whitespace and return the character after it, nothing at the end."""
-        yield from self.run(SPACE)
+        yield from self.run(_SPACE)
         return (yield from self.peek())
 
     def take(self, word: str) -> Reading[bool]:

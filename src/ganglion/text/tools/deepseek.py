@@ -7,13 +7,13 @@ from ganglion.core.request import Tool
 from ganglion.text.tools.cursor import Cursor, Reading
 from ganglion.text.tools.json_calls import arguments
 
-BAR = "\uff5c"  # a full-width one
-SECTION = f"<{BAR}tool▁calls▁begin{BAR}>"
-SECTION_END = f"<{BAR}tool▁calls▁end{BAR}>"
-CALL = f"<{BAR}tool▁call▁begin{BAR}>"
-CALL_END = f"<{BAR}tool▁call▁end{BAR}>"
-SEPARATOR = f"<{BAR}tool▁sep{BAR}>"
-FENCE = "```"
+_BAR = "\uff5c"  # a full-width one
+SECTION = f"<{_BAR}tool▁calls▁begin{_BAR}>"
+SECTION_END = f"<{_BAR}tool▁calls▁end{_BAR}>"
+CALL = f"<{_BAR}tool▁call▁begin{_BAR}>"
+CALL_END = f"<{_BAR}tool▁call▁end{_BAR}>"
+SEPARATOR = f"<{_BAR}tool▁sep{_BAR}>"
+_FENCE = "```"
 
 NAME = re.compile(r"[^<\n{]*")
 
@@ -39,12 +39,12 @@ def _call(cursor: Cursor) -> Reading[None]:
     if is_fenced:
         name = (yield from cursor.run(NAME)).strip()
         yield from cursor.skip_space()
-        yield from cursor.need(FENCE + "json")
+        yield from cursor.need(_FENCE + "json")
     cursor.call(name)
-    yield from arguments(cursor, CALL_END, FENCE)
+    yield from arguments(cursor, CALL_END, _FENCE)
     if is_fenced:
         yield from cursor.skip_space()
-        yield from cursor.take(FENCE)
+        yield from cursor.take(_FENCE)
     yield from cursor.skip_space()
     yield from cursor.take(CALL_END)
     cursor.end()

@@ -12,9 +12,9 @@ from ganglion.core.request import Tool, ToolUse
 from ganglion.text.tools import deepseek, gemma, tagged, untagged
 from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 
-Reader = Callable[[Cursor, Mapping[str, Tool], str], Reading[None]]
+_Reader = Callable[[Cursor, Mapping[str, Tool], str], Reading[None]]
 
-KNOWS_TOOLS = re.compile(r"\btools\b")
+_KNOWS_TOOLS = re.compile(r"\btools\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class ToolFamily:
     """One way to write calls. A template that contains all of one row of `signs` belongs to the family."""
 
     name: str
-    read: Reader
+    read: _Reader
     openings: tuple[str, ...]
     signs: tuple[tuple[str, ...], ...]
     inner: tuple[str, ...] = ()
@@ -46,11 +46,11 @@ def _nothing(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading
 _MISTRAL = (untagged.ARGS, untagged.CALL_ID)
 _DEEPSEEK = (deepseek.SECTION_END, deepseek.CALL_END, deepseek.SEPARATOR)
 
-GENERIC = ToolFamily("generic", tagged.read_tagged, (tagged.OPENING,), (), (tagged.CLOSING,), is_shown=True)
-HERMES = ToolFamily(
+_GENERIC = ToolFamily("generic", tagged.read_tagged, (tagged.OPENING,), (), (tagged.CLOSING,), is_shown=True)
+_HERMES = ToolFamily(
     "hermes", tagged.read_tagged, (tagged.OPENING,), ((tagged.OPENING,),), (tagged.CLOSING,), is_shown=True
 )
-QWEN_XML = ToolFamily(
+_QWEN_XML = ToolFamily(
     "qwen_xml",
     tagged.read_tagged,
     (tagged.OPENING, tagged.FUNCTION),
@@ -58,14 +58,14 @@ QWEN_XML = ToolFamily(
     (tagged.CLOSING,),
     is_shown=True,
 )
-LLAMA = ToolFamily(
+_LLAMA = ToolFamily(
     "llama",
     untagged.read_llama,
     (untagged.PYTHON_TAG,),
     ((untagged.PYTHON_TAG,), ("<|start_header_id|>",)),
     bare="{[",
 )
-PYTHONIC = ToolFamily(
+_PYTHONIC = ToolFamily(
     "pythonic",
     untagged.read_llama,
     (untagged.PYTHON_TAG,),
@@ -75,24 +75,24 @@ PYTHONIC = ToolFamily(
 MISTRAL = ToolFamily(
     "mistral", untagged.read_mistral, (untagged.TOOL_CALLS,), ((untagged.TOOL_CALLS,),), _MISTRAL
 )
-MISTRAL_ARGS = ToolFamily(
+_MISTRAL_ARGS = ToolFamily(
     "mistral_args",
     untagged.read_mistral,
     (untagged.TOOL_CALLS,),
     ((untagged.TOOL_CALLS, untagged.ARGS),),
     _MISTRAL,
 )
-GEMMA = ToolFamily(
+_GEMMA = ToolFamily(
     "gemma", gemma.read_gemma, (gemma.OPENING,), ((gemma.OPENING,),), (gemma.CLOSING, gemma.QUOTE)
 )
-FUNCTION_GEMMA = ToolFamily(
+_FUNCTION_GEMMA = ToolFamily(
     "function_gemma",
     gemma.read_gemma,
     (gemma.FUNCTION_OPENING,),
     ((gemma.FUNCTION_OPENING,),),
     (gemma.FUNCTION_CLOSING, gemma.FUNCTION_QUOTE),
 )
-TOOL_CODE = ToolFamily(
+_TOOL_CODE = ToolFamily(
     "tool_code", untagged.read_tool_code, (untagged.TOOL_CODE,), (("```tool_code",), ("tool_code\n",))
 )
 DEEPSEEK = ToolFamily(
@@ -102,14 +102,14 @@ DEEPSEEK = ToolFamily(
     ((deepseek.SEPARATOR, "```json"),),
     _DEEPSEEK,
 )
-DEEPSEEK_PLAIN = ToolFamily(
+_DEEPSEEK_PLAIN = ToolFamily(
     "deepseek_plain",
     deepseek.read_deepseek,
     (deepseek.SECTION, deepseek.CALL),
     ((deepseek.SEPARATOR,), (deepseek.SECTION,)),
     _DEEPSEEK,
 )
-HARMONY = ToolFamily(
+_HARMONY = ToolFamily(
     "harmony",
     _nothing,
     (),
@@ -118,26 +118,26 @@ HARMONY = ToolFamily(
 )
 
 FAMILIES = (
-    HARMONY,
+    _HARMONY,
     DEEPSEEK,
-    DEEPSEEK_PLAIN,
-    GEMMA,
-    FUNCTION_GEMMA,
-    MISTRAL_ARGS,
+    _DEEPSEEK_PLAIN,
+    _GEMMA,
+    _FUNCTION_GEMMA,
+    _MISTRAL_ARGS,
     MISTRAL,
-    QWEN_XML,
-    PYTHONIC,
-    HERMES,
-    LLAMA,
-    TOOL_CODE,
-    GENERIC,
+    _QWEN_XML,
+    _PYTHONIC,
+    _HERMES,
+    _LLAMA,
+    _TOOL_CODE,
+    _GENERIC,
 )
 """In the order they are looked for: what no other model would write first."""
 
 
 def knows_tools(chat_template: str) -> bool:
     """Whether the template shows the model its tools itself."""
-    return KNOWS_TOOLS.search(chat_template) is not None
+    return _KNOWS_TOOLS.search(chat_template) is not None
 
 
 def family_of(chat_template: str | None) -> ToolFamily:
@@ -147,7 +147,7 @@ def family_of(chat_template: str | None) -> ToolFamily:
         for family in FAMILIES:
             if any(all(sign in template for sign in row) for row in family.signs):
                 return family
-    return GENERIC
+    return _GENERIC
 
 
 def callable_tools(use: ToolUse) -> tuple[Tool, ...]:

@@ -16,8 +16,8 @@ FUNCTION_CLOSING = "<end_function_call>"
 FUNCTION_QUOTE = "<escape>"
 
 NAME = re.compile(r"[^{}\n<]*")
-KEY = re.compile(r"[^:{}\[\],<\"\s]*")
-WORD = re.compile(r"[^,\]}\n<]*")
+_KEY = re.compile(r"[^:{}\[\],<\"\s]*")
+_WORD = re.compile(r"[^,\]}\n<]*")
 
 
 def read_gemma(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Reading[None]:
@@ -48,7 +48,7 @@ def _member(cursor: Cursor, quote: str, depth: int) -> Reading[str]:
     yield from cursor.skip_space()
     key = yield from _string(cursor, quote)
     if key is None:
-        key = yield from cursor.run(KEY)
+        key = yield from cursor.run(_KEY)
     if (yield from cursor.skip_space()) != ":" or not key:
         raise NotACall
     cursor.advance()
@@ -66,7 +66,7 @@ def _value(cursor: Cursor, quote: str, depth: int) -> Reading[str]:
     text = yield from _string(cursor, quote)
     if text is not None:
         return json.dumps(text, ensure_ascii=False)
-    word = (yield from cursor.run(WORD)).strip()
+    word = (yield from cursor.run(_WORD)).strip()
     if not word and (yield from cursor.peek()) in ("", "<"):
         raise NotACall  # cut before the value, or inside its mark
     written = PYTHON_CONSTANTS.get(word, word)

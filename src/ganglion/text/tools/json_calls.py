@@ -6,10 +6,10 @@ The text of the arguments leaves as it stands and as it comes, once the name is 
 from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 from ganglion.text.tools.json_text import decoded, string, value
 
-NAME_KEYS = frozenset({"name", "function"})
-ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
+_NAME_KEYS = frozenset({"name", "function"})
+_ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 # An object with any other key is an answer in JSON, and need not be held until its end.
-OTHER_KEYS = frozenset({"type", "id"})
+_OTHER_KEYS = frozenset({"type", "id"})
 
 
 def json_call(cursor: Cursor, *closing: str) -> Reading[None]:
@@ -20,19 +20,19 @@ def json_call(cursor: Cursor, *closing: str) -> Reading[None]:
     is_named = is_argued = False
     while True:
         key = yield from _key(cursor)
-        if key in NAME_KEYS and not is_named:
+        if key in _NAME_KEYS and not is_named:
             if (yield from cursor.skip_space()) != '"':
                 raise NotACall
             cursor.call((yield from string(cursor)))
             is_named = True
             cursor.emit_arguments(early or "")
-        elif key in ARGUMENT_KEYS and not is_argued:
+        elif key in _ARGUMENT_KEYS and not is_argued:
             is_argued = True
             if is_named:
                 yield from arguments(cursor, *closing)
             else:
                 early = yield from _early(cursor)
-        elif key in NAME_KEYS | ARGUMENT_KEYS | OTHER_KEYS:
+        elif key in _NAME_KEYS | _ARGUMENT_KEYS | _OTHER_KEYS:
             yield from value(cursor)
         else:
             raise NotACall

@@ -4,17 +4,17 @@ import re
 
 from ganglion.text.tools.cursor import Cursor, NotACall, Reading
 
-PLAIN = re.compile(r'[^"\\]*')
+_PLAIN = re.compile(r'[^"\\]*')
 WORD = re.compile(r"[-+.\w]*")
-HEX = frozenset("0123456789abcdefABCDEF")
+_HEX = frozenset("0123456789abcdefABCDEF")
 NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?")
 SCALAR = re.compile(f"true|false|null|{NUMBER.pattern}")
 PYTHON_CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 # Readers are nested generators, and each level costs every wait below it.
 MAX_DEPTH = 32
 """Levels of lists and objects in arguments that are not JSON."""
-ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
-CLOSERS = {"{": "}", "[": "]"}
+_ESCAPES = {'"': '"', "\\": "\\", "/": "/", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_CLOSERS = {"{": "}", "[": "]"}
 
 
 def value(cursor: Cursor) -> Reading[None]:
@@ -25,8 +25,8 @@ def value(cursor: Cursor) -> Reading[None]:
     closers: list[str] = []
     while True:
         char = yield from cursor.skip_space()
-        if char in CLOSERS:
-            closers.append(CLOSERS[char])
+        if char in _CLOSERS:
+            closers.append(_CLOSERS[char])
             cursor.advance()
             if (yield from cursor.skip_space()) != closers[-1]:
                 if char == "{":
@@ -74,7 +74,7 @@ def decoded(cursor: Cursor, found: list[str] | None = None) -> Reading[None]:
             cursor.advance()
             text = yield from _read_escape(cursor)
         else:
-            text = cursor.at_once(PLAIN)
+            text = cursor.at_once(_PLAIN)
         if found is None:
             cursor.emit_arguments(text)
         else:
@@ -84,14 +84,14 @@ def decoded(cursor: Cursor, found: list[str] | None = None) -> Reading[None]:
 def _read_escape(cursor: Cursor) -> Reading[str]:
     # Models forget to double the backslash of `\\d`; it is plain what was meant.
     char = yield from cursor.peek()
-    return (yield from _escape(cursor)) if char in ESCAPES or char == "u" else "\\"
+    return (yield from _escape(cursor)) if char in _ESCAPES or char == "u" else "\\"
 
 
 def _escape(cursor: Cursor) -> Reading[str]:
     char = yield from cursor.peek()
-    if char in ESCAPES:
+    if char in _ESCAPES:
         cursor.advance()
-        return ESCAPES[char]
+        return _ESCAPES[char]
     if char != "u":
         raise NotACall
     cursor.advance()
@@ -108,7 +108,7 @@ def _unit(cursor: Cursor) -> Reading[int]:
     digits = ""
     while len(digits) < 4:
         char = yield from cursor.peek()
-        if char not in HEX:
+        if char not in _HEX:
             raise NotACall
         cursor.advance()
         digits += char
@@ -130,7 +130,7 @@ def _key(cursor: Cursor) -> Reading[None]:
 def _string(cursor: Cursor) -> Reading[None]:
     yield from cursor.need('"')
     while True:
-        yield from cursor.run(PLAIN)
+        yield from cursor.run(_PLAIN)
         if (yield from cursor.take('"')):
             return
         yield from cursor.need("\\")

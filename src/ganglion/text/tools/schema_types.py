@@ -7,23 +7,23 @@ from typing import NoReturn
 from ganglion.core.request import JsonValue, Tool
 from ganglion.text.tools.json_text import NUMBER
 
-INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
-BOOLEANS = {"true": "true", "True": "true", "false": "false", "False": "false"}
-NULLS = frozenset({"null", "None"})
-TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_BOOLEANS = {"true": "true", "True": "true", "false": "false", "False": "false"}
+_NULLS = frozenset({"null", "None"})
+_TYPE_NAMES = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
 # What a schema may nest before we look no further for types.
-MAX_DEPTH = 8
+_MAX_DEPTH = 8
 
 
 def json_of_text(text: str, tool: Tool, parameter: str) -> str:
     """JSON of what was written for a parameter; a string wherever no other type of the schema fits it."""
     types = types_of(_schema(tool, parameter), tool.parameters)
     bare = text.strip()
-    if "null" in types and bare in NULLS:
+    if "null" in types and bare in _NULLS:
         return "null"
-    if "boolean" in types and bare in BOOLEANS:
-        return BOOLEANS[bare]
-    if "integer" in types and INTEGER.fullmatch(bare):
+    if "boolean" in types and bare in _BOOLEANS:
+        return _BOOLEANS[bare]
+    if "integer" in types and _INTEGER.fullmatch(bare):
         return bare
     if "number" in types and NUMBER.fullmatch(bare):
         return bare
@@ -35,7 +35,7 @@ def json_of_text(text: str, tool: Tool, parameter: str) -> str:
 
 def types_of(schema: JsonValue, root: JsonValue, depth: int = 0) -> frozenset[str]:
     """The types that a schema allows, as far as it says so, itself or by reference into its root."""
-    if not isinstance(schema, dict) or depth > MAX_DEPTH:
+    if not isinstance(schema, dict) or depth > _MAX_DEPTH:
         return frozenset()
     kind = schema.get("type")
     if isinstance(kind, str):
@@ -43,7 +43,7 @@ def types_of(schema: JsonValue, root: JsonValue, depth: int = 0) -> frozenset[st
     if isinstance(kind, list):
         return frozenset(one for one in kind if isinstance(one, str))
     values = schema.get("enum", [schema["const"]] if "const" in schema else [])
-    types = {TYPE_NAMES[type(one)] for one in _list(values) if type(one) in TYPE_NAMES}
+    types = {_TYPE_NAMES[type(one)] for one in _list(values) if type(one) in _TYPE_NAMES}
     nested = [one for word in ("anyOf", "oneOf", "allOf") for one in _list(schema.get(word))]
     for one in [*nested, _referred(schema.get("$ref"), root)]:
         types |= types_of(one, root, depth + 1)

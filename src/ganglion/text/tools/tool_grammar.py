@@ -15,11 +15,11 @@ from ganglion.text.tools.schema_types import types_of
 SHAPES = frozenset({"type", "anyOf", "oneOf", "allOf", "$ref", "enum", "const"})
 
 # What a property's schema may refer to.
-DEFINITIONS: tuple[str, ...] = ("$defs", "definitions")
+_DEFINITIONS: tuple[str, ...] = ("$defs", "definitions")
 
 
 @dataclass(frozen=True, slots=True)
-class CallForm:
+class _CallForm:
     """A block of calls: `opening before call (between call)* after`, and `separator` before the next block.
 
     With no `between` a block holds one call, and with no `separator` either, the answer does.
@@ -146,7 +146,7 @@ def _text_value(rules: LarkRules, tool: Tool, schema: JsonValue, *, is_only: boo
 
 def _json_value(rules: LarkRules, tool: Tool, schema: JsonValue) -> str:
     parameters = tool.parameters or {}
-    shared = {word: parameters[word] for word in DEFINITIONS if word in parameters}
+    shared = {word: parameters[word] for word in _DEFINITIONS if word in parameters}
     return rules.json((schema if isinstance(schema, dict) else {}) | shared, is_strict=tool.is_strict)
 
 
@@ -199,21 +199,21 @@ def _harmony(rules: LarkRules, tool: Tool) -> str:
 
 
 FORMS = {
-    "generic": CallForm(tagged.OPENING, _hermes, separator="\n"),
-    "hermes": CallForm(tagged.OPENING, _hermes, separator="\n"),
-    "qwen_xml": CallForm(tagged.OPENING, _xml, separator="\n"),
-    "llama": CallForm("", _named("parameters")),
-    "pythonic": CallForm("", _python, before="[", between=", ", after="]"),
-    "mistral": CallForm(untagged.TOOL_CALLS, _named("arguments"), before="[", between=", ", after="]"),
-    "mistral_args": CallForm(untagged.TOOL_CALLS, _mistral_args, separator=""),
-    "gemma": CallForm(gemma.OPENING, _gemma(gemma.QUOTE, gemma.CLOSING), separator=""),
-    "function_gemma": CallForm(
+    "generic": _CallForm(tagged.OPENING, _hermes, separator="\n"),
+    "hermes": _CallForm(tagged.OPENING, _hermes, separator="\n"),
+    "qwen_xml": _CallForm(tagged.OPENING, _xml, separator="\n"),
+    "llama": _CallForm("", _named("parameters")),
+    "pythonic": _CallForm("", _python, before="[", between=", ", after="]"),
+    "mistral": _CallForm(untagged.TOOL_CALLS, _named("arguments"), before="[", between=", ", after="]"),
+    "mistral_args": _CallForm(untagged.TOOL_CALLS, _mistral_args, separator=""),
+    "gemma": _CallForm(gemma.OPENING, _gemma(gemma.QUOTE, gemma.CLOSING), separator=""),
+    "function_gemma": _CallForm(
         gemma.FUNCTION_OPENING, _gemma(gemma.FUNCTION_QUOTE, gemma.FUNCTION_CLOSING), separator=""
     ),
-    "tool_code": CallForm(untagged.TOOL_CODE, _python, before="\n", between="\n", after="\n```"),
-    "deepseek": CallForm(deepseek.SECTION, _deepseek, between="\n", after=deepseek.SECTION_END),
-    "deepseek_plain": CallForm(deepseek.SECTION, _deepseek_plain, between="", after=deepseek.SECTION_END),
-    "harmony": CallForm("", _harmony),
+    "tool_code": _CallForm(untagged.TOOL_CODE, _python, before="\n", between="\n", after="\n```"),
+    "deepseek": _CallForm(deepseek.SECTION, _deepseek, between="\n", after=deepseek.SECTION_END),
+    "deepseek_plain": _CallForm(deepseek.SECTION, _deepseek_plain, between="", after=deepseek.SECTION_END),
+    "harmony": _CallForm("", _harmony),
 }
 
 
@@ -247,7 +247,7 @@ def tool_call_grammar(
     return rules.source(_among_text(rules, form, tools, use.max_calls))
 
 
-def _calls(rules: LarkRules, form: CallForm, tools: tuple[Tool, ...], max_calls: int) -> str:
+def _calls(rules: LarkRules, form: _CallForm, tools: tuple[Tool, ...], max_calls: int) -> str:
     opening = f"{rules.marker(form.opening)} " if form.opening else ""
     block = rules.add(opening + _inside(rules, form, tools, max_calls))
     if form.separator is None or max_calls == 1:
@@ -261,7 +261,7 @@ def _more(rules: LarkRules, between: str, one: str, max_calls: int) -> str:
     return f"{follower}{{0,{max_calls - 1}}}"
 
 
-def _inside(rules: LarkRules, form: CallForm, tools: tuple[Tool, ...], max_calls: int) -> str:
+def _inside(rules: LarkRules, form: _CallForm, tools: tuple[Tool, ...], max_calls: int) -> str:
     """A block behind its opening."""
     call = rules.add(either([form.call(rules, tool) for tool in tools]))
     parts = [quoted(form.before)] if form.before else []
@@ -273,7 +273,7 @@ def _inside(rules: LarkRules, form: CallForm, tools: tuple[Tool, ...], max_calls
     return " ".join(parts)
 
 
-def _among_text(rules: LarkRules, form: CallForm, tools: tuple[Tool, ...], max_calls: int) -> str:
+def _among_text(rules: LarkRules, form: _CallForm, tools: tuple[Tool, ...], max_calls: int) -> str:
     """Text that holds the opening marker only where a call follows."""
     blocks = f"{{0,{max_calls}}}"
     inside = rules.add(_inside(rules, form, tools, max_calls))

@@ -12,7 +12,7 @@ from dataclasses import replace
 from ganglion.core.request import JsonValue, Message, Tool, ToolCall
 from ganglion.text.tools.custom import INPUT
 
-CALL_ID_CHARACTERS = 9
+_CALL_ID_CHARACTERS = 9
 
 INSTRUCTIONS = """\
 # Tools
@@ -45,7 +45,7 @@ def function_schema(tool: Tool) -> dict[str, JsonValue]:
     }
 
 
-class ToolArguments(dict[str, JsonValue]):
+class _ToolArguments(dict[str, JsonValue]):
     """A call's arguments for templates: a mapping, which reads as JSON where a template wants text."""
 
     def __str__(self) -> str:
@@ -58,20 +58,20 @@ class ToolArguments(dict[str, JsonValue]):
         return str(other) + str(self)
 
 
-def parse_arguments(call: ToolCall) -> ToolArguments:
+def parse_arguments(call: ToolCall) -> _ToolArguments:
     """A call's arguments as a mapping; text that is no JSON object is a custom tool's input."""
     try:
         found = json.loads(call.arguments or "{}")
     except (ValueError, RecursionError):
         found = None
-    return ToolArguments(found if isinstance(found, dict) else {INPUT: call.arguments})
+    return _ToolArguments(found if isinstance(found, dict) else {INPUT: call.arguments})
 
 
 def short_id(call_id: str) -> str:
     """Nine characters for templates that accept no other length, the same for the same id."""
-    if len(call_id) == CALL_ID_CHARACTERS and call_id.isalnum():
+    if len(call_id) == _CALL_ID_CHARACTERS and call_id.isalnum():
         return call_id
-    return hashlib.sha256(call_id.encode()).hexdigest()[:CALL_ID_CHARACTERS]
+    return hashlib.sha256(call_id.encode()).hexdigest()[:_CALL_ID_CHARACTERS]
 
 
 def with_tool_names(messages: tuple[Message, ...]) -> tuple[Message, ...]:

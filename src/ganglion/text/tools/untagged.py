@@ -11,14 +11,14 @@ from ganglion.text.tools.json_text import MAX_DEPTH, PYTHON_CONSTANTS, SCALAR, W
 
 # A call leaves when it is complete, so that brackets which turn out to be prose go back to the text.
 
-PYTHON_NAME = re.compile(r"[\w.-]*")
-ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "a": "\a", "v": "\v", "\n": ""}
-ESCAPES |= {char: char for char in "\\'\"/"}
-HEXADECIMAL = {"x": 2, "u": 4, "U": 8}
-MAX_CODE = 0x10FFFF
+_PYTHON_NAME = re.compile(r"[\w.-]*")
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "0": "\0", "a": "\a", "v": "\v", "\n": ""}
+_ESCAPES |= {char: char for char in "\\'\"/"}
+_HEXADECIMAL = {"x": 2, "u": 4, "U": 8}
+_MAX_CODE = 0x10FFFF
 
 
-def python_calls(cursor: Cursor, *names: str) -> Reading[None]:
+def _python_calls(cursor: Cursor, *names: str) -> Reading[None]:
     """Read calls between commas, semicolons and line ends; the prefixes `names` before a call are dropped."""
     while True:
         yield from _call(cursor, names)
@@ -31,7 +31,7 @@ def python_calls(cursor: Cursor, *names: str) -> Reading[None]:
 
 
 def _call(cursor: Cursor, prefixes: tuple[str, ...]) -> Reading[None]:
-    name = yield from cursor.run(PYTHON_NAME)
+    name = yield from cursor.run(_PYTHON_NAME)
     for prefix in prefixes:
         name = name.removeprefix(prefix)
     yield from cursor.need("(")
@@ -47,7 +47,7 @@ def _members(cursor: Cursor, closer: str, separator: str, depth: int) -> Reading
     found: list[str] = []
     while (yield from cursor.skip_space()) != closer:
         if separator == "=":
-            key = yield from cursor.run(PYTHON_NAME)
+            key = yield from cursor.run(_PYTHON_NAME)
             if not key:
                 raise NotACall
         else:
@@ -118,19 +118,19 @@ def _escape(cursor: Cursor) -> Reading[str]:
     if not char:
         raise NotACall
     cursor.advance()
-    if char in ESCAPES:
-        return ESCAPES[char]
-    if char not in HEXADECIMAL:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    if char not in _HEXADECIMAL:
         return "\\" + char
     digits = ""
-    while len(digits) < HEXADECIMAL[char]:
+    while len(digits) < _HEXADECIMAL[char]:
         digit = yield from cursor.peek()
         if not digit or digit not in "0123456789abcdefABCDEF":
             raise NotACall
         cursor.advance()
         digits += digit
     code = int(digits, 16)
-    return "\ufffd" if 0xD800 <= code < 0xE000 or code > MAX_CODE else chr(code)
+    return "\ufffd" if 0xD800 <= code < 0xE000 or code > _MAX_CODE else chr(code)
 
 
 PYTHON_TAG = "<|python_tag|>"
@@ -138,7 +138,7 @@ TOOL_CALLS = "[TOOL_CALLS]"
 ARGS = "[ARGS]"
 CALL_ID = "[CALL_ID]"
 TOOL_CODE = "```tool_code"
-FENCE = "```"
+_FENCE = "```"
 
 # A name stands on one line and holds none of the brackets that may follow it.
 NAME = re.compile(r"[^\[\]{}\n]*")
@@ -152,7 +152,7 @@ def read_llama(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> Readi
         if (yield from cursor.skip_space()) == "{":
             yield from ended(cursor, json_list(cursor))
             return
-        yield from python_calls(cursor)
+        yield from _python_calls(cursor)
         yield from cursor.need("]")
         return
     while True:
@@ -189,8 +189,8 @@ def read_tool_code(cursor: Cursor, tools: Mapping[str, Tool], opening: str) -> R
     if is_list:
         cursor.advance()
         yield from cursor.skip_space()
-    yield from python_calls(cursor, "default_api.")
+    yield from _python_calls(cursor, "default_api.")
     if is_list:
         yield from cursor.need("]")
         yield from cursor.skip_space()
-    yield from cursor.need(FENCE)
+    yield from cursor.need(_FENCE)

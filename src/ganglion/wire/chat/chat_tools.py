@@ -11,11 +11,11 @@ from ganglion.core.request import Constraint, Lark, Regex, Tool, ToolUse
 from ganglion.wire.constraint import Grammar, schema_of
 
 # `$` alone would let a line break stand behind the name.
-ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.\-]{1,128}(?!\n)$")]
+_ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.\-]{1,128}(?!\n)$")]
 
 
 class ChatFunction(Struct, frozen=True):
-    name: ToolName
+    name: _ToolName
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
@@ -43,7 +43,7 @@ class ChatGrammarInput(Struct, frozen=True, tag_field="type", tag="grammar"):
 
 
 class ChatCustom(Struct, frozen=True):
-    name: ToolName
+    name: _ToolName
     description: str | None = None
     format: ChatTextInput | ChatGrammarInput | None = None
 
@@ -163,7 +163,7 @@ def _names(
 
 
 class LegacyFunctionChoice(Struct, frozen=True):
-    name: ToolName
+    name: _ToolName
 
 
 FunctionChoice = Literal["none", "auto"] | LegacyFunctionChoice

@@ -48,7 +48,7 @@ from ganglion.wire.fields import (
 from ganglion.wire.generation_fields import request_of
 from ganglion.wire.logprobs import check_alternatives, check_prompt_logprobs, prompt_score
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _body = msgspec.json.Decoder(ChatBody)
 # An agent that talks to many servers brings hundreds of tools.
@@ -175,7 +175,7 @@ def _thinking(fields: ChatBody) -> Thinking:
     )
 
 
-def _agreed(name: str, value: T | None, other_name: str, other: T | None) -> T | None:
+def _agreed(name: str, value: _T | None, other_name: str, other: _T | None) -> _T | None:
     if value is not None and other is not None and value != other:
         raise InvalidValue(
             f"'{name}' is {value} and '{other_name}' is {other}; they mean the same, so give one.", param=name

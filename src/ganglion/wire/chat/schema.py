@@ -88,14 +88,14 @@ class ChoiceDelta(Struct, frozen=True):
     function_call: FunctionDelta | UnsetType = UNSET
 
 
-ChatFinish = FinishReason | Literal["function_call"]
+_ChatFinish = FinishReason | Literal["function_call"]
 
 
 class ChunkChoice(Struct, frozen=True):
     index: int
     delta: ChoiceDelta
     logprobs: ChoiceLogprobs | None = None
-    finish_reason: ChatFinish | None = None
+    finish_reason: _ChatFinish | None = None
     readout: list[TokenReadout] | UnsetType = UNSET
     """Of this chunk's tokens, whatever they belong to."""
     token_ids: tuple[int, ...] | UnsetType = UNSET
@@ -153,7 +153,7 @@ class ChatChoice(Struct, frozen=True):
     index: int
     message: ChatCompletionMessage
     logprobs: ChoiceLogprobs | None
-    finish_reason: ChatFinish
+    finish_reason: _ChatFinish
     readout: list[TokenReadout] | UnsetType = UNSET
     """Of all its tokens, those of reasoning and calls too."""
     token_ids: tuple[int, ...] | UnsetType = UNSET
@@ -192,7 +192,7 @@ def logprobs_of(tokens: Iterable[Token]) -> ChoiceLogprobs:
     )
 
 
-def finish_of(reason: FinishReason, reply: ChatReplyContext) -> ChatFinish:
+def finish_of(reason: FinishReason, reply: ChatReplyContext) -> _ChatFinish:
     """The finish reason that a client of this wire knows."""
     return "function_call" if reply.is_legacy and reason == "tool_calls" else reason
 

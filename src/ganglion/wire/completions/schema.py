@@ -18,7 +18,7 @@ from ganglion.wire.logprobs import AlternativeCount, PromptLogprobs
 from ganglion.wire.readout import TokenReadout
 from ganglion.wire.usage import CompletionUsage
 
-CompletionFinish = Literal["stop", "length"]
+_CompletionFinish = Literal["stop", "length"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class CompletionChoice(Struct, frozen=True, kw_only=True):
     text: str
     index: int
     logprobs: CompletionLogprobs | None = None
-    finish_reason: CompletionFinish | None = None
+    finish_reason: _CompletionFinish | None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     readout: list[TokenReadout] | UnsetType = UNSET
     """Of the tokens that were generated."""
@@ -69,30 +69,30 @@ class Completion(Struct, frozen=True, kw_only=True):
     usage: CompletionUsage | UnsetType | None = UNSET
 
 
-def finish_of(reason: FinishReason) -> CompletionFinish:
+def finish_of(reason: FinishReason) -> _CompletionFinish:
     """The finish reason on this wire, which knows no tool calls."""
     return "length" if reason == "length" else "stop"
 
 
 MAX_PROMPTS = 1024
-MAX_PROMPT_TOKENS = 2**20
+_MAX_PROMPT_TOKENS = 2**20
 
 _IDS: dict[str, JsonValue] = {"type": "array", "items": {"type": "integer"}}
 _ALIKE: dict[str, JsonValue] = {
     "anyOf": [{"items": {"type": "string"}}, {"items": {"type": "integer"}}, {"items": _IDS}]
 }
-TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=MAX_PROMPT_TOKENS)]
+_TokenIds = Annotated[list[TokenId], Meta(min_length=1, max_length=_MAX_PROMPT_TOKENS)]
 # One list of the three kinds, since a decoder cannot tell three kinds of list apart.
-Prompts = Annotated[
-    list[str | TokenId | TokenIds],
-    Meta(min_length=1, max_length=MAX_PROMPT_TOKENS, extra_json_schema=_ALIKE),
+_Prompts = Annotated[
+    list[str | TokenId | _TokenIds],
+    Meta(min_length=1, max_length=_MAX_PROMPT_TOKENS, extra_json_schema=_ALIKE),
 ]
 
 
 class CompletionBody(GenerationFields, frozen=True, kw_only=True):
     """The body of `POST /v1/completions`; a prompt is text or token ids, and there may be many."""
 
-    prompt: str | Prompts
+    prompt: str | _Prompts
     suffix: str | None = None
     echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None

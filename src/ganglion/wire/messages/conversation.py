@@ -56,7 +56,7 @@ from ganglion.wire.seal import HmacSeal
 _MAX_INPUT_BYTES = 2**20
 _BETWEEN_TURNS = "\n\n"
 
-ReadableBlock = TextBlock | MessagesImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
+_ReadableBlock = TextBlock | MessagesImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,12 +209,12 @@ class _Reader:
         self.unsealed += 1
         return []
 
-    def _joined(self, content: str | Sequence[ReadableBlock], path: str) -> str:
+    def _joined(self, content: str | Sequence[_ReadableBlock], path: str) -> str:
         if isinstance(content, str):
             return content
         return "".join(self._readable(block, f"{path}[{place}]") for place, block in enumerate(content))
 
-    def _readable(self, block: ReadableBlock, path: str) -> str:
+    def _readable(self, block: _ReadableBlock, path: str) -> str:
         match block:
             case TextBlock(text=text):
                 return text

@@ -17,7 +17,7 @@ _PLACE = re.compile(r"\[(\d+)\]")
 _OVERLOADED = 529
 _DETAIL = "error_code"
 
-MessagesErrorType = Literal[
+_MessagesErrorType = Literal[
     "invalid_request_error",
     "authentication_error",
     "permission_error",
@@ -29,7 +29,7 @@ MessagesErrorType = Literal[
     "overloaded_error",
 ]
 
-_TYPES: dict[int, MessagesErrorType] = {
+_TYPES: dict[int, _MessagesErrorType] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
@@ -47,7 +47,7 @@ class MessagesErrorCode(msgspec.Struct, frozen=True):
 
 
 class MessagesErrorDetail(msgspec.Struct, frozen=True):
-    type: MessagesErrorType
+    type: _MessagesErrorType
     message: str
     details: MessagesErrorCode | msgspec.UnsetType = msgspec.UNSET
 
@@ -86,7 +86,7 @@ def _details(error: GanglionError) -> MessagesErrorCode | msgspec.UnsetType:
     return MessagesErrorCode(code) if isinstance(code, str) else msgspec.UNSET
 
 
-def _type(error: GanglionError) -> MessagesErrorType:
+def _type(error: GanglionError) -> _MessagesErrorType:
     known = _TYPES.get(status_of(error))
     if known is not None:
         return known

@@ -8,28 +8,28 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Raw, Struct, field
 
-BlockId = Annotated[str, Meta(min_length=1, max_length=256)]
-BlockName = Annotated[str, Meta(min_length=1, max_length=256)]
+_BlockId = Annotated[str, Meta(min_length=1, max_length=256)]
+_BlockName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class ServerToolUseBlock(Struct, frozen=True, tag_field="type", tag="server_tool_use"):
     """A call of a tool that the other server ran."""
 
-    id: BlockId
-    name: BlockName
+    id: _BlockId
+    name: _BlockName
     input: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
 class McpToolUseBlock(Struct, frozen=True, tag_field="type", tag="mcp_tool_use"):
     """A call of a tool that the server reached over MCP."""
 
-    id: BlockId
-    name: BlockName
+    id: _BlockId
+    name: _BlockName
     input: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
 class _HostedResult(Struct, frozen=True, tag_field="type"):
-    tool_use_id: BlockId
+    tool_use_id: _BlockId
     content: Raw = field(default_factory=lambda: Raw(b"null"))
 
 

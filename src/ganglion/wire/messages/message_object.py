@@ -8,7 +8,7 @@ from msgspec import Raw, Struct
 from ganglion.core.events import Finished, Usage
 from ganglion.wire.seal import HmacSeal
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
+_StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class MessageObject(Struct, frozen=True, kw_only=True):
     role: Literal["assistant"] = "assistant"
     model: str
     content: tuple[Content, ...]
-    stop_reason: StopReason | None
+    stop_reason: _StopReason | None
     stop_sequence: str | None
     usage: MessageUsage
 
@@ -127,7 +127,7 @@ class BlockStop(Struct, frozen=True, tag_field="type", tag="content_block_stop")
 
 
 class MessageEnding(Struct, frozen=True):
-    stop_reason: StopReason
+    stop_reason: _StopReason
     stop_sequence: str | None
 
 

@@ -71,7 +71,7 @@ _IGNORED_INSIDE = frozenset(
 )
 """Fields inside others that ask nothing of the answer."""
 
-PromptBody = MessagesBody | CountBody
+_PromptBody = MessagesBody | CountBody
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +172,7 @@ _POLICY = FieldPolicy(
 )
 
 
-def _built_prompt(fields: PromptBody, context: ParseContext) -> _BuiltPrompt:
+def _built_prompt(fields: _PromptBody, context: ParseContext) -> _BuiltPrompt:
     turns = conversation_of(
         fields.system,
         fields.messages,
@@ -190,7 +190,7 @@ def _built_prompt(fields: PromptBody, context: ParseContext) -> _BuiltPrompt:
     return _BuiltPrompt(prompt, tooling.dropped, turns)
 
 
-def _thinking(fields: PromptBody) -> Thinking:
+def _thinking(fields: _PromptBody) -> Thinking:
     effort = fields.output_config.effort if fields.output_config else None
     match fields.thinking:
         case None | AdaptiveThinking() | ToolThinking():
@@ -211,7 +211,7 @@ def _is_omitted(fields: MessagesBody) -> bool:
             return False
 
 
-def _constraint(fields: PromptBody) -> JsonSchema | None:
+def _constraint(fields: _PromptBody) -> JsonSchema | None:
     config = fields.output_config
     if config is not None and not is_absent(config.task_budget):
         param = "output_config.task_budget"

@@ -17,12 +17,12 @@ from ganglion.wire.messages.hosted_blocks import (
     Wordless,
 )
 
-JsonObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+_JsonObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 """Free-form JSON, kept as it stands until its size is known."""
-MaybeObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
+_MaybeObject = Annotated[Raw, Meta(extra_json_schema={"type": ["object", "null"]})]
 """The same where it may be absent: msgspec reads no union with Raw in it."""
-ToolId = Annotated[str, Meta(min_length=1, max_length=256)]
-ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
+_ToolId = Annotated[str, Meta(min_length=1, max_length=256)]
+_ToolName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 _NULL = b"null"
@@ -94,13 +94,13 @@ class SearchResultBlock(Struct, frozen=True, tag_field="type", tag="search_resul
 class ToolReferenceBlock(Struct, frozen=True, tag_field="type", tag="tool_reference"):
     """A tool that a search found; every tool is in the prompt already, so this is only its name."""
 
-    tool_name: ToolName
+    tool_name: _ToolName
 
 
 class ToolResultBlock(Struct, frozen=True, tag_field="type", tag="tool_result"):
     """The answer of a tool."""
 
-    tool_use_id: ToolId
+    tool_use_id: _ToolId
     content: (
         str
         | list[TextBlock | MessagesImageBlock | DocumentBlock | SearchResultBlock | ToolReferenceBlock]
@@ -112,9 +112,9 @@ class ToolResultBlock(Struct, frozen=True, tag_field="type", tag="tool_result"):
 class ToolUseBlock(Struct, frozen=True, tag_field="type", tag="tool_use"):
     """A call that the assistant made earlier."""
 
-    id: ToolId
-    name: ToolName
-    input: JsonObject
+    id: _ToolId
+    name: _ToolName
+    input: _JsonObject
 
 
 class ThinkingBlock(Struct, frozen=True, tag_field="type", tag="thinking"):
@@ -170,9 +170,9 @@ class MessagesTool(Struct, frozen=True):
     """A tool of the client's own; one with another `type` is somebody's hosted tool."""
 
     type: Annotated[str, Meta(max_length=256)] | None = None
-    name: ToolName | None = None
+    name: _ToolName | None = None
     description: str | None = None
-    input_schema: MaybeObject = field(default_factory=_absent)
+    input_schema: _MaybeObject = field(default_factory=_absent)
     strict: bool | None = None
     allowed_callers: Annotated[list[str], Meta(max_length=64)] | None = None
 
@@ -186,7 +186,7 @@ class AnyChoice(Struct, frozen=True, tag_field="type", tag="any"):
 
 
 class NamedChoice(Struct, frozen=True, tag_field="type", tag="tool"):
-    name: ToolName
+    name: _ToolName
     disable_parallel_tool_use: bool | None = None
 
 
@@ -194,18 +194,18 @@ class NoChoice(Struct, frozen=True, tag_field="type", tag="none"):
     pass
 
 
-Display = Literal["summarized", "omitted"]
+_Display = Literal["summarized", "omitted"]
 
 
 class EnabledThinking(Struct, frozen=True, tag_field="type", tag="enabled"):
     budget_tokens: Annotated[int, Meta(ge=1, le=MAX_TOKENS)]
-    display: Display | None = None
+    display: _Display | None = None
 
 
 class AdaptiveThinking(Struct, frozen=True, tag_field="type", tag="adaptive"):
     """As much reasoning as the model wants."""
 
-    display: Display | None = None
+    display: _Display | None = None
 
 
 class ToolThinking(Struct, frozen=True, tag_field="type", tag="between_tools"):
@@ -219,33 +219,33 @@ class DisabledThinking(Struct, frozen=True, tag_field="type", tag="disabled"):
 class OutputFormat(Struct, frozen=True, tag_field="type", tag="json_schema"):
     """The format of the answer's text."""
 
-    schema: JsonObject
+    schema: _JsonObject
 
 
 class OutputConfig(Struct, frozen=True):
     effort: Literal["low", "medium", "high", "xhigh", "max"] | None = None
     format: OutputFormat | None = None
-    task_budget: MaybeObject = field(default_factory=_absent)
+    task_budget: _MaybeObject = field(default_factory=_absent)
 
 
-Messages = Annotated[list[MessagesMessageParam], Meta(min_length=1, max_length=100_000)]
-Tools = Annotated[list[MessagesTool], Meta(max_length=1024)]
+_Messages = Annotated[list[MessagesMessageParam], Meta(min_length=1, max_length=100_000)]
+_Tools = Annotated[list[MessagesTool], Meta(max_length=1024)]
 ToolChoice = AutoChoice | AnyChoice | NamedChoice | NoChoice
-ThinkingConfig = EnabledThinking | AdaptiveThinking | ToolThinking | DisabledThinking
+_ThinkingConfig = EnabledThinking | AdaptiveThinking | ToolThinking | DisabledThinking
 
 
 class MessagesBody(SamplingFields, frozen=True, kw_only=True):
     """The body of `POST /v1/messages`; sampling in OpenAI's words is understood besides Anthropic's own."""
 
     model: ModelName
-    messages: Messages
+    messages: _Messages
     max_tokens: AnswerLength
     system: str | list[TextBlock] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     stop_sequences: Annotated[list[StopString], Meta(max_length=16)] | None = None
-    thinking: ThinkingConfig | None = None
-    tools: Tools | None = None
+    thinking: _ThinkingConfig | None = None
+    tools: _Tools | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None
@@ -255,10 +255,10 @@ class CountBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/messages/count_tokens`: what of a message makes its prompt."""
 
     model: ModelName
-    messages: Messages
+    messages: _Messages
     system: str | list[TextBlock] | None = None
-    thinking: ThinkingConfig | None = None
-    tools: Tools | None = None
+    thinking: _ThinkingConfig | None = None
+    tools: _Tools | None = None
     tool_choice: ToolChoice | None = None
     output_config: OutputConfig | None = None
     output_format: OutputFormat | None = None

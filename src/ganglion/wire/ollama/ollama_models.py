@@ -17,7 +17,7 @@ from ganglion.wire.ollama.schema import OllamaPullBody, OllamaShowBody, moment
 
 API_LEVEL: Final = "0.12.11"
 """The version of Ollama whose API this is: clients ask for it to learn which fields they may send."""
-FOR_EVER: Final = "9999-12-31T23:59:59Z"
+_FOR_EVER: Final = "9999-12-31T23:59:59Z"
 """When a model leaves that leaves only when it must."""
 
 _RUNNING: Final = frozenset({"loaded", "draining", "recovering"})
@@ -116,7 +116,7 @@ def meant(name: str, models: Sequence[ModelState]) -> str:
     return bare.removesuffix(_LATEST) or name
 
 
-def digest_of(model_id: str) -> str:
+def _digest_of(model_id: str) -> str:
     """The digest by which clients tell models apart."""
     return hashlib.sha256(model_id.encode("utf-8", "surrogatepass")).hexdigest()
 
@@ -167,7 +167,7 @@ def _tag(model: ModelState) -> OllamaTag:
         model=model.id,
         modified_at=moment(model.created_s),
         size=model.facts.size_bytes if model.facts else model.memory_mb << 20,
-        digest=digest_of(model.id),
+        digest=_digest_of(model.id),
         details=_details(model),
     )
 
@@ -178,9 +178,9 @@ def _running(model: ModelState) -> OllamaRunning:
         name=model.id,
         model=model.id,
         size=size,
-        digest=digest_of(model.id),
+        digest=_digest_of(model.id),
         details=_details(model),
-        expires_at=FOR_EVER,
+        expires_at=_FOR_EVER,
         size_vram=0 if model.devices == ("cpu",) else size,
         context_length=model.context_length,
     )
@@ -271,7 +271,7 @@ def pull_progress(step: LoadProgress) -> Frame:
     """One step of a load; clients draw one bar for each digest."""
     if step.status != "downloading":
         return Frame(_encode(OllamaPulled(status="loading model")))
-    digest = digest_of(step.model)
+    digest = _digest_of(step.model)
     return Frame(
         _encode(
             OllamaPulled(

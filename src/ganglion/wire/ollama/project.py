@@ -32,7 +32,7 @@ from ganglion.wire.ollama.schema import (
 _LINE_ENDS = ((b"\xe2\x80\xa8", rb"\u2028"), (b"\xe2\x80\xa9", rb"\u2029"), (b"\xc2\x85", rb"\u0085"))
 
 
-def ndjson(frame: Frame | Comment) -> bytes:
+def _ndjson(frame: Frame | Comment) -> bytes:
     """The frame as it goes over the socket; there are no comments on this wire."""
     if isinstance(frame, Comment):
         return b""
@@ -42,7 +42,7 @@ def ndjson(frame: Frame | Comment) -> bytes:
     return data + b"\n"
 
 
-NDJSON = Framing(b"application/x-ndjson", ndjson)
+NDJSON = Framing(b"application/x-ndjson", _ndjson)
 
 
 class OllamaProjection:

@@ -134,7 +134,7 @@ def encode_line(reply: OllamaReplyContext, part: OllamaPart, end: OllamaEnding |
     """One line, in the words of the route that asked; `end` makes it the last."""
     ending: OllamaEnding = end or {}
     thinking = part.thinking or UNSET
-    logprobs = logprobs_of(part.tokens) if reply.has_logprobs and part.tokens else UNSET
+    logprobs = _logprobs_of(part.tokens) if reply.has_logprobs and part.tokens else UNSET
     if reply.route == "chat":
         said = OllamaReplyMessage(content=part.text, thinking=thinking, tool_calls=part.calls or UNSET)
         return _encode(
@@ -183,7 +183,7 @@ def call_of(index: int, call_id: str | None, name: str | None, arguments: str) -
     return OllamaReplyToolCall(call_id or "", OllamaReplyFunction(index, name or "", read))
 
 
-def logprobs_of(tokens: Iterable[Token]) -> list[OllamaLogprob]:
+def _logprobs_of(tokens: Iterable[Token]) -> list[OllamaLogprob]:
     """The tokens' probabilities as this wire tells them."""
     return [
         OllamaLogprob(
@@ -213,10 +213,10 @@ def _alternative(alternative: Alternative) -> OllamaAlternative:
     return OllamaAlternative(token_text(alternative.piece), logprob, list(alternative.piece))
 
 
-Duration = Annotated[float, Meta(ge=-(2**53), le=2**53)] | Annotated[str, Meta(max_length=64)]
+_Duration = Annotated[float, Meta(ge=-(2**53), le=2**53)] | Annotated[str, Meta(max_length=64)]
 """Seconds, or a text such as `5m` and `1h30m`."""
-FunctionName = Annotated[str, Meta(min_length=1, max_length=256)]
-MessageRole = Literal["system", "developer", "user", "assistant", "tool"]
+_FunctionName = Annotated[str, Meta(min_length=1, max_length=256)]
+_MessageRole = Literal["system", "developer", "user", "assistant", "tool"]
 
 
 class OllamaOptions(SamplerFields, frozen=True, kw_only=True):
@@ -229,7 +229,7 @@ class OllamaOptions(SamplerFields, frozen=True, kw_only=True):
 class OllamaToolCallFunction(Struct, frozen=True):
     """A function with the arguments it was called with: an object, which is handed on as it is written."""
 
-    name: FunctionName
+    name: _FunctionName
     arguments: Raw = field(default_factory=lambda: Raw(b"{}"))
 
 
@@ -243,7 +243,7 @@ class OllamaToolCall(Struct, frozen=True):
 class OllamaMessage(Struct, frozen=True):
     """One turn; images are refused, since no model here sees."""
 
-    role: MessageRole
+    role: _MessageRole
     content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
@@ -255,7 +255,7 @@ class OllamaMessage(Struct, frozen=True):
 class OllamaFunction(Struct, frozen=True):
     """A function that the model may call."""
 
-    name: FunctionName
+    name: _FunctionName
     description: str | None = None
     parameters: dict[str, Any] | None = None
 
@@ -276,7 +276,7 @@ class OllamaAnswerFields(Struct, frozen=True, kw_only=True):
     format: Literal["", "json"] | dict[str, Any] | None = None
     options: OllamaOptions | None = None
     truncate: bool | None = None
-    keep_alive: Duration | None = None
+    keep_alive: _Duration | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
@@ -306,7 +306,7 @@ class OllamaEmbedBody(Struct, frozen=True, kw_only=True):
     truncate: bool | None = None
     dimensions: Annotated[int, Meta(ge=0, le=2**20)] | None = None
     options: OllamaOptions | None = None
-    keep_alive: Duration | None = None
+    keep_alive: _Duration | None = None
 
 
 class OllamaEmbeddingsBody(Struct, frozen=True, kw_only=True):
@@ -315,7 +315,7 @@ class OllamaEmbeddingsBody(Struct, frozen=True, kw_only=True):
     model: ModelName
     prompt: str | None = None
     options: OllamaOptions | None = None
-    keep_alive: Duration | None = None
+    keep_alive: _Duration | None = None
 
 
 class OllamaShowBody(Struct, frozen=True, kw_only=True):

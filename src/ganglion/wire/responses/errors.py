@@ -10,7 +10,7 @@ from ganglion.wire.frame import Frame, sse
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_error(error: GanglionError) -> bytes:
+def _encode_error(error: GanglionError) -> bytes:
     """The body of a failed response."""
     # An engine speaks of messages, which are `input` here; a client that wrote `messages` is told of those.
     if error.param == "messages" and not isinstance(error, UnsupportedParameter):
@@ -20,7 +20,7 @@ def encode_error(error: GanglionError) -> bytes:
 
 def encode_socket_error(error: GanglionError) -> bytes:
     """An error as a message of a socket."""
-    return b'{"type":"error","status":%d,%b' % (error.status, encode_error(error)[1:])
+    return b'{"type":"error","status":%d,%b' % (error.status, _encode_error(error)[1:])
 
 
 def _error_event(error: GanglionError, _: str) -> bytes:
@@ -28,4 +28,4 @@ def _error_event(error: GanglionError, _: str) -> bytes:
     return sse(Frame(_encode(fields), "error"))
 
 
-ERRORS = ErrorFormat(encode=lambda error, _: encode_error(error), encode_event=_error_event)
+ERRORS = ErrorFormat(encode=lambda error, _: _encode_error(error), encode_event=_error_event)

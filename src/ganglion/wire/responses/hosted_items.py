@@ -15,7 +15,7 @@ from msgspec import Raw, Struct
 
 from ganglion.wire.responses.items import ForeignItem
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 _encode = msgspec.json.Encoder().encode
 
@@ -37,7 +37,7 @@ class HostedResult:
     text: str
 
 
-HostedSteps = Sequence[HostedCall | HostedResult]
+_HostedSteps = Sequence[HostedCall | HostedResult]
 
 
 class _FileExcerpt(Struct):
@@ -121,7 +121,7 @@ class _CallOf(Struct):
     call_id: str | None = None
 
 
-def _file_search(raw: Raw) -> HostedSteps:
+def _file_search(raw: Raw) -> _HostedSteps:
     item = _read(_FileSearch, raw)
     found = [each for each in item.results or () if each.text]
     if not found:
@@ -130,7 +130,7 @@ def _file_search(raw: Raw) -> HostedSteps:
     return HostedCall(item.id, "file_search", _json({"queries": item.queries})), HostedResult(item.id, text)
 
 
-def _code_interpreter(raw: Raw) -> HostedSteps:
+def _code_interpreter(raw: Raw) -> _HostedSteps:
     item = _read(_CodeInterpreter, raw)
     if item.code is None or item.outputs is None:
         return ()
@@ -138,7 +138,7 @@ def _code_interpreter(raw: Raw) -> HostedSteps:
     return HostedCall(item.id, "code_interpreter", _json({"code": item.code})), HostedResult(item.id, logs)
 
 
-def _mcp_call(raw: Raw) -> HostedSteps:
+def _mcp_call(raw: Raw) -> _HostedSteps:
     item = _read(_McpCall, raw)
     if item.output is None and item.error is None:
         return ()
@@ -147,13 +147,13 @@ def _mcp_call(raw: Raw) -> HostedSteps:
     return HostedCall(item.id, item.name, item.arguments), HostedResult(item.id, text)
 
 
-def _acted(name: str, field: str, raw: Raw) -> HostedSteps:
+def _acted(name: str, field: str, raw: Raw) -> _HostedSteps:
     item = _read(_Acted, raw)
     action: Raw = getattr(item, field)
     return (HostedCall(item.call_id, name, bytes(action).decode()),)
 
 
-def _shell_output(raw: Raw) -> HostedSteps:
+def _shell_output(raw: Raw) -> _HostedSteps:
     item = _read(_ShellOutput, raw)
     text = item.output if isinstance(item.output, str) else "\n".join(map(_ran, item.output))
     return (HostedResult(item.call_id, text),)
@@ -167,31 +167,31 @@ def _ran(ran: _Ran) -> str:
     return "\n".join(filter(None, (ran.stdout.rstrip("\n"), ran.stderr.rstrip("\n"), ended)))
 
 
-def _local_shell_output(raw: Raw) -> HostedSteps:
+def _local_shell_output(raw: Raw) -> _HostedSteps:
     item = _read(_LocalShellOutput, raw)
     return (HostedResult(item.call_id or item.id, item.output),)
 
 
-def _patch_output(raw: Raw) -> HostedSteps:
+def _patch_output(raw: Raw) -> _HostedSteps:
     item = _read(_PatchOutput, raw)
     return (HostedResult(item.call_id, item.output or item.status or ""),)
 
 
-def _program(raw: Raw) -> HostedSteps:
+def _program(raw: Raw) -> _HostedSteps:
     item = _read(_Program, raw)
     return (HostedCall(item.call_id, "program", _json({"code": item.code})),)
 
 
-def _program_output(raw: Raw) -> HostedSteps:
+def _program_output(raw: Raw) -> _HostedSteps:
     item = _read(_ProgramOutput, raw)
     return (HostedResult(item.call_id, item.result),)
 
 
-def _nothing(raw: Raw) -> HostedSteps:
+def _nothing(raw: Raw) -> _HostedSteps:
     return ()
 
 
-_STEPS_BY_TYPE: Final[Mapping[str, tuple[str, Callable[[Raw], HostedSteps]]]] = {
+_STEPS_BY_TYPE: Final[Mapping[str, tuple[str, Callable[[Raw], _HostedSteps]]]] = {
     "file_search_call": ("fs", _file_search),
     "code_interpreter_call": ("ci", _code_interpreter),
     "mcp_call": ("mcp", _mcp_call),
@@ -220,7 +220,7 @@ FOREIGN: Final = tuple(_STEPS_BY_TYPE)
 PREFIXES: Final = {kind: prefix for kind, (prefix, _) in _STEPS_BY_TYPE.items()}
 
 
-def hosted_steps(item: ForeignItem) -> HostedSteps:
+def hosted_steps(item: ForeignItem) -> _HostedSteps:
     """The steps that an item becomes in the prompt; none where it is left out."""
     try:
         return _STEPS_BY_TYPE[item.type][1](item.raw)
@@ -236,7 +236,7 @@ def call_id_of(item: ForeignItem) -> str | None:
         return None
 
 
-def _read(shape: type[T], raw: Raw) -> T:
+def _read(shape: type[_T], raw: Raw) -> _T:
     return msgspec.json.decode(raw, type=shape)
 
 

@@ -12,7 +12,7 @@ MAX_ID_LENGTH = 256
 ItemId = Annotated[str, Meta(min_length=1, max_length=MAX_ID_LENGTH)]
 Status = Literal["in_progress", "completed", "incomplete"]
 Name = Annotated[str, Meta(min_length=1, max_length=256)]
-CallId = Annotated[str, Meta(min_length=1, max_length=512)]
+_CallId = Annotated[str, Meta(min_length=1, max_length=512)]
 
 
 class InputText(Struct, frozen=True, tag_field="type", tag="input_text"):
@@ -68,7 +68,7 @@ class FunctionCallItem(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="function_call"
 ):
     id: ItemId | None = None
-    call_id: CallId
+    call_id: _CallId
     name: Name
     namespace: Name | None = None
     arguments: str
@@ -79,7 +79,7 @@ class FunctionCallOutputItem(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="function_call_output"
 ):
     id: ItemId | None = None
-    call_id: CallId
+    call_id: _CallId
     output: str | Annotated[list[Part], Meta(max_length=4096)]
     status: Status | None = None
 
@@ -88,7 +88,7 @@ class CustomToolCallItem(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="custom_tool_call"
 ):
     id: ItemId | None = None
-    call_id: CallId
+    call_id: _CallId
     name: Name
     namespace: Name | None = None
     input: str
@@ -99,7 +99,7 @@ class CustomToolCallOutputItem(
     Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="custom_tool_call_output"
 ):
     id: ItemId | None = None
-    call_id: CallId
+    call_id: _CallId
     output: str | Annotated[list[Part], Meta(max_length=4096)]
     status: Status | None = None
 

@@ -62,7 +62,7 @@ _POLICY = FieldPolicy(
     ignored_inside=IGNORED_INSIDE,
 )
 
-DEFAULT_VERBOSITY: Final = "medium"
+_DEFAULT_VERBOSITY: Final = "medium"
 """What a template is taken to write where nobody asked for another."""
 
 
@@ -332,8 +332,8 @@ def _response(parsed: ParsedResponsesBody, context: ResponsesParseContext) -> Re
 
 def _text_echo(options: ResponsesTextOptions | None) -> TextEcho:
     if options is None:
-        return TextEcho(ResponsesTextFormat(), DEFAULT_VERBOSITY)
-    return TextEcho(_format_echo(options.format), options.verbosity or DEFAULT_VERBOSITY)
+        return TextEcho(ResponsesTextFormat(), _DEFAULT_VERBOSITY)
+    return TextEcho(_format_echo(options.format), options.verbosity or _DEFAULT_VERBOSITY)
 
 
 def _format_echo(

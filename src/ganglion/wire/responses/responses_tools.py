@@ -17,7 +17,7 @@ from ganglion.core.request import Constraint, Lark, Regex, Tool, ToolUse
 from ganglion.wire.decode import FIELDS, decode
 from ganglion.wire.responses.items import Name
 
-Mode = Literal["none", "auto", "required"]
+_Mode = Literal["none", "auto", "required"]
 
 _MAX_GRAMMAR = 2**16
 _CALLABLE = ("function", "custom")
@@ -165,7 +165,7 @@ def _echoed(raw: Raw) -> Raw:
     return Raw(msgspec.json.encode(filled))
 
 
-def tool_use(choice: Mode | dict[str, Any] | None, offer: ToolOffer, *, is_parallel: bool) -> ToolUse:
+def tool_use(choice: _Mode | dict[str, Any] | None, offer: ToolOffer, *, is_parallel: bool) -> ToolUse:
     """The choice among the offered tools."""
     tools = tuple(offer.tools)
     if isinstance(choice, dict):
@@ -178,7 +178,7 @@ def tool_use(choice: Mode | dict[str, Any] | None, offer: ToolOffer, *, is_paral
     return ToolUse(tools, choice or "auto", None, is_parallel)
 
 
-def _chosen_names(choice: dict[str, Any], offer: ToolOffer) -> tuple[Mode, tuple[str, ...]]:
+def _chosen_names(choice: dict[str, Any], offer: ToolOffer) -> tuple[_Mode, tuple[str, ...]]:
     raw = msgspec.json.encode(choice)
     if choice.get("type") == "allowed_tools":
         return _allowed_names(decode(_allowed, raw, "tool_choice"), offer)
@@ -191,7 +191,7 @@ def _chosen_names(choice: dict[str, Any], offer: ToolOffer) -> tuple[Mode, tuple
     return "required", (_named(chosen, offer, "tool_choice"),)
 
 
-def _allowed_names(allowed: _Allowed, offer: ToolOffer) -> tuple[Mode, tuple[str, ...]]:
+def _allowed_names(allowed: _Allowed, offer: ToolOffer) -> tuple[_Mode, tuple[str, ...]]:
     names = tuple(
         _named(each, offer, f"tool_choice.tools[{place}]")
         for place, each in enumerate(allowed.tools)

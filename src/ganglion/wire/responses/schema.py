@@ -12,15 +12,15 @@ from ganglion.core.request import Effort
 from ganglion.wire.fields import MAX_TOKENS, AnswerLength, ModelName, SamplingFields
 from ganglion.wire.responses.items import ItemId, Name
 
-MAX_ITEMS = 16384
-MAX_TOOLS = 1024
+_MAX_ITEMS = 16384
+_MAX_TOOLS = 1024
 
-ShortText = Annotated[str, Meta(max_length=512)]
-Metadata = Annotated[
+_ShortText = Annotated[str, Meta(max_length=512)]
+_Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]], Meta(max_length=16)
 ]
-Input = str | Annotated[list[Raw], Meta(max_length=MAX_ITEMS)]
-Includable = Literal[
+_Input = str | Annotated[list[Raw], Meta(max_length=_MAX_ITEMS)]
+_Includable = Literal[
     "file_search_call.results",
     "web_search_call.results",
     "web_search_call.action.sources",
@@ -30,7 +30,7 @@ Includable = Literal[
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
 ]
-Summary = Literal["auto", "concise", "detailed", "none"]
+_Summary = Literal["auto", "concise", "detailed", "none"]
 
 
 class ResponsesStreamOptions(Struct, frozen=True):
@@ -47,8 +47,8 @@ class ResponsesReasoningOptions(Struct, frozen=True):
     """Options of reasoning; summaries are echoed and not made, since reasoning is sent in full."""
 
     effort: Effort | None = None
-    summary: Summary | None = None
-    generate_summary: Summary | None = None
+    summary: _Summary | None = None
+    generate_summary: _Summary | None = None
     context: Literal["auto", "current_turn", "all_turns"] | None = None
     mode: Literal["standard"] | None = None
 
@@ -92,7 +92,7 @@ class PromptCacheOptions(Struct, frozen=True):
     """Hints for a cache that decides by itself; what would change the answer is refused."""
 
     mode: Literal["implicit", "explicit"] | None = None
-    ttl: ShortText | None = None
+    ttl: _ShortText | None = None
     prewarm: bool | None = None
     comparison_response_id: ItemId | None = None
 
@@ -101,7 +101,7 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     """The body of `POST /v1/responses`, and of `POST /v1/responses/input_tokens`."""
 
     model: ModelName
-    input: Input | None = None
+    input: _Input | None = None
     instructions: str | None = None
     stream: bool | None = None
     stream_options: ResponsesStreamOptions | None = None
@@ -109,7 +109,7 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     background: bool | None = None
     previous_response_id: ItemId | None = None
     conversation: ItemId | ConversationReference | None = None
-    tools: Annotated[list[Raw], Meta(max_length=MAX_TOOLS)] | None = None
+    tools: Annotated[list[Raw], Meta(max_length=_MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | dict[str, Any] | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: Annotated[int, Meta(ge=1, le=2**31)] | None = None
@@ -118,16 +118,16 @@ class ResponsesBody(SamplingFields, frozen=True, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     text: ResponsesTextOptions | None = None
     reasoning: ResponsesReasoningOptions | None = None
-    include: Annotated[list[Includable], Meta(max_length=64)] | None = None
+    include: Annotated[list[_Includable], Meta(max_length=64)] | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: Annotated[list[ContextManagement], Meta(max_length=8)] | None = None
-    metadata: Metadata | None = None
-    service_tier: ShortText | None = None
-    safety_identifier: ShortText | None = None
-    prompt_cache_key: ShortText | None = None
-    prompt_cache_retention: ShortText | None = None
+    metadata: _Metadata | None = None
+    service_tier: _ShortText | None = None
+    safety_identifier: _ShortText | None = None
+    prompt_cache_key: _ShortText | None = None
+    prompt_cache_retention: _ShortText | None = None
     prompt_cache_options: PromptCacheOptions | None = None
-    user: ShortText | None = None
+    user: _ShortText | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -135,27 +135,27 @@ class CompactBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/responses/compact`."""
 
     model: ModelName
-    input: Input | None = None
+    input: _Input | None = None
     instructions: str | None = None
     previous_response_id: ItemId | None = None
-    prompt_cache_key: ShortText | None = None
-    service_tier: ShortText | None = None
+    prompt_cache_key: _ShortText | None = None
+    service_tier: _ShortText | None = None
 
 
 class ConversationBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/conversations`."""
 
-    items: Annotated[list[Raw], Meta(max_length=MAX_ITEMS)] | None = None
-    metadata: Metadata | None = None
+    items: Annotated[list[Raw], Meta(max_length=_MAX_ITEMS)] | None = None
+    metadata: _Metadata | None = None
 
 
 class ConversationUpdateBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/conversations/{id}`."""
 
-    metadata: Metadata | None
+    metadata: _Metadata | None
 
 
 class ItemsBody(Struct, frozen=True, kw_only=True):
     """The body of `POST /v1/conversations/{id}/items`."""
 
-    items: Annotated[list[Raw], Meta(min_length=1, max_length=MAX_ITEMS)]
+    items: Annotated[list[Raw], Meta(min_length=1, max_length=_MAX_ITEMS)]

@@ -29,7 +29,7 @@ def body_shapes() -> FieldShapes:
     """The fields of a body, with what is read inside them."""
     callable_tools = shape_of(ResponsesFunctionTool | ResponsesCustomTool)
     assert callable_tools is not None
-    namespace = {**fields_in(NamespaceTool), "description": None, "tools": list_of(callable_tools)}
+    namespace = {**_fields_in(NamespaceTool), "description": None, "tools": list_of(callable_tools)}
     # A hosted tool's fields are its vendor's: it is echoed, and nothing of it is read.
     tools = list_of(replace(callable_tools, objects={**callable_tools.objects, "namespace": namespace}))
     items = shape_of(OwnItem | ItemReference)
@@ -39,7 +39,7 @@ def body_shapes() -> FieldShapes:
     return {**fields_of(ResponsesBody), "input": list_of(items), "tools": tools}
 
 
-def fields_in(kind: type[NamespaceTool]) -> FieldShapes:
+def _fields_in(kind: type[NamespaceTool]) -> FieldShapes:
     """The fields that are read of a kind of tool."""
     shape = shape_of(kind)
     assert isinstance(shape, FieldShape)

@@ -11,10 +11,10 @@ from urllib.parse import quote, unquote
 from ganglion.core.errors import GanglionError, class_of, rebuild
 
 CODE: Final = "ganglion-code"
-SESSION_LENGTH: Final = "ganglion-session-length"
-HINT: Final = "ganglion-hint"
-PARAM: Final = "ganglion-param"
-RETRY_AFTER: Final = "retry-after"
+_SESSION_LENGTH: Final = "ganglion-session-length"
+_HINT: Final = "ganglion-hint"
+_PARAM: Final = "ganglion-param"
+_RETRY_AFTER: Final = "retry-after"
 
 # Clients refuse headers beyond 8 KiB by default, and one character may become twelve.
 _SHOWN: Final = 400
@@ -26,10 +26,10 @@ def encode_metadata(error: GanglionError) -> tuple[tuple[str, str], ...]:
     length = error.extras.get("session_length")
     values = {
         CODE: error.code,
-        PARAM: None if error.param is None else _quoted(error.param),
-        HINT: None if error.hint is None else _quoted(error.hint),
-        SESSION_LENGTH: None if length is None else str(length),
-        RETRY_AFTER: None if error.retry_after_s is None else str(error.retry_after_s),
+        _PARAM: None if error.param is None else _quoted(error.param),
+        _HINT: None if error.hint is None else _quoted(error.hint),
+        _SESSION_LENGTH: None if length is None else str(length),
+        _RETRY_AFTER: None if error.retry_after_s is None else str(error.retry_after_s),
     }
     return tuple((name, value) for name, value in values.items() if value is not None)
 
@@ -44,12 +44,12 @@ def decode_metadata(
 ) -> GanglionError:
     """The error whose code the metadata names; one of a later version becomes an `otherwise`."""
     code = metadata[CODE]
-    length, retry_after = metadata.get(SESSION_LENGTH, ""), metadata.get(RETRY_AFTER, "")
+    length, retry_after = metadata.get(_SESSION_LENGTH, ""), metadata.get(_RETRY_AFTER, "")
     error = rebuild(
         class_of(code) or otherwise,
         details,
-        param=_unquoted(metadata.get(PARAM)),
-        hint=_unquoted(metadata.get(HINT)),
+        param=_unquoted(metadata.get(_PARAM)),
+        hint=_unquoted(metadata.get(_HINT)),
         extras={"session_length": int(length)} if length.isdecimal() else None,
         retry_after_s=int(retry_after) if retry_after.isdecimal() else None,
     )

@@ -54,7 +54,7 @@ def sampling_fields(request: Request) -> RequestFields:
 # every template knows. An effort is the nearest of the words that all of them know. Priorities stay at the
 # gateway.
 
-INPUT = "input"
+_INPUT = "input"
 _encode = msgspec.json.Encoder().encode
 
 
@@ -160,7 +160,7 @@ def _arguments(text: str, *, is_custom: bool) -> str:
     # custom tool that is not offered any more.
     if not is_custom and _is_object(text):
         return text
-    return "{}" if not is_custom and not text.strip() else _encode({INPUT: text}).decode()
+    return "{}" if not is_custom and not text.strip() else _encode({_INPUT: text}).decode()
 
 
 def _is_object(text: str) -> bool:
@@ -205,8 +205,8 @@ def _function(tool: Tool) -> RequestFields:
 _ANYTHING: dict[str, JsonValue] = {"type": "object", "properties": {}}
 _TEXT: dict[str, JsonValue] = {
     "type": "object",
-    "properties": {INPUT: {"type": "string", "description": "The text that the tool is given, as it is."}},
-    "required": [INPUT],
+    "properties": {_INPUT: {"type": "string", "description": "The text that the tool is given, as it is."}},
+    "required": [_INPUT],
     "additionalProperties": False,
 }
 

@@ -52,11 +52,11 @@ from ganglion.core.errors import (
 )
 from ganglion.wire.decode import FIELDS
 
-MAX_MESSAGE = 2000
+_MAX_MESSAGE = 2000
 """Characters of another server's message that are passed on."""
-MAX_RETRY_S = 300
+_MAX_RETRY_S = 300
 
-Headers = Iterable[tuple[bytes, bytes]]
+_Headers = Iterable[tuple[bytes, bytes]]
 
 _NOT_THE_CLIENTS: Final = frozenset(
     kind.code
@@ -112,9 +112,9 @@ _error_body = msgspec.json.Decoder(UpstreamErrorBody)
 _text = msgspec.json.Decoder(str)
 
 
-def decode_error_response(status: int, headers: Headers, body: bytes, *, model: str = "") -> GanglionError:
+def decode_error_response(status: int, headers: _Headers, body: bytes, *, model: str = "") -> GanglionError:
     """The error that an answer other than 200 is; `model` is what was asked for."""
-    error = error_from_body(_read(body), status, model=model)
+    error = _error_from_body(_read(body), status, model=model)
     if error.retry_after_s is not None:
         error.retry_after_s = _retry_after_s(headers) or error.retry_after_s
     return error
@@ -124,12 +124,12 @@ def decode_error_frame(data: bytes, *, model: str = "") -> GanglionError:
     """The error that a frame of a stream is."""
     body = _read(data)
     code = body.code
-    return error_from_body(body, code if isinstance(code, int) and 400 <= code < 600 else 500, model=model)
+    return _error_from_body(body, code if isinstance(code, int) and 400 <= code < 600 else 500, model=model)
 
 
-def error_from_body(body: UpstreamErrorBody, status: int, *, model: str = "") -> GanglionError:
+def _error_from_body(body: UpstreamErrorBody, status: int, *, model: str = "") -> GanglionError:
     """Another server's error as one of ours."""
-    message = body.message.strip()[:MAX_MESSAGE]
+    message = body.message.strip()[:_MAX_MESSAGE]
     if 300 <= status < 400:
         # Where it points to is an address that no client should see.
         return UpstreamRefused(
@@ -232,8 +232,8 @@ def _read(body: bytes) -> UpstreamErrorBody:
         return UpstreamErrorBody()
 
 
-def _retry_after_s(headers: Headers) -> int | None:
+def _retry_after_s(headers: _Headers) -> int | None:
     for name, value in headers:
         if name == b"retry-after" and value.isdigit():
-            return min(max(int(value[:9]), 1), MAX_RETRY_S)
+            return min(max(int(value[:9]), 1), _MAX_RETRY_S)
     return None

@@ -18,7 +18,7 @@ from ganglion.engines.llama.native.eval_filter import EvalFilter
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.scheduler.spans import Spans
 
-Rows = npt.NDArray[np.intp]
+_Rows = npt.NDArray[np.intp]
 BatchRun = tuple[int, int, list[int], bool]
 """Slot, first position, tokens, and whether the last one's logits are wanted."""
 Split = Literal["whole", "even", "consecutive"]
@@ -27,7 +27,7 @@ consecutive slots."""
 
 RESIDUAL_PREFIX: Final = b"l_out-"
 """How the library calls the residual stream after a layer; the layer's number follows."""
-PROBE: Final = (0, 1)
+_PROBE: Final = (0, 1)
 """Tokens that are run once to see what the graph is like."""
 
 
@@ -48,7 +48,7 @@ class Capture:
         self._probed: dict[int, int] = {}
         self._narrow: frozenset[int] = frozenset()
         """The layers that hold only the rows whose logits are wanted: the last one, as a rule."""
-        self._parts: list[Rows] = []
+        self._parts: list[_Rows] = []
         self._has_logits = np.zeros(batch, bool)
         self._read = np.zeros(batch, bool)
         self._parts_seen = [0] * len(layers)
@@ -67,7 +67,7 @@ class Capture:
         """See once what the context's graph is like; raises LoadFailed where a layer is not told."""
         self._is_probing = self.filter.is_on = True
         try:
-            context.decode([(0, 0, PROBE, True)])
+            context.decode([(0, 0, _PROBE, True)])
         finally:
             self._is_probing = self.filter.is_on = False
             context.trim(0, 0)
@@ -79,7 +79,7 @@ class Capture:
                 f"({', '.join(missing)}).",
                 hint="Load it without concept packs.",
             )
-        self._narrow = frozenset(index for index, rows in self._probed.items() if rows < len(PROBE))
+        self._narrow = frozenset(index for index, rows in self._probed.items() if rows < len(_PROBE))
 
     def decode(
         self, context: NativeContext, runs: Sequence[BatchRun], more: Spans, read: Spans, split: Split
@@ -138,7 +138,7 @@ class Capture:
         self._parts_seen[index] += 1
         return bool(self._read[self._part(index)].any())
 
-    def _part(self, index: int) -> Rows:
+    def _part(self, index: int) -> _Rows:
         """The rows of the batch that a layer's tensor holds, in its own order."""
         part = self._parts_seen[index] - 1
         if part >= len(self._parts):
@@ -179,13 +179,13 @@ class Capture:
         return found
 
 
-def parts_of(runs: Sequence[tuple[int, int]], split: Split) -> list[Rows]:
+def parts_of(runs: Sequence[tuple[int, int]], split: Split) -> list[_Rows]:
     """The rows of a batch, given the slot and the length of each run, in the parts that the library makes."""
     starts = np.cumsum([0, *(count for _, count in runs)])
     if split == "whole":
         return [np.arange(starts[-1])]
     pending = [(slot, int(start), count) for (slot, count), start in zip(runs, starts, strict=False)]
-    parts: list[Rows] = []
+    parts: list[_Rows] = []
     while pending:
         chosen = [pending[0]]
         for run in pending[1:]:

@@ -20,13 +20,13 @@ from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed
 from ganglion.engines.llama.native.arrays import Floats
 
-FORMAT: Final = 1
-MAX_MANIFEST_BYTES: Final = 2**20
-MAX_VECTOR_BYTES: Final = 2**30
-SHOWN_CONCEPTS: Final = 4
+_FORMAT: Final = 1
+_MAX_MANIFEST_BYTES: Final = 2**20
+_MAX_VECTOR_BYTES: Final = 2**30
+_SHOWN_CONCEPTS: Final = 4
 MAX_CONCEPTS: Final = 256
 """A readout is sent with every token: more concepts than this are a mistake."""
-UNIT_TOLERANCE: Final = 1e-3
+_UNIT_TOLERANCE: Final = 1e-3
 
 
 class PackModel(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
@@ -45,7 +45,7 @@ class PackManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=False):
     concepts: list[str]
     layers: list[int]
     model: PackModel
-    format: int = FORMAT
+    format: int = _FORMAT
     spans: dict[str, list[float]] = {}
     """By layer, for each concept: how far apart its examples and their opposites lie along its vector."""
     description: str = ""
@@ -87,9 +87,9 @@ def read_manifest(path: Path) -> PackManifest:
     """The manifest beside some vectors; raises LoadFailed for what is none."""
     try:
         with manifest_path(path).open("rb") as file:
-            text = file.read(MAX_MANIFEST_BYTES + 1)
-        if len(text) > MAX_MANIFEST_BYTES:
-            raise _broken(path, f"its manifest is larger than {MAX_MANIFEST_BYTES} bytes")
+            text = file.read(_MAX_MANIFEST_BYTES + 1)
+        if len(text) > _MAX_MANIFEST_BYTES:
+            raise _broken(path, f"its manifest is larger than {_MAX_MANIFEST_BYTES} bytes")
         manifest = msgspec.json.decode(text, type=PackManifest)
     except OSError as error:
         raise _broken(path, f"its manifest cannot be read: {error.strerror}") from error
@@ -103,8 +103,8 @@ def read_pack(path: Path) -> ConceptPack:
     """A pack by the path of its vectors; raises LoadFailed for what is none."""
     manifest = read_manifest(path)
     try:
-        if path.stat().st_size > MAX_VECTOR_BYTES:
-            raise _broken(path, f"it is larger than {MAX_VECTOR_BYTES} bytes")
+        if path.stat().st_size > _MAX_VECTOR_BYTES:
+            raise _broken(path, f"it is larger than {_MAX_VECTOR_BYTES} bytes")
         tensors = load_file(path)
     except OSError as error:
         raise _broken(path, f"it cannot be read: {error.strerror}") from error
@@ -134,7 +134,7 @@ def _alignment(pack: ConceptPack, layers: Sequence[int]) -> str:
     commands = [
         f"ganglion concepts train {name} --concept {concept} --positive FILE --negative FILE "
         + (f"--layers {named}" if index == 0 else "--add")
-        for index, concept in enumerate(about.concepts[:SHOWN_CONCEPTS])
+        for index, concept in enumerate(about.concepts[:_SHOWN_CONCEPTS])
     ]
     return f"Train {about.name} on the layers of the other: {'; '.join(commands)}"
 
@@ -168,8 +168,8 @@ def _key(layer: int) -> str:
 
 def _check_manifest(path: Path, manifest: PackManifest) -> None:
     layers, concepts, model = manifest.layers, manifest.concepts, manifest.model
-    if manifest.format != FORMAT:
-        raise _broken(path, f"its format is {manifest.format}, and this version knows {FORMAT}")
+    if manifest.format != _FORMAT:
+        raise _broken(path, f"its format is {manifest.format}, and this version knows {_FORMAT}")
     if not 0 < len(concepts) <= MAX_CONCEPTS or len(set(concepts)) < len(concepts) or "" in concepts:
         raise _broken(path, f"it must name between 1 and {MAX_CONCEPTS} concepts, each once")
     if not layers or layers != sorted(set(layers)) or layers[0] < 0 or layers[-1] >= model.block_count:
@@ -186,7 +186,7 @@ def _vectors(path: Path, manifest: PackManifest, found: Floats | None, layer: in
         raise _broken(path, f"it holds {held} for layer {layer}, expected float32 {list(expected)}")
     with np.errstate(all="ignore"):  # what overflows is not of unit length either
         lengths = np.linalg.norm(found, axis=1)
-    if not np.isfinite(lengths).all() or (np.abs(lengths - 1.0) > UNIT_TOLERANCE).any():
+    if not np.isfinite(lengths).all() or (np.abs(lengths - 1.0) > _UNIT_TOLERANCE).any():
         raise _broken(path, f"its vectors of layer {layer} are not of unit length")
     return found
 
@@ -201,9 +201,9 @@ def _broken(path: Path, reason: str) -> GanglionError:
 # `direction.<layer>` is added to the residual stream after that layer, times the strength that the reader
 # asks for. Layer 0 cannot be said in this format.
 
-CONTROL_VECTOR: Final = "controlvector"
-GGUF_VERSION: Final = 3
-GGUF_ALIGNMENT: Final = 32
+_CONTROL_VECTOR: Final = "controlvector"
+_GGUF_VERSION: Final = 3
+_GGUF_ALIGNMENT: Final = 32
 TEXT, INT32, FLOAT32 = 8, 5, 0
 
 
@@ -222,17 +222,19 @@ def write_control_vector(pack: ConceptPack, concept: str, path: Path) -> None:
             f"The concept {concept!r} has layer 0 alone, which a control vector cannot express."
         )
     entries = (
-        _gguf_text("general.architecture") + struct.pack("<I", TEXT) + _gguf_text(CONTROL_VECTOR),
-        _gguf_text(f"{CONTROL_VECTOR}.model_hint")
+        _gguf_text("general.architecture") + struct.pack("<I", TEXT) + _gguf_text(_CONTROL_VECTOR),
+        _gguf_text(f"{_CONTROL_VECTOR}.model_hint")
         + struct.pack("<I", TEXT)
         + _gguf_text(pack.manifest.model.architecture),
-        _gguf_text(f"{CONTROL_VECTOR}.layer_count") + struct.pack("<Ii", INT32, len(vectors)),
+        _gguf_text(f"{_CONTROL_VECTOR}.layer_count") + struct.pack("<Ii", INT32, len(vectors)),
     )
     infos, data = b"", b""
     for layer, vector in vectors.items():
         infos += _gguf_text(f"direction.{layer}") + struct.pack("<IQIQ", 1, vector.size, FLOAT32, len(data))
         data += _padded(vector.tobytes())
-    head = b"GGUF" + struct.pack("<IQQ", GGUF_VERSION, len(vectors), len(entries)) + b"".join(entries) + infos
+    head = (
+        b"GGUF" + struct.pack("<IQQ", _GGUF_VERSION, len(vectors), len(entries)) + b"".join(entries) + infos
+    )
     path.write_bytes(_padded(head) + data)
 
 
@@ -242,4 +244,4 @@ def _gguf_text(value: str) -> bytes:
 
 
 def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % GGUF_ALIGNMENT)
+    return data + bytes(-len(data) % _GGUF_ALIGNMENT)

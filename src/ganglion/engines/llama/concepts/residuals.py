@@ -22,18 +22,18 @@ from ganglion.engines.llama.native.arrays import Floats
 from ganglion.engines.resources import usable_cores
 
 CHILD: Final = "ganglion.engines.llama.concepts.residuals_child"
-LIMITS: Final = ChildLimits(wall_s=600.0, has_environment=True)
+_LIMITS: Final = ChildLimits(wall_s=600.0, has_environment=True)
 """The first answer comes when the model is loaded; which library loads it, the environment says."""
-TEXT_S: Final = 300.0
+_TEXT_S: Final = 300.0
 """For one text of at most 512 tokens: a large model on a slow machine."""
-OUT_OF_TURN: Final = "The process that reads residuals answered out of turn."
+_OUT_OF_TURN: Final = "The process that reads residuals answered out of turn."
 
-Report = Callable[[int, int], None]
+_Report = Callable[[int, int], None]
 """Called after each text with how many were read and how many there are."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResidualModel:
+class _ResidualModel:
     """What the file says of the stream."""
 
     architecture: str
@@ -45,7 +45,7 @@ class ResidualModel:
 class Residuals:
     """What was read."""
 
-    model: ResidualModel
+    model: _ResidualModel
     layers: tuple[int, ...]
     values: Floats
     """`[texts, layers, hidden]`."""
@@ -63,7 +63,7 @@ def read_residuals(
     pool: Pool = "mean",
     threads: int | None = None,
     gpu_layers: int = 0,
-    report: Report = lambda done, total: None,
+    report: _Report = lambda done, total: None,
 ) -> Residuals:
     """Read the stream after some layers, or after all but the last; raises what is wrong with the model.
 
@@ -73,7 +73,7 @@ def read_residuals(
     ask = ReadResiduals(str(path), list(texts), named, pool, threads or usable_cores(), gpu_layers)
     child = None
     try:
-        child = spawn(CHILD, limits=LIMITS)
+        child = spawn(CHILD, limits=_LIMITS)
         return _answer(child, ask, report)
     except TimeoutError:
         raise EngineFailed("The model took too long for one text.") from None
@@ -87,23 +87,23 @@ def read_residuals(
             child.close()
 
 
-def _answer(child: Child, ask: ReadResiduals, report: Report) -> Residuals:
+def _answer(child: Child, ask: ReadResiduals, report: _Report) -> Residuals:
     count = len(ask.texts)
     opened = _decoded(child.ask(msgspec.msgpack.encode(ask)))
     if not isinstance(opened, ResidualsOpened):
-        raise EngineFailed(OUT_OF_TURN)
+        raise EngineFailed(_OUT_OF_TURN)
     shape = len(opened.layers), opened.hidden_size
     values = np.empty((count, *shape), np.float32)
     tokens = cut = 0
     report(0, count)
     for number in range(count):
-        read = _decoded(child.receive(TEXT_S))
+        read = _decoded(child.receive(_TEXT_S))
         if not isinstance(read, Residual) or len(read.values) != values[number].nbytes:
-            raise EngineFailed(OUT_OF_TURN)
+            raise EngineFailed(_OUT_OF_TURN)
         values[number] = np.frombuffer(read.values, np.float32).reshape(shape)
         tokens, cut = tokens + read.tokens, cut + read.is_cut
         report(number + 1, count)
-    model = ResidualModel(opened.architecture, opened.hidden_size, opened.block_count)
+    model = _ResidualModel(opened.architecture, opened.hidden_size, opened.block_count)
     return Residuals(model, tuple(opened.layers), values, tokens, cut)
 
 
@@ -112,7 +112,7 @@ def _decoded(body: bytes) -> ResidualFrame:
     try:
         frame: ResidualFrame = msgspec.msgpack.decode(body, type=ResidualFrame)
     except msgspec.MsgspecError as error:
-        raise EngineFailed(OUT_OF_TURN) from error
+        raise EngineFailed(_OUT_OF_TURN) from error
     if isinstance(frame, ResidualsRefusal):
         raise rebuild(class_of(frame.code) or EngineFailed, frame.message, hint=frame.hint)
     return frame

@@ -29,7 +29,7 @@ from ganglion.engines.llama.native.eval_filter import EvalFilter
 from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.native.model import NativeModel, load_model
 
-TEXTS_AT_ONCE: Final = 32
+_TEXTS_AT_ONCE: Final = 32
 
 
 class _ResidualTap:
@@ -72,7 +72,7 @@ def _read(ask: ReadResiduals) -> Iterator[ResidualFrame]:
     opened = _opened(model, ask)
     watch = _ResidualTap(model, opened.layers)
     # A recurrent model's batches are reordered by the library, and rows would be taken for another text's.
-    at_once = TEXTS_AT_ONCE if model.can_trim else 1
+    at_once = _TEXTS_AT_ONCE if model.can_trim else 1
     context = model.new_context(
         cells=LARGEST_TEXT_TOKENS,
         slots=at_once,

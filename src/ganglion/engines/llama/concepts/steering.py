@@ -14,14 +14,14 @@ import numpy as np
 from ganglion.engines.llama.concepts.pack import ConceptBook
 from ganglion.engines.llama.native.arrays import Floats
 
-MOST_KEPT: Final = 16
+_MOST_KEPT: Final = 16
 """Vectors of as many steerings are kept between steps: each is as large as one token's residual streams."""
 
-SteeringTerms = list[tuple[str, float, list[int] | None]]
+_SteeringTerms = list[tuple[str, float, list[int] | None]]
 """Concept, strength and layers, as a worker is told."""
 
 
-def variant_of(terms: SteeringTerms) -> str:
+def variant_of(terms: _SteeringTerms) -> str:
     """One name for each way of steering, empty for none; strength 0 steers by nothing."""
     active = sorted(json.dumps(each) for each in terms if each[1])
     return f"[{','.join(active)}]" if active else ""
@@ -46,11 +46,11 @@ class Steerer:
         if found is None:
             found = self._summed(json.loads(key))
         self._kept[key] = found
-        if len(self._kept) > MOST_KEPT:
+        if len(self._kept) > _MOST_KEPT:
             self._kept.popitem(last=False)
         return found
 
-    def _summed(self, terms: SteeringTerms) -> Floats:
+    def _summed(self, terms: _SteeringTerms) -> Floats:
         assert self._concepts is not None
         concepts, layers = self._concepts.manifest.concepts, self._concepts.manifest.layers
         total = np.zeros((self._block_count - 1, self._concepts.vectors[0].shape[1]), np.float64)

@@ -28,11 +28,11 @@ from ganglion.engines.llama.native.arrays import Floats
 FEWEST_EXAMPLES: Final = 8
 """Of each kind; fewer separate by chance."""
 LayerChoice = Literal["common", "best", "named"]
-SHALLOW: Final = 4
+_SHALLOW: Final = 4
 """The first such part of the layers is never chosen: they mostly tell which words stand there."""
 
 
-class LayerNotes(msgspec.Struct, frozen=True):
+class _LayerNotes(msgspec.Struct, frozen=True):
     """How well one layer separates, as the manifest keeps it."""
 
     auc: float
@@ -48,7 +48,7 @@ class ConceptNotes(msgspec.Struct, frozen=True):
     pool: str
     held_out: float
     examples_sha256: str
-    layers: dict[str, LayerNotes]
+    layers: dict[str, _LayerNotes]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -114,7 +114,7 @@ def _chosen(choice: LayerChoice, judged: Sequence[LayerScore], block_count: int)
         case "common":
             return default_layers(block_count, layers)
         case "best":
-            deep = [each for each in judged if each.layer >= max(block_count // SHALLOW, 1)]
+            deep = [each for each in judged if each.layer >= max(block_count // _SHALLOW, 1)]
             return choose_layers(deep or judged, block_count)
         case "named":
             return layers
@@ -191,8 +191,8 @@ def digest_of(positive: Iterable[str], negative: Iterable[str]) -> str:
     return hashlib.sha256(msgspec.json.encode(sides)).hexdigest()
 
 
-def _noted(judged: LayerScore) -> LayerNotes:
-    return LayerNotes(round(judged.auc, 4), round(judged.auc_logistic, 4), round(judged.dprime, 4))
+def _noted(judged: LayerScore) -> _LayerNotes:
+    return _LayerNotes(round(judged.auc, 4), round(judged.auc_logistic, 4), round(judged.dprime, 4))
 
 
 def _describe_model(model: PackModel) -> str:

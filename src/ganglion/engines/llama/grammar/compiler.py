@@ -19,12 +19,12 @@ from ganglion.engines.llama.grammar.dry_run_child import parser_limits
 from ganglion.engines.llama.grammar.matcher import CompiledGrammar
 from ganglion.engines.llama.native.model import NativeModel
 
-# Law: a grammar may take the processor time, the waiting and the memory of `LIMITS`, and one that takes more
+# Law: a grammar may take the processor time, the waiting and the memory of `_LIMITS`, and one that takes more
 # costs its own request an error and the sequences that run nothing. llguidance bounds most of what it does
 # and not all: some schemas of a few kilobytes compile for minutes, and a native call cannot be interrupted.
 
-CHILD: Final = "ganglion.engines.llama.grammar.dry_run_child"
-LIMITS: Final = ChildLimits(
+_CHILD: Final = "ganglion.engines.llama.grammar.dry_run_child"
+_LIMITS: Final = ChildLimits(
     wall_s=1.4,  # more than the processor time, since the child gives way to sequences that run
     cpu_s=0.7,
     memory_bytes=512 * 2**20,
@@ -33,10 +33,10 @@ LIMITS: Final = ChildLimits(
 )
 
 TOO_LONG: Final = "it takes too long to compile"
-TOO_LARGE: Final = "it takes too much memory to compile"
+_TOO_LARGE: Final = "it takes too much memory to compile"
 
 
-class GrammarDryRun:
+class _GrammarDryRun:
     """One child, started when it is first needed and after each that had to be killed. For one thread."""
 
     def __init__(self, vocabulary_size: int, end_names: list[str]) -> None:
@@ -46,7 +46,7 @@ class GrammarDryRun:
     def error_in(self, grammar: str) -> str | None:
         """What is wrong with a grammar, in words for its author, or None."""
         try:
-            child = self._child = self._child or spawn(CHILD, *self._arguments, limits=LIMITS)
+            child = self._child = self._child or spawn(_CHILD, *self._arguments, limits=_LIMITS)
             error = child.ask(grammar.encode())
         except ChildNotStarted:
             self.close()
@@ -56,7 +56,7 @@ class GrammarDryRun:
             return TOO_LONG
         except ChildDied as death:
             self._start_anew()
-            return TOO_LONG if death.code == -signal.SIGPROF else TOO_LARGE
+            return TOO_LONG if death.code == -signal.SIGPROF else _TOO_LARGE
         return error.decode("utf-8", "replace") or None
 
     def close(self) -> None:
@@ -69,11 +69,11 @@ class GrammarDryRun:
         """Begin the next child now, so that the next grammar finds it ready."""
         self.close()
         with suppress(ChildNotStarted):  # whoever comes next tries again
-            self._child = spawn(CHILD, *self._arguments, limits=LIMITS)
+            self._child = spawn(_CHILD, *self._arguments, limits=_LIMITS)
 
 
-LONGEST_REASON: Final = 400
-SPECIAL: Final = b"\xff"
+_LONGEST_REASON: Final = 400
+_SPECIAL: Final = b"\xff"
 """What llguidance wants before the name of a token that no text matches."""
 _EXCERPT: Final = re.compile(r"\n\s+\d+ \|.*", re.DOTALL)
 """The lines of a grammar around an error: here they are of a grammar that the client did not write."""
@@ -84,7 +84,7 @@ class GrammarCompiler:
 
     def __init__(self, model: NativeModel) -> None:
         self._model = model
-        self._dry_run = GrammarDryRun(
+        self._dry_run = _GrammarDryRun(
             model.vocabulary_size, [_text(model.piece(token)) for token in model.end_tokens]
         )
         self._tokenizer: LLTokenizer | None = None
@@ -115,7 +115,7 @@ class GrammarCompiler:
             if model.is_control(token) and token not in model.end_tokens
         }
         for token in model.end_tokens:
-            pieces[token] = SPECIAL + pieces[token]
+            pieces[token] = _SPECIAL + pieces[token]
         vocabulary_pointer, tokenize_pointer = model.tokenizer_pointers
         # The library's own function, which needs no interpreter: forced text is tokenized inside a mask.
         tokenizer: LLTokenizer = cast(Any, LLTokenizer).from_llamacpp(
@@ -138,5 +138,5 @@ def _text(piece: bytes) -> str:
 
 
 def _refusal(reason: str) -> InvalidValue:
-    short = _EXCERPT.sub("", reason).strip()[:LONGEST_REASON]
+    short = _EXCERPT.sub("", reason).strip()[:_LONGEST_REASON]
     return InvalidValue(f"The output format cannot be compiled: {short}")

@@ -28,9 +28,9 @@ def parser_limits() -> LLParserLimits:
     )
 
 
-BYTES = 256
-STEPS = 4
-STEP_S = 0.03
+_BYTES = 256
+_STEPS = 4
+_STEP_S = 0.03
 """Processor time to find what may come next, of single bytes; of a whole vocabulary it takes longer."""
 
 
@@ -38,13 +38,13 @@ class _Bytes:
     """Single bytes and the end tokens, padded so that the ids a grammar names exist."""
 
     bos_token_id = None
-    eos_token_id = BYTES
+    eos_token_id = _BYTES
     special_token_ids: tuple[int, ...] = ()
 
     def __init__(self, size: int, end_names: list[str]) -> None:
         ends = [b"\xff" + name.encode() for name in end_names or ["<end>"]]
-        self.ends = list(range(BYTES, BYTES + len(ends)))
-        tokens = [*(bytes((value,)) for value in range(BYTES)), *ends]
+        self.ends = list(range(_BYTES, _BYTES + len(ends)))
+        tokens = [*(bytes((value,)) for value in range(_BYTES)), *ends]
         self.tokens = tokens + [b""] * (size - len(tokens))
 
     def __call__(self, text: bytes | str) -> list[int]:
@@ -65,16 +65,16 @@ def _prepare(arguments: list[str]) -> Answer:
 
 def _error_in(tokenizer: LLTokenizer, grammar: str) -> str:
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=parser_limits())
-    for _ in range(STEPS):
+    for _ in range(_STEPS):
         if matcher.is_error():
             return matcher.get_error()
         if matcher.is_stopped():
             break
         began_s = time.thread_time()
         mask = matcher.compute_bitmask()  # a grammar that nothing satisfies is found out only here
-        if time.thread_time() - began_s > STEP_S:
+        if time.thread_time() - began_s > _STEP_S:
             return "it takes too long to find what may come next"
-        byte = next((byte for byte in range(BYTES) if mask[byte >> 3] >> (byte & 7) & 1), None)
+        byte = next((byte for byte in range(_BYTES) if mask[byte >> 3] >> (byte & 7) & 1), None)
         if matcher.is_error() or byte is None:
             continue
         matcher.consume_token(byte)

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
     from ganglion.engines.llama.grammar.compiler import GrammarCompiler
 
-KEPT: Final = 64
+_KEPT: Final = 64
 """Compiled grammars, and refusals, that are remembered; the one unused the longest goes first."""
-TOKENS_OF_ONE: Final = 16_384
+_TOKENS_OF_ONE: Final = 16_384
 """Tokens that one compiled grammar follows, over all its sequences. They share the states of its lexer, which
 only grow, and are refused together when these are too many; so it is compiled anew long before."""
-WAITING: Final = 1024
+_WAITING: Final = 1024
 WAITING_EACH: Final = 256
 """Grammars that wait to be compiled, and of one tenant."""
-SLOWEST_S: Final = 0.1
+_SLOWEST_S: Final = 0.1
 """Processor time of one look ahead, for which neighbours wait; nearly always llguidance stops long before."""
 
 
@@ -62,7 +62,7 @@ class CompiledGrammar:
         matcher.unsafe_compute_mask_ptr(bits.ctypes.data, bits.nbytes)
         if matcher.is_error():
             raise self.off(matcher.get_error().partition("\n")[0])
-        if thread_time() - began_s > SLOWEST_S:
+        if thread_time() - began_s > _SLOWEST_S:
             raise self.off("it takes too long to find what may come next")
         flat = np.unpackbits(~bits.view(np.uint8), bitorder="little", count=self._vocabulary_size)
         forbidden = flat.view(np.bool_)
@@ -71,7 +71,7 @@ class CompiledGrammar:
 
     def off(self, reason: str) -> OffGrammar:
         """Why a sequence cannot go on; perhaps what all share is full, so nobody else joins."""
-        self.tokens = TOKENS_OF_ONE
+        self.tokens = _TOKENS_OF_ONE
         return OffGrammar(f"The answer's format cannot be followed any further: {reason}")
 
 
@@ -129,7 +129,7 @@ class GrammarService:
         self._report = report
         self._waiting = waiting
         self._thread: FairThread[tuple[int, str]] = FairThread(
-            self._work, most=WAITING, most_each=WAITING_EACH, of="output formats"
+            self._work, most=_WAITING, most_each=WAITING_EACH, of="output formats"
         )
         self._known: OrderedDict[str, CompiledGrammar | str] = OrderedDict()
         self._ahead = ThreadPoolExecutor(1, thread_name_prefix="masks")
@@ -163,14 +163,14 @@ class GrammarService:
 
     def _find(self, compiler: "GrammarCompiler", grammar: str) -> CompiledGrammar:
         known = self._known.get(grammar)
-        if known is None or (isinstance(known, CompiledGrammar) and known.tokens >= TOKENS_OF_ONE):
+        if known is None or (isinstance(known, CompiledGrammar) and known.tokens >= _TOKENS_OF_ONE):
             try:
                 known = compiler.compile(grammar)
             except InvalidValue as error:
                 known = error.message
             self._known[grammar] = known
         self._known.move_to_end(grammar)
-        while len(self._known) > KEPT:
+        while len(self._known) > _KEPT:
             self._known.popitem(last=False)
         if isinstance(known, str):
             raise InvalidValue(known)

@@ -25,9 +25,9 @@ from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK
 from ganglion.scheduler.sequence import Sequence
 
-logger = logging.getLogger("ganglion.engines")
+_logger = logging.getLogger("ganglion.engines")
 
-READ_COST: Final = 8
+_READ_COST: Final = 8
 """Reading cells takes at most an eighth of computing them, so a match must be that much of what is read."""
 
 
@@ -49,7 +49,7 @@ def open_disk_cache(plan: EnginePlan, model: NativeModel) -> PrefixDiskCache | N
         disk_cache = PrefixDiskCache(Path(plan.kv_folder), fingerprint, plan.kv_folder_bytes)
         disk_cache.open(plan.parked_tokens)
     except (OSError, GanglionError) as error:
-        logger.warning("hot prefixes cannot be kept in %s: %s", plan.kv_folder, error)
+        _logger.warning("hot prefixes cannot be kept in %s: %s", plan.kv_folder, error)
         return None
     return disk_cache
 
@@ -103,9 +103,9 @@ class HotPrefixes:
             self._runner.settle(self._pool.take_moves())
             kept = self._disk_cache.keep(self._pool.hot(), self._runner.state, until_s)
         except (OSError, GanglionError) as error:
-            logger.warning("hot prefixes were not kept: %s", error)
+            _logger.warning("hot prefixes were not kept: %s", error)
         else:
-            logger.info("%d hot prefixes kept in %d MiB", kept.prefixes, kept.size_bytes >> 20)
+            _logger.info("%d hot prefixes kept in %d MiB", kept.prefixes, kept.size_bytes >> 20)
 
     def _read_next(self) -> list[Sequence]:
         """Start the next read; one at a time, so that at most one state lies outside the pool's bound."""
@@ -132,4 +132,4 @@ class HotPrefixes:
         known = self._pool.reusable(sequence.salt, sequence.tokens, sequence.chain, sequence.reusable)
         gain = length - known
         size = len(disk_prefix.header.tokens) // TOKEN.itemsize
-        return disk_prefix if gain >= max(BLOCK, size // READ_COST) else None
+        return disk_prefix if gain >= max(BLOCK, size // _READ_COST) else None

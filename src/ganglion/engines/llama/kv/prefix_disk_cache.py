@@ -40,9 +40,9 @@ PIECE_BYTES: Final = 8 * 2**20
 STALE_S: Final = 60.0
 """A file that was not finished for so long was left by a worker that was killed."""
 
-FOLDER_NAME: Final = re.compile(r"[0-9a-f]{32}")
-FILE_NAME: Final = re.compile(r"[0-9a-f]{64}")
-UNFINISHED_NAME: Final = re.compile(r"[0-9a-f]{64}\.[0-9]{1,10}\.part")
+_FOLDER_NAME: Final = re.compile(r"[0-9a-f]{32}")
+_FILE_NAME: Final = re.compile(r"[0-9a-f]{64}")
+_UNFINISHED_NAME: Final = re.compile(r"[0-9a-f]{64}\.[0-9]{1,10}\.part")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,14 +61,14 @@ class DiskPrefix:
 
 
 @dataclass(frozen=True, slots=True)
-class SavedPrefixes:
+class _SavedPrefixes:
     """What one saving came to."""
 
     prefixes: int
     size_bytes: int
 
 
-class OutOfTime(Exception):
+class _OutOfTime(Exception):
     """The saving took as long as it may."""
 
 
@@ -109,7 +109,7 @@ class PrefixDiskCache:
 
     def keep(
         self, hot: Iterable[HotPrefix], state_of: Callable[[Slot | BlobId], SavedState], until_s: float
-    ) -> SavedPrefixes:
+    ) -> _SavedPrefixes:
         """Save prefixes, hottest first, while there is room and time; raises OSError when it cannot write."""
         began_ns = time_ns()
         total = _bound(self._root, self._max_bytes)
@@ -133,7 +133,7 @@ class PrefixDiskCache:
                     total = _bound(self._root, self._max_bytes - size, keep_since_ns=oldest_of_ours_ns)
                 try:
                     _write(path, head, state.cells, until_s)
-                except OutOfTime:
+                except _OutOfTime:
                     break
                 total += size
             # What is deleted first is what was used longest ago, not what was written first.
@@ -142,7 +142,7 @@ class PrefixDiskCache:
             count += 1
             self._drop_covered(prefix.salt, tokens)
         _bound(self._root, self._max_bytes)
-        return SavedPrefixes(count, self._max_bytes - room)
+        return _SavedPrefixes(count, self._max_bytes - room)
 
     def _index(self, path: Path, header: KvStateHeader, start: int) -> None:
         entry = self._catalogue.add(header.salt, header.token_list())
@@ -214,7 +214,7 @@ def _write(path: Path, head: bytes, cells: memoryview, until_s: float) -> None:
             file.write(head)
             for start in range(0, len(cells), PIECE_BYTES):
                 if monotonic() > until_s:
-                    raise OutOfTime
+                    raise _OutOfTime
                 file.write(cells[start : start + PIECE_BYTES])
             file.flush()
             os.fsync(file.fileno())
@@ -247,9 +247,9 @@ def _files_in(folder: Path) -> Iterator[_File]:
                 status = each.stat(follow_symlinks=False)
                 if not stat.S_ISREG(status.st_mode):
                     continue
-                if FILE_NAME.fullmatch(each.name):
+                if _FILE_NAME.fullmatch(each.name):
                     yield _File(status.st_mtime_ns, Path(each.path), status.st_size)
-                elif UNFINISHED_NAME.fullmatch(each.name) and _is_stale(status.st_mtime_ns):
+                elif _UNFINISHED_NAME.fullmatch(each.name) and _is_stale(status.st_mtime_ns):
                     _delete(Path(each.path))
 
 
@@ -263,7 +263,7 @@ def _bound(root: Path, max_bytes: int, *, keep_since_ns: int | None = None) -> i
     Folders that are empty then go too.
     """
     with os.scandir(root) as found:
-        folders = [Path(each.path) for each in found if FOLDER_NAME.fullmatch(each.name)]
+        folders = [Path(each.path) for each in found if _FOLDER_NAME.fullmatch(each.name)]
     files = sorted(file for folder in folders for file in _files_in(folder))
     total = sum(file.size_bytes for file in files)
     count = len(files)

@@ -22,14 +22,14 @@ import numpy.typing as npt
 # given, so what comes from outside must be exactly of the shape that this worker's own library writes, and
 # hold numbers only.
 
-CELL: Final = np.dtype([("position", "<i4"), ("slots", "<u4"), ("slot", "<i4")])
-COUNT: Final = struct.Struct("<I")
-CACHE: Final = struct.Struct("<IIII")
-ROWS: Final = struct.Struct("<iQ")
-MOST_LAYERS: Final = 4096
-EXPONENT: Final = 0x7C00
+_CELL: Final = np.dtype([("position", "<i4"), ("slots", "<u4"), ("slot", "<i4")])
+_COUNT: Final = struct.Struct("<I")
+_CACHE: Final = struct.Struct("<IIII")
+_ROWS: Final = struct.Struct("<iQ")
+_MOST_LAYERS: Final = 4096
+_EXPONENT: Final = 0x7C00
 """All bits of a half float's exponent: set, it is infinite or no number."""
-HALVES: Final = {1: 2, 2: 18, 8: 34}
+_HALVES: Final = {1: 2, 2: 18, 8: 34}
 """By type, how many bytes lie between two half floats: all of f16, the scales of q4_0 and q8_0."""
 
 
@@ -43,26 +43,26 @@ class KvStateShape:
 
     def size_bytes(self, count: int) -> int:
         """What so many cells take."""
-        blocks = sum(ROWS.size + count * size for _, size in self.rows)
-        return COUNT.size + count * CELL.itemsize + CACHE.size + blocks
+        blocks = sum(_ROWS.size + count * size for _, size in self.rows)
+        return _COUNT.size + count * _CELL.itemsize + _CACHE.size + blocks
 
 
 def shape_of(cells: memoryview) -> KvStateShape | None:
     """The shape of a state of our own library; None where it writes otherwise than is known here."""
     try:
-        (count,) = COUNT.unpack_from(cells)
-        at = COUNT.size + count * CELL.itemsize
-        is_transposed, layers, *_ = CACHE.unpack_from(cells, at)
-        cache = bytes(cells[at : at + CACHE.size])
-        at += CACHE.size
+        (count,) = _COUNT.unpack_from(cells)
+        at = _COUNT.size + count * _CELL.itemsize
+        is_transposed, layers, *_ = _CACHE.unpack_from(cells, at)
+        cache = bytes(cells[at : at + _CACHE.size])
+        at += _CACHE.size
         rows = []
-        for _ in range(2 * min(layers, MOST_LAYERS)):
-            kind, size = ROWS.unpack_from(cells, at)
+        for _ in range(2 * min(layers, _MOST_LAYERS)):
+            kind, size = _ROWS.unpack_from(cells, at)
             rows.append((kind, size))
-            at += ROWS.size + count * size
+            at += _ROWS.size + count * size
     except (struct.error, OverflowError):
         return None
-    is_known = not is_transposed and at == len(cells) and all(kind in HALVES for kind, _ in rows)
+    is_known = not is_transposed and at == len(cells) and all(kind in _HALVES for kind, _ in rows)
     return KvStateShape(cache, tuple(rows)) if is_known else None
 
 
@@ -77,27 +77,27 @@ def first_cells(cells: memoryview, length: int) -> bytes | None:
     kept["slot"] = 0
     if not _are_in_order(kept, length):
         return None
-    parts = [COUNT.pack(length), kept.tobytes(), shape.cache]
+    parts = [_COUNT.pack(length), kept.tobytes(), shape.cache]
     for (kind, size), rows in zip(shape.rows, _blocks(cells, shape), strict=True):
-        parts += [ROWS.pack(kind, size), rows[order].tobytes()]
+        parts += [_ROWS.pack(kind, size), rows[order].tobytes()]
     return b"".join(parts)
 
 
 def are_sound(cells: memoryview, count: int, shape: KvStateShape) -> bool:
     """Whether these are so many cells of that shape, in order, and all of them numbers."""
-    if len(cells) != shape.size_bytes(count) or COUNT.unpack_from(cells)[0] != count:
+    if len(cells) != shape.size_bytes(count) or _COUNT.unpack_from(cells)[0] != count:
         return False
     if shape_of(cells) != shape or not _are_in_order(_heads(cells), count):
         return False
     for (kind, _), rows in zip(shape.rows, _blocks(cells, shape), strict=True):
-        halves = rows.reshape(-1, HALVES[kind])[:, :2].copy().view("<u2")
-        if ((halves & EXPONENT) == EXPONENT).any():
+        halves = rows.reshape(-1, _HALVES[kind])[:, :2].copy().view("<u2")
+        if ((halves & _EXPONENT) == _EXPONENT).any():
             return False
     return True
 
 
 def _heads(cells: memoryview) -> npt.NDArray[np.void]:
-    return np.frombuffer(cells, CELL, COUNT.unpack_from(cells)[0], COUNT.size)
+    return np.frombuffer(cells, _CELL, _COUNT.unpack_from(cells)[0], _COUNT.size)
 
 
 def _are_in_order(heads: npt.NDArray[np.void], count: int) -> bool:
@@ -106,20 +106,20 @@ def _are_in_order(heads: npt.NDArray[np.void], count: int) -> bool:
 
 
 def _blocks(cells: memoryview, shape: KvStateShape) -> list[npt.NDArray[np.uint8]]:
-    (count,) = COUNT.unpack_from(cells)
-    at = COUNT.size + count * CELL.itemsize + CACHE.size
+    (count,) = _COUNT.unpack_from(cells)
+    at = _COUNT.size + count * _CELL.itemsize + _CACHE.size
     found = []
     for _, size in shape.rows:
-        at += ROWS.size
+        at += _ROWS.size
         found.append(np.frombuffer(cells, np.uint8, count * size, at).reshape(count, size))
         at += count * size
     return found
 
 
-FINGERPRINT_BYTES: Final = 16
-SAMPLES: Final = 64
-SAMPLE_BYTES: Final = 4096
-PART_OF_MODEL: Final = re.compile(r"-00001-of-(\d{5})\.gguf$")
+_FINGERPRINT_BYTES: Final = 16
+_SAMPLES: Final = 64
+_SAMPLE_BYTES: Final = 4096
+_PART_OF_MODEL: Final = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
 
 def kv_fingerprint(
@@ -129,7 +129,7 @@ def kv_fingerprint(
 
     A portable one is the same on every machine with the same files, whenever these were written there.
     """
-    digest = blake2b(digest_size=FINGERPRINT_BYTES)
+    digest = blake2b(digest_size=_FINGERPRINT_BYTES)
     for path in (*_files_of(model), library):
         digest.update(_identity(path, is_portable=is_portable))
     digest.update(f"{kv_type} {gpu_layers}".encode())
@@ -138,7 +138,7 @@ def kv_fingerprint(
 
 def _files_of(model: Path) -> tuple[Path, ...]:
     """All files of a model that comes in parts, given its first."""
-    found = PART_OF_MODEL.search(model.name)
+    found = _PART_OF_MODEL.search(model.name)
     if found is None:
         return (model,)
     stem = model.name[: found.start()]
@@ -156,9 +156,9 @@ def _identity(path: Path, *, is_portable: bool) -> bytes:
     changed_ns = 0 if is_portable else status.st_mtime_ns
     digest = blake2b(f"{status.st_size} {changed_ns}".encode(), digest_size=32)
     with path.open("rb", buffering=0) as file:
-        for number in range(SAMPLES):
-            file.seek(status.st_size * number // SAMPLES)
-            digest.update(file.read(SAMPLE_BYTES))
+        for number in range(_SAMPLES):
+            file.seek(status.st_size * number // _SAMPLES)
+            digest.update(file.read(_SAMPLE_BYTES))
     return digest.digest()
 
 
@@ -166,7 +166,7 @@ FORMAT: Final = b"ganglion kv 1\n\0\0"
 HEAD_PREFIX: Final = struct.Struct("<16sI32s")
 """The format, the header's length and its checksum."""
 TOKEN: Final = np.dtype("<i4")
-MAX_HEADER_BYTES: Final = 16 * 2**20
+_MAX_HEADER_BYTES: Final = 16 * 2**20
 """Four bytes a token and a salt; a longer header is no header."""
 
 
@@ -211,7 +211,7 @@ def read_head(file: BinaryIO, size_bytes: int, fingerprint: bytes) -> tuple[KvSt
     """
     try:
         form, length, checksum = HEAD_PREFIX.unpack(file.read(HEAD_PREFIX.size))
-        body = file.read(length) if form == FORMAT and length <= MAX_HEADER_BYTES else b""
+        body = file.read(length) if form == FORMAT and length <= _MAX_HEADER_BYTES else b""
         if checksum_of(body) != checksum:
             return None
         header = msgspec.msgpack.decode(body, type=KvStateHeader)

@@ -36,9 +36,9 @@ from ganglion.engines.supervision.ipc import MAX_STATE_BYTES, KvLoaded, KvSaved,
 from ganglion.scheduler.pool import KvPool
 from ganglion.scheduler.prefix import BLOCK, digests
 
-logger = logging.getLogger("ganglion.engines")
+_logger = logging.getLogger("ganglion.engines")
 
-MOST_OWNERS: Final = 1024
+_MOST_OWNERS: Final = 1024
 """Salts whose KV came from outside that are remembered."""
 
 
@@ -126,7 +126,7 @@ class KvTransfer:
         if known >= length:
             return known
         self._owners[frame.salt] = None
-        if len(self._owners) > MOST_OWNERS:
+        if len(self._owners) > _MOST_OWNERS:
             self._owners.popitem(last=False)
         self._runner.hold(self._pool.adopt(frame.salt, frame.tokens[:length]), state)
         return length
@@ -152,7 +152,7 @@ class KvTransfer:
             )
             sample = self._runner.sample()
         except (OSError, GanglionError) as error:
-            logger.warning("KV can be neither saved nor restored: %s", error)
+            _logger.warning("KV can be neither saved nor restored: %s", error)
             return None
         shape = shape_of(sample.cells)
         return None if shape is None else _OwnFormat(fingerprint, sample.magic, shape)
@@ -179,7 +179,7 @@ class KvTransfer:
         try:
             return self._believed(frame, own) or KvTransferResult(frame)
         except Exception:
-            logger.exception("a saved state could not be read")
+            _logger.exception("a saved state could not be read")
             return KvTransferResult(frame)
 
     def _believed(self, frame: LoadKv, own: _OwnFormat) -> KvTransferResult | None:

@@ -16,17 +16,17 @@ from typing import Any, Final
 
 from ganglion.engines.llama.native.library import Library
 
-OnTensor = Callable[[bytes, Any, bool], bool]
+_OnTensor = Callable[[bytes, Any, bool], bool]
 """A tensor's name, the tensor, and whether it is only asked for: then true wants it once it is computed."""
 
-PAGE_BYTES: Final = mmap.PAGESIZE
-NAME_LIMIT: Final = 4096
+_PAGE_BYTES: Final = mmap.PAGESIZE
+_NAME_LIMIT: Final = 4096
 """A tensor's name lies inside its struct, which is far smaller than this."""
-PREFIX_BYTES: Final = 8
+_PREFIX_BYTES: Final = 8
 """What one comparison looks at."""
 # The rooms of the table that the code reads, eight bytes each.
 IS_ON, PYTHON, OFFSET, PREFIX, MASK = range(5)
-CODE: Final = bytes.fromhex(
+_CODE: Final = bytes.fromhex(
     "f30f1efa"  # endbr64: where the processor tracks them, an indirect call may land here
     "48833a00"  # cmp qword [rdx + 8*IS_ON], 0
     "7412"  #     je no
@@ -45,9 +45,9 @@ class EvalFilter:
     """Passes on the tensors of one context whose names begin with a prefix, while it is on."""
 
     def __init__(
-        self, library: Library, prefix: bytes, on_tensor: OnTensor, *, is_native: bool = True
+        self, library: Library, prefix: bytes, on_tensor: _OnTensor, *, is_native: bool = True
     ) -> None:
-        assert len(prefix) <= PREFIX_BYTES
+        assert len(prefix) <= _PREFIX_BYTES
         self._ffi, self._lib = library.ffi, library.lib
         self._prefix = prefix
         self._on_tensor = on_tensor
@@ -60,7 +60,7 @@ class EvalFilter:
         # Until it is known where a name lies, the mask is empty and every tensor passes.
         self._table = self._ffi.new("uint64_t[5]")
         self._table[PYTHON] = int(self._ffi.cast("uintptr_t", self._python))
-        self._page = executable(CODE) if is_native and can_run_here() else None
+        self._page = _executable(_CODE) if is_native and _can_run_here() else None
         self.is_native = self._page is not None
 
     @property
@@ -68,7 +68,7 @@ class EvalFilter:
         """What a context calls, and with what; both must outlive it, and so must this."""
         if self._page is None:
             return self._python, self._table
-        return self._ffi.cast("ggml_backend_sched_eval_callback", address_of(self._page)), self._table
+        return self._ffi.cast("ggml_backend_sched_eval_callback", _address_of(self._page)), self._table
 
     @property
     def is_on(self) -> bool:
@@ -86,7 +86,7 @@ class EvalFilter:
         if len(self._offsets) != 1:
             return
         (offset,) = self._offsets
-        if 0 < offset < NAME_LIMIT:
+        if 0 < offset < _NAME_LIMIT:
             self._table[OFFSET] = offset
             self._table[PREFIX] = int.from_bytes(self._prefix, "little")
             self._table[MASK] = (1 << 8 * len(self._prefix)) - 1
@@ -103,22 +103,22 @@ class EvalFilter:
         return name.startswith(self._prefix) and self._on_tensor(name, tensor, is_asked)
 
 
-def can_run_here() -> bool:
+def _can_run_here() -> bool:
     """Whether the code is this processor's and this system calls it as it expects."""
     is_known = platform.machine() in ("x86_64", "AMD64") and sys.maxsize > 2**32
     return is_known and sys.platform in ("linux", "darwin")
 
 
-def executable(code: bytes) -> mmap.mmap | None:
+def _executable(code: bytes) -> mmap.mmap | None:
     """A page that holds the code, never writable and executable at once; None where that is forbidden."""
-    page = mmap.mmap(-1, PAGE_BYTES)
+    page = mmap.mmap(-1, _PAGE_BYTES)
     page.write(code)
     protect = ctypes.CDLL(None).mprotect
     protect.argtypes = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    is_refused = protect(address_of(page), PAGE_BYTES, mmap.PROT_READ | mmap.PROT_EXEC) != 0
+    is_refused = protect(_address_of(page), _PAGE_BYTES, mmap.PROT_READ | mmap.PROT_EXEC) != 0
     return None if is_refused else page
 
 
-def address_of(page: mmap.mmap) -> int:
+def _address_of(page: mmap.mmap) -> int:
     """Where a page begins."""
     return ctypes.addressof(ctypes.c_char.from_buffer(page))

@@ -9,7 +9,7 @@ from typing import Any, Final
 from ganglion.core.errors import LoadFailed
 from ganglion.engines.llama.native.library import Library
 
-STRING: Final = 8
+_STRING: Final = 8
 """The library's number for a value that is text."""
 
 
@@ -60,7 +60,7 @@ class GgufHeader:
     def text(self, key: str) -> str:
         """What the metadata says under a key, which must hold text."""
         number = self._lib.gguf_find_key(self._pointer, key.encode())
-        if number < 0 or self._lib.gguf_get_kv_type(self._pointer, number) != STRING:
+        if number < 0 or self._lib.gguf_get_kv_type(self._pointer, number) != _STRING:
             raise LoadFailed(f"The file has no value for {key}.", hint="It may be damaged.")
         text: bytes = self._ffi.string(self._lib.gguf_get_val_str(self._pointer, number))
         return text.decode("utf-8", "replace")

@@ -8,16 +8,16 @@ from typing import BinaryIO, Final
 
 from ganglion.core.machine import EngineFacts
 
-DISTRIBUTION: Final = "xllamacpp"
-RUNTIMES: Final = {
+_DISTRIBUTION: Final = "xllamacpp"
+_RUNTIMES: Final = {
     "cuda": ("libcuda.", "libcudart", "libcublas", "libggml-cuda"),
     "rocm": ("libamdhip64", "librocblas", "libhipblas", "libggml-hip"),
     "vulkan": ("libvulkan", "libggml-vulkan"),
     "sycl": ("libsycl", "libggml-sycl"),
 }
 """The libraries that a build of each kind needs."""
-MOST_LIBRARIES: Final = 64
-MOST_ENTRIES: Final = 4096
+_MOST_LIBRARIES: Final = 64
+_MOST_ENTRIES: Final = 4096
 """Of a table in the file; real ones have dozens."""
 
 _PT_LOAD, _PT_DYNAMIC = 1, 2
@@ -31,14 +31,14 @@ def accelerators_of(library: Path) -> tuple[str, ...] | None:
         return None
     seen: set[str] = set()
     waiting = list(needed)
-    while waiting and len(seen) < MOST_LIBRARIES:
+    while waiting and len(seen) < _MOST_LIBRARIES:
         name = waiting.pop()
         if name not in seen:
             seen.add(name)
             # A build in parts keeps its accelerator in a file of its own beside it.
             waiting += needed_by(library.parent / Path(name).name) or ()
     return tuple(
-        runtime for runtime, signs in RUNTIMES.items() if any(name.startswith(signs) for name in seen)
+        runtime for runtime, signs in _RUNTIMES.items() if any(name.startswith(signs) for name in seen)
     )
 
 
@@ -61,7 +61,7 @@ def _needed(file: BinaryIO) -> Iterator[str]:
     )
     loads: list[tuple[int, int, int]] = []
     dynamic: tuple[int, int] | None = None
-    for number in range(min(entries, MOST_ENTRIES)):
+    for number in range(min(entries, _MOST_ENTRIES)):
         file.seek(table_offset + number * entry_size)
         kind, _, offset, address, _, size, _, _ = struct.unpack("<IIQQQQQQ", file.read(56))
         if kind == _PT_LOAD:
@@ -75,7 +75,7 @@ def _needed(file: BinaryIO) -> Iterator[str]:
 
 def _names(file: BinaryIO, dynamic: tuple[int, int], loads: list[tuple[int, int, int]]) -> Iterator[str]:
     file.seek(dynamic[0])
-    table = file.read(min(dynamic[1], 16 * MOST_ENTRIES))
+    table = file.read(min(dynamic[1], 16 * _MOST_ENTRIES))
     tags = list(struct.iter_unpack("<qQ", table[: len(table) // 16 * 16]))
     strings = next((value for tag, value in tags if tag == _DT_STRTAB), None)
     offsets = [
@@ -95,7 +95,7 @@ def describe(name: str, version: str, environment: Mapping[str, str]) -> EngineF
     """The engine of this name as its library's files describe it; None where none is installed."""
     override = environment.get("GANGLION_LIBLLAMA")
     try:
-        distribution = metadata.distribution(DISTRIBUTION)
+        distribution = metadata.distribution(_DISTRIBUTION)
     except metadata.PackageNotFoundError:
         if not override:
             return None
@@ -106,7 +106,7 @@ def describe(name: str, version: str, environment: Mapping[str, str]) -> EngineF
     modules = [
         Path(str(file.locate()))
         for file in distribution.files or ()
-        if file.name.startswith(DISTRIBUTION) and file.suffix == ".so"
+        if file.name.startswith(_DISTRIBUTION) and file.suffix == ".so"
     ]
     return EngineFacts(
         name, distribution.version, "bundled", accelerators_of(modules[0]) if modules else None

@@ -144,7 +144,7 @@ void gguf_get_meta_data(const void *header, void *data);
 CPU_FLAGS: Final = ("avx2", "fma", "f16c", "bmi2")
 """What the wheel's kernels are compiled for; without them the first product is an illegal instruction."""
 
-ERROR_LEVEL: Final = 4
+_ERROR_LEVEL: Final = 4
 
 
 def missing_cpu_flags(cpuinfo: str) -> tuple[str, ...]:
@@ -194,7 +194,7 @@ class Library:
         return self._errors[-1] if self._errors else "no reason given"
 
     def _on_log(self, level: int, text: Any, _: Any) -> None:
-        if level == ERROR_LEVEL:
+        if level == _ERROR_LEVEL:
             self._errors.append(self.ffi.string(text).decode("utf-8", "replace").strip())
             del self._errors[:-8]
 

@@ -11,16 +11,16 @@ from ganglion.engines.llama.native.context import ModelSizes, NativeContext
 from ganglion.engines.llama.native.library import Library
 from ganglion.engines.supervision.ipc import SpecialTokens
 
-KV_TYPES: Final = {"f16": 1, "q4_0": 2, "q8_0": 8}
-FLASH_ATTENTION: Final = {None: -1, False: 0, True: 1}
-POOLINGS: Final[dict[Pooling, int]] = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
-UNMAPPED: Final = 0
+_KV_TYPES: Final = {"f16": 1, "q4_0": 2, "q8_0": 8}
+_FLASH_ATTENTION: Final = {None: -1, False: 0, True: 1}
+_POOLINGS: Final[dict[Pooling, int]] = {"none": 0, "mean": 1, "cls": 2, "last": 3, "rank": 4}
+_UNMAPPED: Final = 0
 """How the library loads a file that it reads whole."""
-KEEPING_VOCABULARIES: Final = (1, 2)
+_KEEPING_VOCABULARIES: Final = (1, 2)
 """SentencePiece's and byte pairs: others normalize a text, or take an unknown word for one token."""
-CUTTING: Final = 1 | 8 | 16
+_CUTTING: Final = 1 | 8 | 16
 """Attributes of tokens at which a text is cut before it is tokenized: unknown, control, user-defined."""
-STRIPPING: Final = 128 | 256
+_STRIPPING: Final = 128 | 256
 """Of tokens that swallow the white space on their left, or right."""
 
 
@@ -29,7 +29,7 @@ def load_model(library: Library, path: str, *, gpu_layers: int, is_mapped: bool 
     params = library.lib.llama_model_default_params()
     params.n_gpu_layers = gpu_layers
     if not is_mapped:
-        params.load_mode = UNMAPPED
+        params.load_mode = _UNMAPPED
     pointer = library.lib.llama_model_load_from_file(os.fsencode(path), params)
     if pointer == library.ffi.NULL:
         raise LoadFailed(
@@ -104,16 +104,16 @@ class NativeModel:
     @property
     def keeps_all_text(self) -> bool:
         """Whether the tokens of a text, put together, are the text, but for white space around markers."""
-        return self.library.lib.llama_vocab_type(self._vocab) in KEEPING_VOCABULARIES
+        return self.library.lib.llama_vocab_type(self._vocab) in _KEEPING_VOCABULARIES
 
     @property
     def strips_whitespace(self) -> bool:
         """Whether some marker swallows the white space beside it."""
-        return any(self._attributes(token) & STRIPPING for token in range(self.vocabulary_size))
+        return any(self._attributes(token) & _STRIPPING for token in range(self.vocabulary_size))
 
     def markers(self) -> list[bytes]:
         """The names of the tokens that are looked for in a text before it is tokenized."""
-        cutting = (token for token in range(self.vocabulary_size) if self._attributes(token) & CUTTING)
+        cutting = (token for token in range(self.vocabulary_size) if self._attributes(token) & _CUTTING)
         return [name for token in cutting if (name := self.piece(token))]
 
     def _attributes(self, token: int) -> int:
@@ -184,13 +184,13 @@ class NativeModel:
         params.n_batch = params.n_ubatch = batch
         params.n_seq_max = slots
         params.n_threads = params.n_threads_batch = threads
-        params.flash_attn_type = FLASH_ATTENTION[flash_attention]
-        params.type_k = params.type_v = KV_TYPES[kv_type]
+        params.flash_attn_type = _FLASH_ATTENTION[flash_attention]
+        params.type_k = params.type_v = _KV_TYPES[kv_type]
         params.no_perf = True
         params.kv_unified = is_unified
         if pooling is not None:
             params.embeddings = True
-            params.pooling_type = POOLINGS[pooling]
+            params.pooling_type = _POOLINGS[pooling]
         if eval_callback is not None:
             params.cb_eval, params.cb_eval_user_data = eval_callback
         pointer = self.library.lib.llama_init_from_model(self._pointer, params)

@@ -11,7 +11,7 @@ from ganglion.core.errors import EngineUnavailable
 from ganglion.engines.child import ChildDied, ChildLimits, describe_exit, spawn
 
 CHILD: Final = "ganglion.engines.llama.native.probe_child"
-TIMEOUT_S: Final = 30.0
+_TIMEOUT_S: Final = 30.0
 """Loading takes well under a second; a cold disk has to deliver a hundred megabytes first."""
 
 
@@ -34,7 +34,7 @@ class LibraryRefusal(msgspec.Struct, frozen=True, tag="refused"):
     hint: str | None
 
 
-def probe(model: Path | None, *, timeout_s: float = TIMEOUT_S) -> LibraryReport:
+def probe(model: Path | None, *, timeout_s: float = _TIMEOUT_S) -> LibraryReport:
     """Load the library, and the vocabulary of a model; raises EngineUnavailable with the reason."""
     limits = ChildLimits(timeout_s, start_s=timeout_s, has_environment=True)
     with TemporaryFile() as stderr, ExitStack() as opened:

@@ -11,7 +11,7 @@ from ganglion.engines.llama.native.library import Library, library_path, open_li
 from ganglion.engines.llama.native.probe import LibraryRefusal, LibraryReport
 
 # Beside what the workers use: needed here alone, and no reason to refuse a library for them.
-MORE_DECLARATIONS = """
+_MORE_DECLARATIONS = """
 const char *llama_print_system_info(void);
 """
 
@@ -20,7 +20,7 @@ def _answer(path: bytes) -> Iterator[bytes]:
     """A report on the library, and on a model file where one is named."""
     try:
         library = open_library()
-        library.ffi.cdef(MORE_DECLARATIONS)
+        library.ffi.cdef(_MORE_DECLARATIONS)
         report: LibraryReport | LibraryRefusal = LibraryReport(
             path=str(library_path()),
             system_info=library.ffi.string(library.lib.llama_print_system_info()).decode("utf-8", "replace"),

@@ -30,7 +30,7 @@ from ganglion.engines.llama.native.library import Library
 from ganglion.engines.llama.native.model import NativeModel, load_model
 from ganglion.engines.llama.plan import EnginePlan
 
-IS_FASTER: Final = sys.platform == "linux" and platform.machine() == "x86_64"
+_IS_FASTER: Final = sys.platform == "linux" and platform.machine() == "x86_64"
 """Where this was measured, and memory files exist; other processors have other kernels."""
 LEAST_WEIGHTS: Final = 1 << 18
 """Smaller matrices gain less than the two further products cost."""
@@ -38,22 +38,22 @@ LEAST_WEIGHTS: Final = 1 << 18
 Q4_0, Q4_1, Q8_0 = 2, 3, 8
 BLOCK: Final = 32
 Q4_1_BLOCK: Final = np.dtype([("scale", "<f2"), ("least", "<f2"), ("quants", "u1", (BLOCK // 2,))])
-Q4_0_BLOCK: Final = np.dtype([("scale", "<f2"), ("quants", "u1", (BLOCK // 2,))])
-Q8_0_BLOCK: Final = np.dtype([("scale", "<f2"), ("quants", "i1", (BLOCK,))])
-LARGEST: Final = 127
+_Q4_0_BLOCK: Final = np.dtype([("scale", "<f2"), ("quants", "u1", (BLOCK // 2,))])
+_Q8_0_BLOCK: Final = np.dtype([("scale", "<f2"), ("quants", "i1", (BLOCK,))])
+_LARGEST: Final = 127
 """Of the quants of Q8_0."""
-MIDDLE: Final = 8
+_MIDDLE: Final = 8
 """The quant that stands for 0 in Q4_0."""
 ZEROS, ONES = 0x88, 0x99
 """Two quants each."""
 
-Offsets = npt.NDArray[np.float32]
+_Offsets = npt.NDArray[np.float32]
 
 
 def load_repacked(library: Library, path: str) -> NativeModel:
     """Load a model with its large Q4_1 matrices recast; as it is when that cannot be, or when it has none."""
     model = None
-    if IS_FASTER:
+    if _IS_FASTER:
         # No files in memory, no room for them, or a damaged file: of which the library then tells.
         with suppress(OSError, MemoryError, LoadFailed):
             model = _repacked(library, path)
@@ -93,12 +93,12 @@ def _repackable(header: GgufHeader) -> Iterator[GgufTensor]:
             yield tensor
 
 
-def _write_model(header: GgufHeader, path: str, chosen: frozenset[str], target: str) -> dict[str, Offsets]:
+def _write_model(header: GgufHeader, path: str, chosen: frozenset[str], target: str) -> dict[str, _Offsets]:
     """Copy a file with some tensors as Q4_0; returns what each of these lacks, a number a block."""
     before, start = header.tensors(), header.data_offset
     for name in chosen:
         header.set_kind(name, Q4_0)
-    offsets: dict[str, Offsets] = {}
+    offsets: dict[str, _Offsets] = {}
 
     def data() -> Iterator[bytes]:
         with Path(path).open("rb", buffering=0) as source:
@@ -115,7 +115,7 @@ def _write_model(header: GgufHeader, path: str, chosen: frozenset[str], target: 
 
 
 def _write_adapter(
-    header: GgufHeader, tensors: Iterable[GgufTensor], offsets: dict[str, Offsets], target: str
+    header: GgufHeader, tensors: Iterable[GgufTensor], offsets: dict[str, _Offsets], target: str
 ) -> None:
     """An adapter that adds each tensor's offsets, times the sums of the activations' blocks."""
     header.set_text("general.type", "adapter")
@@ -124,37 +124,37 @@ def _write_adapter(
     parts: list[bytes] = []
     for tensor in tensors:
         width, height, *_ = tensor.shape
-        header.add(f"{tensor.name}.lora_a", Q4_0, width, 2 * padded(width // BLOCK))
-        header.add(f"{tensor.name}.lora_b", Q8_0, 2 * padded(width // BLOCK), height)
+        header.add(f"{tensor.name}.lora_a", Q4_0, width, 2 * _padded(width // BLOCK))
+        header.add(f"{tensor.name}.lora_b", Q8_0, 2 * _padded(width // BLOCK), height)
         parts += block_sums(width), split_offsets(offsets[tensor.name].reshape(height, -1))
     _write(header, parts, target)
 
 
-def split_q4_1(data: bytes) -> tuple[bytes, Offsets]:
+def split_q4_1(data: bytes) -> tuple[bytes, _Offsets]:
     """Q4_1 blocks as Q4_0 blocks, and what every weight of each block is larger by."""
     blocks = np.frombuffer(data, Q4_1_BLOCK)
-    centred = np.empty(len(blocks), Q4_0_BLOCK)
+    centred = np.empty(len(blocks), _Q4_0_BLOCK)
     centred["scale"], centred["quants"] = blocks["scale"], blocks["quants"]
-    offsets = blocks["least"].astype(np.float32) + MIDDLE * blocks["scale"].astype(np.float32)
+    offsets = blocks["least"].astype(np.float32) + _MIDDLE * blocks["scale"].astype(np.float32)
     return centred.tobytes(), offsets
 
 
-def padded(count: int) -> int:
+def _padded(count: int) -> int:
     """So many numbers in whole blocks."""
     return -(-count // BLOCK) * BLOCK
 
 
-def split_offsets(rows: Offsets) -> bytes:
+def split_offsets(rows: _Offsets) -> bytes:
     """A Q8_0 matrix of rows twice as long: what 8 bits hold of each number, then of what that leaves."""
-    room = padded(rows.shape[1])
+    room = _padded(rows.shape[1])
     left = np.pad(rows, ((0, 0), (0, room - rows.shape[1]))).reshape(len(rows), -1, BLOCK)
     parts = []
     for _ in range(2):
-        blocks = np.zeros(left.shape[:2], Q8_0_BLOCK)
-        blocks["scale"] = np.abs(left).max(axis=2) / LARGEST
+        blocks = np.zeros(left.shape[:2], _Q8_0_BLOCK)
+        blocks["scale"] = np.abs(left).max(axis=2) / _LARGEST
         scales = blocks["scale"].astype(np.float32)[..., np.newaxis]
         quants = np.divide(left, scales, out=np.zeros_like(left), where=scales > 0)
-        blocks["quants"] = np.rint(quants).clip(-LARGEST, LARGEST)
+        blocks["quants"] = np.rint(quants).clip(-_LARGEST, _LARGEST)
         left = left - scales * blocks["quants"]
         parts.append(blocks)
     return np.concatenate(parts, axis=1).tobytes()
@@ -164,7 +164,7 @@ def split_offsets(rows: Offsets) -> bytes:
 def block_sums(width: int) -> bytes:
     """A Q4_0 matrix that gives the sum of each block of a row of this width, for each of the two."""
     count = width // BLOCK
-    blocks = np.empty((2, padded(count), count), Q4_0_BLOCK)
+    blocks = np.empty((2, _padded(count), count), _Q4_0_BLOCK)
     blocks["scale"], blocks["quants"] = 1.0, ZEROS
     blocks["quants"][:, range(count), range(count)] = ONES
     return blocks.tobytes()
@@ -189,13 +189,13 @@ def _memory_file(name: str) -> Iterator[str]:
         os.close(number)
 
 
-logger = logging.getLogger("ganglion.engines")
+_logger = logging.getLogger("ganglion.engines")
 
 
 def load_planned(library: Library, plan: EnginePlan) -> NativeModel:
     """Load the model of a plan; raises LoadFailed."""
     if plan.gpu_layers and not library.lib.llama_supports_gpu_offload():
-        logger.warning(
+        _logger.warning(
             "%d layers are configured for a GPU, but this llama.cpp knows none: all run on the processor."
             " docs/gpu.md says how to build one that does.",
             plan.gpu_layers,

@@ -6,7 +6,7 @@ from ganglion.core.errors import EngineFailed
 from ganglion.core.sampling import ResolvedSampling
 from ganglion.engines.llama.native.library import Library
 
-MIROSTAT_LIKELIEST: Final = 100
+_MIROSTAT_LIKELIEST: Final = 100
 """From how many of the likeliest tokens the first mirostat estimates a text's surprise, by its paper."""
 
 
@@ -66,7 +66,7 @@ class SamplerChain:
         lib, more = self._lib, sampling.samplers
         if more.mirostat == 1:
             draw = lib.llama_sampler_init_mirostat(
-                vocabulary_size, seed, more.mirostat_tau, more.mirostat_eta, MIROSTAT_LIKELIEST
+                vocabulary_size, seed, more.mirostat_tau, more.mirostat_eta, _MIROSTAT_LIKELIEST
             )
         else:
             draw = lib.llama_sampler_init_mirostat_v2(seed, more.mirostat_tau, more.mirostat_eta)

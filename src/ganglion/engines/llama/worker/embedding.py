@@ -21,7 +21,7 @@ from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import VectorPlan
 from ganglion.engines.supervision.ipc import Embed, FromWorker, Vectors, WorkerProgress
 
-SLOTS: Final = 64
+_SLOTS: Final = 64
 """Inputs that share a batch."""
 
 
@@ -47,7 +47,7 @@ class BatchEmbedder:
         self._model = model
         self._plan = plan
         self._threads = threads
-        self._slots = min(SLOTS, plan.batch)
+        self._slots = min(_SLOTS, plan.batch)
         self._context: NativeContext | None = None
 
     def answer(self, frames: Sequence[Embed], on_read: Callable[[], None]) -> Iterator[Vectors]:
@@ -69,7 +69,7 @@ class BatchEmbedder:
     def _vectors(self, job: _EmbedJob) -> Vectors:
         found = [each.vector for each in job.inputs if each.vector is not None]
         if job.frame.is_normalized and self._plan.pooling != "rank":
-            found = [normalized(vector) for vector in found]
+            found = [_normalized(vector) for vector in found]
         return Vectors(job.frame.id, [vector.tobytes() for vector in found])
 
     def _read(self, context: NativeContext, pending: list[_Input]) -> list[_Input]:
@@ -152,7 +152,7 @@ class BatchEmbedder:
             self._context = None
 
 
-def normalized(vector: Floats) -> Floats:
+def _normalized(vector: Floats) -> Floats:
     """The vector with a length of 1; nothing stays nothing."""
     length = float(np.sqrt(np.square(vector, dtype=np.float64).sum()))
     return vector if length == 0.0 else (vector / length).astype(np.float32)
@@ -161,10 +161,10 @@ def normalized(vector: Floats) -> Floats:
 # Law: whoever comes anew waits for the round that is being read, and for at most one question of each other
 # tenant.
 
-MOST_TOKENS: Final = 2**22
+_MOST_TOKENS: Final = 2**22
 MOST_TOKENS_EACH: Final = 2**21
 """What waits, and of one tenant."""
-ROUND_TOKENS: Final = 1024
+_ROUND_TOKENS: Final = 1024
 """Questions are read together until they have so many tokens: few at a time, and no batch half empty."""
 
 
@@ -181,7 +181,7 @@ class EmbeddingQueue:
         self._send = send
         self._refuse = refuse
         self._thread: FairThread[Embed] = FairThread(
-            self._work, most=MOST_TOKENS, most_each=MOST_TOKENS_EACH, of="inputs"
+            self._work, most=_MOST_TOKENS, most_each=MOST_TOKENS_EACH, of="inputs"
         )
 
     def ask(self, question: Embed) -> None:
@@ -201,7 +201,7 @@ class EmbeddingQueue:
 
     def _round(self) -> list[Embed]:
         questions = [self._thread.get()]
-        room = ROUND_TOKENS - _tokens_in(questions[0])
+        room = _ROUND_TOKENS - _tokens_in(questions[0])
         while room > 0 and (question := self._thread.get_now()) is not None:
             questions.append(question)
             room -= _tokens_in(question)

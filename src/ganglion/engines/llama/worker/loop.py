@@ -48,7 +48,7 @@ from ganglion.scheduler.step import Chunk, Step
 # counts like any other, but a prompt counts once however often it is asked again: it may well be its own
 # fault.
 
-DIFFERENT_PROMPTS: Final = 3
+_DIFFERENT_PROMPTS: Final = 3
 
 
 class NanGuard:
@@ -67,11 +67,11 @@ class NanGuard:
         self._prompts.update(prompt for prompt, _ in seen)
         if len(seen) > 1:
             raise EngineFailed(f"All {len(seen)} sequences of a batch computed NaN.")
-        if len(self._prompts) >= DIFFERENT_PROMPTS:
+        if len(self._prompts) >= _DIFFERENT_PROMPTS:
             raise EngineFailed(f"{len(self._prompts)} different prompts in a row computed NaN.")
 
 
-InboxItem = (
+_InboxItem = (
     Submit
     | Abort
     | SaveKv
@@ -82,12 +82,12 @@ InboxItem = (
     | LoadedPrefix
     | GrammarOutcome
 )
-Inbox = SimpleQueue[InboxItem]
+Inbox = SimpleQueue[_InboxItem]
 """What the main thread takes in between steps. Bounded by the requests that the server lets in at once."""
 
-RUN_TOKENS = 8
+_RUN_TOKENS = 8
 """On a GPU, between a large model on a small one (3) and a small one on a large one (26)."""
-STALL_S = 0.05
+_STALL_S = 0.05
 """How long to wait for news when sequences wait and none can run."""
 
 
@@ -108,7 +108,7 @@ class StepLoop:
             plan.parked_tokens,
             can_trim=model.can_trim,
             can_move=model.has_one_cache,
-            run_tokens=RUN_TOKENS if plan.gpu_layers else 0,
+            run_tokens=_RUN_TOKENS if plan.gpu_layers else 0,
         )
         self._pool = KvPool(shape)
         self._scheduler = Scheduler(
@@ -159,7 +159,7 @@ class StepLoop:
 
     def _wait(self, inbox: Inbox) -> None:
         if not self._scheduler.is_idle:
-            pause_s = max(self._scheduler.resume_s - monotonic(), 0.0) or STALL_S
+            pause_s = max(self._scheduler.resume_s - monotonic(), 0.0) or _STALL_S
             try:
                 self._handle(inbox.get(timeout=pause_s))
             except Empty:
@@ -171,7 +171,7 @@ class StepLoop:
         while not inbox.empty():
             self._handle(inbox.get())
 
-    def _handle(self, item: InboxItem) -> None:
+    def _handle(self, item: _InboxItem) -> None:
         match item:
             case Submit(grammar=str(grammar)):
                 assert self._grammars is not None

@@ -16,7 +16,7 @@ from ganglion.engines.llama.native.library import open_library
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.frame_socket import FrameSocket
 
-SPIN_COUNT = "1000"
+_SPIN_COUNT = "1000"
 """How long OpenMP threads spin at a barrier before they sleep. The library's default spins for milliseconds:
 one busy neighbour on our cores then costs 1.5 times the whole step; this costs nothing on quiet ones."""
 
@@ -25,7 +25,7 @@ def main() -> None:
     """Load the model that the first frame describes, then serve it."""
     # Writing gigabytes of weights and prompts to a core file would keep the socket open for as long.
     confine()
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)  # read when the library is loaded
+    os.environ.setdefault("GOMP_SPINCOUNT", _SPIN_COUNT)  # read when the library is loaded
     frames = FrameSocket(socket.socket(fileno=int(sys.argv[1])))
     with ThreadPoolExecutor(1) as thread:
         opening = thread.submit(open_library)

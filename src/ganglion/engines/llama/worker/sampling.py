@@ -21,7 +21,7 @@ from ganglion.engines.llama.native.sampler_chain import SamplerChain
 # Law: a step costs what the distinct tokens it remembers cost, with a window or without.
 
 
-class Penalties:
+class _Penalties:
     """One sequence's memory of what it said, all of it or the last so many tokens."""
 
     def __init__(self, sampling: ResolvedSampling, prompt: list[int]) -> None:
@@ -85,7 +85,7 @@ MAX_WINDOW: Final = 8192
 """Tokens that are searched for repetitions, whatever is asked."""
 MAX_MATCH: Final = 50
 """The longest repetition that is told from a longer one: its penalty is prohibitive long before."""
-MAX_PENALTY: Final = 1e6
+_MAX_PENALTY: Final = 1e6
 """Logits stay numbers."""
 
 
@@ -128,7 +128,7 @@ class DryPenalty:
         penalties = np.zeros(len(logits), np.float32)
         # Of several positions before the same token the longest is written last, and stays.
         penalties[window[1:][is_long][order]] = np.minimum(
-            self._samplers.dry_multiplier * np.power(self._samplers.dry_base, exponents), MAX_PENALTY
+            self._samplers.dry_multiplier * np.power(self._samplers.dry_base, exponents), _MAX_PENALTY
         )
         logits -= penalties
 
@@ -160,7 +160,7 @@ def _match_lengths(window: npt.NDArray[np.int64], longest: int) -> npt.NDArray[n
     return lengths
 
 
-NEVER: Final = np.float32(-np.inf)
+_NEVER: Final = np.float32(-np.inf)
 
 
 class NotANumber(EngineFailed):
@@ -179,7 +179,7 @@ class Sampler:
     ) -> None:
         self._sampling = sampling
         self._bias = _bias(sampling, model, ignore_eos=ignore_eos)
-        self._penalties = Penalties(sampling, prompt) if Penalties.are_asked(sampling) else None
+        self._penalties = _Penalties(sampling, prompt) if _Penalties.are_asked(sampling) else None
         more = sampling.samplers
         self._dry = DryPenalty(more, prompt, model.piece) if more.has_dry else None
         self._disallowed = _disallowed(more.allowed_token_ids, model)
@@ -211,7 +211,7 @@ class Sampler:
         if self._chain is not None:
             drawn = context.sample(self._chain, row)
             # Sums of floats leave a sliver of chance to what has none.
-            token = drawn if logits[drawn] != NEVER else token
+            token = drawn if logits[drawn] != _NEVER else token
         if self._penalties is not None:
             self._penalties.remember(token)
         if self._dry is not None:
@@ -245,7 +245,7 @@ def _disallowed(allowed: tuple[int, ...] | None, model: NativeModel) -> Booleans
 def _bias(sampling: ResolvedSampling, model: NativeModel, *, ignore_eos: bool) -> tuple[Ids, Floats] | None:
     bias: dict[int, np.float32] = {token: np.float32(value) for token, value in sampling.logit_bias}
     if ignore_eos:
-        bias.update(dict.fromkeys(model.end_tokens, NEVER))
+        bias.update(dict.fromkeys(model.end_tokens, _NEVER))
     if not bias:
         return None
     return np.fromiter(bias, np.int64, len(bias)), np.fromiter(bias.values(), np.float32, len(bias))
@@ -254,11 +254,11 @@ def _bias(sampling: ResolvedSampling, model: NativeModel, *, ignore_eos: bool) -
 def _restrict(logits: Floats, withheld: Ids | None, forbidden: Booleans | None) -> int:
     """Rule tokens out; returns the likeliest that is left."""
     if withheld is not None:
-        logits[withheld] = NEVER
+        logits[withheld] = _NEVER
     if forbidden is not None:
-        logits[forbidden] = NEVER
+        logits[forbidden] = _NEVER
     token = int(logits.argmax())
-    if logits[token] == NEVER:
+    if logits[token] == _NEVER:
         raise NothingLeft("No token may come next.")
     return token
 

@@ -18,12 +18,12 @@ from ganglion.engines.llama.worker.sampling import NotANumber
 from ganglion.engines.supervision.ipc import TokenRecord
 from ganglion.scheduler.spans import Spans, clipped
 
-BLOCK_BYTES: Final = 2**20
+_BLOCK_BYTES: Final = 2**20
 """Logits that are worked on at once."""
-TILE: Final = 64
+_TILE: Final = 64
 """The likeliest tokens are looked for in tiles of so many whose maximum is high enough."""
 
-Likeliest = list[tuple[int, float]]
+_Likeliest = list[tuple[int, float]]
 
 
 class Vocabulary:
@@ -47,7 +47,7 @@ class Scorer:
 
     def __init__(self, vocabulary: Vocabulary, vocabulary_size: int) -> None:
         self._vocabulary = vocabulary
-        rows = max(BLOCK_BYTES // (vocabulary_size * 4), 1)
+        rows = max(_BLOCK_BYTES // (vocabulary_size * 4), 1)
         self._scratch: Floats = np.empty((rows, vocabulary_size), np.float32)
 
     def score(self, logits: Floats, tokens: Sequence[int], first: int, top: int) -> list[TokenRecord]:
@@ -86,20 +86,20 @@ class Scorer:
         return found
 
     def _record(
-        self, token: int, position: int, logprob: float, likeliest: Likeliest, rank: int | None
+        self, token: int, position: int, logprob: float, likeliest: _Likeliest, rank: int | None
     ) -> TokenRecord:
         top = [(each, self._vocabulary[each][0], value) for each, value in likeliest]
         return TokenRecord(token, self._vocabulary[token][0], position, logprob, top, rank=rank)
 
 
-def likeliest_of(row: Floats, count: int, normaliser: float) -> Likeliest:
+def likeliest_of(row: Floats, count: int, normaliser: float) -> _Likeliest:
     """The `count` likeliest tokens of a row with their logprobs, likeliest first."""
     count = min(count, len(row))
     if count == 0:
         return []
-    whole = len(row) // TILE * TILE
+    whole = len(row) // _TILE * _TILE
     # A tile is every so manieth token: maxima down columns are four times as fast as along short rows.
-    tiles = row[:whole].reshape(TILE, -1).max(axis=0)
+    tiles = row[:whole].reshape(_TILE, -1).max(axis=0)
     if len(tiles) > count:
         # So many tiles reach this value that at least `count` tokens do; all others lie below it.
         least = np.partition(tiles, len(tiles) - count)[len(tiles) - count]

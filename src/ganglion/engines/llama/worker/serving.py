@@ -43,7 +43,7 @@ from ganglion.engines.supervision.ipc import (
 )
 
 
-def load_concepts(plan: EnginePlan, model: NativeModel) -> ConceptBook | None:
+def _load_concepts(plan: EnginePlan, model: NativeModel) -> ConceptBook | None:
     """The plan's packs side by side, None for none; raises LoadFailed for what is not this model's."""
     packs = [read_pack(Path(path)) for path in plan.concepts]
     for pack in packs:
@@ -72,7 +72,7 @@ def serve(
     """Serve the model that `loaded` waits for; returns only when that failed, of which the server is told."""
     try:
         model = loaded()
-        concepts = load_concepts(plan, model)
+        concepts = _load_concepts(plan, model)
         loop = StepLoop(model, plan if model.has_one_cache else plan.for_several_caches(), socket, concepts)
     except GanglionError as error:
         socket.send(_refused(0, error))
@@ -86,7 +86,7 @@ def serve(
 
     texts = TokenizerThreads(model, socket.send, refuse)
     vectors = EmbeddingQueue(BatchEmbedder(model, plan.vectors, threads=plan.threads), socket.send, refuse)
-    threading.Thread(target=read, args=(socket, bodies, inbox, texts, vectors), daemon=True).start()
+    threading.Thread(target=_read, args=(socket, bodies, inbox, texts, vectors), daemon=True).start()
     try:
         loop.run(inbox)
     finally:
@@ -95,7 +95,7 @@ def serve(
         os._exit(1)
 
 
-def read(
+def _read(
     socket: FrameSocket,
     bodies: Iterator[bytes],
     inbox: Inbox,

@@ -28,35 +28,35 @@ from ganglion.engines.token_floor import longest_pieces
 
 SIZE_LIMITS: Final = (64 * 2**10, 2**20, 2**62)
 """The bytes up to which a text goes into each: a prompt, a long prompt, and what is hardly one."""
-MOST_BYTES: Final = 128 * 2**20
+_MOST_BYTES: Final = 128 * 2**20
 MOST_BYTES_EACH: Final = 32 * 2**20
 """What waits for one of the threads, and of one tenant for it."""
-NICENESS: Final = 5
+_NICENESS: Final = 5
 """Of the threads for long texts: the batch that runs beside them should not feel them."""
 MARKERS: Final = 32_768
 """Control tokens in one text: the library's time grows with their square; this many take two seconds."""
-MARKER_BYTES: Final = 3
+_MARKER_BYTES: Final = 3
 """By so much of its beginning a control token is counted: thousands of them begin alike."""
-LONGEST_S: Final = 120.0
+_LONGEST_S: Final = 120.0
 """Of processor time for one text that still counts as progress."""
 
-TextQuestion = Tokenize | Detokenize | MeasurePieces
-Send = Callable[[FromWorker], None]
+_TextQuestion = Tokenize | Detokenize | MeasurePieces
+_Send = Callable[[FromWorker], None]
 
 
 class TokenizerThreads:
     """Answers questions about texts; `send` and `refuse` are called on its threads."""
 
-    def __init__(self, model: NativeModel, send: Send, refuse: Callable[[int, GanglionError], None]) -> None:
+    def __init__(self, model: NativeModel, send: _Send, refuse: Callable[[int, GanglionError], None]) -> None:
         self._model = model
         self._refuse = refuse
         self._markers: list[bytes] | None = None
         self._threads = [
-            _TokenizerThread(size, self._answer, send, refuse, niceness=NICENESS if number else 0)
+            _TokenizerThread(size, self._answer, send, refuse, niceness=_NICENESS if number else 0)
             for number, size in enumerate(SIZE_LIMITS)
         ]
 
-    def ask(self, question: TextQuestion) -> None:
+    def ask(self, question: _TextQuestion) -> None:
         """Have a question answered; where too much waits, refused."""
         cost = 1 + _size_of(question)
         thread = next(thread for thread in self._threads if cost <= thread.most_bytes)
@@ -71,7 +71,7 @@ class TokenizerThreads:
         looks = [thread.is_getting_on() for thread in self._threads]
         return any(looks)
 
-    def _answer(self, question: TextQuestion) -> FromWorker:
+    def _answer(self, question: _TextQuestion) -> FromWorker:
         match question:
             case Tokenize(text=text, add_special=add_special, parse_special=parse_special):
                 if len(text) > MARKERS:
@@ -88,7 +88,7 @@ class TokenizerThreads:
     def _check(self, text: str) -> None:
         """Raise InvalidValue for a text with more control tokens than the library can cope with."""
         if self._markers is None:
-            self._markers = sorted({marker[:MARKER_BYTES] for marker in self._model.markers()})
+            self._markers = sorted({marker[:_MARKER_BYTES] for marker in self._model.markers()})
         data = text.encode("utf-8", "surrogatepass")
         if sum(data.count(marker) for marker in self._markers) > MARKERS:
             raise InvalidValue(
@@ -103,8 +103,8 @@ class _TokenizerThread:
     def __init__(
         self,
         most_bytes: int,
-        answer: Callable[[TextQuestion], FromWorker],
-        send: Send,
+        answer: Callable[[_TextQuestion], FromWorker],
+        send: _Send,
         refuse: Callable[[int, GanglionError], None],
         *,
         niceness: int,
@@ -114,14 +114,14 @@ class _TokenizerThread:
         self._send = send
         self._refuse = refuse
         self._niceness = niceness
-        self._thread: FairThread[TextQuestion] = FairThread(
-            self._work, most=MOST_BYTES, most_each=MOST_BYTES_EACH, of="texts"
+        self._thread: FairThread[_TextQuestion] = FairThread(
+            self._work, most=_MOST_BYTES, most_each=MOST_BYTES_EACH, of="texts"
         )
         self._began_s: float | None = None
         """What the thread had taken when it began with the text that it is at."""
         self._looked_s = 0.0
 
-    def put(self, question: TextQuestion, cost: int) -> None:
+    def put(self, question: _TextQuestion, cost: int) -> None:
         """Let a question wait; raises Overloaded."""
         self._thread.put(question.tenant, question, cost)
 
@@ -131,7 +131,7 @@ class _TokenizerThread:
         if thread is None or thread.ident is None or began_s is None:
             return False
         looked_s, self._looked_s = self._looked_s, clock_gettime(pthread_getcpuclockid(thread.ident))
-        return looked_s < self._looked_s < began_s + LONGEST_S
+        return looked_s < self._looked_s < began_s + _LONGEST_S
 
     def _work(self) -> None:
         if self._niceness:
@@ -156,7 +156,7 @@ def longest_pieces_of(model: NativeModel) -> list[int]:
     return longest_pieces(pieces, drops_whitespace=model.strips_whitespace)
 
 
-def _size_of(question: TextQuestion) -> int:
+def _size_of(question: _TextQuestion) -> int:
     match question:
         case MeasurePieces():
             return SIZE_LIMITS[0]  # takes as long as a long prompt

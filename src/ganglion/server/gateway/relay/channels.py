@@ -19,12 +19,12 @@ from ganglion.gateway.upstream.address import parse_node_url
 from ganglion.server.grpc.listener import ListenAddress
 from ganglion.server.grpc.message_limits import LARGEST_BYTES
 
-MAX_ANSWER_BYTES: Final = 64 * 2**20
-CONNECT_S: Final = 2.0
+_MAX_ANSWER_BYTES: Final = 64 * 2**20
+_CONNECT_S: Final = 2.0
 """How long a node may take that does not even refuse."""
 
 _OPTIONS: Final = (
-    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
     ("grpc.max_send_message_length", LARGEST_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
@@ -51,7 +51,7 @@ class ChannelLost(UpstreamUnavailable):
 
 
 @dataclass(frozen=True, slots=True)
-class ChannelTarget:
+class _ChannelTarget:
     """A host and port as gRPC takes them, and whether TLS is spoken there."""
 
     target: str
@@ -61,7 +61,7 @@ class ChannelTarget:
 class _NodeChannel:
     """A channel, and how many calls are on it."""
 
-    def __init__(self, where: ChannelTarget, authorities: bytes | None) -> None:
+    def __init__(self, where: _ChannelTarget, authorities: bytes | None) -> None:
         self.where = where
         self.calls = 0
         self.has_left = False
@@ -132,7 +132,7 @@ class NodeChannels:
             self._close(entry)
 
     def _of(self, view: NodeView) -> _NodeChannel:
-        where = channel_target_of(view)
+        where = _channel_target_of(view)
         entry = self._channels.get(view.name)
         if entry is not None and entry.where != where:
             self._retire(view.name)
@@ -158,20 +158,20 @@ class NodeChannels:
         task.add_done_callback(self._closing.discard)
 
 
-def channel_target_of(view: NodeView) -> ChannelTarget:
+def _channel_target_of(view: NodeView) -> _ChannelTarget:
     """Where a node listens for gRPC: as declared, as it says, or on the port after HTTP's."""
     address = parse_node_url(view.spec.url)
     known = view.spec.grpc or view.grpc
     if known is None and address.unix is not None:
         raise InvalidValue(f"The node {view.name!r} does not say where it listens for gRPC.")
-    return ChannelTarget(known or str(ListenAddress(address.host, address.port + 1)), address.is_tls)
+    return _ChannelTarget(known or str(ListenAddress(address.host, address.port + 1)), address.is_tls)
 
 
 async def _connect(channel: grpc.aio.Channel) -> None:
     state = channel.get_state(try_to_connect=True)
     if state is _State.READY:
         return
-    async with asyncio.timeout(CONNECT_S):
+    async with asyncio.timeout(_CONNECT_S):
         while state is not _State.READY:
             if state in (_State.TRANSIENT_FAILURE, _State.SHUTDOWN):
                 raise ConnectionRefusedError

@@ -69,7 +69,7 @@ class RelayEndpoint:
 
     async def open(self) -> None:
         """Begin to relay calls."""
-        salience = generic_handler(SERVICE, behaviours_of(self._service, self._gate), gives_bytes=True)
+        salience = generic_handler(SERVICE, _behaviours_of(self._service, self._gate), gives_bytes=True)
         await self._listener.start(salience, self._is_serving)
 
     def drain(self) -> None:
@@ -90,7 +90,7 @@ class RelayEndpoint:
         return not self._gate.is_draining and any(view.takes_work for view in self._fleet.nodes.values())
 
 
-def behaviours_of(service: RelayService, gate: Gate) -> dict[str, MethodBehaviour]:
+def _behaviours_of(service: RelayService, gate: Gate) -> dict[str, MethodBehaviour]:
     """The methods as gRPC calls them, counted by the gate where they are work."""
     return {method.name: _behaviour(method, service.methods[method.name], gate) for method in SERVICE.methods}
 

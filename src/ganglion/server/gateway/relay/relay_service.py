@@ -27,7 +27,7 @@ from ganglion.wire.salience import salience_pb2 as pb
 
 
 @dataclass(frozen=True, slots=True)
-class SessionUpload:
+class _SessionUpload:
     """A saved session whose first bytes have come."""
 
     model: str
@@ -41,14 +41,14 @@ class SessionUpload:
             yield message.SerializeToString()
 
 
-async def begin_upload(messages: AsyncIterator[pb.SessionBytes]) -> SessionUpload:
+async def _begin_upload(messages: AsyncIterator[pb.SessionBytes]) -> _SessionUpload:
     """Read until the model is known; raises InvalidValue for what is no saved session."""
     beginning = b""
     async for message in messages:
         beginning += message.data
         model = peek_model_name(beginning)
         if model is not None:
-            return SessionUpload(model, beginning, messages)
+            return _SessionUpload(model, beginning, messages)
     if not beginning:
         raise MissingParameter("The parameter 'data' is required.", param="data")
     raise not_a_saved_session("it is too short")
@@ -59,12 +59,12 @@ _TOKEN: Final = b"\x0a"
 _DONE: Final = b"\x1a"
 
 
-def generate_admission_request(message: pb.GenerateRequest, model: str) -> AdmissionRequest:
+def _generate_admission_request(message: pb.GenerateRequest, model: str) -> AdmissionRequest:
     """What a call takes at most; its prompt is all that the session then holds."""
     return AdmissionRequest(model, _prompt_tokens(message) + min(message.max_tokens, MAX_TOKENS))
 
 
-class GenerateMeter:
+class _GenerateMeter:
     """Counts the tokens of one call: by its last message, or by what came where that did not."""
 
     def __init__(self, message: pb.GenerateRequest) -> None:
@@ -149,8 +149,8 @@ class RelayService:
         identity = call.caller.identity
         message.priority = max(message.priority, identity.priority)
         model = await self._model_of(view, location, handle, call)
-        admission = await self._gatekeeper.admit(identity, generate_admission_request(message, model))
-        meter = GenerateMeter(message)
+        admission = await self._gatekeeper.admit(identity, _generate_admission_request(message, model))
+        meter = _GenerateMeter(message)
         try:
             await self._fleet.wait_for_room(view, identity.tenant)
             message.session_id = location.id
@@ -195,7 +195,7 @@ class RelayService:
                     yield data
 
     async def _restore(self, messages: AsyncIterator[pb.SessionBytes], call: RelayCall) -> bytes:
-        upload = await begin_upload(messages)
+        upload = await _begin_upload(messages)
         model = model_of(upload.model)
         await self._check(model, call)
         view, reply = await self._nodes.on_any_node(

@@ -19,7 +19,7 @@ from ganglion.server.gateway.relay.session_handles import SessionLocation
 from ganglion.wire.dialects import SESSIONS_WIRE
 from ganglion.wire.salience import salience_pb2 as pb
 
-MAX_KNOWN: Final = 65_536
+_MAX_KNOWN: Final = 65_536
 """The sessions of sixteen keys that have as many as a node gives each. The oldest are forgotten first, and
 nothing is lost with them: their nodes are asked."""
 
@@ -35,7 +35,7 @@ class SessionOwner:
 class SessionOwners:
     """Whose the sessions are that were used last."""
 
-    def __init__(self, limit: int = MAX_KNOWN) -> None:
+    def __init__(self, limit: int = _MAX_KNOWN) -> None:
         self._limit = limit
         self._known: dict[SessionLocation, SessionOwner] = {}
 
