@@ -132,7 +132,11 @@ def _keys_of(section: type[Struct], prefix: str) -> Iterator[tuple[str, _ConfigK
 
 def descriptions(section: type[Struct]) -> dict[str, str]:
     """The keys of a section and their descriptions: `key: text` in its docstring, further lines indented."""
-    found = _DESCRIBED.findall(cleandoc(section.__doc__ or ""))
+    if section.__doc__ is None:
+        raise InvalidValue(
+            "This Python runs without docstrings (-OO), which describe the settings.", hint="Use -O at most."
+        )
+    found = _DESCRIBED.findall(cleandoc(section.__doc__))
     return {key: " ".join(text.split()) for key, text in found}
 
 

@@ -280,6 +280,13 @@ def test_a_home_that_cannot_be_written_is_named_when_the_model_must_be_kept(
     assert done.stderr.splitlines()[-1].startswith("hint: Set GANGLION_HOME")
 
 
+def test_python_without_docstrings_is_refused_by_name(environment: dict[str, str]) -> None:
+    command = [sys.executable, "-OO", "-m", "ganglion.cli.main", "complete", "--engine", "echo", "hi"]
+    done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert "without docstrings (-OO)" in done.stderr
+
+
 def test_complete_prints_only_the_text(environment: dict[str, str]) -> None:
     done = run(
         environment, "complete", "--engine", "echo", "--max-tokens", "3", "-", stdin="one two three four"
