@@ -8,8 +8,14 @@ from made_nodes import held, node, nodes
 
 from ganglion.gateway.node import NodeView, Replica
 from ganglion.gateway.placing.catalogue import CatalogueModel, FleetCatalogue
-from ganglion.gateway.placing.placement import Infeasible, Placement, PlacementContext, place
-from ganglion.gateway.placing.planning import AlreadyHeld, plan_placements
+from ganglion.gateway.placing.placement import (
+    AlreadyHeld,
+    Infeasible,
+    Placement,
+    PlacementContext,
+    place,
+    plan_placements,
+)
 
 NOW = PlacementContext()
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ganglion.wire.upstream.sse_reader import SseReader
+from ganglion.wire.upstream.stream_decoder import SseReader
 
 EVENTS = b': a comment\ndata: {"a":1}\n\nevent: x\ndata: one\ndata: two\n\n\ndata:[DONE]\n\n'
 READ = [b'{"a":1}', b"one\ntwo", b"[DONE]"]

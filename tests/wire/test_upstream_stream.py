@@ -30,8 +30,7 @@ from ganglion.core.grammar import Grammar
 from ganglion.wire.chat import ChatReplyContext, chat_projection
 from ganglion.wire.frame import Frame
 from ganglion.wire.openai_errors import encode_error
-from ganglion.wire.upstream.sse_reader import MAX_EVENT_BYTES
-from ganglion.wire.upstream.stream_decoder import ChatStreamDecoder
+from ganglion.wire.upstream.stream_decoder import MAX_EVENT_BYTES, ChatStreamDecoder
 from ganglion.wire.upstream.upstream_errors import decode_error_response
 
 

@@ -10,7 +10,12 @@ from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.answer import (
     answer_routes,
 )
-from ganglion.server.endpoints.embeddings import embeddings_endpoint, rerank_endpoint, score_endpoint
+from ganglion.server.endpoints.auxiliary import (
+    TokenizerEndpoints,
+    embeddings_endpoint,
+    rerank_endpoint,
+    score_endpoint,
+)
 from ganglion.server.endpoints.health import FleetStateEndpoint, HealthEndpoints
 from ganglion.server.endpoints.info import InfoRoutes
 from ganglion.server.endpoints.models import (
@@ -20,16 +25,14 @@ from ganglion.server.endpoints.models import (
     UnloadModelEndpoint,
 )
 from ganglion.server.endpoints.ollama import ollama_routes
-from ganglion.server.endpoints.tokenizer import TokenizerEndpoints
 from ganglion.server.fleet_membership import FleetMembership
 from ganglion.server.gate import Gate
 from ganglion.server.middleware.auth import AdminOnly
 from ganglion.server.prometheus import CONTENT_TYPE, Metrics
 from ganglion.server.responses.background import BackgroundRuns
-from ganglion.server.responses.conversations import ConversationEndpoints
 from ganglion.server.responses.endpoint import CompactionEndpoints, ResponsesEndpoint
 from ganglion.server.responses.responses_service import ResponsesService
-from ganglion.server.responses.stored import StoredResponseEndpoints
+from ganglion.server.responses.stored_state import ConversationEndpoints, StoredResponseEndpoints
 from ganglion.server.responses.websocket import ResponsesWebSocket
 from ganglion.server.settings import ServerSettings
 from ganglion.server.state import AppState

@@ -70,7 +70,6 @@ def evaluate(
     config: ConfigFile = None,
 ) -> None:
     """Say how well a concept separates, layer by layer."""
-    pass
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
     from ganglion.engines.llama.concepts.pack import read_pack
     from ganglion.engines.llama.concepts.training import notes_of

@@ -13,7 +13,7 @@ from ganglion.core.errors import InvalidValue
 
 if TYPE_CHECKING:
     from ganglion.gateway.node import NodeView
-    from ganglion.gateway.placing.planning import PlannedModel, PlanStep
+    from ganglion.gateway.placing.placement import PlannedModel, PlanStep
 
 _HEADINGS: Final = ("model", "memory", "node", "what", "why")
 
@@ -54,7 +54,7 @@ def plan(
     """Show which model would go on which node, and why; the status is 1 when one has no place."""
     from ganglion.cli.terminal.output import print_json
     from ganglion.gateway.placing.catalogue import parse_catalogue
-    from ganglion.gateway.placing.planning import plan_placements as planned_for
+    from ganglion.gateway.placing.placement import plan_placements as planned_for
     from ganglion.registry.files.whole_files import read_text
 
     if gateway is not None and node:
@@ -113,8 +113,7 @@ def _shown(step: _PlannedStep) -> _PlannedStep:
 
 
 def _step(planned: "PlannedModel", step: "PlanStep") -> _PlannedStep:
-    from ganglion.gateway.placing.placement import Infeasible, Placement
-    from ganglion.gateway.placing.planning import AlreadyHeld
+    from ganglion.gateway.placing.placement import AlreadyHeld, Infeasible, Placement
 
     name, required_mb = planned.model.id, planned.required_mb
     match step:

@@ -145,8 +145,6 @@ def status(
     if json:
         print_json(overview)
     else:
-        pass
-
         stdout_console().print(fleet_tables(overview))
     return _DEGRADED if overview.status == "degraded" else 0
 
@@ -174,7 +172,6 @@ def _lines(asked: GatewayApiClient, overview: "FleetOverview") -> None:
 def _tables(asked: GatewayApiClient, overview: "FleetOverview") -> None:
     from rich.live import Live
 
-    pass
     from ganglion.cli.terminal.output import stdout_console
 
     where = stdout_console()

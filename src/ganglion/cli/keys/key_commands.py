@@ -250,7 +250,6 @@ def create(
 
 
 def _summary(key: "StoredKey") -> str:
-    pass
 
     limits = _limits_words(key)
     return (

@@ -202,7 +202,6 @@ def _is_confirmed(removal: _PendingRemoval) -> bool:
 
 def _remove(removal: _PendingRemoval, local: LocalContext) -> int:
     """Gives how many bytes were freed; raises LoadFailed when a file cannot be removed."""
-    pass
     from ganglion.core.errors import LoadFailed
 
     remove = _remove_from_folder if removal.place == "folder" else _remove_from_cache

@@ -1,17 +1,17 @@
 """The service `salience.v1.Salience` over the session service: each method reads and answers one message."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from google.protobuf.descriptor import MethodDescriptor
 
-from ganglion.core.engine import ModelState, PromptReader
+from ganglion.core.engine import ModelState, PromptReader, ReadoutManifest
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue, ReadoutNotFound
-from ganglion.core.request import Request, TextPrompt
+from ganglion.core.events import Alternative, Progress, Token
+from ganglion.core.request import Request, Steering, TextPrompt
 from ganglion.server.gate import Gate
-from ganglion.server.grpc import encode
 from ganglion.server.grpc.caller import CURRENT_CALLER, RpcCaller
 from ganglion.server.grpc.chat_rendering import render_messages
 from ganglion.server.grpc.handlers import MethodBehaviour
@@ -29,9 +29,111 @@ from ganglion.server.grpc.parse import (
     ttl_of,
 )
 from ganglion.server.middleware.model_lookup import known_model, only_model
-from ganglion.sessions.values import SessionService
+from ganglion.sessions.values import (
+    GenerationDone,
+    OpenedSession,
+    SessionEvent,
+    SessionService,
+    SessionSummary,
+    SessionToken,
+)
 from ganglion.wire.salience import salience_pb2 as pb
 from ganglion.wire.salience.service import SERVICE
+
+_CHUNK_BYTES: Final = 2**20
+"""Of a saved session in one message: well under what clients take by default, 4 MiB."""
+
+
+def encode_opened(value: OpenedSession) -> pb.OpenSessionResponse:
+    """A fresh session."""
+    return pb.OpenSessionResponse(
+        session_id=value.session_id,
+        model=value.model,
+        context_length=value.context_length,
+        vocab_size=value.vocabulary_size,
+        readout=None if value.readout is None else manifest(value.model, value.readout),
+        ttl_s=value.ttl_s,
+        end_token_ids=value.end_ids,
+    )
+
+
+def manifest(model: str, readout: ReadoutManifest) -> pb.ReadoutManifest:
+    """The readouts of a model."""
+    return pb.ReadoutManifest(model=model, concepts=readout.concepts, layers=readout.layers)
+
+
+def encode_event(value: SessionEvent) -> pb.GenerateEvent:
+    """One event of a stream."""
+    match value:
+        case SessionToken(token=each, is_prefill=is_prefill):
+            return pb.GenerateEvent(token=token(each, is_prefill=is_prefill))
+        case Progress(done=prefilled, total=total):
+            return pb.GenerateEvent(progress=pb.Progress(prefilled=prefilled, total=total))
+        case GenerationDone():
+            return pb.GenerateEvent(
+                done=pb.Done(
+                    prompt_tokens=value.prompt_tokens,
+                    completion_tokens=value.completion_tokens,
+                    cached_tokens=value.cached_tokens,
+                    total_tokens=value.total_tokens,
+                    finish_reason=value.reason,
+                    stop_token=value.stop_token,
+                    stop_text=value.stop_text,
+                    stop_start=value.stop_start,
+                )
+            )
+        case _:
+            assert_never(value)
+
+
+def token(value: Token, *, is_prefill: bool) -> pb.Token:
+    """One token, with what was requested at its position."""
+    return pb.Token(
+        id=value.id,
+        is_prefill=is_prefill,
+        position=value.position,
+        sampled_logprob=value.logprob,
+        top=_alternatives(value.top) if value.top else None,
+        readout=value.readout or None,
+        piece=value.piece,
+    )
+
+
+def _alternatives(top: Iterable[Alternative]) -> list[pb.Alternative]:
+    return [pb.Alternative(id=each.id, logprob=each.logprob, piece=each.piece) for each in top]
+
+
+def sessions(values: Iterable[SessionSummary]) -> pb.ListSessionsResponse:
+    """A tenant's sessions."""
+    return pb.ListSessionsResponse(sessions=[_session(value) for value in values])
+
+
+def _session(value: SessionSummary) -> pb.SessionInfo:
+    return pb.SessionInfo(
+        session_id=value.session_id,
+        model=value.model,
+        total_tokens=value.total_tokens,
+        image_count=value.image_count,
+        idle_s=value.idle_s,
+        ttl_s=value.ttl_s,
+        is_busy=value.is_busy,
+        is_suspended=value.is_suspended,
+        steering=_steers(value.steering),
+    )
+
+
+def _steers(values: Steering) -> list[pb.Steer]:
+    """The steering of a session."""
+    return [
+        pb.Steer(concept=each.concept, strength=each.strength, layers=each.layers or ()) for each in values
+    ]
+
+
+def chunks(data: bytes) -> Iterator[pb.SessionBytes]:
+    """A saved session in messages."""
+    for start in range(0, len(data), _CHUNK_BYTES):
+        yield pb.SessionBytes(data=data[start : start + _CHUNK_BYTES])
+
 
 UNGATED_METHODS: Final = frozenset({"ListSessions", "CloseSession", "GetReadoutManifest"})
 """Methods that do no work: they answer also while the server drains."""
@@ -86,7 +188,7 @@ class SalienceService:
             ttl_s=ttl_of(message),
             steering=steering_of(message.steering),
         )
-        return encode.opened(opened)
+        return encode_opened(opened)
 
     async def _generate(
         self, message: pb.GenerateRequest, caller: RpcCaller
@@ -96,7 +198,7 @@ class SalienceService:
         request = replace(request, priority=caller.principal.bounded_priority(request.priority))
         async with aclosing(self._sessions.generate(caller.tenant, session_id, request)) as events:
             async for event in events:
-                yield encode.event(event)
+                yield encode_event(event)
 
     def _check_length(self, count: int) -> None:
         """Refuse many tokens that fit no model's context before any of them is read."""
@@ -136,7 +238,7 @@ class SalienceService:
         return pb.TruncateSessionResponse(total_tokens=length)
 
     async def _list(self, _: pb.ListSessionsRequest, caller: RpcCaller) -> pb.ListSessionsResponse:
-        return encode.sessions(self._sessions.sessions(caller.tenant))
+        return sessions(self._sessions.sessions(caller.tenant))
 
     async def _close(self, message: pb.CloseSessionRequest, caller: RpcCaller) -> pb.CloseSessionResponse:
         await self._sessions.close_session(caller.tenant, session_of(message.session_id))
@@ -146,7 +248,7 @@ class SalienceService:
         self, message: pb.SaveSessionRequest, caller: RpcCaller
     ) -> AsyncGenerator[pb.SessionBytes, None]:
         session_id = session_of(message.session_id)
-        for chunk in encode.chunks(
+        for chunk in chunks(
             await self._sessions.save(caller.tenant, session_id, with_kv=not message.without_kv)
         ):
             yield chunk
@@ -181,7 +283,7 @@ class SalienceService:
                 param="model",
                 hint="Serve it with --concepts PACK.",
             )
-        return encode.manifest(state.id, state.readout)
+        return manifest(state.id, state.readout)
 
     async def _tokens(self, message: pb.GetTokensRequest, caller: RpcCaller) -> pb.GetTokensResponse:
         page = await self._sessions.tokens(

@@ -1,13 +1,14 @@
-"""The endpoints that show and count prompts: `/tokenize` and its kin, and the length of a chat."""
+"""The endpoints that ask a model for anything but an answer: vectors, rankings, scores, tokens, templates."""
 
 import uuid
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
-from ganglion.core.engine import Engine, PromptReader
+from ganglion.core.engine import Embedder, Engine, PromptReader
 from ganglion.core.errors import WireUnsupported
 from ganglion.core.request import Request, TextPrompt
+from ganglion.server.answers import Answers
 from ganglion.server.capabilities import EngineCapabilities
 from ganglion.server.endpoints.http import JsonEndpoint, json_response
 from ganglion.server.gate import Gate
@@ -16,10 +17,48 @@ from ganglion.server.middleware.principal import Principal
 from ganglion.server.middleware.request_log import unknown_field_log
 from ganglion.server.middleware.scope import principal
 from ganglion.server.settings import ServerSettings
-from ganglion.wire import chat, messages, tokenizer
+from ganglion.wire import chat, embeddings, messages, rerank, score, tokenizer
 from ganglion.wire.answer_format import ParseContext
 from ganglion.wire.responses.stored import input_tokens
 from ganglion.wire.seal import HmacSeal
+
+
+def embeddings_endpoint(embedder: Embedder, settings: ServerSettings, gate: Gate) -> JsonEndpoint:
+    """Turns texts into vectors."""
+
+    async def answer(body: bytes, principal: Principal) -> bytes:
+        request_id = f"embd-{uuid.uuid4().hex}"
+        tenant, is_strict = principal.tenant, settings.is_strict
+        call = embeddings.parse(body, request_id=request_id, tenant=tenant, is_strict=is_strict)
+        return embeddings.body(await embedder.embed(call.request), call)
+
+    return JsonEndpoint(answer, settings, gate)
+
+
+def rerank_endpoint(embedder: Embedder, settings: ServerSettings, gate: Gate) -> JsonEndpoint:
+    """Ranks documents by a query."""
+
+    async def answer(body: bytes, principal: Principal) -> bytes:
+        request_id = f"rerank-{uuid.uuid4().hex}"
+        tenant, is_strict = principal.tenant, settings.is_strict
+        call = rerank.parse(body, request_id=request_id, tenant=tenant, is_strict=is_strict)
+        return rerank.body(await embedder.rank(call.request), call)
+
+    return JsonEndpoint(answer, settings, gate)
+
+
+def score_endpoint(engine: Engine, settings: ServerSettings, gate: Gate) -> JsonEndpoint:
+    """Gives the logprobs of a prompt's own tokens."""
+
+    async def answer(body: bytes, principal: Principal) -> bytes:
+        request_id = f"score-{uuid.uuid4().hex}"
+        tenant, is_strict = principal.tenant, settings.is_strict
+        call = score.parse(body, request_id=request_id, tenant=tenant, is_strict=is_strict)
+        async with Answers(engine, (call.request,), principal=principal, is_folded=True) as answers:
+            (whole,) = await answers.whole()
+        return score.body(whole, call)
+
+    return JsonEndpoint(answer, settings, gate)
 
 
 class TokenizerEndpoints:
