@@ -32,12 +32,12 @@ class ModelPage(msgspec.Struct, frozen=True, kw_only=True):
     last_id: str | None
 
 
-def _one(model: ModelState) -> bytes:
+def one(model: ModelState) -> bytes:
     """The body of `GET /v1/models/{id}`."""
     return _encode(_info(model))
 
 
-def _every(models: Sequence[ModelState]) -> bytes:
+def every(models: Sequence[ModelState]) -> bytes:
     """The body of `GET /v1/models`."""
     first, last = (models[0].id, models[-1].id) if models else (None, None)
     return _encode(ModelPage(data=tuple(map(_info, models)), first_id=first, last_id=last))
