@@ -122,7 +122,7 @@ async def opened(limits: WorkerLimits = LIMITS, facts: ModelFacts = FACTS) -> As
     engine = LlamaEngine(facts, EngineSettings("m", limits=limits), free_memory=2**62)
     async with kept_open(engine):
         yield engine
-        assert not psutil.Process().children(), "no process is left, dead or alive"
+    assert not psutil.Process().children(), "no process is left, dead or alive"
 
 
 def worker_of(engine: LlamaEngine) -> int:
