@@ -83,11 +83,6 @@ def settings_from(values: Mapping[str, object], source: str) -> tuple[Setting, .
     return tuple(Setting(key, value, source) for key, value in values.items() if value is not None)
 
 
-def home(environment: Mapping[str, str]) -> Path:
-    """Where Ganglion keeps models, cache and config."""
-    return Path(environment.get(f"{PREFIX}HOME") or "~/.ganglion").expanduser()
-
-
 def load(
     file: Path | None,
     environment: Mapping[str, str],

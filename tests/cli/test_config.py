@@ -11,8 +11,9 @@ from ganglion.cli.flags import EngineFlags, FlagGroup, OutputFlags
 from ganglion.cli.gateway import GatewayServerFlags
 from ganglion.cli.main import app
 from ganglion.cli.serve import JoinFlags, ResidencyFlags, SecurityFlags, ServerFlags
-from ganglion.config import Config, descriptions, home, keys, load, settings_from
+from ganglion.config import Config, descriptions, keys, load, settings_from
 from ganglion.core.errors import InvalidValue, UnknownParameter
+from ganglion.core.home import home_folder
 from ganglion.gateway.settings import DeclaredNode
 from ganglion.server.settings import ServerSettings
 from ganglion.sessions.settings import SessionSettings
@@ -151,8 +152,8 @@ def test_a_file_that_is_not_there_says_so(tmp_path: Path) -> None:
 
 
 def test_home_is_where_the_environment_says() -> None:
-    assert home({"GANGLION_HOME": "/data/ganglion"}) == Path("/data/ganglion")
-    assert home({}) == Path.home() / ".ganglion"
+    assert home_folder({"GANGLION_HOME": "/data/ganglion"}) == Path("/data/ganglion")
+    assert home_folder({}) == Path.home() / ".ganglion"
 
 
 def test_a_wrong_value_of_a_flag_names_the_flag_as_it_is_typed() -> None:

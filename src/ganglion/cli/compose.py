@@ -23,6 +23,7 @@ from ganglion.cli.model_builder import (
 )
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
+from ganglion.core.home import home_folder
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.table import ENGINES
 from ganglion.registry.files.gguf import read_facts
@@ -103,7 +104,7 @@ def compose(
     free_video_bytes: Callable[[], int | None] = lambda: None,
 ) -> _Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
-    home = configuration.home(os.environ)
+    home = home_folder(os.environ)
     finder = finder_of(config, home)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
@@ -170,7 +171,7 @@ def auto_loads(config: Config) -> bool:
 
 def models_of(config: Config, names: Sequence[str], served_names: Sequence[str]) -> _ConfiguredModels:
     """The models that a configuration names, read anew from disk; raises what is wrong with it."""
-    home = configuration.home(os.environ)
+    home = home_folder(os.environ)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
     context = BuildContext(config, home, hub, is_kv_kept=True, packs=packs)

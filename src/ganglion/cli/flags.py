@@ -14,6 +14,7 @@ from cyclopts import Group, Parameter, validators
 
 from ganglion import config as configuration
 from ganglion.config import PREFIX, Config, Setting
+from ganglion.core.home import home_folder
 from ganglion.core.sampling import PARAMS, Sampling, sampling_from
 
 MODEL = Group("Model", sort_key=1)
@@ -202,5 +203,5 @@ def load_config(
 def _config_file(named: Path | None) -> Path | None:
     if named is not None:
         return named
-    default = configuration.home(os.environ) / "config.toml"
+    default = home_folder(os.environ) / "config.toml"
     return default if default.is_file() else None

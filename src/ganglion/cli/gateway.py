@@ -14,8 +14,9 @@ from ganglion import __version__
 from ganglion.cli.flags import FLEET, OUTPUT_UNSET, SERVER, FlagGroup, OutputFlags, flag, flag_group
 from ganglion.cli.serve import SECURITY_UNSET, SecurityFlags, store_target
 from ganglion.cli.terminal.console import say, say_error
-from ganglion.config import Config, home
+from ganglion.config import Config
 from ganglion.core.errors import InvalidValue
+from ganglion.core.home import home_folder
 from ganglion.gateway.node import NodeSpec
 from ganglion.gateway.settings import DeclaredNode
 from ganglion.gateway.upstream.address import parse_node_url
@@ -201,7 +202,7 @@ def gateway_setup(config: Config, nodes: Sequence[str]) -> "GatewaySetup":
         gateway=config.gateway,
         nodes=static_nodes(config.nodes, nodes, config.gateway.node_key, os.environ),
         catalogue=_catalogue(config.gateway.catalogue),
-        storage=store_target(config.store, home(os.environ)),
+        storage=store_target(config.store, home_folder(os.environ)),
         request_log=sys.stderr.write if config.log.level in ("debug", "info") else None,
         is_json_log=config.log.format == "json",
     )

@@ -29,7 +29,8 @@ from ganglion.cli.flags import (
 )
 from ganglion.cli.terminal.console import say, say_error
 from ganglion.cli.terminal.progress import show_downloads
-from ganglion.config import Config, home
+from ganglion.config import Config
+from ganglion.core.home import home_folder
 from ganglion.engines.table import ENGINES
 from ganglion.server.settings import BuildInfo
 from ganglion.store.settings import StoreSettings
@@ -141,7 +142,7 @@ def _serve(
     settings = structs.replace(config.server, build=BuildInfo(version=__version__))
     settings.check()
     config.sessions.check()
-    sessions = structs.replace(config.sessions, folder=home(os.environ) / "data" / "sessions")
+    sessions = structs.replace(config.sessions, folder=home_folder(os.environ) / "data" / "sessions")
     rpc: list[str] = []
 
     def server() -> _ServeFunction:
@@ -168,7 +169,7 @@ def _serve(
             ),
             machine=machine.source(),
             reload=reload,
-            storage=store_target(config.store, home(os.environ)),
+            storage=store_target(config.store, home_folder(os.environ)),
             sessions=sessions,
             on_rpc=rpc.append,
             join=config.join,

@@ -10,6 +10,7 @@ from msgspec import Meta, Struct, field
 
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.engines.table import DEFAULT_ENGINE, EngineName
+from ganglion.engines.vllm_settings import VllmSettings
 
 _KvType = Literal["f16", "q8_0", "q4_0"]
 
@@ -53,6 +54,7 @@ class EngineSettings(Struct, frozen=True):
     hang_s: Annotated[float, Meta(gt=0)] = WorkerLimits().hang_s
     chat_template: str | None = None
     concepts: tuple[str, ...] = ()
+    vllm: VllmSettings = VllmSettings()
 
     kv_folder: str | None = None
     """Where hot prefixes are kept while the model is unloaded; None keeps none."""

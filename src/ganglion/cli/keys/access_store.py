@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar
 from cyclopts import Parameter
 
 from ganglion.cli.flags import OUTPUT, OutputFlags
+from ganglion.core.home import home_folder
 
 if TYPE_CHECKING:
     from ganglion.store.access_store import AccessStore
@@ -34,7 +35,7 @@ def store_location(store: str | None, config_file: Path | None) -> str | Path:
 
     given = configuration.settings_from({"store.url": store}, "the flag --store")
     settings = load_config(OutputFlags(config=config_file), given).store
-    location = settings.location(configuration.home(os.environ))
+    location = settings.location(home_folder(os.environ))
     if location is None or location == MEMORY:
         raise InvalidValue(
             f"The store is {settings.url!r}: there is nowhere to keep keys.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from ganglion.cli.flags import OutputFlags
+from ganglion.core.home import home_folder
 
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
@@ -30,11 +31,10 @@ class LocalContext:
     @classmethod
     def read(cls, config_file: Path | None) -> "LocalContext":
         """With the config of this invocation; raises what is wrong with it."""
-        from ganglion import config as configuration
         from ganglion.cli.flags import load_config
 
         config = load_config(OutputFlags(config=config_file))
-        return cls(config, configuration.home(os.environ))
+        return cls(config, home_folder(os.environ))
 
     @cached_property
     def catalogue(self) -> "NameCatalogue":

@@ -17,6 +17,7 @@ from ganglion.cli.model_builder import check_engines
 from ganglion.cli.system.this_machine import describe_machine
 from ganglion.config import Config
 from ganglion.core.errors import EngineUnavailable, GanglionError
+from ganglion.core.home import home_folder
 from ganglion.core.machine import Machine, Memory
 from ganglion.engines.llama.native.probe import LibraryReport, probe
 from ganglion.engines.resources import read_memory
@@ -63,7 +64,7 @@ class _CheckContext:
 
 def run_checks(config_file: Path | None, environment: Mapping[str, str]) -> Iterator[Finding]:
     """Run every check and yield its finding; a failure does not stop the others."""
-    home = configuration.home(environment)
+    home = home_folder(environment)
     config, finding = _configuration(config_file, home / "config.toml", environment)
     yield _python()
     yield finding
