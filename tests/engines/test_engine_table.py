@@ -12,6 +12,7 @@ OTHER_MEANINGS = {
     "client/": "a model's name in examples",
     "engines/llama/": "the engine says its own name, and the architecture of its files",
     "engines/echo/": "the engine says its own name",
+    "engines/vllm/": "the engine says its own name",
     "registry/hub/embedded.py": "the architecture of a GGUF file",
     "text/tools/": "a family of tool calls",
     "wire/completions/": "the field `echo`",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # every command reads the configuration, and most need no mor
     from ganglion.core.machine import EngineFacts
     from ganglion.core.model import ModelFacts
 
-EngineName = Literal["llama", "echo"]
+EngineName = Literal["llama", "vllm", "echo"]
 DEFAULT_ENGINE: Final[EngineName] = "llama"
 
 
@@ -75,6 +75,12 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         factory="ganglion.engines.llama.engine:LlamaEngine",
         formats=("gguf",),
         describe="ganglion.engines.llama.native.installed:describe",
+    ),
+    "vllm": _EngineKind(
+        summary="runs Hugging Face checkpoints on GPUs, in an environment of its own",
+        factory="ganglion.engines.vllm.engine:build_vllm",
+        formats=("safetensors",),
+        describe="ganglion.engines.vllm.installed:describe",
     ),
     "echo": _EngineKind(
         summary="repeats the prompt, for trying out clients",
