@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
+from ganglion.core.device_layout import LAYOUT_FIELDS
 from ganglion.core.errors import EngineUnavailable
 
 if TYPE_CHECKING:  # every command reads the configuration, and most need no more of an engine than its name
@@ -47,6 +48,10 @@ class _EngineKind:
     """`module:function` that looks at what is installed, without loading it: a DescribeEngine."""
     formats: tuple[str, ...] = ()
     """Formats of the files that it reads; empty for an engine whose models need none."""
+    layout: tuple[str, ...] = ()
+    """The fields of a DeviceLayout that it honours; any other is refused by its name."""
+    layout_section: str | None = None
+    """The section of its settings that has these fields; None where they stand among the others."""
 
     def load(self) -> _EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
@@ -80,6 +85,8 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         summary="runs Hugging Face checkpoints on GPUs, in an environment of its own",
         factory="ganglion.engines.vllm.engine:build_vllm",
         formats=("safetensors",),
+        layout=LAYOUT_FIELDS,
+        layout_section="vllm",
         describe="ganglion.engines.vllm.installed:describe",
     ),
     "echo": _EngineKind(
@@ -88,3 +95,8 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         describe="ganglion.engines.echo.engine:describe_echo",
     ),
 }
+
+
+def engines_that_honour(field: str) -> tuple[EngineName, ...]:
+    """The engines that honour a field of a DeviceLayout."""
+    return tuple(name for name, kind in ENGINES.items() if field in kind.layout)

@@ -10,6 +10,7 @@ from ganglion.engines.resources import read_memory, usable_cores
 from ganglion.engines.table import ENGINES
 from ganglion.registry.machine.background_reading import BackgroundReading
 from ganglion.registry.machine.describe import can_accelerate, describe, native_engine, processor_name
+from ganglion.registry.machine.device_choice import visible_cards
 from ganglion.registry.machine.devices import DeviceMonitor
 from ganglion.registry.machine.nvml import load_nvml
 
@@ -34,6 +35,10 @@ class ThisMachine:
     def free_video_bytes(self) -> int | None:
         """What is free on the accelerators that can be used, now; None where there are none."""
         return self.devices.free_video_bytes()
+
+    def cards(self) -> tuple[DeviceReading, ...]:
+        """The accelerators that engines started here may use, now."""
+        return visible_cards(self.devices.cards(), os.environ)
 
     async def _readings(self) -> tuple[DeviceReading, ...]:
         devices = await asyncio.to_thread(lambda: self.devices)
