@@ -47,7 +47,9 @@ def test_what_was_chosen_wins_field_by_field(first: DeviceLayout, second: Device
         (DeviceLayout(executor="ray"), DeviceLayout(executor="mp"), "executor"),
     ],
 )
-def test_a_layout_differs_in_what_it_chose(asked: DeviceLayout, held: DeviceLayout, field: str | None) -> None:
+def test_a_layout_differs_in_what_it_chose(
+    asked: DeviceLayout, held: DeviceLayout, field: str | None
+) -> None:
     assert asked.differs_from(held) == field
 
 

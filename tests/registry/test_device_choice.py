@@ -19,7 +19,7 @@ def cards(*free_mb: int, total_mb: int = 1000) -> tuple[DeviceReading, ...]:
 def chosen(
     layout: DeviceLayout, *free_mb: int, allowed: tuple[str, ...] | None = None, cores: int = 4
 ) -> tuple[str, ...] | None:
-    return choose_devices(layout, cards(*free_mb), allowed=allowed, cores=cores, is_divided=True)
+    return choose_devices(layout, cards(*free_mb), allowed=allowed, cores=cores)
 
 
 def refused(layout: DeviceLayout, *free_mb: int, allowed: tuple[str, ...] | None = None) -> InvalidValue:
@@ -87,15 +87,6 @@ def test_rays_cluster_chooses_and_nothing_of_this_machine_bounds_it() -> None:
     assert chosen(DeviceLayout(8, 4, executor="ray"), 10) is None
     assert refused(DeviceLayout(devices=("0",), executor="ray"), 10).param == "devices"
     assert refused(DeviceLayout(executor="ray"), 10, allowed=("0",)).param == "devices"
-
-
-def test_an_engine_that_divides_otherwise_takes_what_is_named() -> None:
-    asked = DeviceLayout(devices=("0", "1"))
-    here = cards(10, 10)
-    assert choose_devices(asked, here, allowed=None, cores=1, is_divided=False) == ("0", "1")
-    assert choose_devices(DeviceLayout(), here, allowed=None, cores=1, is_divided=False) is None
-    with pytest.raises(InvalidValue):
-        choose_devices(asked, here[:1], allowed=None, cores=1, is_divided=False)
 
 
 def test_a_device_without_room_is_named_with_what_it_lacks() -> None:

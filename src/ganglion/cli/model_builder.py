@@ -242,7 +242,7 @@ class ModelBuilder:
         )
         settings = lay_out(
             settings,
-            config.name,
+            settings.name,
             self._asked_layout(options),
             self._context.cards,
             weights_bytes=facts.size_bytes,

@@ -63,6 +63,5 @@ def _chosen(
         cards,
         allowed=configured_layout(settings, engine).devices,
         cores=usable_cores(),
-        is_divided="tensor_parallel" in ENGINES[engine].layout,
     )
     return replace(layout, devices=devices)

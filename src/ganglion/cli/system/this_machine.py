@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from functools import cached_property
 
 from ganglion import __version__
@@ -58,5 +59,5 @@ def describe_machine() -> Machine:
 
 def installed_engines() -> tuple[EngineFacts, ...]:
     """The engines that can be used here, by name."""
-    found = [kind.facts(name, __version__, os.environ) for name, kind in sorted(ENGINES.items())]
-    return tuple(facts for facts in found if facts is not None)
+    found = [(kind, kind.facts(name, __version__, os.environ)) for name, kind in sorted(ENGINES.items())]
+    return tuple(replace(facts, layout=kind.layout) for kind, facts in found if facts is not None)

@@ -33,12 +33,10 @@ def choose_devices(
     *,
     allowed: tuple[str, ...] | None,
     cores: int,
-    is_divided: bool,
 ) -> tuple[str, ...] | None:
     """The indices to use, the freest where nobody named any; None where there is nothing to choose.
 
-    `allowed` are those that the configuration leaves to models. `is_divided` says that the engine uses as
-    many devices as the layout has ranks, no more and no fewer; another may use any that are named.
+    `allowed` are those that the configuration leaves to models.
     """
     if layout.executor == "ray":
         if layout.devices is not None or allowed is not None:
@@ -50,8 +48,6 @@ def choose_devices(
         return None
     usable = [card for card in cards if allowed is None or str(card.index) in allowed]
     named = None if layout.devices is None else _named(layout.devices, usable)
-    if not is_divided:
-        return layout.devices
     if named is None and not cards:
         _check_ranks(layout, cores, f"there are {cores} processor cores, and no other device")
         return None
