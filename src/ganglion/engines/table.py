@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 from ganglion.core.errors import EngineUnavailable
 
 if TYPE_CHECKING:  # every command reads the configuration, and most need no more of an engine than its name
+    from pathlib import Path
+
     from ganglion.core.engine import ManagedEngine
     from ganglion.core.machine import EngineFacts
     from ganglion.core.model import ModelFacts
@@ -47,6 +49,13 @@ class _EngineKind:
     """`module:function` that looks at what is installed, without loading it: a DescribeEngine."""
     formats: tuple[str, ...] = ()
     """Formats of the files that it reads; empty for an engine whose models need none."""
+    converts: tuple[str, ...] = ()
+    """Formats whose files can be converted, once, into one that it reads."""
+    context: str = ""
+    """`module:function` from the asked and the trained context length to the one that it takes."""
+    python: str = ""
+    """`module:function` from EngineSettings and the environment to the Python that it runs in, a path; empty
+    for an engine that comes with Ganglion."""
 
     def load(self) -> _EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
@@ -56,6 +65,23 @@ class _EngineKind:
         """What is installed of it; None where it cannot be used. `version` is ours."""
         describe = cast("_DescribeEngine", _imported(self.describe))
         return describe(name, version, environment)
+
+    def context_of(self, asked: int | None, trained: int) -> int:
+        """The context that a model gets when so many tokens were asked for."""
+        if not self.context:
+            return asked or trained
+        return cast("Callable[[int | None, int], int]", _imported(self.context))(asked, trained)
+
+    def python_of(self, settings: object, environment: Mapping[str, str]) -> "Path | None":
+        """The Python of the environment that it is installed in; None where it needs none, or has none here."""
+        if not self.python:
+            return None
+        find = cast("Callable[[object, Mapping[str, str]], Path | None]", _imported(self.python))
+        return find(settings, environment)
+
+    def is_installed(self, settings: object, environment: Mapping[str, str]) -> bool:
+        """Whether it could be started here, by what lies on the disk."""
+        return not self.python or self.python_of(settings, environment) is not None
 
 
 def _imported(location: str) -> object:
@@ -74,6 +100,8 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         summary="runs GGUF files",
         factory="ganglion.engines.llama.engine:LlamaEngine",
         formats=("gguf",),
+        converts=("safetensors",),
+        context="ganglion.engines.llama.plan:context_of",
         describe="ganglion.engines.llama.native.installed:describe",
     ),
     "vllm": _EngineKind(
@@ -81,6 +109,7 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         factory="ganglion.engines.vllm.engine:build_vllm",
         formats=("safetensors",),
         describe="ganglion.engines.vllm.installed:describe",
+        python="ganglion.engines.vllm.installed:installed_python",
     ),
     "echo": _EngineKind(
         summary="repeats the prompt, for trying out clients",
