@@ -7,7 +7,6 @@ does, else one that a converted copy is made for, and else an error that says wh
 
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import cast
 
 from ganglion.core.errors import EngineUnavailable, InvalidValue
 from ganglion.engines.table import ENGINES, EngineName
@@ -36,7 +35,7 @@ class EnginesHere:
 def choose_engine(
     model: str, model_format: str, *, here: EnginesHere, loaded_with: str | None, entry: str | None
 ) -> EngineChoice:
-    """The engine of a model in this format; `loaded_with` is what a load asks for, `entry` what models.yaml says.
+    """The engine of a model in this format; a load asks for `loaded_with`, models.yaml says `entry`.
 
     Raises InvalidValue for an engine that cannot run it, EngineUnavailable where none here can.
     """
@@ -59,9 +58,7 @@ def runners_of(model_format: str | None) -> tuple[EngineName, ...]:
     """Every engine that could run such a model, directly or converted; None is a format not known yet."""
     if model_format is None:
         return tuple(name for name, kind in ENGINES.items() if kind.formats)
-    return tuple(
-        name for name, kind in ENGINES.items() if model_format in (*kind.formats, *kind.converts)
-    )
+    return tuple(name for name, kind in ENGINES.items() if model_format in (*kind.formats, *kind.converts))
 
 
 def preferred_formats(configured: EngineName) -> tuple[str, ...]:
@@ -72,10 +69,9 @@ def preferred_formats(configured: EngineName) -> tuple[str, ...]:
 
 def unavailable(model: str, model_format: str, readers: tuple[EngineName, ...]) -> EngineUnavailable:
     """The error for a model that no installed engine reads."""
-    install = " or ".join(f"`ganglion engines install {name}`" for name in readers)
     return EngineUnavailable(
         f"{model} is in the format {model_format}, which no engine on this machine reads.",
-        hint=f"Install one that does with {install}, or take the model as a GGUF file.",
+        hint=f"Install one that does with {_install(readers)}, or take the model as a GGUF file.",
     )
 
 
@@ -87,16 +83,20 @@ def _named(model: str, model_format: str, name: str, source: str, here: EnginesH
             param="engine",
             hint=f"These can: {', '.join(runners)}." if runners else None,
         )
-    engine = cast(EngineName, name)
+    engine = next(each for each in runners if each == name)
     if model_format in ENGINES[engine].formats:
         return EngineChoice(engine, source)
     if not here.can_convert:
         raise EngineUnavailable(
             f"{model} would have to be converted for {name}, and no Python here can do that.",
             hint="Converting takes torch and transformers: set engine.converter_python to a Python that has "
-            f"them, or install {' or '.join(f'`ganglion engines install {each}`' for each in _readers(model_format))}.",
+            f"them, or install an engine that brings them: {_install(_readers(model_format))}.",
         )
     return EngineChoice(engine, f"{source}; it runs a converted copy", True)
+
+
+def _install(engines: tuple[EngineName, ...]) -> str:
+    return " or ".join(f"`ganglion engines install {name}`" for name in engines)
 
 
 def _readers(model_format: str) -> tuple[EngineName, ...]:

@@ -38,6 +38,23 @@ class _EngineFactory(Protocol):
     ) -> "ManagedEngine": ...
 
 
+class Converter(Protocol):
+    """Writes a copy of a checkpoint in a format that the engine reads."""
+
+    def __call__(
+        self,
+        checkpoint: "Path",
+        target: "Path",
+        *,
+        python: "Path",
+        cache: "Path",
+        size_bytes: int,
+        report: Callable[[int, int], None],
+        check: Callable[[], None],
+    ) -> None:
+        """`size_bytes` is how large the copy may become; `check` is asked meanwhile and may raise."""
+
+
 @dataclass(frozen=True, slots=True)
 class _EngineKind:
     """One engine: what it does, where it is built, and the model files it reads."""
@@ -51,8 +68,14 @@ class _EngineKind:
     """Formats of the files that it reads; empty for an engine whose models need none."""
     converts: tuple[str, ...] = ()
     """Formats whose files can be converted, once, into one that it reads."""
+    converter: str = ""
+    """`module:function` that does it, a Converter."""
     context: str = ""
     """`module:function` from the asked and the trained context length to the one that it takes."""
+    has_plan: bool = False
+    """Whether it plans its memory before it is opened, so that the plan can be shown."""
+    fills_gpu: bool = False
+    """Whether its weights lie on accelerators without anybody asking for that."""
     python: str = ""
     """`module:function` from EngineSettings and the environment to the Python that it runs in, a path; empty
     for an engine that comes with Ganglion."""
@@ -66,6 +89,10 @@ class _EngineKind:
         describe = cast("_DescribeEngine", _imported(self.describe))
         return describe(name, version, environment)
 
+    def load_converter(self) -> "Converter":
+        """What converts a model for it; raises EngineUnavailable."""
+        return cast("Converter", _imported(self.converter))
+
     def context_of(self, asked: int | None, trained: int) -> int:
         """The context that a model gets when so many tokens were asked for."""
         if not self.context:
@@ -73,7 +100,7 @@ class _EngineKind:
         return cast("Callable[[int | None, int], int]", _imported(self.context))(asked, trained)
 
     def python_of(self, settings: object, environment: Mapping[str, str]) -> "Path | None":
-        """The Python of the environment that it is installed in; None where it needs none, or has none here."""
+        """The Python that it is installed for; None where it needs none of its own, or has none here."""
         if not self.python:
             return None
         find = cast("Callable[[object, Mapping[str, str]], Path | None]", _imported(self.python))
@@ -101,6 +128,8 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         factory="ganglion.engines.llama.engine:LlamaEngine",
         formats=("gguf",),
         converts=("safetensors",),
+        has_plan=True,
+        converter="ganglion.engines.llama.converter.convert:convert_checkpoint",
         context="ganglion.engines.llama.plan:context_of",
         describe="ganglion.engines.llama.native.installed:describe",
     ),
@@ -109,6 +138,7 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         factory="ganglion.engines.vllm.engine:build_vllm",
         formats=("safetensors",),
         describe="ganglion.engines.vllm.installed:describe",
+        fills_gpu=True,
         python="ganglion.engines.vllm.installed:installed_python",
     ),
     "echo": _EngineKind(

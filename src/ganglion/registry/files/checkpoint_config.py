@@ -142,7 +142,6 @@ class CheckpointConfig(_Language, frozen=True):
     vision_config: _Vision | None = None
     quantization_config: _Quantised | None = None
     quantization: _MlxQuantised | None = None
-    auto_map: dict[str, object] | None = None
     id2label: dict[str, object] | None = None
     num_labels: int | None = None
 

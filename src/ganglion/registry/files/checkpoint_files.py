@@ -70,11 +70,6 @@ class CheckpointFiles:
     code: tuple[str, ...] = ()
     """Python files beside it, which are no part of it unless they are trusted."""
 
-    @property
-    def all(self) -> tuple[str, ...]:
-        """Everything that is needed, small files first."""
-        return (*self.beside, *self.weights)
-
 
 def is_beside(path: str) -> bool:
     """Whether a path is one of the files that a checkpoint has beside its weights."""

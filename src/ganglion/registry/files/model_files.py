@@ -8,6 +8,7 @@ from ganglion.registry.files.checkpoint_files import SUFFIX
 from ganglion.registry.files.formats import Format
 from ganglion.registry.files.parts import parts_of
 
+
 def format_of(path: Path) -> Format:
     """The format of a model by where it lies: a folder is a checkpoint, any other path a file."""
     return "safetensors" if path.suffix == SUFFIX or path.is_dir() else "gguf"

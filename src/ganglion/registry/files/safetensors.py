@@ -6,6 +6,7 @@ and no name in them leads out of the model's folder.
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final, TypeVar
 
@@ -57,6 +58,9 @@ class _SpecialTokens(Struct, frozen=True):
     chat_template: str | tuple[_Template, ...] | None = None
     bos_token: str | _Token | None = None
     eos_token: str | _Token | None = None
+
+
+class _AutoMap(Struct, frozen=True):
     auto_map: dict[str, object] | None = None
 
 
@@ -103,22 +107,42 @@ def checkpoint_paths(folder: Path) -> tuple[Path, ...]:
     if found is None:
         return ()
     weights = found.weights
-    try:
+    with suppress(LoadFailed, MalformedSafetensors):  # said by whoever reads it
         weights = tuple(file.name for file in _files_in(folder) if file.is_file())
-    except (LoadFailed, MalformedSafetensors):
-        pass  # said by whoever reads it
     return tuple(folder / name for name in (*found.beside, *weights))
+
+
+CODE_CONFIGS: Final = (CONFIG, "tokenizer_config.json")
+"""The files that may name code in their `auto_map`."""
 
 
 def code_of(folder: Path) -> tuple[str, ...]:
     """The code that a checkpoint wants to be run with, as `auto_map` names it; raises LoadFailed."""
+    found = (name for each in CODE_CONFIGS for name in auto_map_of(folder / each))
+    return tuple(dict.fromkeys(found))
+
+
+def auto_map_of(file: Path) -> tuple[str, ...]:
+    """The code that one of `CODE_CONFIGS` names; raises LoadFailed where it is damaged."""
     try:
-        config = _config(folder)
-        tokenizer = _load(folder / "tokenizer_config.json", _CONFIG_LIMIT, _SpecialTokens)
+        content = _content(file, _CONFIG_LIMIT)
+        if content is None:
+            return ()
+        found = _decode(file.name, _NO_JSON.sub(b"null", content), _AutoMap).auto_map or {}
     except MalformedSafetensors as error:
-        raise LoadFailed(f"{folder} is not a safetensors model: {error}.", hint=_DAMAGED_HINT) from error
-    maps = [file.auto_map for file in (config, tokenizer) if file is not None and file.auto_map]
-    return tuple(dict.fromkeys(name[:99] for each in maps for name in _names_in(list(each.values()))))
+        raise LoadFailed(f"{file.parent} is not a safetensors model: {error}.", hint=_DAMAGED_HINT) from error
+    except OSError as error:
+        raise LoadFailed(f"{file} could not be read: {error.strerror or error}.") from error
+    return tuple(name[:99] for name in _names_in(list(found.values())))
+
+
+def refuse_code(model: str, code: Sequence[str]) -> None:
+    """Raise LoadFailed where a checkpoint wants to be run with code of its own."""
+    if code:
+        raise LoadFailed(
+            f"{model} runs code of its own: {', '.join(code[:5])} (auto_map in its config).",
+            hint="It can do whatever this user can; if you trust it, engine.vllm.trust_remote_code = true.",
+        )
 
 
 def _names_in(values: Sequence[object]) -> list[str]:

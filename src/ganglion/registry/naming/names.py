@@ -93,7 +93,11 @@ def shortened(text: str) -> str:
 
 def is_path(text: str) -> bool:
     """Whether an operator's word is written as a file; `org/repo` is not, `./org/repo` is."""
-    if text.casefold().endswith((".gguf", _WEIGHTS)) or text.startswith((".", "~", "/", "\\")) or _DRIVE.match(text):
+    if (
+        text.casefold().endswith((".gguf", _WEIGHTS))
+        or text.startswith((".", "~", "/", "\\"))
+        or _DRIVE.match(text)
+    ):
         return True
     separators = {"/", os.sep, os.altsep or os.sep}
     return any(separator in text for separator in separators) and HubId.parse(text) is None
@@ -104,9 +108,10 @@ def operator_path(text: str) -> Path | None:
     try:
         if "\0" in text:
             return None
-        if not (is_path(text) or Path(text).is_file() or (Path(text) / "config.json").is_file()):
+        path = Path(text)
+        if not (is_path(text) or path.is_file() or (path / "config.json").is_file()):
             return None
-        return real_file(Path(text).expanduser())
+        return real_file(path.expanduser())
     except (OSError, RuntimeError):  # longer than a path can be, or the home of nobody
         return None
 

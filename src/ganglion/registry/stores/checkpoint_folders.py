@@ -68,9 +68,7 @@ def _exists(entry: os.DirEntry[str]) -> bool:
     return Path(entry.path).exists()
 
 
-def _error(
-    folder: str, described: CheckpointFiles | None, found: dict[str, FoundFile | None]
-) -> str | None:
+def _error(folder: str, described: CheckpointFiles | None, found: dict[str, FoundFile | None]) -> str | None:
     gone = next((name for name, file in found.items() if file is None), None)
     if described is None:
         return f"{folder} is incomplete: its weights are not here yet."

@@ -110,9 +110,7 @@ class FileIndex:
         self._is_changed = False
 
 
-def _read(
-    path: str, read: Callable[[Path], ModelFacts | GgufFileFacts]
-) -> tuple[FileSummary | None, bool]:
+def _read(path: str, read: Callable[[Path], ModelFacts | GgufFileFacts]) -> tuple[FileSummary | None, bool]:
     """What the file says, and whether that holds until the file changes."""
     try:
         return _summary(read(Path(path))), True
