@@ -236,6 +236,11 @@ class ModelBuilder:
 
             yield report_and_show
 
+    def _gpu_layers(self, entry: ManifestEntry, engine: EngineName) -> int:
+        """Layers to put on a GPU, for an engine that leaves others on the processor."""
+        configured = 0 if ENGINES[engine].fills_gpu else self._context.config.engine.gpu_layers
+        return configured if entry.gpu_layers is None else entry.gpu_layers
+
     def _choice(self, options: LoadOptions, path: Path) -> EngineChoice:
         return self._context.selection.choose(self.model_id, format_of(path), self._resolution.entry, options)
 
@@ -262,7 +267,7 @@ class ModelBuilder:
             context=self._asked_context(options),
             kv_tokens=entry.kv_tokens or config.kv_tokens,
             parallel=entry.parallel or config.parallel,
-            gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
+            gpu_layers=self._gpu_layers(entry, choice.engine),
             chat_template=chat_template(entry.chat_template or config.chat_template),
             limits=WorkerLimits(hang_s=config.hang_s),
             kv_folder=str(self._context.home / "cache" / "kv") if is_kv_kept else None,

@@ -19,6 +19,15 @@ _POLL_S: Final = 0.2
 _STALL_S: Final = 1800.0
 """Without a new byte: of shards of hundreds of gigabytes on a slow disk the first takes minutes."""
 _TALK_BYTES: Final = 1 << 16
+# A converter reads no image and no sound. Where one of these does not match torch, which happens in
+# environments that others made, transformers cannot even import a tokenizer.
+_RUN: Final = """
+import os, runpy, sys
+sys.modules.update(dict.fromkeys(("torchvision", "torchaudio", "torchcodec")))
+sys.argv = sys.argv[1:]
+sys.path[0] = os.path.dirname(sys.argv[0])
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def convert_checkpoint(
@@ -39,7 +48,7 @@ def convert_checkpoint(
     script = converter_script(cache, report, check)
     arguments = [str(script), "--outfile", str(target), "--outtype", "auto", str(checkpoint)]
     with tempfile.TemporaryFile() as talk:
-        process = _start([str(python), "-s", *arguments], talk.fileno(), target.parent)
+        process = _start([str(python), "-s", "-c", _RUN, *arguments], talk.fileno(), target.parent)
         try:
             _wait(process, target, size_bytes, report, check)
         finally:
