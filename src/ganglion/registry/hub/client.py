@@ -138,7 +138,7 @@ class Hub:
     def _find_there(self, wanted: WantedModel, revision: str, patience: HubRetryLimits) -> HubFiles:
         listing = list_files(self._requests, wanted.repo, revision, patience)
         listed = {file.path: file for file in listing.files}
-        found = wanted.among(listed, listing.pickles)
+        found = wanted.among(listed, listing.others)
         place = RepoCache(self.cache, wanted.repo)
         files = tuple(
             HubFile(path, file.size_bytes, file.digest, _is_here(place, listing.commit, path, file.digest))

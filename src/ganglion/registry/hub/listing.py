@@ -3,13 +3,14 @@
 import time
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse
+from itertools import islice
 from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
 from ganglion.core.errors import LoadFailed
-from ganglion.registry.files.checkpoint_files import is_beside, is_code, is_weights, pickles
+from ganglion.registry.files.checkpoint_files import is_beside, is_code, is_weights
 from ganglion.registry.files.digests import is_digest
 from ganglion.registry.files.formats import Format
 from ganglion.registry.hub.cache import is_below, is_commit
@@ -66,6 +67,7 @@ _LIMIT_BYTES: Final = 64 << 20
 """The largest repositories list some ten thousand files in a few megabytes."""
 _DEADLINE_S: Final = 60.0
 _NAME_LIMIT: Final = 99
+_OTHERS_LIMIT: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,8 @@ class _RepoListing:
 
     commit: str
     files: tuple[_ListedFile, ...]
-    pickles: tuple[str, ...]
-    """Weights that are there as well and are never fetched."""
+    others: tuple[str, ...]
+    """Names of further files, for the message where a model is not among the wanted ones."""
 
 
 class _Lfs(msgspec.Struct):
@@ -124,8 +126,9 @@ def list_files(requests: HubRequests, repo: str, revision: str, patience: HubRet
     files = (_file(repo, sibling) for sibling in info.siblings if _is_wanted(sibling.rfilename))
     if not is_commit(info.sha):
         raise LoadFailed(f"The hub's listing of {repo} names the commit {info.sha[:80]!r}, which is none.")
-    others = (sibling.rfilename[:_NAME_LIMIT] for sibling in info.siblings)
-    return _RepoListing(info.sha, tuple(files), tuple(pickles(others)))
+    names = (sibling.rfilename for sibling in info.siblings if not _is_wanted(sibling.rfilename))
+    others = tuple(name[:_NAME_LIMIT] for name in islice(names, _OTHERS_LIMIT))
+    return _RepoListing(info.sha, tuple(files), others)
 
 
 def _is_wanted(path: str) -> bool:
