@@ -141,7 +141,11 @@ class NameCatalogue:
             return entries[0].key
         place = self.stored_index.rank_of(model)
         if place == 0 and not self._is_taken(fold(model.name)):
-            return model.name
+            if model.format == "gguf" or self._means(model.name, model):
+                return model.name
+            # A GGUF file of this name is taken first: the checkpoint is called by its format as well.
+            if self._means(f"{model.name}:{model.format}", model):
+                return f"{model.name}:{model.format}"
         tag = model.quantisation if model.format == "gguf" else model.format
         hub = HubId.parse(f"{model.hub_id}:{tag}")
         found = NoMatch("") if hub is None else self.stored_index.by_hub(hub, None)
@@ -150,6 +154,11 @@ class NameCatalogue:
             if isinstance(found, StoredMatch) and found.model is model
             else f"{model.name}#{place + 1}"
         )
+
+    def _means(self, name: str, model: StoredModel) -> bool:
+        """Whether a name, by itself, is one of this model."""
+        found = self.stored_index.by_file_name(ModelRef(name), self.preferred_quant)
+        return isinstance(found, StoredMatch) and found.model is model
 
     def _is_taken(self, name: str) -> bool:
         if name in self.entry_by_key or name in self.entry_by_alias:

@@ -201,7 +201,11 @@ class StoredModelIndex:
         return sum(item.order < mine for item in self.by_name[fold(model.name)])
 
     def _called(self, name: str, tag: str | None, preferred: str | None) -> StoredMatch | NoMatch | None:
-        group = _tagged(self.by_name.get(name, ()), tag) or _tagged(self.by_base.get(name, ()), tag)
+        named = self.by_name.get(name, ())
+        # The name of a checkpoint says no quantisation: what differs from it in that alone is called so, too.
+        if any(item.model.format != "gguf" for item in named):
+            named = tuple(dict.fromkeys((*named, *self.by_base.get(name, ()))))
+        group = _tagged(named, tag) or _tagged(self.by_base.get(name, ()), tag)
         return _one_model(group, preferred) if group else None
 
     def _numbered(self, name: str) -> StoredMatch | NoMatch | None:
