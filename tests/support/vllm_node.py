@@ -4,14 +4,12 @@ import os
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 from msgspec import structs
 
-from ganglion.core.model import ModelFacts
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.watchdog import WorkerLimits
 from ganglion.engines.vllm.engine import VllmEngine
@@ -53,11 +51,6 @@ def vllm_settings(model_id: str = "smollm2", **own: object) -> EngineSettings:
     """Small, quick to start, and on two threads beside whatever else runs on a test machine."""
     vllm = structs.replace(VllmSettings(python=str(needed_python()), eager=True), **own)
     return EngineSettings(model_id=model_id, context=2048, parallel=32, threads=2, vllm=vllm, limits=LIMITS)
-
-
-def facts_of(folder: Path, **changes: object) -> ModelFacts:
-    """What the checkpoint says of itself."""
-    return replace(read_facts(folder), **changes)
 
 
 @asynccontextmanager

@@ -35,6 +35,7 @@ _DEFAULTS: Final[Mapping[str, str]] = {
     "DO_NOT_TRACK": "1",
     "HF_HUB_OFFLINE": "1",  # what a model needs is in its folder: a worker asks no hub
     "TOKENIZERS_PARALLELISM": "false",
+    "GOMP_SPINCOUNT": "1000",  # threads that spin at a barrier for long wait for a busy neighbour's core
 }
 """The environment of a worker where the operator's says nothing else."""
 _FORCED: Final[Mapping[str, str]] = {
@@ -57,6 +58,10 @@ class VllmPlan:
     required_bytes: int
     """Of the machine's memory, where it computes on the processor."""
     environment: dict[str, str] = field(default_factory=dict)
+    bos_token: str = ""
+    """The sign that begins a text, where the checkpoint has one."""
+    folder: str = ""
+    """A place for files of the worker's own; whoever starts it removes them."""
 
 
 def plan(
@@ -91,6 +96,7 @@ def plan(
         processor_kv_bytes=kv_bytes,
         required_bytes=required,
         environment=_environment(settings, variables),
+        bos_token=facts.bos_token,
     )
 
 
