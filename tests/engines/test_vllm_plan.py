@@ -126,6 +126,13 @@ def test_too_little_memory_is_told_before_anything_starts() -> None:
     assert caught.value.hint
 
 
+def test_weights_that_do_not_fit_the_gpus_are_told_before_anything_starts() -> None:
+    settings = EngineSettings(model_id="m")
+    with pytest.raises(InsufficientVideoMemory) as caught:
+        plan(settings, FACTS, free_bytes=2**40, free_video_bytes=2**29, on_processor=False, variables={})
+    assert (caught.value.free_mb, caught.value.required_mb) == (512, 1024)
+
+
 @pytest.mark.parametrize(
     ("samplers", "param"),
     [

@@ -12,8 +12,8 @@ from ganglion.core.model import ModelFacts
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
-from ganglion.engines.vllm.environment import WorkerFolder, check_python
-from ganglion.engines.vllm.installed import python_of, version_of
+from ganglion.engines.vllm.environment import WorkerFolder, check_python, computes_on_processor
+from ganglion.engines.vllm.installed import python_of
 from ganglion.engines.vllm.plan import VllmPlan, plan
 from ganglion.engines.vllm.unsupported import check_request
 from ganglion.engines.worker_engine import WorkerEngine
@@ -35,11 +35,12 @@ class VllmEngine(WorkerEngine):
     ) -> None:
         """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
         self._python = python_of(settings.vllm.python, os.environ)
-        self._on_processor = "cpu" in (version_of(self._python) or "") or free_video_memory is None
+        self._on_processor = computes_on_processor(self._python)
         decided = plan(
             settings,
             facts,
             free_bytes=free_bytes() if free_memory is None else free_memory,
+            free_video_bytes=free_video_memory,
             on_processor=self._on_processor,
             variables=os.environ,
         )
