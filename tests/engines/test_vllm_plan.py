@@ -19,8 +19,8 @@ from ganglion.core.model import ModelFacts
 from ganglion.core.request import TokenRequest
 from ganglion.core.sampling import ResolvedSampling, Samplers
 from ganglion.engines.settings import EngineSettings
-from ganglion.engines.vllm.plan import VllmPlan, plan
 from ganglion.engines.vllm.unsupported import check_request
+from ganglion.engines.vllm.vllm_plan import VllmPlan, plan
 from ganglion.engines.vllm.worker.load_errors import load_error
 from ganglion.engines.vllm_settings import VllmSettings
 

@@ -14,8 +14,8 @@ from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
 from ganglion.engines.vllm.environment import WorkerFolder, check_python, computes_on_processor
 from ganglion.engines.vllm.installed import python_of
-from ganglion.engines.vllm.plan import VllmPlan, plan
 from ganglion.engines.vllm.unsupported import check_request
+from ganglion.engines.vllm.vllm_plan import VllmPlan, plan
 from ganglion.engines.worker_engine import WorkerEngine
 from ganglion.engines.worker_tokens import WorkerTokens
 

@@ -12,7 +12,7 @@ from typing import Final
 from ganglion.core.errors import EngineUnavailable
 from ganglion.engines.supervision.launch import WorkerLaunch
 from ganglion.engines.vllm.installed import version_of
-from ganglion.engines.vllm.plan import VllmPlan, python_path
+from ganglion.engines.vllm.vllm_plan import VllmPlan, python_path
 
 _INSTALL: Final = "Install it with `ganglion engines install vllm`, or name its Python in engine.vllm.python."
 _NEEDED: Final = ("vllm", "msgspec", "tokenizers")

@@ -13,7 +13,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import IterationStats, SchedulerStats
 
-from ganglion.engines.vllm.plan import VllmPlan
+from ganglion.engines.vllm.vllm_plan import VllmPlan
 from ganglion.engines.vllm.worker.checkpoint_vocabulary import CheckpointVocabulary, written_tokenizer
 from ganglion.engines.vllm.worker.text_tokenizer import write_text_tokenizer
 
