@@ -12,10 +12,10 @@ from ganglion.core.model import ModelFacts
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
-from ganglion.engines.vllm.environment import WorkerFolder, check_python
-from ganglion.engines.vllm.installed import python_of, version_of
-from ganglion.engines.vllm.plan import VllmPlan, plan
+from ganglion.engines.vllm.environment import WorkerFolder, check_python, computes_on_processor
+from ganglion.engines.vllm.installed import python_of
 from ganglion.engines.vllm.unsupported import check_request
+from ganglion.engines.vllm.vllm_plan import VllmPlan, plan
 from ganglion.engines.worker_engine import WorkerEngine
 from ganglion.engines.worker_tokens import WorkerTokens
 
@@ -35,15 +35,17 @@ class VllmEngine(WorkerEngine):
     ) -> None:
         """`free_memory` in bytes is what others leave; left out, it is what the machine has now."""
         self._python = python_of(settings.vllm.python, os.environ)
-        self._on_processor = "cpu" in (version_of(self._python) or "") or free_video_memory is None
-        self.plan: VllmPlan = plan(
+        self._on_processor = computes_on_processor(self._python)
+        decided = plan(
             settings,
             facts,
             free_bytes=free_bytes() if free_memory is None else free_memory,
+            free_video_bytes=free_video_memory,
             on_processor=self._on_processor,
             variables=os.environ,
         )
         self._folder = WorkerFolder()
+        self.plan: VllmPlan = replace(decided, folder=str(self._folder.path))
         limit = self.plan.parallel + settings.queue_limit
         tokens = WorkerTokens(
             settings.model_id,
@@ -64,7 +66,12 @@ class VllmEngine(WorkerEngine):
     async def open(self) -> None:
         """Start vLLM and wait until the model is loaded."""
         await check_python(self._python)
-        await super().open()
+        self._folder.make()
+        try:
+            await super().open()
+        except BaseException:
+            self._folder.remove()
+            raise
 
     async def close(self) -> None:
         """Stop vLLM with all its processes."""

@@ -15,7 +15,7 @@ from vllm.inputs.engine import TokensInput, tokens_input
 from vllm.v1.engine.exceptions import EngineDeadError
 from vllm.v1.metrics.stats import SchedulerStats
 
-from ganglion.core.errors import InvalidValue, UnsupportedParameter
+from ganglion.core.errors import GanglionError, UnsupportedParameter
 from ganglion.core.model import WorkerLoad
 from ganglion.engines.supervision.frame_socket import FrameSocket
 from ganglion.engines.supervision.ipc import (
@@ -33,6 +33,7 @@ from ganglion.engines.supervision.ipc import (
 )
 from ganglion.engines.vllm.worker.engine_loading import LoadedModel
 from ganglion.engines.vllm.worker.generation import Generation
+from ganglion.engines.vllm.worker.grammar_trials import GrammarTrials
 from ganglion.engines.vllm.worker.group_end import end_all
 from ganglion.engines.vllm.worker.sampling_arguments import sampling_params
 
@@ -46,6 +47,7 @@ class RequestTable:
     def __init__(self, frames: FrameSocket) -> None:
         self._frames = frames
         self._model: LoadedModel | None = None
+        self._grammars: GrammarTrials | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._updates: list[SequenceUpdate] = []
         self._is_flushing = False
@@ -56,6 +58,7 @@ class RequestTable:
     def begin(self, model: LoadedModel) -> None:
         """Take requests from now on."""
         self._model = model
+        self._grammars = GrammarTrials(model.vocabulary)
         self._step_s = 0.0
 
     def note_step(self, stats: SchedulerStats) -> None:
@@ -98,18 +101,23 @@ class RequestTable:
         llm = self._model.llm
         generation = Generation(submit, self._model.vocabulary, monotonic())
         try:
-            params = sampling_params(submit, self._model.vocabulary.end_tokens, can_bias=self._model.can_bias)
+            assert self._grammars is not None
+            unnamed = await self._grammars.tried(submit)
+            ends = self._model.vocabulary.end_tokens
+            params = sampling_params(submit, ends, unnamed, can_bias=self._model.can_bias)
             answer = llm.generate(_prompt(submit), params, str(submit.id), priority=submit.priority)
             async with aclosing(answer) as outputs:
                 async for output in outputs:
                     self._tell(generation.take(output, monotonic()))
                     if generation.is_ended:
                         break
+        except GanglionError as error:
+            self._tell(_failed(submit.id, error.message, error.code))
         except EngineDeadError:
             end_all(_ENGINE_DIED)
         except (VLLMClientError, ValueError) as error:
-            code = InvalidValue.code if submit.grammar is not None else UnsupportedParameter.code
-            self._tell(_failed(submit.id, f"vLLM refuses the request: {error}", code))
+            message = f"vLLM refuses the request: {error}"
+            self._tell(_failed(submit.id, message, UnsupportedParameter.code))
         except Exception as error:  # noqa: BLE001 - whatever it is, it is this request's end
             if llm.errored:
                 end_all(_ENGINE_DIED)
