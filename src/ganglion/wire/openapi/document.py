@@ -7,15 +7,20 @@ import msgspec
 
 from ganglion.core.request import JsonValue
 from ganglion.wire.dialects import DIALECTS
-from ganglion.wire.openai_errors import ErrorEnvelope
 from ganglion.wire.openapi import gateway_routes, node_routes, prompt_routes
-from ganglion.wire.operation import JSON, DescribedRoutes, Json, Operation, Shapes, either, ref
+from ganglion.wire.operation import JSON, DescribedRoutes, Json, Operation, Shapes, json_answer, ref
 from ganglion.wire.route_aliases import aliases_of
 
 _WIRES: tuple[DescribedRoutes, ...] = (
     *(dialect.operations for dialect in DIALECTS if dialect.has_operations),
     prompt_routes,
 )
+
+
+_FAILURES = {
+    "4XX": "The request cannot be answered as it stands.",
+    "5XX": "The server cannot answer now; a 503 says when to retry.",
+}
 
 
 def _named(*operations: Operation) -> tuple[Operation, ...]:
@@ -40,10 +45,11 @@ class Surface:
 
 
 def _described_by(own: DescribedRoutes) -> tuple[tuple[Operation, ...], Shapes]:
-    """The operations and shapes of every wire, and of a server's own routes."""
-    parts = (*_WIRES, own)
-    shapes: Shapes = (ErrorEnvelope, *(shape for part in parts for shape in part.SHAPES))
-    return _named(*(operation for part in parts for operation in part.OPERATIONS)), shapes
+    """The operations of every wire and of a server's own routes, and the shapes of these and of a node's."""
+    operations = [operation for part in (*_WIRES, own) for operation in part.OPERATIONS]
+    described = (*operations, *node_routes.OPERATIONS)
+    shapes = dict.fromkeys(shape for operation in described for shape in operation.shapes)
+    return _named(*operations), tuple(shapes)
 
 
 NODE = Surface(
@@ -102,12 +108,10 @@ def encode(value: Json) -> bytes:
 
 
 def _described(operation: Operation) -> Json:
-    answers: Json = dict(operation.answers)
+    answers: Json = {status: answer.json for status, answer in operation.answers.items()}
     if operation.can_fail:
-        answers["4XX"] = either("The request cannot be answered as it stands.", *operation.failures)
-        answers["5XX"] = either(
-            "The server cannot answer now; a 503 says when to retry.", *operation.failures
-        )
+        for status, said in _FAILURES.items():
+            answers[status] = json_answer(said, *operation.failures).json
     described: Json = {
         "summary": operation.summary,
         "operationId": _operation_id(operation),

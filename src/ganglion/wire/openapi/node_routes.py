@@ -17,14 +17,16 @@ from ganglion.wire.models import ModelCard, ModelList
 from ganglion.wire.openai_errors import ErrorEnvelope
 from ganglion.wire.operation import (
     JSON,
+    DescribedAnswer,
     Json,
     Operation,
-    Shapes,
     content,
-    either,
+    get,
     json_answer,
     optional,
+    post,
     ref,
+    streamed_answer,
     text_answer,
 )
 
@@ -34,17 +36,9 @@ _ANTHROPIC_VERSION: Json = optional(
     {"type": "string", "enum": ["2023-06-01"]},
     where="header",
 )
-_MODEL: Json = {
-    "name": "model",
-    "in": "path",
-    "required": True,
-    "description": "A model id; ids may hold slashes, which callers percent-encode or not.",
-    "schema": {"type": "string"},
-}
-_LOAD_ANSWER: Json = {
-    "description": "It is loaded; with `accept: text/event-stream`, how it got there.",
-    "content": {JSON: {"schema": ref("LoadResult")}, "text/event-stream": {}},
-}
+_MANAGED = DescribedAnswer(
+    content("The models.", JSON, {"type": "array", "items": ref("ManagedModel")}).json, (ManagedModel,)
+)
 _WAIT: Json = optional("wait", "false answers 202 at once.", {"type": "string", "enum": ["true", "false"]})
 _SINCE: Json = optional(
     "since",
@@ -55,99 +49,58 @@ _WAIT_S: Json = optional(
     "wait", "How many seconds to wait at most, up to 30.", {"type": "number", "minimum": 0}
 )
 
-SHAPES: Shapes = (
-    ModelCard,
-    ModelList,
-    ModelInfo,
-    ModelPage,
-    Discovery,
-    Health,
-    ProbeBody,
-    Version,
-    ManagedModel,
-    LoadBody,
-    LoadResult,
-    UnloadBody,
-    ModelEndpoint,
-    ModelCapabilities,
-    NodeState,
-)
-
 OPERATIONS: tuple[Operation, ...] = (
-    Operation(
-        "get",
+    get(
         "/v1/models",
         "List the models.",
-        {"200": either("The models.", ModelList, ModelPage)},
+        "The models.",
+        ModelList,
+        ModelPage,
         parameters=(_ANTHROPIC_VERSION,),
         failures=(ErrorEnvelope, MessagesError),
     ),
-    Operation(
-        "get",
+    get(
         "/v1/models/{model}",
         "Describe one model.",
-        {"200": either("The model.", ModelCard, ModelInfo)},
-        parameters=(_MODEL, _ANTHROPIC_VERSION),
+        "The model.",
+        ModelCard,
+        ModelInfo,
+        parameters=(_ANTHROPIC_VERSION,),
         failures=(ErrorEnvelope, MessagesError),
     ),
-    Operation(
-        "get",
-        "/models",
-        "List the models that are held, loaded or not.",
-        {"200": content("The models.", JSON, {"type": "array", "items": ref("ManagedModel")})},
-    ),
+    get("/models", "List the models that are held, loaded or not.", _MANAGED),
     Operation(
         "post",
         "/models/load",
         "Load a model, fetching it when it is not here.",
         {
-            "200": _LOAD_ANSWER,
+            "200": streamed_answer(
+                "It is loaded; with `accept: text/event-stream`, how it got there.", LoadResult
+            ),
             "202": json_answer("It is on its way; `GET /models` says how far.", LoadResult),
         },
-        body="LoadBody",
-        parameters=(_WAIT,),
+        LoadBody,
+        (_WAIT,),
     ),
-    Operation(
-        "post",
+    post(
         "/models/unload",
         "Let a model go, once its requests are finished.",
-        {"200": json_answer("It is gone.", LoadResult)},
-        body="UnloadBody",
+        "It is gone.",
+        LoadResult,
+        body=UnloadBody,
     ),
-    Operation(
-        "get",
-        "/models/{model}/endpoint",
-        "Say where a loaded model answers.",
-        {"200": json_answer("The base URL.", ModelEndpoint)},
-        parameters=(_MODEL,),
-    ),
-    Operation(
-        "get",
-        "/models/{model}/capabilities",
-        "Say what a model can do.",
-        {"200": json_answer("Its capabilities.", ModelCapabilities)},
-        parameters=(_MODEL,),
-    ),
-    Operation(
-        "get",
+    get("/models/{model}/endpoint", "Say where a loaded model answers.", "The base URL.", ModelEndpoint),
+    get("/models/{model}/capabilities", "Say what a model can do.", "Its capabilities.", ModelCapabilities),
+    get(
         "/fleet/state",
         "Tell a gateway how the node is, as soon as that changes.",
-        {"200": json_answer("Its state.", NodeState)},
+        "Its state.",
+        NodeState,
         parameters=(_SINCE, _WAIT_S),
     ),
-    Operation("get", "/health", "Say how the node is doing.", {"200": json_answer("Its health.", Health)}),
-    Operation(
-        "get",
-        "/health/live",
-        "Probe whether the process answers.",
-        {"200": json_answer("It does.", ProbeBody)},
-    ),
-    Operation(
-        "get",
-        "/ping",
-        "Another name of `/health/live`, behind a key where there are keys.",
-        {"200": json_answer("It does.", ProbeBody)},
-    ),
+    get("/health", "Say how the node is doing.", "Its health.", Health),
+    get("/health/live", "Probe whether the process answers.", "It does.", ProbeBody),
+    get("/ping", "Another name of `/health/live`, behind a key where there are keys.", "It does.", ProbeBody),
     Operation(
         "get",
         "/health/ready",
@@ -155,25 +108,10 @@ OPERATIONS: tuple[Operation, ...] = (
         {"200": json_answer("They should.", ProbeBody), "503": json_answer("Not now.", ProbeBody)},
         can_fail=False,
     ),
-    Operation(
-        "get",
-        "/discovery",
-        "Say what machine and which engines these are.",
-        {"200": json_answer("The machine.", Discovery)},
-    ),
-    Operation("get", "/version", "Name what is running.", {"200": json_answer("The versions.", Version)}),
-    Operation("get", "/metrics", "Prometheus metrics.", {"200": text_answer("The metrics.", "text/plain")}),
-    Operation(
-        "get",
-        "/openapi.json",
-        "This document.",
-        {"200": content("The document.", JSON, {"type": "object"})},
-    ),
-    Operation(
-        "get",
-        "/docs",
-        "This document as a page.",
-        {"200": text_answer("A page.", "text/html")},
-    ),
-    Operation("get", "/", "A page to start from.", {"200": text_answer("A page.", "text/html")}),
+    get("/discovery", "Say what machine and which engines these are.", "The machine.", Discovery),
+    get("/version", "Name what is running.", "The versions.", Version),
+    get("/metrics", "Prometheus metrics.", text_answer("The metrics.", "text/plain")),
+    get("/openapi.json", "This document.", content("The document.", JSON, {"type": "object"})),
+    get("/docs", "This document as a page.", text_answer("A page.", "text/html")),
+    get("/", "A page to start from.", text_answer("A page.", "text/html")),
 )
