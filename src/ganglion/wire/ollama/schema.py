@@ -6,7 +6,7 @@ Null means the same as absent everywhere.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, TypedDict
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
@@ -108,16 +108,8 @@ class OllamaGenerateReply(Struct, frozen=True, kw_only=True):
     eval_duration: int | UnsetType = UNSET
 
 
-class OllamaEnding(TypedDict, total=False):
-    """The fields of the last line alone."""
-
-    done_reason: DoneReason
-    total_duration: int
-    load_duration: int
-    prompt_eval_count: int
-    prompt_eval_duration: int
-    eval_count: int
-    eval_duration: int
+OllamaEnding = dict[str, Any]
+"""The fields of the last line alone, `done_reason` and what follows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +124,7 @@ class OllamaPart:
 
 def encode_line(reply: OllamaReplyContext, part: OllamaPart, end: OllamaEnding | None = None) -> bytes:
     """One line, in the words of the route that asked; `end` makes it the last."""
-    ending: OllamaEnding = end or {}
+    ending = end or {}
     thinking = part.thinking or UNSET
     logprobs = _logprobs_of(part.tokens) if reply.has_logprobs and part.tokens else UNSET
     if reply.route == "chat":
