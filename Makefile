@@ -127,8 +127,8 @@ shape: $(VENV)/dev.stamp ## print the measures of the source tree (ARGS="/anothe
 	@$(BIN)/python scripts/shape.py $(ARGS)
 
 reference: $(VENV)/dev.stamp ## write the tables of docs/*.md from the code
-	@$(BIN)/python -m ganglion.cli.reference docs/configuration.md
-	@$(BIN)/python -m ganglion.cli.field_reference docs/*.md
+	@$(BIN)/python scripts/reference.py docs/configuration.md
+	@$(BIN)/python scripts/field_reference.py docs/*.md
 
 generate: $(VENV)/dev.stamp ## write the blocking client from the one in an event loop
 	@$(BIN)/python scripts/unasync.py

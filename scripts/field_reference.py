@@ -1,6 +1,6 @@
 """The tables of sampling parameters, unsupported fields and errors in docs/*.md, written from the code.
 
-`python -m ganglion.cli.field_reference FILES` fills in what stands between `<!-- NAME -->` and
+`python scripts/field_reference.py FILES` fills in what stands between `<!-- NAME -->` and
 `<!-- end of NAME -->`, for each name of `TABLES`.
 """
 

@@ -1,4 +1,4 @@
-"""The tables of docs/configuration.md, written from the code: `python -m ganglion.cli.reference FILE`.
+"""The tables of docs/configuration.md, written from the code: `python scripts/reference.py FILE`.
 
 A table stands between `<!-- keys: SECTION -->` and `<!-- end of keys -->`; `top` is the section of the keys
 that stand above all tables of the TOML file. A list of tables has a section of its own, whose keys stand in
@@ -144,7 +144,7 @@ class _ReferenceRow:
 def main(arguments: list[str]) -> int:
     """Write the tables of one file anew."""
     if len(arguments) != 1:
-        say_error("One file is expected.", "python -m ganglion.cli.reference docs/configuration.md")
+        say_error("One file is expected.", "python scripts/reference.py docs/configuration.md")
         return 2
     file = Path(arguments[0])
     try:
