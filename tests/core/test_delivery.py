@@ -16,12 +16,14 @@ MANY = 1000
 async def count_up(sink: Sink[Event], made: list[int], many: int = MANY) -> None:
     for number in range(many):
         made.append(number)
-        await give(sink, Progress("queued", number, many))
+        room = sink((Delta(number, "a"),))
+        if room is not None:
+            await room
 
 
 async def test_what_is_delivered_is_pulled_in_order_and_ends() -> None:
     async with aclosing(pulled(lambda sink: count_up(sink, []))) as events:
-        found = [event.done async for event in events if isinstance(event, Progress)]
+        found = [event.index async for event in events if isinstance(event, Delta)]
     assert found == list(range(MANY))
 
 
@@ -48,6 +50,22 @@ async def test_closing_cancels_the_delivery_and_waits_for_its_end() -> None:
     async with aclosing(pulled(deliver)) as events:
         await anext(events)
     assert ended == ["ended"]
+
+
+async def test_whoever_hears_that_it_waits_may_leave_before_anything_else_is_done() -> None:
+    went_on: list[str] = []
+
+    async def deliver(sink: Sink[Event]) -> None:
+        await give(sink, Progress("queued", 0, 1))
+        went_on.append("on")
+
+    for _ in range(20):
+        events = pulled(deliver)
+        await anext(events)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await events.aclose()
+    assert not went_on
 
 
 async def test_what_a_delivery_raises_comes_after_its_events() -> None:

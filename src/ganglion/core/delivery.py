@@ -88,8 +88,9 @@ class _Unread(Generic[_E]):
     def put(self, events: Sequence[_E]) -> Room:
         self._events += events
         _resolve(self._arrived)
-        if len(self._events) < _MOST_UNREAD:
-            return None
+        # Whoever hears that a request waits may leave before anything else is done for it.
+        if len(self._events) < _MOST_UNREAD and not (events and isinstance(events[-1], Progress)):
+            return self._room
         if self._room is None:
             self._room = asyncio.get_running_loop().create_future()
         return self._room
@@ -100,12 +101,12 @@ class _Unread(Generic[_E]):
 
     async def take(self) -> list[_E]:
         """All that is there, waiting for the first; empty once nothing more comes."""
+        room, self._room = self._room, None
+        _resolve(room)
         while not self._events and not self._has_ended:
             self._arrived = asyncio.get_running_loop().create_future()
             await self._arrived
         events, self._events = self._events, []
-        room, self._room = self._room, None
-        _resolve(room)
         return events
 
 
