@@ -53,7 +53,8 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._snapshot = _Snapshot()
-        self._models: dict[str, ModelMetrics] = {}
+        self.by_model: dict[str, ModelMetrics] = {}
+        """The metrics of the models that were counted so far, by their ids."""
         registry, by_model = self.registry, ("model",)
         self.requests = Counter(
             "ganglion_requests",
@@ -94,9 +95,9 @@ class Metrics:
 
     def of_model(self, model: str) -> ModelMetrics:
         """The model's own metrics; `model` is an id that an engine names, never a name from a client."""
-        found = self._models.get(model)
+        found = self.by_model.get(model)
         if found is None:
-            found = self._models[model] = ModelMetrics(self, model)
+            found = self.by_model[model] = ModelMetrics(self, model)
         return found
 
     async def page(self, models: Sequence[ModelState]) -> bytes:

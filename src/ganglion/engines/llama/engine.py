@@ -7,10 +7,12 @@ this knows all three; none of them knows this.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 
+from ganglion.core.delivery import Room, Sink, give, pulled
 from ganglion.core.engine import (
     Embedded,
     EmbedRequest,
@@ -148,16 +150,18 @@ class LlamaEngine:
             ),
         )
 
-    async def generate(self, request: Request) -> AsyncGenerator[Event, None]:
+    def generate(self, request: Request) -> AsyncGenerator[Event, None]:
         """Answer one request."""
+        return pulled(partial(self.generate_into, request))
+
+    async def generate_into(self, request: Request, sink: Sink[Event]) -> None:
+        """Answer one request, delivering what comes of it."""
         if (error := self._refusal()) is not None:
-            yield Failed(error)
+            await give(sink, Failed(error))
             return
         self._in_flight += 1
         try:
-            async with aclosing(self._text.generate(request)) as events:
-                async for event in events:
-                    yield self._laid_out(event) if request.wants_readout else event
+            await self._text.generate_into(request, self._laid_out(sink) if request.wants_readout else sink)
         finally:
             self._in_flight -= 1
 
@@ -182,11 +186,19 @@ class LlamaEngine:
             extras={"queue_depth": self._settings.queue_limit},
         )
 
-    def _laid_out(self, event: Event) -> Event:
+    def _laid_out(self, sink: Sink[Event]) -> Sink[Event]:
         """Says where readouts begin how many of their values belong to a layer."""
-        if not isinstance(event, Started):
-            return event
-        return replace(event, readout_concepts=len(self.tokens.ready.concepts))
+        concepts = len(self.tokens.ready.concepts)
+
+        def say(events: Sequence[Event]) -> Room:
+            return sink(
+                [
+                    replace(event, readout_concepts=concepts) if isinstance(event, Started) else event
+                    for event in events
+                ]
+            )
+
+        return say
 
     # Prompts and vectors
 

@@ -6,9 +6,11 @@ Law: a request's head is bounded in bytes and in time, and what is not HTTP gets
 import asyncio
 import uuid
 from collections.abc import Sequence
+from functools import partial
 from http import HTTPStatus
 from typing import ClassVar, Final
 
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
@@ -16,7 +18,7 @@ from websockets.http11 import Request
 from ganglion.core.errors import GanglionError, HeadersTooLarge, InvalidRequest, Overloaded
 from ganglion.engines.fair_semaphore import FairPermit, FairSemaphore
 from ganglion.gateway.proxy.body_budget import SMALL_BYTES, body_budget, wait_for_room
-from ganglion.server.middleware.scope import ABORT
+from ganglion.server.middleware.scope import ABORT, WRITE_NOW
 from ganglion.wire import openai_errors
 from ganglion.wire.error_format import error_headers
 from ganglion.wire.headers import API_KEY
@@ -71,7 +73,10 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
         if size > MAX_HEAD_BYTES:
             self._refuse(HeadersTooLarge(f"The request's head is larger than {MAX_HEAD_BYTES} bytes."))
             return
-        self.scope["extensions"] = {ABORT: {"abort": self.transport.abort}}
+        self.scope["extensions"] = {
+            ABORT: {"abort": self.transport.abort},
+            WRITE_NOW: {"write": partial(_write_chunk, self.transport, self.flow)},
+        }
         super().on_headers_complete()
         if self._should_upgrade():
             return  # what follows is a WebSocket's
@@ -117,6 +122,15 @@ class _BoundedHttpProtocol(HttpToolsProtocol):
         if self.cycle is None or self.cycle.response_complete:
             self.transport.write(_raw_response(error))
         self.transport.close()
+
+
+def _write_chunk(transport: asyncio.Transport, flow: FlowControl, part: bytes) -> bool:
+    """Write part of a chunked body as uvicorn's `send` would, unless that would wait; returns whether."""
+    if flow.write_paused:
+        return False
+    if part and not transport.is_closing():
+        transport.write(b"%x\r\n%b\r\n" % (len(part), part))
+    return True
 
 
 def protocol_class(max_connections: int) -> type[_BoundedHttpProtocol]:

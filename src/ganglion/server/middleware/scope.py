@@ -12,6 +12,9 @@ IDENTIFY = "ganglion.identify"
 """Keys in the scope: the id under which a request is logged, whose it is, and a call that says it anew."""
 ABORT = "ganglion.abort"
 """The extension by which a connection can be cut without waiting for its unread bytes."""
+WRITE_NOW = "ganglion.write_now"
+"""The extension that writes part of a body that has begun, unless the client's connection is full: returns
+whether it did. The rest, its end and all else go through `send`."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

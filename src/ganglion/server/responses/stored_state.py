@@ -124,7 +124,7 @@ class StoredResponseEndpoints:
                     param="stream",
                 )
         frames = self._replayed(request, after) if run is None else run.follow(after)
-        await while_connected(scope, receive, send_frames(frames, send, self._settings, ending=ENDING))
+        await while_connected(scope, receive, send_frames(frames, scope, send, self._settings, ending=ENDING))
 
     async def delete(self, request: Request) -> Response:
         """`DELETE /v1/responses/{id}`; one that runs is cancelled first."""
