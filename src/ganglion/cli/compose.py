@@ -13,6 +13,7 @@ from msgspec import structs
 
 from ganglion import config as configuration
 from ganglion.cli.concepts.pack_files import find_packs, refuse_if_one_fits_none
+from ganglion.cli.engine_selection import formats_for
 from ganglion.cli.model_builder import (
     Bar,
     BuildContext,
@@ -26,7 +27,7 @@ from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.home import home_folder
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.table import ENGINES
-from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.files.model_files import read_model_facts
 from ganglion.registry.hub.embedded import SMOLLM2
 from ganglion.registry.loading.candidate import Candidate
 from ganglion.registry.loading.residency import Residency
@@ -54,7 +55,13 @@ def hub_of(config: Config, home: Path) -> "Hub":
 def finder_of(config: Config, home: Path) -> ModelFinder:
     """Where models are looked for."""
     folders = [Path(folder).expanduser() for folder in config.folders]
-    return ModelFinder(home, os.environ, folders=folders, may_download=config.hub.download)
+    return ModelFinder(
+        home,
+        os.environ,
+        folders=folders,
+        may_download=config.hub.download,
+        formats=formats_for(config.engine.name),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +223,7 @@ def _refuse_if_none_can_be_read(models: Sequence[Candidate]) -> None:
         if model.path is None or model.context_length:
             return
         try:
-            read_facts(model.path)
+            read_model_facts(model.path)
             return
         except GanglionError as error:
             errors.append(error)

@@ -7,22 +7,25 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never, cast
 
 from msgspec import structs
 
 from ganglion.cli.concepts.pack_files import FoundPack, fitting
+from ganglion.cli.conversion import Conversion
+from ganglion.cli.engine_selection import EngineSelection, formats_for
 from ganglion.config import Config
 from ganglion.core.engine import LoadOptions, ManagedEngine
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.sampling import merge
+from ganglion.engines.choice import EngineChoice, runners_of
 from ganglion.engines.settings import EngineSettings
-from ganglion.engines.table import ENGINES
-from ganglion.registry.files.gguf import read_facts
-from ganglion.registry.files.parts import parts_of
+from ganglion.engines.table import ENGINES, EngineName
+from ganglion.registry.files.formats import Format
+from ganglion.registry.files.model_files import files_of, format_of, read_model_facts
 from ganglion.registry.files.whole_files import read_text
 from ganglion.registry.hub import embedded
 from ganglion.registry.hub.download import Report
@@ -38,6 +41,7 @@ from ganglion.registry.naming.resolver import (
 
 if TYPE_CHECKING:
     from ganglion.registry.hub.client import Hub
+    from ganglion.registry.hub.listing import HubFiles
 
 _DOWNLOADS: Final = 4
 """Models fetched at once; further ones wait."""
@@ -47,7 +51,7 @@ Bar = Callable[[str, int], AbstractContextManager[Report]]
 """Shows a download to people, given its title and size."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: what follows from the fields is made when it is first needed
 class BuildContext:
     """What building any model needs."""
 
@@ -64,12 +68,32 @@ class BuildContext:
     download_pool: Executor = field(default_factory=lambda: ThreadPoolExecutor(_DOWNLOADS, "fetch"))
     """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
+    @cached_property
+    def selection(self) -> EngineSelection:
+        """Which engine runs what."""
+        return EngineSelection.on_this_machine(self.config.engine)
+
+    @property
+    def formats(self) -> tuple[Format, ...]:
+        """The formats of models, those that are taken first in front."""
+        return formats_for(self.config.engine.name)
+
+    def find(self, repo: str, quant: str | None, revision: str | None = None) -> "HubFiles":
+        """The files of a model at the hub; raises why there are none."""
+        trusts_code = self.config.engine.vllm.trust_remote_code
+        return self.hub().find(repo, quant, revision, formats=self.formats, trusts_code=trusts_code)
+
+    def conversion(self, checkpoint: Path, engine: EngineName) -> Conversion:
+        """The copy of a checkpoint for an engine that does not read it."""
+        return Conversion.of(checkpoint, engine, self.home, self.selection.converter())
+
 
 def candidate_of(
     resolution: Resolution, context: BuildContext, *, served_name: str | None = None
 ) -> Candidate:
     """The resolved model as a candidate that can be loaded."""
     builder = ModelBuilder(resolution, context, served_name or resolution.id)
+    engine, engines = context.selection.expected(resolution, builder.path)
     entry = resolution.entry or _NO_ENTRY
     facts = builder.facts_if_here()
     keep_alive_s = context.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
@@ -79,11 +103,12 @@ def candidate_of(
         build=builder.build,
         fetch=builder.fetch,
         path=builder.path,
-        engine=context.config.engine.name,
+        engine=engine,
+        engines=engines,
         aliases=tuple(name for name in names if name != builder.model_id),
         origin=f"from {builder.origin}",
         reason=f"found by {resolution.steps[-1].tried}: {resolution.steps[-1].gave}",
-        context_length=builder.context_of(facts) if facts is not None else 0,
+        context_length=builder.context_of(facts, engine) if facts is not None else 0,
         created_s=facts.modified_s if facts is not None else 0,
         capabilities=facts.capabilities if facts is not None else (),
         sampling=merge(entry.sampling, facts.sampling) if facts is not None else entry.sampling,
@@ -96,11 +121,11 @@ def candidate_of(
 def check_engines(manifest: ModelsManifest) -> None:
     """Raise InvalidValue where an entry of models.yaml names an engine that does not exist."""
     for entry in manifest.entries:
-        if entry.engine is not None and entry.engine not in ENGINES:
+        if entry.engine is not None and entry.engine not in runners_of(None):
             raise InvalidValue(
-                f"models.yaml: {entry.key}.engine is {entry.engine!r}, which is no engine.",
+                f"models.yaml: {entry.key}.engine is {entry.engine!r}, which is no engine for model files.",
                 param=f"{entry.key}.engine",
-                hint=f"There are: {', '.join(ENGINES)}.",
+                hint=f"There are: {', '.join(runners_of(None))}.",
             )
 
 
@@ -116,22 +141,24 @@ class ModelBuilder:
     def facts_if_here(self) -> ModelFacts | None:
         """The facts in the file; None while it is not on this machine or cannot be read."""
         try:
-            return None if self.path is None else read_facts(self.path)
+            return None if self.path is None else read_model_facts(self.path)
         except GanglionError:
             return None  # said when somebody wants it loaded
 
-    def context_of(self, facts: ModelFacts) -> int:
-        """The length of its context, unless a load asks for another."""
-        from ganglion.engines.llama.plan import context_of
-
-        return context_of(self._asked_context(LoadOptions()), facts.context_length)
+    def context_of(self, facts: ModelFacts, engine: str) -> int:
+        """The length of its context with this engine, unless a load asks for another."""
+        kind = ENGINES[cast(EngineName, engine)]
+        return kind.context_of(self._asked_context(LoadOptions()), facts.context_length)
 
     async def fetch(self, options: LoadOptions, report: Report) -> None:
-        """Download the file if it is missing, and hash it if it changed since it was verified."""
+        """Download the model if it is missing, hash it if it changed since it was verified, and convert it
+        where its engine needs that."""
         cancelled = threading.Event()
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._context.download_pool, self._fetch, report, cancelled.is_set)
+            await loop.run_in_executor(
+                self._context.download_pool, self._fetch, options, report, cancelled.is_set
+            )
         finally:
             # A thread cannot be cancelled; it asks, and stops between two chunks.
             cancelled.set()
@@ -155,12 +182,25 @@ class ModelBuilder:
             case _:
                 assert_never(source)
 
-    def _fetch(self, report: Report, is_cancelled: Callable[[], bool]) -> None:
+    def _fetch(self, options: LoadOptions, report: Report, is_cancelled: Callable[[], bool]) -> None:
+        self._bring(options, report, is_cancelled)
+        assert self.path is not None
+        self._context.selection.check_code(self.path)
+        choice = self._choice(options, self.path)
+        conversion = self._context.conversion(self.path, choice.engine) if choice.is_converted else None
+        if conversion is not None and not conversion.is_here:
+            with self._bar(conversion.size_bytes, report) as shown:
+                conversion.run(shown, is_cancelled)
+
+    def _bring(self, options: LoadOptions, report: Report, is_cancelled: Callable[[], bool]) -> None:
+        """Have the model's files here, whole."""
         source = self._resolution.source
         match source:
             case HubSource(repo=repo, quant=quant):
                 hub = self._context.hub()
-                files = hub.find(repo, quant)
+                files = self._context.find(repo, quant)
+                # Before anything is fetched: a model that nothing here runs is not worth its download.
+                self._context.selection.choose(self.model_id, files.format, self._resolution.entry, options)
                 if files.is_cached:
                     self.path = hub.fetch(files, report, is_cancelled)
                 else:
@@ -179,7 +219,7 @@ class ModelBuilder:
             case _:
                 assert self.path is not None
                 receipts = self._context.hub().receipts
-                for part in parts_of(self.path):
+                for part in files_of(self.path):
                     receipts.verify(part, is_full=False)
 
     @contextmanager
@@ -196,6 +236,14 @@ class ModelBuilder:
 
             yield report_and_show
 
+    def _gpu_layers(self, entry: ManifestEntry, engine: EngineName) -> int:
+        """Layers to put on a GPU, for an engine that leaves others on the processor."""
+        configured = 0 if ENGINES[engine].fills_gpu else self._context.config.engine.gpu_layers
+        return configured if entry.gpu_layers is None else entry.gpu_layers
+
+    def _choice(self, options: LoadOptions, path: Path) -> EngineChoice:
+        return self._context.selection.choose(self.model_id, format_of(path), self._resolution.entry, options)
+
     def _asked_context(self, options: LoadOptions) -> int | None:
         entry = self._resolution.entry or _NO_ENTRY
         return options.context_length or entry.context_length or self._context.config.engine.context
@@ -204,26 +252,33 @@ class ModelBuilder:
         from ganglion.engines.supervision.watchdog import WorkerLimits
 
         assert self.path is not None
+        choice = self._choice(options, self.path)
+        path = self.path
+        if choice.is_converted:
+            path = self._context.conversion(path, choice.engine).target
         config, entry = self._context.config.engine, self._resolution.entry or _NO_ENTRY
         residency = self._context.config.residency
-        facts = read_facts(self.path)
+        facts = read_model_facts(path)
         is_kv_kept = self._context.is_kv_kept and residency.keep_kv_mb > 0
         settings = structs.replace(
             config,
             model_id=self.model_id,
+            name=choice.engine,
             context=self._asked_context(options),
             kv_tokens=entry.kv_tokens or config.kv_tokens,
             parallel=entry.parallel or config.parallel,
-            gpu_layers=config.gpu_layers if entry.gpu_layers is None else entry.gpu_layers,
+            gpu_layers=self._gpu_layers(entry, choice.engine),
             chat_template=chat_template(entry.chat_template or config.chat_template),
             limits=WorkerLimits(hang_s=config.hang_s),
             kv_folder=str(self._context.home / "cache" / "kv") if is_kv_kept else None,
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
             concepts=fitting(self._context.packs, facts, self.model_id),
         )
-        facts = replace(facts, sampling=merge(entry.sampling, facts.sampling))
-        video = self._context.free_video_bytes() if settings.gpu_layers > 0 else None
-        build = ENGINES[config.name].load()
+        own = read_model_facts(self.path).sampling if choice.is_converted else facts.sampling
+        facts = replace(facts, sampling=merge(entry.sampling, own))
+        kind = ENGINES[choice.engine]
+        video = self._context.free_video_bytes() if settings.gpu_layers > 0 or kind.fills_gpu else None
+        build = kind.load()
         return build(facts, settings, free_memory=free_bytes, free_video_memory=video)
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
-from ganglion.registry.files.gguf import read_facts
+from ganglion.registry.files.model_files import read_model_facts
 from ganglion.registry.loading.candidate import Candidate
 
 _logger = logging.getLogger("ganglion.cli")
@@ -101,6 +101,6 @@ def _found(name: str, path: Path) -> FoundPack:
 
 def _facts(model: Candidate) -> ModelFacts | None:
     try:
-        return None if model.path is None else read_facts(model.path)
+        return None if model.path is None else read_model_facts(model.path)
     except GanglionError:
         return None  # said when it is loaded

