@@ -1,4 +1,4 @@
-"""The subcommands of `ganglion models`, `concepts`, `fleet` and `keys`."""
+"""The subcommands of `ganglion models`, `engines`, `concepts`, `fleet` and `keys`."""
 
 from cyclopts import App
 
@@ -120,4 +120,30 @@ models_app.command(
     "ganglion.cli.models.running:ps",
     help="Show the models of a running node.",
     help_epilogue=help_text.MODELS_PS,
+)
+
+
+engines_app = App(
+    name="engines", help="See, build and install what computes.", help_epilogue=help_text.ENGINES
+)
+engines_app.command(
+    "ganglion.cli.engines.list_engines:list_engines",
+    name="list",
+    help="Show the engines that are here, and what each can use.",
+    help_epilogue=help_text.ENGINES_LIST,
+)
+engines_app.command(
+    "ganglion.cli.engines.build_engine:build",
+    help="Compile llama.cpp for the GPU or processor of this machine.",
+    help_epilogue=help_text.ENGINES_BUILD,
+)
+engines_app.command(
+    "ganglion.cli.engines.install_engine:install",
+    help="Install vLLM in an environment of its own.",
+    help_epilogue=help_text.ENGINES_INSTALL,
+)
+engines_app.command(
+    "ganglion.cli.engines.remove_engine:remove",
+    help="Remove an engine that was built or installed here.",
+    help_epilogue=help_text.ENGINES_REMOVE,
 )

@@ -57,6 +57,9 @@ app.command(
 )
 app.command("ganglion.cli.command_groups:models_app", name="models", help="Find, fetch and hold models.")
 app.command(
+    "ganglion.cli.command_groups:engines_app", name="engines", help="See, build and install what computes."
+)
+app.command(
     "ganglion.cli.command_groups:concepts_app",
     name="concepts",
     help="Train, judge and share concept vectors.",

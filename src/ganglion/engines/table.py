@@ -47,6 +47,8 @@ class _EngineKind:
     """`module:function` that looks at what is installed, without loading it: a DescribeEngine."""
     formats: tuple[str, ...] = ()
     """Formats of the files that it reads; empty for an engine whose models need none."""
+    abilities: tuple[str, ...] = ()
+    """What it can be asked for, for people; a model says what it can itself."""
 
     def load(self) -> _EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
@@ -74,17 +76,20 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         summary="runs GGUF files",
         factory="ganglion.engines.llama.engine:LlamaEngine",
         formats=("gguf",),
-        describe="ganglion.engines.llama.native.installed:describe",
+        abilities=("chat", "completion", "tools", "embeddings", "rerank", "scoring", "sessions", "readouts"),
+        describe="ganglion.engines.llama.native.library_files:describe",
     ),
     "vllm": _EngineKind(
         summary="runs Hugging Face checkpoints on GPUs, in an environment of its own",
         factory="ganglion.engines.vllm.engine:build_vllm",
         formats=("safetensors",),
+        abilities=("chat", "completion", "tools", "scoring"),
         describe="ganglion.engines.vllm.installed:describe",
     ),
     "echo": _EngineKind(
         summary="repeats the prompt, for trying out clients",
         factory="ganglion.engines.echo.engine:build_echo",
+        abilities=("chat", "completion", "tools", "embeddings"),
         describe="ganglion.engines.echo.engine:describe_echo",
     ),
 }

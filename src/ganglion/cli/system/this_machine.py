@@ -11,7 +11,7 @@ from ganglion.engines.table import ENGINES
 from ganglion.registry.machine.background_reading import BackgroundReading
 from ganglion.registry.machine.describe import can_accelerate, describe, native_engine, processor_name
 from ganglion.registry.machine.devices import DeviceMonitor
-from ganglion.registry.machine.nvml import load_nvml
+from ganglion.registry.machine.nvml import load_nvml, survey
 
 
 class ThisMachine:
@@ -49,6 +49,12 @@ def describe_machine() -> Machine:
         environment=os.environ,
         nvml=load_nvml(),
     )
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether NVIDIA's driver shows a GPU here that is not hidden."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return not is_hidden and bool(survey(load_nvml(), read_memory()).devices)
 
 
 def installed_engines() -> tuple[EngineFacts, ...]:
