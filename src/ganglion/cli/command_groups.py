@@ -61,6 +61,32 @@ _MODELS: Final = (
     ("verify", "models.verify:verify", "Check that models are undamaged.", help_text.MODELS_VERIFY),
     ("ps", "models.running:ps", "Show the models of a running node.", help_text.MODELS_PS),
 )
+_ENGINES: Final = (
+    (
+        "list",
+        "engines.list_engines:list_engines",
+        "Show the engines that are here, and what each can use.",
+        help_text.ENGINES_LIST,
+    ),
+    (
+        "build",
+        "engines.build_engine:build",
+        "Compile llama.cpp for the GPU or processor of this machine.",
+        help_text.ENGINES_BUILD,
+    ),
+    (
+        "install",
+        "engines.install_engine:install",
+        "Install vLLM in an environment of its own.",
+        help_text.ENGINES_INSTALL,
+    ),
+    (
+        "remove",
+        "engines.remove_engine:remove",
+        "Remove an engine that was built or installed here.",
+        help_text.ENGINES_REMOVE,
+    ),
+)
 _COMPLETION: Final = "Print the script that completes our commands in a shell."
 _COMMANDS: Final = (
     ("serve", "serve:serve", "Run a node: models behind HTTP.", help_text.SERVE),
@@ -76,6 +102,7 @@ _COMMANDS: Final = (
 )
 _GROUPS: Final = (
     ("models", "Find, fetch and hold models.", help_text.MODELS, _MODELS),
+    ("engines", "See, build and install what computes.", help_text.ENGINES, _ENGINES),
     ("concepts", "Train, judge and share concept vectors.", help_text.CONCEPTS, _CONCEPTS),
     ("fleet", "See and steer the nodes behind a gateway.", help_text.FLEET, _FLEET),
     ("keys", "Make, list and revoke the gateway's keys.", help_text.KEYS, _KEYS),

@@ -22,6 +22,7 @@ from ganglion.cli.model_builder import (
     chat_template,
     check_engines,
 )
+from ganglion.cli.system.library_choice import settle_library
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.home import home_folder
@@ -118,6 +119,7 @@ def compose(
     context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
     models = _models(names, served_names, finder, context)
     chat_template(config.engine.chat_template)
+    settle_library()
     _refuse_if_none_can_be_read(models.warm)
     refuse_if_one_fits_none(packs, models.warm)
 

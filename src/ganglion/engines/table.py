@@ -79,6 +79,8 @@ class _EngineKind:
     python: str = ""
     """`module:function` from EngineSettings and the environment to the Python that it runs in, a path; empty
     for an engine that comes with Ganglion."""
+    abilities: tuple[str, ...] = ()
+    """What it can be asked for, for people; a model says what it can itself."""
 
     def load(self) -> _EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
@@ -131,12 +133,14 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         has_plan=True,
         converter="ganglion.engines.llama.converter.convert:convert_checkpoint",
         context="ganglion.engines.llama.plan:context_of",
-        describe="ganglion.engines.llama.native.installed:describe",
+        abilities=("chat", "completion", "tools", "embeddings", "rerank", "scoring", "sessions", "readouts"),
+        describe="ganglion.engines.llama.native.library_files:describe",
     ),
     "vllm": _EngineKind(
         summary="runs Hugging Face checkpoints on GPUs, in an environment of its own",
         factory="ganglion.engines.vllm.engine:build_vllm",
         formats=("safetensors",),
+        abilities=("chat", "completion", "tools", "scoring"),
         describe="ganglion.engines.vllm.installed:describe",
         fills_gpu=True,
         python="ganglion.engines.vllm.installed:installed_python",
@@ -144,6 +148,7 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
     "echo": _EngineKind(
         summary="repeats the prompt, for trying out clients",
         factory="ganglion.engines.echo.engine:build_echo",
+        abilities=("chat", "completion", "tools", "embeddings"),
         describe="ganglion.engines.echo.engine:describe_echo",
     ),
 }

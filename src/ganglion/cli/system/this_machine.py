@@ -9,9 +9,9 @@ from ganglion.core.machine import DeviceReading, EngineFacts, Machine, MachineSo
 from ganglion.engines.resources import read_memory, usable_cores
 from ganglion.engines.table import ENGINES
 from ganglion.registry.machine.background_reading import BackgroundReading
-from ganglion.registry.machine.describe import can_accelerate, describe, native_engine, processor_name
+from ganglion.registry.machine.describe import can_accelerate, describe, gpu_engine, processor_name
 from ganglion.registry.machine.devices import DeviceMonitor
-from ganglion.registry.machine.nvml import load_nvml
+from ganglion.registry.machine.nvml import load_nvml, survey
 
 
 class ThisMachine:
@@ -24,7 +24,7 @@ class ThisMachine:
             read_memory,
             cpu_name=processor_name(),
             nvml=load_nvml(),
-            can_accelerate=can_accelerate(native_engine(installed_engines()), os.environ),
+            can_accelerate=can_accelerate(gpu_engine(installed_engines()), os.environ),
         )
 
     def source(self) -> MachineSource:
@@ -49,6 +49,12 @@ def describe_machine() -> Machine:
         environment=os.environ,
         nvml=load_nvml(),
     )
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether NVIDIA's driver shows a GPU here that is not hidden."""
+    is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+    return not is_hidden and bool(survey(load_nvml(), read_memory()).devices)
 
 
 def installed_engines() -> tuple[EngineFacts, ...]:

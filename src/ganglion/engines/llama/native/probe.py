@@ -3,7 +3,7 @@
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryFile
-from typing import IO, Final
+from typing import IO, Final, Literal
 
 import msgspec
 
@@ -13,6 +13,24 @@ from ganglion.engines.child import ChildDied, ChildLimits, describe_exit, spawn
 CHILD: Final = "ganglion.engines.llama.native.probe_child"
 _TIMEOUT_S: Final = 30.0
 """Loading takes well under a second; a cold disk has to deliver a hundred megabytes first."""
+
+
+class LibraryDevice(msgspec.Struct, frozen=True):
+    """Something that the library can compute on."""
+
+    name: str
+    description: str
+    kind: Literal["cpu", "gpu", "igpu", "accel", "meta", "unknown"]
+    """As the library sorts them: `accel` helps the processor, `igpu` shares its memory."""
+    memory_total_mb: int = 0
+    memory_free_mb: int = 0
+
+
+class LibraryQuestion(msgspec.Struct, frozen=True):
+    """What the child is asked to look at; None for the library that a worker would open, and no model."""
+
+    library: str | None = None
+    model: str | None = None
 
 
 class LibraryReport(msgspec.Struct, frozen=True, tag="works"):
@@ -25,6 +43,7 @@ class LibraryReport(msgspec.Struct, frozen=True, tag="works"):
     """Whether layers can be put on an accelerator here."""
     vocabulary: int | None
     """Tokens in the vocabulary of the model that was looked at."""
+    devices: tuple[LibraryDevice, ...] = ()
 
 
 class LibraryRefusal(msgspec.Struct, frozen=True, tag="refused"):
@@ -34,14 +53,20 @@ class LibraryRefusal(msgspec.Struct, frozen=True, tag="refused"):
     hint: str | None
 
 
-def probe(model: Path | None, *, timeout_s: float = _TIMEOUT_S) -> LibraryReport:
-    """Load the library, and the vocabulary of a model; raises EngineUnavailable with the reason."""
+def probe(model: Path | None, *, library: Path | None = None, timeout_s: float = _TIMEOUT_S) -> LibraryReport:
+    """Load a library, and the vocabulary of a model; raises EngineUnavailable with the reason.
+
+    Without a path it is the library that a worker would open.
+    """
+    question = LibraryQuestion(
+        None if library is None else str(library), None if model is None else str(model)
+    )
     limits = ChildLimits(timeout_s, start_s=timeout_s, has_environment=True)
     with TemporaryFile() as stderr, ExitStack() as opened:
         try:
             child = spawn(CHILD, limits=limits, stderr=stderr)
             opened.callback(child.close)
-            answer = child.ask(str(model or "").encode())
+            answer = child.ask(msgspec.json.encode(question))
         except TimeoutError:
             raise _late(timeout_s) from None
         except ChildDied as death:

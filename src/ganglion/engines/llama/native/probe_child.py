@@ -2,34 +2,70 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
 
 import msgspec
 
 from ganglion.core.errors import GanglionError, LoadFailed
 from ganglion.engines.child_main import serve
 from ganglion.engines.llama.native.library import Library, library_path, open_library
-from ganglion.engines.llama.native.probe import LibraryRefusal, LibraryReport
+from ganglion.engines.llama.native.probe import (
+    LibraryDevice,
+    LibraryQuestion,
+    LibraryRefusal,
+    LibraryReport,
+)
 
 # Beside what the workers use: needed here alone, and no reason to refuse a library for them.
 _MORE_DECLARATIONS = """
 const char *llama_print_system_info(void);
+size_t ggml_backend_dev_count(void);
+void *ggml_backend_dev_get(size_t index);
+const char *ggml_backend_dev_name(void *device);
+const char *ggml_backend_dev_description(void *device);
+int ggml_backend_dev_type(void *device);
+void ggml_backend_dev_memory(void *device, size_t *free, size_t *total);
 """
+_KINDS: Final = ("cpu", "gpu", "igpu", "accel", "meta")
 
 
-def _answer(path: bytes) -> Iterator[bytes]:
+def _answer(body: bytes) -> Iterator[bytes]:
     """A report on the library, and on a model file where one is named."""
+    question = msgspec.json.decode(body, type=LibraryQuestion)
     try:
-        library = open_library()
-        library.ffi.cdef(_MORE_DECLARATIONS)
+        path = library_path() if question.library is None else Path(question.library)
+        library = open_library(path)
+        library.ffi.cdef(_MORE_DECLARATIONS, override=True)
         report: LibraryReport | LibraryRefusal = LibraryReport(
-            path=str(library_path()),
-            system_info=library.ffi.string(library.lib.llama_print_system_info()).decode("utf-8", "replace"),
+            path=str(path),
+            system_info=_text(library, library.lib.llama_print_system_info()),
             can_offload=bool(library.lib.llama_supports_gpu_offload()),
-            vocabulary=_vocabulary(library, path.decode()) if path else None,
+            vocabulary=None if question.model is None else _vocabulary(library, question.model),
+            devices=tuple(_devices(library)),
         )
     except GanglionError as error:
         report = LibraryRefusal(error.message, error.hint)
     yield msgspec.json.encode(report)
+
+
+def _devices(library: Library) -> Iterator[LibraryDevice]:
+    for index in range(library.lib.ggml_backend_dev_count()):
+        device = library.lib.ggml_backend_dev_get(index)
+        kind = library.lib.ggml_backend_dev_type(device)
+        free, total = library.ffi.new("size_t *"), library.ffi.new("size_t *")
+        library.lib.ggml_backend_dev_memory(device, free, total)
+        yield LibraryDevice(
+            _text(library, library.lib.ggml_backend_dev_name(device)),
+            _text(library, library.lib.ggml_backend_dev_description(device)),
+            _KINDS[kind] if 0 <= kind < len(_KINDS) else "unknown",
+            total[0] >> 20,
+            free[0] >> 20,
+        )
+
+
+def _text(library: Library, pointer: Any) -> str:
+    return str(library.ffi.string(pointer).decode("utf-8", "replace"))
 
 
 def _vocabulary(library: Library, path: str) -> int:

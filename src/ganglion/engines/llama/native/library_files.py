@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from ganglion.core.machine import EngineFacts
+from ganglion.engines.llama.native.built import BuiltLibrary, usable_build
 
 _DISTRIBUTION: Final = "xllamacpp"
 _RUNTIMES: Final = {
@@ -94,20 +95,41 @@ def _names(file: BinaryIO, dynamic: tuple[int, int], loads: list[tuple[int, int,
 def describe(name: str, version: str, environment: Mapping[str, str]) -> EngineFacts | None:
     """The engine of this name as its library's files describe it; None where none is installed."""
     override = environment.get("GANGLION_LIBLLAMA")
+    built = usable_build(environment)
+    bundled = _bundled()
+    if override:
+        # The binding only takes a build of the version that it is pinned to, and checks that when it loads.
+        found = "unknown" if bundled is None else bundled[0]
+        return EngineFacts(name, found, "GANGLION_LIBLLAMA", accelerators_of(Path(override)))
+    if built is not None:
+        return EngineFacts(name, built.receipt.version, "built", _built_for(built))
+    if bundled is None:
+        return None
+    found, module = bundled
+    return EngineFacts(name, found, "bundled", None if module is None else accelerators_of(module))
+
+
+def bundled_version() -> str | None:
+    """The version of the pinned wheel; None where it is not installed."""
+    bundled = _bundled()
+    return None if bundled is None else bundled[0]
+
+
+def _bundled() -> tuple[str, Path | None] | None:
+    """The version and the module of the pinned wheel; None where it is not installed."""
     try:
         distribution = metadata.distribution(_DISTRIBUTION)
     except metadata.PackageNotFoundError:
-        if not override:
-            return None
-        return EngineFacts(name, "unknown", "GANGLION_LIBLLAMA", accelerators_of(Path(override)))
-    if override:
-        # The binding only takes a build of the version that it is pinned to, and checks that when it loads.
-        return EngineFacts(name, distribution.version, "GANGLION_LIBLLAMA", accelerators_of(Path(override)))
+        return None
     modules = [
         Path(str(file.locate()))
         for file in distribution.files or ()
         if file.name.startswith(_DISTRIBUTION) and file.suffix == ".so"
     ]
-    return EngineFacts(
-        name, distribution.version, "bundled", accelerators_of(modules[0]) if modules else None
-    )
+    return distribution.version, modules[0] if modules else None
+
+
+def _built_for(built: BuiltLibrary) -> tuple[str, ...]:
+    """A build says itself what it is for, in our words for it."""
+    runtime = {"hip": "rocm"}.get(built.receipt.backend, built.receipt.backend)
+    return () if runtime == "cpu" else (runtime,)
