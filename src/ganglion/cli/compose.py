@@ -22,6 +22,7 @@ from ganglion.cli.model_builder import (
     chat_template,
     check_engines,
 )
+from ganglion.cli.model_layout import Cards
 from ganglion.cli.system.library_choice import settle_library
 from ganglion.config import Config
 from ganglion.core.errors import GanglionError, InvalidValue
@@ -110,13 +111,14 @@ def compose(
     bar: Bar | None = None,
     is_kv_kept: bool = False,
     free_video_bytes: Callable[[], int | None] = lambda: None,
+    cards: Cards = tuple,
 ) -> _Composition:
     """An engine that holds the named models and finds others by name; nothing is opened yet."""
     home = home_folder(os.environ)
     finder = finder_of(config, home)
     hub = cache(lambda: hub_of(config, home))
     packs = find_packs(config.engine.concepts, home)
-    context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs)
+    context = BuildContext(config, home, hub, bar, is_kv_kept, free_video_bytes, packs, cards)
     models = _models(names, served_names, finder, context)
     chat_template(config.engine.chat_template)
     settle_library()
@@ -156,12 +158,14 @@ async def open_engine(
 
     def composed() -> _Composition:
         given = configuration.settings_from(settings or {}, "the settings given")
+        machine = ThisMachine()
         return compose(
             load_config(OutputFlags(config=config), given),
             models,
             served_names,
             is_kv_kept=True,
-            free_video_bytes=ThisMachine().free_video_bytes,
+            free_video_bytes=machine.free_video_bytes,
+            cards=machine.cards,
         )
 
     engine = (await asyncio.to_thread(composed)).engine

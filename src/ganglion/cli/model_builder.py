@@ -16,12 +16,15 @@ from msgspec import structs
 from ganglion.cli.concepts.pack_files import FoundPack, fitting
 from ganglion.cli.conversion import Conversion
 from ganglion.cli.engine_selection import EngineSelection, formats_for
+from ganglion.cli.model_layout import Cards, check_layout, lay_out, planned_layout
 from ganglion.config import Config
+from ganglion.core.device_layout import DeviceLayout
 from ganglion.core.engine import LoadOptions, ManagedEngine
 from ganglion.core.errors import GanglionError, InvalidValue
 from ganglion.core.model import ModelFacts
 from ganglion.core.sampling import merge
 from ganglion.engines.choice import EngineChoice, runners_of
+from ganglion.engines.device_layout import refuse_unhonoured
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.table import ENGINES, EngineName
 from ganglion.registry.files.formats import Format
@@ -65,6 +68,8 @@ class BuildContext:
     """What is free on the accelerators that the library can use; None where there are none."""
     packs: tuple[FoundPack, ...] = ()
     """The concept packs that the operator named."""
+    cards: Cards = tuple
+    """The accelerators that engines may use."""
     download_pool: Executor = field(default_factory=lambda: ThreadPoolExecutor(_DOWNLOADS, "fetch"))
     """Downloads take minutes; in threads of their own they keep nobody else waiting for one."""
 
@@ -95,6 +100,7 @@ def candidate_of(
     builder = ModelBuilder(resolution, context, served_name or resolution.id)
     engine, engines = context.selection.expected(resolution, builder.path)
     entry = resolution.entry or _NO_ENTRY
+    refuse_unhonoured(cast(EngineName, engine), entry.layout, under=f"{entry.key}.")
     facts = builder.facts_if_here()
     keep_alive_s = context.config.residency.keep_alive_s if entry.keep_alive_s is None else entry.keep_alive_s
     names = dict.fromkeys((*resolution.aliases, *((resolution.id,) if served_name is not None else ())))
@@ -115,11 +121,13 @@ def candidate_of(
         is_pinned=entry.is_pinned,
         priority=entry.priority,
         keep_alive_s=None if keep_alive_s is None or math.isinf(keep_alive_s) else keep_alive_s,
+        layout=planned_layout(context.config.engine, cast(EngineName, engine), entry.layout),
+        check=builder.check,
     )
 
 
 def check_engines(manifest: ModelsManifest) -> None:
-    """Raise InvalidValue where an entry of models.yaml names an engine that does not exist."""
+    """Raise what is wrong with an entry's engine in models.yaml, or what that engine does not honour."""
     for entry in manifest.entries:
         if entry.engine is not None and entry.engine not in runners_of(None):
             raise InvalidValue(
@@ -127,6 +135,8 @@ def check_engines(manifest: ModelsManifest) -> None:
                 param=f"{entry.key}.engine",
                 hint=f"There are: {', '.join(runners_of(None))}.",
             )
+        if entry.engine is not None:
+            refuse_unhonoured(entry.engine, entry.layout, under=f"{entry.key}.")
 
 
 class ModelBuilder:
@@ -166,6 +176,20 @@ class ModelBuilder:
     async def build(self, options: LoadOptions, *, free_bytes: int) -> ManagedEngine:
         """Construct the engine, if it fits into memory."""
         return await asyncio.to_thread(self._build, options, free_bytes)
+
+    def check(self, options: LoadOptions) -> None:
+        """Raise what the engine or this machine does not honour of the devices that a load asks for."""
+        engine = options.engine or self._context.selection.expected(self._resolution, self.path)[0]
+        check_layout(
+            self._context.config.engine,
+            cast(EngineName, engine),
+            self._asked_layout(options),
+            self._context.cards,
+        )
+
+    def _asked_layout(self, options: LoadOptions) -> DeviceLayout:
+        entry = self._resolution.entry or _NO_ENTRY
+        return options.layout.over(entry.layout)
 
     def _locate(self) -> tuple[Path | None, str]:
         source = self._resolution.source
@@ -274,6 +298,13 @@ class ModelBuilder:
             kv_folder_bytes=residency.keep_kv_mb * 2**20,
             concepts=fitting(self._context.packs, facts, self.model_id),
         )
+        settings = lay_out(
+            settings,
+            choice.engine,
+            self._asked_layout(options),
+            self._context.cards,
+            weights_bytes=facts.size_bytes,
+        )
         own = read_model_facts(self.path).sampling if choice.is_converted else facts.sampling
         facts = replace(facts, sampling=merge(entry.sampling, own))
         kind = ENGINES[choice.engine]
@@ -298,6 +329,7 @@ def candidate_without_file(name: str, settings: EngineSettings) -> Candidate:
         engine=settings.name,
         origin=kind.summary,
         context_length=make().models()[0].context_length,
+        check=lambda options: refuse_unhonoured(settings.name, options.layout),
     )
 
 

@@ -189,6 +189,7 @@ def _serve(
             bar=download_bar,
             is_kv_kept=True,
             free_video_bytes=machine.free_video_bytes,
+            cards=machine.cards,
         )
         model_id = composition.engine.models()[0].id
         # Now: beside the server's modules it would take twice as long to import, and the model waits for it.

@@ -60,6 +60,8 @@ class EngineFacts:
     """Where its native library comes from; None for an engine without one."""
     accelerators: tuple[str, ...] | None = ()
     """What that library was built for beside the processor; None when its file does not say."""
+    layout: tuple[str, ...] = ()
+    """The fields of a DeviceLayout that it honours."""
 
 
 @dataclass(frozen=True, slots=True)

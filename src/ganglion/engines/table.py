@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, Protocol, cast
 
+from ganglion.core.device_layout import LAYOUT_FIELDS
 from ganglion.core.errors import EngineUnavailable
 
 if TYPE_CHECKING:  # every command reads the configuration, and most need no more of an engine than its name
@@ -81,6 +82,10 @@ class _EngineKind:
     for an engine that comes with Ganglion."""
     abilities: tuple[str, ...] = ()
     """What it can be asked for, for people; a model says what it can itself."""
+    layout: tuple[str, ...] = ()
+    """The fields of a DeviceLayout that it honours; any other is refused by its name."""
+    layout_section: str | None = None
+    """The section of its settings that has these fields; None where they stand among the others."""
 
     def load(self) -> _EngineFactory:
         """The factory, imported now and not before; raises EngineUnavailable."""
@@ -141,6 +146,8 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         factory="ganglion.engines.vllm.engine:build_vllm",
         formats=("safetensors",),
         abilities=("chat", "completion", "tools", "scoring"),
+        layout=LAYOUT_FIELDS,
+        layout_section="vllm",
         describe="ganglion.engines.vllm.installed:describe",
         fills_gpu=True,
         python="ganglion.engines.vllm.installed:installed_python",
@@ -152,3 +159,8 @@ ENGINES: Final[dict[EngineName, _EngineKind]] = {
         describe="ganglion.engines.echo.engine:describe_echo",
     ),
 }
+
+
+def engines_that_honour(field: str) -> tuple[EngineName, ...]:
+    """The engines that honour a field of a DeviceLayout."""
+    return tuple(name for name, kind in ENGINES.items() if field in kind.layout)

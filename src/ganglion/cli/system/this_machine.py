@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from dataclasses import replace
 from functools import cached_property
 
 from ganglion import __version__
@@ -9,7 +10,13 @@ from ganglion.core.machine import DeviceReading, EngineFacts, Machine, MachineSo
 from ganglion.engines.resources import read_memory, usable_cores
 from ganglion.engines.table import ENGINES
 from ganglion.registry.machine.background_reading import BackgroundReading
-from ganglion.registry.machine.describe import can_accelerate, describe, gpu_engine, processor_name
+from ganglion.registry.machine.describe import (
+    can_accelerate,
+    describe,
+    gpu_engine,
+    processor_name,
+)
+from ganglion.registry.machine.device_choice import visible_cards
 from ganglion.registry.machine.devices import DeviceMonitor
 from ganglion.registry.machine.nvml import load_nvml, survey
 
@@ -35,6 +42,10 @@ class ThisMachine:
         """What is free on the accelerators that can be used, now; None where there are none."""
         return self.devices.free_video_bytes()
 
+    def cards(self) -> tuple[DeviceReading, ...]:
+        """The accelerators that engines started here may use, now."""
+        return visible_cards(self.devices.cards(), os.environ)
+
     async def _readings(self) -> tuple[DeviceReading, ...]:
         devices = await asyncio.to_thread(lambda: self.devices)
         return await devices.readings()
@@ -59,5 +70,5 @@ def has_nvidia_gpu() -> bool:
 
 def installed_engines() -> tuple[EngineFacts, ...]:
     """The engines that can be used here, by name."""
-    found = [kind.facts(name, __version__, os.environ) for name, kind in sorted(ENGINES.items())]
-    return tuple(facts for facts in found if facts is not None)
+    found = [(kind, kind.facts(name, __version__, os.environ)) for name, kind in sorted(ENGINES.items())]
+    return tuple(replace(facts, layout=kind.layout) for kind, facts in found if facts is not None)

@@ -107,6 +107,20 @@ def _refuse_another_context(resident: Resident, options: LoadOptions) -> None:
         )
 
 
+def _refuse_another_layout(resident: Resident, options: LoadOptions) -> None:
+    """Raise InvalidValue for another device layout than the model has, or is being loaded with."""
+    if resident.layout is None:
+        return
+    field = options.layout.differs_from(resident.layout)
+    if field is not None:
+        raise InvalidValue(
+            f"{resident.id} is loaded with {field!r} otherwise: {resident.layout.in_words()} on "
+            f"{', '.join(resident.layout.devices or ('devices that were chosen for it',))}.",
+            param=field,
+            hint="Unload it first.",
+        )
+
+
 class Residency:
     """A ModelHolder over engines, by exact id, then alias in any case, then whatever `find` finds."""
 
@@ -341,6 +355,9 @@ class Residency:
         resident = await self._table.resolve(full_name, may_find=True)
         _refuse_another_engine(resident, options)
         _refuse_another_context(resident, options)
+        if options.layout.demands:
+            await asyncio.to_thread(resident.candidate.check, options)
+        _refuse_another_layout(resident, options)
         if resident.loading is None:
             self._table.check_lookups(resident, None)
         resident.is_operator_requested = True
