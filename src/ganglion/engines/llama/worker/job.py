@@ -5,7 +5,7 @@ from typing import Literal
 import numpy as np
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
-from ganglion.engines.llama.concepts.steering import variant_of
+from ganglion.engines.concepts.steering import variant_of
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
 from ganglion.engines.llama.native.arrays import Floats, Ids
 from ganglion.engines.llama.native.context import NativeContext

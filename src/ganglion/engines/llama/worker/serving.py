@@ -16,7 +16,7 @@ from time import monotonic
 import msgspec
 
 from ganglion.core.errors import GanglionError, LoadFailed
-from ganglion.engines.llama.concepts.pack import ConceptBook, ConceptPack, merge_packs, read_pack
+from ganglion.engines.concepts.pack import ConceptBook, ConceptPack, merge_packs, read_pack
 from ganglion.engines.llama.native.model import NativeModel
 from ganglion.engines.llama.plan import EnginePlan
 from ganglion.engines.llama.worker.embedding import BatchEmbedder, EmbeddingQueue

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed
-from ganglion.engines.llama.native.arrays import Floats
+
+Floats = npt.NDArray[np.float32]
 
 _FORMAT: Final = 1
 _MAX_MANIFEST_BYTES: Final = 2**20
