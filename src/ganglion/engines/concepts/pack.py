@@ -164,6 +164,18 @@ def merge_packs(packs: Sequence[ConceptPack]) -> ConceptBook | None:
     )
 
 
+def check_shape(pack: ConceptPack, hidden_size: int, block_count: int) -> None:
+    """Raise LoadFailed where the vectors of a pack cannot live in a model's stream."""
+    expected = hidden_size, block_count
+    found = pack.manifest.model.hidden_size, pack.manifest.model.block_count
+    if found != expected:
+        raise LoadFailed(
+            f"The concept pack {pack.manifest.name!r} is of a model with {found[1]} layers of width "
+            f"{found[0]}, and this one has {expected[1]} of {expected[0]}.",
+            hint=f"It was trained on {pack.manifest.model.name!r}; train it anew on this model.",
+        )
+
+
 def _key(layer: int) -> str:
     return f"layer_{layer}.vectors"
 

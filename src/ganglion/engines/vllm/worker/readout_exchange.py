@@ -7,7 +7,7 @@ all of them are there. What nobody takes any more is forgotten there as well.
 import asyncio
 from collections.abc import Awaitable, Callable
 from itertools import count
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,10 @@ CallAll = Callable[[str, tuple[Any, ...]], Awaitable[list[Any]]]
 _Values = npt.NDArray[np.float32]
 
 
+class ReadoutFailed(EngineFailed):
+    """A readout that was wanted is not there, or no number."""
+
+
 class ReadoutExchange:
     """The concepts of one engine, once its processes have them."""
 
@@ -36,8 +40,8 @@ class ReadoutExchange:
         self._context = context
         self._places = [[manifest.layers.index(layer) for layer in each] for each in layers]
         self._numbers = count(1)
-        self._waiting: dict[int, "asyncio.Future[None]"] = {}
-        self._followers: dict[int, "ReadoutFollower"] = {}
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._followers: dict[int, ReadoutFollower] = {}
         self._forgotten: list[int] = []
         self._asking: asyncio.Task[None] | None = None
 
@@ -96,7 +100,7 @@ class ReadoutExchange:
 def _fail(futures: Any, error: Exception) -> None:
     for future in futures:
         if not future.done():
-            future.set_exception(EngineFailed(f"The readouts could not be fetched: {error}"))
+            future.set_exception(ReadoutFailed(f"The readouts could not be fetched: {error}"))
 
 
 class ReadoutFollower:
@@ -125,7 +129,7 @@ class ReadoutFollower:
     async def until(self, end: int) -> dict[int, bytes]:
         """The readouts of the next wanted positions, up to `end`, before which all have been computed.
 
-        Raises EngineFailed where one is missing or no number.
+        Raises ReadoutFailed where one is missing or no number.
         """
         wanted = [at for low, high in clipped(self.spans, self._done, end) for at in range(low, high)]
         missing = len(wanted)
@@ -133,7 +137,7 @@ class ReadoutFollower:
             await self._exchange.fetch(self.key)
             still = sum(not self._is_whole(at) for at in wanted)
             if still == missing and still:
-                raise EngineFailed(f"The readout of position {wanted[-still]} was not computed.")
+                raise ReadoutFailed(f"The readout of position {wanted[-still]} was not computed.")
             missing = still
         self._done = end
         return {at: self._taken(at) for at in wanted}
@@ -167,7 +171,7 @@ class ReadoutFollower:
         del self._places_of[position]
         values = self._found.pop(position)
         if not np.isfinite(values).all():
-            raise EngineFailed("The model's residual stream is not a number; it cannot be read out.")
+            raise ReadoutFailed("The model's residual stream is not a number; it cannot be read out.")
         return values.tobytes()
 
 

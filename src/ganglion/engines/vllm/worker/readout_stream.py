@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from ganglion.engines.supervision.ipc import PieceRecord, SequenceEnd, SequenceUpdate, Submit, TokenRecord
+from ganglion.engines.supervision.ipc import PieceRecord, SequenceUpdate, Submit, TokenRecord
 from ganglion.engines.vllm.worker.readout_exchange import ReadoutFollower
 from ganglion.scheduler.spans import clipped
 
@@ -95,8 +95,3 @@ def _says_something(update: SequenceUpdate) -> bool:
         or update.pieces
         or update.end is not None
     )
-
-
-def failed(number: int, message: str) -> SequenceUpdate:
-    """The end of a request whose residual stream could not be read."""
-    return SequenceUpdate(number, end=SequenceEnd("failed", 0, None, 0.0, 0.0, 0.0, message))

@@ -169,7 +169,7 @@ class ResidualHooks:
                 return
             hidden, residual = _parts_of(output)
             if step.pushes:
-                # Into what the layer adds and not into the stream: it is the smaller of the two, and is rounded less.
+                # Into what the layer adds and not into the stream: the smaller of the two is rounded less.
                 rows = step.steered
                 pushed = torch.cat([each[place].expand(count, -1) for each, count in step.pushes])
                 moved = hidden.index_select(0, rows).float() + pushed

@@ -1,7 +1,7 @@
 """Which rows of one forward pass are read or steered, and whose they are. Pure.
 
-Law: a row is known by its request and its position; whatever asks for nothing has no part in a pass's plan, and a
-pass in which nobody asks for anything has none.
+Law: a row is known by its request and its position; whatever asks for nothing has no part in a pass's plan,
+and a pass in which nobody asks for anything has none.
 """
 
 from collections.abc import Iterable, Mapping
@@ -70,7 +70,7 @@ class StepRows:
 
 
 def rows_of(scheduled: Iterable[tuple[str, int, int]], followed: Mapping[str, ResidualWishes]) -> StepRows:
-    """What is to be done in a pass over some requests: name, first position and count, in the order of the rows."""
+    """What is to be done in a pass over some requests: name, first position and count, by their rows."""
     found = StepRows()
     row = 0
     for name, position, count in scheduled:
