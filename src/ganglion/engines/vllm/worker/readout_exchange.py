@@ -46,7 +46,7 @@ class ReadoutExchange:
         self._asking: asyncio.Task[None] | None = None
 
     def follow(self, submit: Submit) -> "ReadoutFollower | None":
-        """Whoever fetches a request's readouts; None for a request that asks for nothing of the residual stream."""
+        """Whoever fetches a request's readouts; None for one that asks nothing of the residual stream."""
         if not submit.readout_ranges and not submit.steering:
             return None
         return self.follow_spans(merged(submit.readout_ranges, self._context), submit)
@@ -123,7 +123,7 @@ class ReadoutFollower:
         return ResidualWishes(self.key, self.spans).as_argument(self._steering)
 
     def needs_whole_prompt(self, prompt_tokens: int) -> bool:
-        """Whether some position is wanted that a cached prefix could spare; the last one is always computed."""
+        """Whether a position is wanted that a cached prefix could spare; the last one is always computed."""
         return bool(clipped(self.spans, 0, prompt_tokens - 1))
 
     async def until(self, end: int) -> dict[int, bytes]:

@@ -1,7 +1,8 @@
 """Puts the readouts of a request beside its tokens.
 
-Law: a token whose readout is wanted is told once it has run, one step after it was sampled, and what follows it waits
-for it. The last token of an answer never runs in vLLM: where its readout is wanted, a second request runs it.
+Law: a token whose readout is wanted is told once it has run, one step after it was sampled, and what follows
+it waits for it. The last token of an answer never runs in vLLM: where its readout is wanted, a second request
+runs it.
 """
 
 from collections.abc import Awaitable, Callable

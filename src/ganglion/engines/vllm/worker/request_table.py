@@ -111,27 +111,9 @@ class RequestTable:
     async def _run(self, submit: Submit) -> None:
         assert self._model is not None
         llm = self._model.llm
-        generation = Generation(submit, self._model.vocabulary, monotonic())
         follower = None if self._model.readouts is None else self._model.readouts.follow(submit)
-        stream = None if follower is None else self._readout_stream(submit, follower)
         try:
-            params = sampling_params(
-                submit,
-                self._model.vocabulary.end_tokens,
-                can_bias=self._model.can_bias,
-                follower=follower,
-            )
-            answer = llm.generate(_prompt(submit), params, str(submit.id), priority=submit.priority)
-            async with aclosing(answer) as outputs:
-                async for output in outputs:
-                    update = generation.take(output, monotonic())
-                    if stream is None:
-                        self._tell(update)
-                    else:
-                        for each in await stream.complete(update, generation.tokens):
-                            self._tell(each)
-                    if generation.is_ended:
-                        break
+            await self._generate(self._model, submit, follower)
         except EngineDeadError:
             end_all(_ENGINE_DIED)
         except ReadoutFailed as error:
@@ -144,17 +126,28 @@ class RequestTable:
                 end_all(_ENGINE_DIED)
             cause = error.__cause__ or error
             self._tell(_failed(submit.id, f"vLLM failed: {type(cause).__name__}: {cause}", None))
-        else:
-            if not generation.is_ended:
-                self._tell(_failed(submit.id, "vLLM ended the answer without a reason.", None))
         finally:
             if follower is not None:
                 follower.close()
 
-    def _readout_stream(self, submit: Submit, follower: ReadoutFollower) -> ReadoutStream | None:
-        """What puts readouts beside a request's tokens; None where it is only steered."""
-        if not follower.spans:
-            return None
+    async def _generate(self, model: LoadedModel, submit: Submit, follower: ReadoutFollower | None) -> None:
+        generation = Generation(submit, model.vocabulary, monotonic())
+        stream = None if follower is None or not follower.spans else self._readout_stream(submit, follower)
+        params = sampling_params(
+            submit, model.vocabulary.end_tokens, can_bias=model.can_bias, follower=follower
+        )
+        answer = model.llm.generate(_prompt(submit), params, str(submit.id), priority=submit.priority)
+        async with aclosing(answer) as outputs:
+            async for output in outputs:
+                update = generation.take(output, monotonic())
+                for each in (update,) if stream is None else await stream.complete(update, generation.tokens):
+                    self._tell(each)
+                if generation.is_ended:
+                    return
+        self._tell(_failed(submit.id, "vLLM ended the answer without a reason.", None))
+
+    def _readout_stream(self, submit: Submit, follower: ReadoutFollower) -> ReadoutStream:
+        """What puts readouts beside a request's tokens."""
         model = self._model
         assert model is not None and model.readouts is not None
         exchange = model.readouts

@@ -19,8 +19,6 @@ from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.concepts.steering import Steerer
 from ganglion.engines.vllm.worker.step_rows import ResidualWishes, RowSpan, StepRows, rows_of, wishes_in
 
-EXTENSION: Final = f"{__name__}:ResidualExtension".replace(":", ".")
-"""How vLLM is told of the extension."""
 _MOST_TAKEN_BYTES: Final = 16 * 2**20
 """What one question hands out of a request; the rest is asked for again."""
 
@@ -76,7 +74,7 @@ class ResidualHooks:
         places = [
             (number, layer)
             for number, layer in enumerate(concepts.manifest.layers)
-            if not type(blocks[layer]).__name__ == "PPMissingLayer"
+            if type(blocks[layer]).__name__ != "PPMissingLayer"
         ]
         self.layers = [layer for _, layer in places]
         """The layers that are computed here, in rising order."""
