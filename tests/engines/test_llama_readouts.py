@@ -15,7 +15,7 @@ from ganglion.core.errors import LoadFailed, ReadoutUnavailable
 from ganglion.core.events import Delta, Failed, Finished, Pieces, Scored, Token, TokenEvent
 from ganglion.core.request import Ranges, Request, Score, Stop, TextPrompt, TokenRequest
 from ganglion.core.sampling import ResolvedSampling, Sampling
-from ganglion.engines.llama.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
+from ganglion.engines.concepts.pack import ConceptPack, PackManifest, PackModel, write_pack
 from ganglion.engines.llama.engine import LlamaEngine
 from ganglion.engines.settings import EngineSettings
 from ganglion.registry.files.gguf import read_facts

@@ -15,7 +15,7 @@ from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say, say_warning
 
 if TYPE_CHECKING:
-    from ganglion.engines.llama.concepts.pack import ConceptPack
+    from ganglion.engines.concepts.pack import ConceptPack
     from ganglion.engines.llama.concepts.training import ConceptNotes
 
 _FEWEST: Final = 2
@@ -66,7 +66,7 @@ def evaluate(
 ) -> None:
     """Say how well a concept separates, layer by layer."""
     from ganglion.cli.terminal.output import TableRow, print_json, print_table
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
     from ganglion.engines.llama.concepts.training import notes_of
 
     if plot is not None:

@@ -40,7 +40,7 @@ def _written(path: Path, folder: Path, *, is_gguf: bool) -> list[Path]:
     from safetensors import SafetensorError
 
     from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import (
+    from ganglion.engines.concepts.pack import (
         manifest_path,
         read_pack,
         write_control_vector,

@@ -14,7 +14,7 @@ from ganglion.cli.terminal.console import say_warning
 if TYPE_CHECKING:
     from cyclopts.completion import CompletionContext
 
-    from ganglion.engines.llama.concepts.pack import ConceptPack, PackModel
+    from ganglion.engines.concepts.pack import ConceptPack, PackModel
     from ganglion.engines.llama.concepts.residual_frames import Pool
     from ganglion.engines.llama.concepts.residuals import Residuals
 
@@ -119,7 +119,7 @@ def read_texts(
     """
     from ganglion.cli.terminal.progress import count_bar
     from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import PackModel
+    from ganglion.engines.concepts.pack import PackModel
     from ganglion.engines.llama.concepts.residual_frames import LARGEST_TEXT_TOKENS
     from ganglion.engines.llama.concepts.residuals import read_residuals
     from ganglion.engines.llama.concepts.training import check_model

@@ -86,7 +86,7 @@ def refuse_if_one_fits_none(packs: Sequence[FoundPack], models: Sequence[Candida
 
 
 def _found(name: str, path: Path) -> FoundPack:
-    from ganglion.engines.llama.concepts.pack import read_manifest
+    from ganglion.engines.concepts.pack import read_manifest
 
     if not path.is_file():
         raise InvalidValue(

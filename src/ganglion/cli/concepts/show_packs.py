@@ -12,7 +12,7 @@ from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:
-    from ganglion.engines.llama.concepts.pack import ConceptPack
+    from ganglion.engines.concepts.pack import ConceptPack
 
 
 _LIST_HEADINGS: Final = ("name", "concepts", "layers", "model", "best AUC")
@@ -51,7 +51,7 @@ def list_packs(*, json: Json = False, config: ConfigFile = None) -> None:
 
 def _listed(path: Path) -> _ListedPack:
     from ganglion.core.errors import GanglionError
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
     from ganglion.engines.llama.concepts.training import notes_of
 
     try:
@@ -146,7 +146,7 @@ class _ShownPack:
 def show(name: local_packs.PackName, /, *, json: Json = False, config: ConfigFile = None) -> None:
     """Show what a pack holds."""
     from ganglion.cli.terminal.output import print_facts, print_json
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
 
     path = local_packs.existing_pack(name, LocalContext.read(config))
     shown = _shown(str(path), read_pack(path))

@@ -15,7 +15,7 @@ from ganglion.cli.models.local_models import LocalContext
 from ganglion.cli.terminal.console import say
 
 if TYPE_CHECKING:
-    from ganglion.engines.llama.concepts.pack import ConceptPack, PackModel
+    from ganglion.engines.concepts.pack import ConceptPack, PackModel
     from ganglion.engines.llama.concepts.training import LayerChoice, TrainedConcept
 
 _AUTO: Final = "auto"
@@ -141,7 +141,7 @@ def _layers(text: str) -> list[int] | None:
 def _before(path: Path, concept: str, asked: list[int] | None, *, is_added: bool) -> "ConceptPack | None":
     """The pack to add to; raises InvalidValue where it does not fit, or where one would be lost."""
     from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import read_pack
+    from ganglion.engines.concepts.pack import read_pack
 
     if not path.is_file():
         if is_added:
@@ -211,7 +211,7 @@ def _written(
     from safetensors import SafetensorError
 
     from ganglion.core.errors import InvalidValue
-    from ganglion.engines.llama.concepts.pack import write_pack
+    from ganglion.engines.concepts.pack import write_pack
     from ganglion.engines.llama.concepts.training import add_concept, new_pack
 
     if before is None:

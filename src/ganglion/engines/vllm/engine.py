@@ -1,14 +1,17 @@
 """vLLM as an Engine: chat and token sessions over a worker in vLLM's own environment."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
 import msgspec
 
-from ganglion.core.engine import ManagedEngine, ModelState
-from ganglion.core.errors import LoadFailed
+from ganglion.core.engine import Embedded, EmbedRequest, ManagedEngine, ModelState, Ranked, RankRequest
+from ganglion.core.errors import InvalidValue, LoadFailed
 from ganglion.core.model import ModelFacts
+from ganglion.engines.embedder import WorkerEmbedder
 from ganglion.engines.resources import free_bytes
 from ganglion.engines.settings import EngineSettings
 from ganglion.engines.supervision.supervisor import Supervisor
@@ -60,6 +63,9 @@ class VllmEngine(WorkerEngine):
             has_children=True,
         )
         super().__init__(facts, settings, tokens, context=self.plan.context, limit=limit)
+        self._embedder = WorkerEmbedder(
+            tokens, longest=self.plan.context, vocabulary_size=facts.vocabulary_size
+        )
 
     async def open(self) -> None:
         """Start vLLM and wait until the model is loaded."""
@@ -70,6 +76,30 @@ class VllmEngine(WorkerEngine):
         """Stop vLLM with all its processes."""
         await super().close()
         self._folder.remove()
+
+    async def embed(self, request: EmbedRequest) -> Embedded:
+        """Embed every input."""
+        self._check(request.model)
+        with self._pooling():
+            return await self._embedder.embed(request)
+
+    async def rank(self, request: RankRequest) -> Ranked:
+        """Rank every document."""
+        self._check(request.model)
+        with self._pooling():
+            return await self._embedder.rank(request)
+
+    @contextmanager
+    def _pooling(self) -> Iterator[None]:
+        """One request for vectors; vLLM runs a model to generate or to make them, and not both."""
+        if self._facts.can_generate:
+            raise InvalidValue(
+                f"The model {self._settings.model_id!r} generates text, and vLLM makes no vectors with it.",
+                param="model",
+                hint="Name an embedding or ranking model, or a GGUF file, which llama.cpp does both with.",
+            )
+        with self._counted():
+            yield
 
     def models(self) -> tuple[ModelState, ...]:
         """This model."""

@@ -14,6 +14,12 @@ import msgspec
 
 from ganglion.core.errors import InsufficientMemory, InvalidValue
 from ganglion.core.model import ModelFacts
+from ganglion.engines.vllm.special_runs import (
+    CONCEPT_VARIABLES,
+    POOLING_ARGUMENTS,
+    check_concepts,
+    concept_arguments,
+)
 
 if TYPE_CHECKING:  # a worker reads plans and need not load how they are configured
     from ganglion.engines.settings import EngineSettings
@@ -56,6 +62,8 @@ class VllmPlan:
     """The KV cache where vLLM computes on the processor and `arguments` do not say."""
     required_bytes: int
     """Of the machine's memory, where it computes on the processor."""
+    concepts: tuple[str, ...] = ()
+    """Files of the concept packs that are read out and steered by."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -73,6 +81,13 @@ def plan(
     context = settings.context or min(facts.context_length or _DEFAULT_CONTEXT, _DEFAULT_CONTEXT)
     kv_bytes = _kv_bytes(settings, facts, context)
     arguments = {**_arguments(settings, facts, context), **_extra(own.extra)}
+    variables_of_concepts: dict[str, str] = {}
+    if settings.concepts:
+        check_concepts(settings, facts, arguments)
+        arguments.update(concept_arguments(context))
+        variables_of_concepts = dict(CONCEPT_VARIABLES)
+    if not facts.can_generate:
+        arguments.update(POOLING_ARGUMENTS)
     if settings.kv_tokens is not None or own.kv_cache_gb is not None:
         arguments["kv_cache_memory_bytes"] = kv_bytes
     required = facts.size_bytes + kv_bytes + _OVERHEAD_BYTES
@@ -90,7 +105,8 @@ def plan(
         parallel=settings.parallel,
         processor_kv_bytes=kv_bytes,
         required_bytes=required,
-        environment=_environment(settings, variables),
+        concepts=settings.concepts,
+        environment=_environment(settings, variables) | variables_of_concepts,
     )
 
 

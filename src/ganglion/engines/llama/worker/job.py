@@ -6,7 +6,7 @@ import numpy as np
 
 from ganglion.core.events import Alternative, FinishReason, Piece, Token
 from ganglion.engines.answer_text import AnswerText
-from ganglion.engines.llama.concepts.steering import variant_of
+from ganglion.engines.concepts.steering import variant_of
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, OffGrammar
 from ganglion.engines.llama.native.arrays import Floats, Ids
 from ganglion.engines.llama.native.context import NativeContext

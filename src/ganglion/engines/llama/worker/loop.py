@@ -10,7 +10,7 @@ import numpy as np
 
 from ganglion.core.errors import EngineFailed, Overloaded
 from ganglion.core.model import WorkerLoad
-from ganglion.engines.llama.concepts.pack import ConceptBook
+from ganglion.engines.concepts.pack import ConceptBook
 from ganglion.engines.llama.faults import inject_faults
 from ganglion.engines.llama.grammar.matcher import GrammarMatcher, GrammarOutcome, GrammarService
 from ganglion.engines.llama.kv.hot_prefixes import HotPrefixes, LoadedPrefix, open_disk_cache

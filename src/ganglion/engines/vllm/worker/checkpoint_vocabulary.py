@@ -49,7 +49,9 @@ class CheckpointVocabulary:
             each.no_padding()
         self._shape = json.loads(written)
         self._eos: int | None = tokenizer.eos_token_id
-        self._bos: int | None = tokenizer.bos_token_id
+        opening = tokenizer.bos_token_id
+        self._bos: int | None = tokenizer.cls_token_id if opening is None else opening
+        self._separator: int | None = tokenizer.sep_token_id
         self.end_tokens = ends
         self.vocabulary_size = vocabulary_size
         added = self._parsing.get_added_tokens_decoder()
@@ -94,9 +96,17 @@ class CheckpointVocabulary:
             bos=self._bos,
             eos=self._eos,
             adds_bos=len(around) > len(bare) and around[0] == self._bos,
-            adds_eos=len(around) > len(bare) and around[-1] == self._eos,
+            adds_eos=len(around) > len(bare) and around[-1] in (self._eos, self._separator),
+            separator=self._separator,
+            adds_separator=self._signs_between() > 1,
             ends=sorted(self.end_tokens),
         )
+
+    def _signs_between(self) -> int:
+        """How many signs stand between the two texts of a pair."""
+        whose = self._parsing.encode("a", "a").sequence_ids
+        texts = [at for at, text in enumerate(whose) if text is not None]
+        return whose[texts[0] : texts[-1]].count(None) if texts else 0
 
     @property
     def _is_byte_level(self) -> bool:

@@ -13,12 +13,14 @@ from typing import Any, Final
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ganglion.core.engine import ReadoutManifest
 from ganglion.core.errors import GanglionError, InvalidValue, LoadFailed
-from ganglion.engines.llama.native.arrays import Floats
+
+Floats = npt.NDArray[np.float32]
 
 _FORMAT: Final = 1
 _MAX_MANIFEST_BYTES: Final = 2**20
@@ -160,6 +162,18 @@ def merge_packs(packs: Sequence[ConceptPack]) -> ConceptBook | None:
         tuple(np.concatenate([pack.vectors[layer] for pack in packs]) for layer in layers),
         tuple(np.concatenate([pack.spans(layer) for pack in packs]) for layer in layers),
     )
+
+
+def check_shape(pack: ConceptPack, hidden_size: int, block_count: int) -> None:
+    """Raise LoadFailed where the vectors of a pack cannot live in a model's stream."""
+    expected = hidden_size, block_count
+    found = pack.manifest.model.hidden_size, pack.manifest.model.block_count
+    if found != expected:
+        raise LoadFailed(
+            f"The concept pack {pack.manifest.name!r} is of a model with {found[1]} layers of width "
+            f"{found[0]}, and this one has {expected[1]} of {expected[0]}.",
+            hint=f"It was trained on {pack.manifest.model.name!r}; train it anew on this model.",
+        )
 
 
 def _key(layer: int) -> str:

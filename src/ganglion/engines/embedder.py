@@ -12,7 +12,7 @@ from itertools import chain
 from operator import mul
 from typing import Final
 
-from ganglion.core.engine import Embedded, Ranked
+from ganglion.core.engine import Embedded, EmbedRequest, Ranked, RankRequest
 from ganglion.core.errors import ContextLengthExceeded, InvalidValue
 from ganglion.core.request import TextPrompt, TokenPrompt
 from ganglion.engines.prompt_checks import check_tokens
@@ -35,16 +35,22 @@ class WorkerEmbedder:
         self._longest = longest
         self._vocabulary_size = vocabulary_size
 
-    async def embed(
-        self, inputs: Sequence[TextPrompt | TokenPrompt], *, is_normalized: bool, tenant: str = ""
-    ) -> Embedded:
+    async def embed(self, request: EmbedRequest) -> Embedded:
         """A vector of each input."""
+        if self._tokens.ready.ranks:
+            raise InvalidValue(
+                f"The model {request.model!r} ranks documents and makes no embeddings.",
+                param="model",
+                hint="Ask it through /v1/rerank, or name another model.",
+            )
+        inputs, tenant = request.inputs, request.tenant
         read = [await self._read(each, f"input[{number}]", tenant) for number, each in enumerate(inputs)]
-        vectors = await self._vectors(read, tenant, is_normalized=is_normalized)
+        vectors = await self._vectors(read, tenant, is_normalized=request.is_normalized)
         return Embedded(vectors, sum(map(len, read)))
 
-    async def rank(self, query: str, documents: Sequence[str], tenant: str = "") -> Ranked:
+    async def rank(self, request: RankRequest) -> Ranked:
         """How well each document answers the query."""
+        query, documents, tenant = request.query, request.documents, request.tenant
         ready = self._tokens.ready
         if ready.ranks:
             return await self._classify(query, documents, ready, tenant)

@@ -11,8 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from ganglion.engines.llama.concepts.pack import ConceptBook
-from ganglion.engines.llama.native.arrays import Floats
+from ganglion.engines.concepts.pack import ConceptBook, Floats
 
 _MOST_KEPT: Final = 16
 """Vectors of as many steerings are kept between steps: each is as large as one token's residual streams."""
