@@ -1,7 +1,7 @@
 """A worker without a model that gives each of its sequences one token a step, at a chosen rate.
 
-It speaks the frames of a real one, so that what a server spends on tokens is measured with their decoding. Its
-first frame, the plan, is ignored; the steps a second are in `GANGLION_PACED_STEPS`.
+It speaks the frames of a real one, so that what a server spends on tokens is measured with their decoding.
+Its first frame, the plan, is ignored; the steps a second are in `GANGLION_PACED_STEPS`.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class _Worker:
             frame: ToWorker = to_worker.decode(body)
             match frame:
                 case WorkerPing():
-                    self._send(WorkerPong())
+                    self.send(WorkerPong())
                 case Tokenize():
                     tokens = [ord(each) % VOCABULARY for each in frame.text]
-                    self._send(Tokenized(frame.id, tokens))
+                    self.send(Tokenized(frame.id, tokens))
                 case StopWorker():
                     break
                 case Submit() | Abort():
@@ -74,7 +74,7 @@ class _Worker:
             due_s = max(due_s + self._step_s, time.monotonic())
             time.sleep(max(0.0, due_s - time.monotonic()))
             updates = [self._advance(number) for number in list(self._running)]
-            self._send(Stepped(updates, WorkerLoad(len(self._running), 0, 0, 0.0, 0.0)))
+            self.send(Stepped(updates, WorkerLoad(len(self._running), 0, 0, 0.0, 0.0)))
 
     def _take_in(self) -> bool:
         """Take what came, and wait for something where nothing runs; returns whether it waited."""
@@ -90,7 +90,7 @@ class _Worker:
                 self._running[frame.id] = frame, 0
             else:
                 self._running.pop(frame.id, None)
-                self._send(SequenceGone(frame.id))
+                self.send(SequenceGone(frame.id))
 
     def _advance(self, number: int) -> SequenceUpdate:
         submit, count = self._running[number]
@@ -105,7 +105,7 @@ class _Worker:
         started = (prompt, 0) if count == 0 else None
         return SequenceUpdate(number, started=started, pieces=pieces, end=end)
 
-    def _send(self, frame: FromWorker) -> None:
+    def send(self, frame: FromWorker) -> None:
         with self._lock:
             self._line.sendall(encode(frame))
 
@@ -121,7 +121,7 @@ def main() -> None:
     bodies = _bodies_of(line)
     next(bodies)
     worker = _Worker(line, 1.0 / float(os.environ[STEPS]))
-    worker._send(WorkerReady(VOCABULARY, 0.0))
+    worker.send(WorkerReady(VOCABULARY, 0.0))
     threading.Thread(target=worker.read, args=(bodies,), daemon=True).start()
     worker.step_for_ever()
 

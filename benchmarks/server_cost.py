@@ -15,7 +15,6 @@ import argparse
 import asyncio
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -39,7 +38,7 @@ MODEL = "m"
 STEPS = {1: 200, 16: 150, 64: 100, 256: 60}
 """Steps a second for so many streams; about what models of 8 billion parameters do."""
 WINDOW_S = 2.0
-READY_S = 30.0
+READY_S = 120.0
 ROOM_BYTES = 1 << 40
 MOST = 256
 ROOT = Path(__file__).parents[1]
@@ -61,6 +60,8 @@ class Stream:
 
     def __init__(self) -> None:
         self.chunks = 0
+        self.begun = asyncio.Event()
+        """Set once chunks come: the first holds the role, the next text."""
 
     async def read(self, port: int, content: str) -> None:
         """Read to the end."""
@@ -69,6 +70,8 @@ class Stream:
             writer.write(_request(port, content))
             while part := await reader.read(1 << 16):
                 self.chunks += part.count(b"data: {")
+                if self.chunks > 2:
+                    self.begun.set()
         finally:
             writer.close()
 
@@ -86,8 +89,8 @@ async def measure(port: int, pid: int, streams: int, content: str) -> tuple[floa
     tasks = [asyncio.create_task(each.read(port, content)) for each in readers]
     try:
         async with asyncio.timeout(READY_S):
-            while min(each.chunks for each in readers) < 8:
-                await asyncio.sleep(0.05)
+            for each in readers:
+                await each.begun.wait()
         made, used_s, began_s = _chunks(readers), _cpu_s(pid), time.monotonic()
         await asyncio.sleep(WINDOW_S)
         made, used_s = _chunks(readers) - made, _cpu_s(pid) - used_s
@@ -131,14 +134,14 @@ async def _measure_node(kind: str, streams: int, rounds: int) -> str:
         paced_worker.STEPS: str(STEPS.get(streams, 60)),
     }
     command = [sys.executable, "-m", "benchmarks.server_cost", "--serve", str(port), "--engine", kind]
-    node = subprocess.Popen(command, env=environment)
+    node = await asyncio.create_subprocess_exec(*command, env=environment)
     try:
         await _until_ready(port)
         content = "!echo unbounded=1" if kind == "echo" else "Hello"
         found = [await measure(port, node.pid, streams, content) for _ in range(rounds)]
     finally:
         node.terminate()
-        node.wait(30)
+        await node.wait()
     cost_us, tokens_s = min(found)
     every = ", ".join(f"{each:.1f}" for each, _ in found)
     return f"{streams:>4} streams  {cost_us:6.1f} us a token  {tokens_s:8.0f} tokens/s   (of {every})"

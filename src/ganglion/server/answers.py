@@ -189,12 +189,12 @@ class Answers:
         try:
             async with self._turns:
                 await generate_into(self._engine, request, sink)
-            failure = EngineFailed("The engine ended its answer without saying how.")
+            failure = "The engine ended its answer without saying how."
         except Exception:
             _logger.exception("an engine raised, request_id=%s", request.id)
-            failure = EngineFailed("The engine failed under this request.")
+            failure = "The engine failed under this request."
         if not has_ended:
-            sink((Failed(failure),))
+            sink((Failed(EngineFailed(failure)),))
 
     def _keep(self, choice: int, events: Sequence[Event]) -> Room:
         self._unread += [(choice, event) for event in events]

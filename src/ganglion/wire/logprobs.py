@@ -39,19 +39,19 @@ def token_text(piece: bytes) -> str:
     return piece.decode("utf-8", "replace")
 
 
-def check_alternatives(count: int | None, param: str) -> None:
+def check_alternatives(count: int, param: str) -> None:
     """Raise where the whole vocabulary is asked for, which is megabytes a token."""
-    if count is not None and count < 0:
+    if count < 0:
         raise InvalidValue(
             f"'{param}' is {count}, which asks for the whole vocabulary; {MAX_ALTERNATIVES} is the most.",
             param=param,
         )
 
 
-def check_prompt_logprobs(count: int | None, *, is_streamed: bool) -> None:
+def check_prompt_logprobs(count: int, *, is_streamed: bool) -> None:
     """Raise where prompt logprobs are asked of a stream, which has no place for them."""
     check_alternatives(count, "prompt_logprobs")
-    if count is not None and is_streamed:
+    if is_streamed:
         raise InvalidValue(
             "'prompt_logprobs' is only allowed when 'stream' is false.", param="prompt_logprobs"
         )

@@ -119,7 +119,7 @@ def call_of(fields: ScoreBody, *, request_id: str, tenant: str = "") -> ScoreCal
         score=Score(ranges, fields.top_k or 0),
         priority=fields.priority or 0,
         tenant=tenant,
-        steering=steering_of(fields.steering),
+        steering=steering_of(fields.steering or ()),
     )
     return ScoreCall(request, ranges, fields.return_tokens is not False)
 

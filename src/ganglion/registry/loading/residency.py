@@ -344,7 +344,7 @@ class Residency:
             with resident.claimed() as claim:
                 yield claim
         finally:
-            if not resident.claims and resident.loading is None:
+            if not resident.is_established and not resident.claims and resident.loading is None:
                 self._table.drop_invented(resident)
 
     # Loading and unloading

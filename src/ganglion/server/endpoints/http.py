@@ -210,6 +210,14 @@ async def _until_first_byte(answers: Answers, projection: Projection, alarm: Ala
     return frames
 
 
+def _never(_: bytes) -> bool:
+    return False
+
+
+def _nothing() -> None:
+    """Where nothing is written now, nothing waits."""
+
+
 class _ResponseSink:
     """The response as it is written, giving up on a client that does not read."""
 
@@ -218,7 +226,8 @@ class _ResponseSink:
     ) -> None:
         self._send = send
         extension = scope.get("extensions", {}).get(WRITE_NOW, {})
-        self._write_now: Callable[[bytes], bool] | None = extension.get("write")
+        self._write_now: Callable[[bytes], bool] = extension.get("write", _never)
+        self._flush: Callable[[], None] = extension.get("flush", _nothing)
         self._alarm = alarm
         self._stalled_s = settings.stalled_reader_s
         self._framing = framing
@@ -228,10 +237,11 @@ class _ResponseSink:
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})
 
     def write_now(self, frames: Sequence[Frame | Comment]) -> bool:
-        return self._write_now is not None and self._write_now(self._body(frames))
+        return self._write_now(self._body(frames))
 
     async def write(self, frames: Sequence[Frame | Comment], *, is_last: bool = False) -> None:
         body = self._body(frames)
+        self._flush()
         try:
             with self._alarm.after(self._stalled_s):
                 await self._send({"type": "http.response.body", "body": body, "more_body": not is_last})

@@ -13,8 +13,9 @@ IDENTIFY = "ganglion.identify"
 ABORT = "ganglion.abort"
 """The extension by which a connection can be cut without waiting for its unread bytes."""
 WRITE_NOW = "ganglion.write_now"
-"""The extension that writes part of a body that has begun, unless the client's connection is full: returns
-whether it did. The rest, its end and all else go through `send`."""
+"""The extension whose `write` takes part of a body that has begun, unless the client's connection is full,
+and says whether it did. It leaves with this round of the event loop, or at a `flush`, which must precede
+whatever goes through `send`: the end of the body, and all that may have to wait."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
