@@ -1,13 +1,16 @@
 """Logprobs in the formats of OpenAI's first wires and of vLLM's extra field."""
 
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from typing import Annotated, TypeVar
 
 from msgspec import Meta, Struct
 
 from ganglion.core.errors import InvalidValue
 from ganglion.core.events import Alternative, Token
 from ganglion.core.request import Score
+
+_A = TypeVar("_A")
+_T = TypeVar("_T")
 
 # JSON has no -inf; clients expect the floor that OpenAI sends for tokens outside the reported ones.
 _LOWEST_LOGPROB = -9999.0
@@ -37,6 +40,26 @@ def json_logprob(logprob: float) -> float:
 def token_text(piece: bytes) -> str:
     """A token as text; part of a character shows as U+FFFD."""
     return piece.decode("utf-8", "replace")
+
+
+def told_logprobs(
+    tokens: Iterable[Token],
+    kind: Callable[[str, float, list[int], list[_A]], _T],
+    alternative: Callable[[str, float, list[int]], _A],
+) -> list[_T]:
+    """The tokens that have logprobs and the alternatives of each, in the structs of one wire."""
+    return [
+        kind(
+            *_told(token.piece, token.logprob),
+            [alternative(*_told(each.piece, each.logprob)) for each in token.top],
+        )
+        for token in tokens
+        if token.logprob is not None
+    ]
+
+
+def _told(piece: bytes, logprob: float) -> tuple[str, float, list[int]]:
+    return token_text(piece), json_logprob(logprob), list(piece)
 
 
 def check_alternatives(count: int, param: str) -> None:

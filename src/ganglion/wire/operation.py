@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 import msgspec
 
@@ -56,12 +56,6 @@ class Operation:
     def is_public(self) -> bool:
         """Whether it answers without a key."""
         return self.path in PUBLIC_PATHS
-
-
-class DescribedRoutes(Protocol):
-    """A module that describes routes."""
-
-    OPERATIONS: tuple[Operation, ...]
 
 
 _ID: Final[Json] = {

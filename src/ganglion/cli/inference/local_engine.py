@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from ganglion.cli.flags import EngineFlags, OutputFlags, load_config
 from ganglion.cli.terminal.logs import set_up_logging
+from ganglion.cli.terminal.progress import download_bar
 
 if TYPE_CHECKING:
     from ganglion.registry.loading.residency import Residency
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
 def local_engine(flags: EngineFlags, output: OutputFlags, model: str | None) -> "Residency":
     """The engine with the named model, or else with the first of the configuration; not open yet."""
     from ganglion.cli.compose import compose
-    from ganglion.cli.terminal.progress import download_bar
 
     config = load_config(output, flags.settings())
     set_up_logging(output.log_level or "warning", config.log.format)

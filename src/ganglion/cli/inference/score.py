@@ -28,6 +28,8 @@ from ganglion.cli.terminal.console import colour_of, legend, visible
 from ganglion.cli.terminal.format import NOTHING
 from ganglion.cli.terminal.output import TableRow, print_facts, print_json, print_table
 from ganglion.core.errors import InvalidValue, MissingParameter
+from ganglion.core.fold import fold
+from ganglion.core.request import Request, TextPrompt
 from ganglion.wire.score import ScoreBody, ScoredAlternative, ScoredToken, Scores
 
 if TYPE_CHECKING:
@@ -277,8 +279,6 @@ def _on_node(url: str, api_key: str | None, model: str | None, question: _Questi
 
 
 async def _scored(engine: "Residency", question: _Question) -> Scores:
-    from ganglion.core.fold import fold
-    from ganglion.core.request import Request, TextPrompt
     from ganglion.wire.score import call_of, scores_of
 
     try:

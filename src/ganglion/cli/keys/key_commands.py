@@ -2,6 +2,9 @@
 
 import re
 import sys
+from hashlib import sha256
+from secrets import token_hex, token_urlsafe
+from time import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Group, Parameter, validators
@@ -10,6 +13,7 @@ from ganglion.cli.flags import ConfigFile, Json, option
 from ganglion.cli.keys.access_store import StoreFlag, store_location, with_access_store
 from ganglion.cli.terminal.console import say
 from ganglion.cli.terminal.format import NOTHING, date_words, day_words, micros_of, moment_s, units_words
+from ganglion.cli.terminal.output import TableRow, print_json, print_table
 from ganglion.core.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -57,10 +61,6 @@ def list_keys(
     config: ConfigFile = None,
 ) -> None:
     """Show the keys."""
-    from time import time
-
-    from ganglion.cli.terminal.output import TableRow, print_json, print_table
-
     now_s = time()
     keys = with_access_store(store_location(store, config), lambda access: access.keys())
     shown = [key for key in keys if all or key.revoked_s is None]
@@ -172,10 +172,6 @@ def create(
     config: ConfigFile = None,
 ) -> None:
     """Make a key."""
-    from hashlib import sha256
-    from secrets import token_hex, token_urlsafe
-    from time import time
-
     from ganglion.store.access_store import StoredKey
 
     now_s = time()

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from time import time
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
 from cyclopts import Parameter
@@ -10,6 +11,7 @@ from ganglion.cli.flags import OUTPUT, ConfigFile, Json, option
 from ganglion.cli.keys.access_store import StoreFlag, store_location, with_access_store
 from ganglion.cli.terminal.console import say
 from ganglion.cli.terminal.format import date_words, day_words, moment_s, units_words
+from ganglion.cli.terminal.output import TableRow, print_json, print_table
 from ganglion.core.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -37,8 +39,6 @@ def usage(
     config: ConfigFile = None,
 ) -> None:
     """Show what was used."""
-    from time import time
-
     from ganglion.store.access_store import HOUR_S, AccessStore
 
     if json and csv:
@@ -74,8 +74,6 @@ def _line(line: "UsageLine", names: "dict[str, StoredKey]") -> _UsageRow:
 def _print(
     lines: tuple[_UsageRow, ...], groups: Sequence[_Grouping], since_s: float, *, is_json: bool, is_csv: bool
 ) -> None:
-    from ganglion.cli.terminal.output import TableRow, print_json, print_table
-
     columns = [name for name in ("day", "key", "tenant", "model") if name in groups]
     if is_json:
         print_json(lines)

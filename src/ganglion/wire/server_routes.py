@@ -1,7 +1,15 @@
-"""The routes of a node itself: its models, its health, its pages."""
+"""The routes of a node itself, and of a gateway itself: models, health, pages, the fleet."""
 
 from ganglion.wire.discovery import Discovery
-from ganglion.wire.fleet import NodeState
+from ganglion.wire.fleet import Join, Lease, Leave, NodeState
+from ganglion.wire.fleet_overview import (
+    Drain,
+    FleetActionDone,
+    FleetLoadBody,
+    FleetOverview,
+    GatewayHealth,
+    Move,
+)
 from ganglion.wire.health import Health, ProbeBody, Version
 from ganglion.wire.management import (
     LoadBody,
@@ -49,7 +57,7 @@ _WAIT_S: Json = optional(
     "wait", "How many seconds to wait at most, up to 30.", {"type": "number", "minimum": 0}
 )
 
-OPERATIONS: tuple[Operation, ...] = (
+NODE_OPERATIONS: tuple[Operation, ...] = (
     get(
         "/v1/models",
         "List the models.",
@@ -114,4 +122,46 @@ OPERATIONS: tuple[Operation, ...] = (
     get("/openapi.json", "This document.", content("The document.", JSON, {"type": "object"})),
     get("/docs", "This document as a page.", text_answer("A page.", "text/html")),
     get("/", "A page to start from.", text_answer("A page.", "text/html")),
+)
+
+_OF_NODES_ONLY = frozenset(
+    {
+        "/health",
+        "/discovery",
+        "/fleet/state",
+        "/models",
+        "/models/load",
+        "/models/unload",
+        "/models/{model}/endpoint",
+        "/models/{model}/capabilities",
+    }
+)
+
+GATEWAY_OPERATIONS: tuple[Operation, ...] = (
+    *(operation for operation in NODE_OPERATIONS if operation.path not in _OF_NODES_ONLY),
+    get("/fleet", "List the nodes, what each holds and how it is.", "The fleet.", FleetOverview),
+    get("/health", "Say how the fleet is doing.", "Its health.", GatewayHealth),
+    post("/fleet/join", "Join the fleet as a node, or renew a lease.", "The lease.", Lease, body=Join),
+    post("/fleet/leave", "Leave it.", "Left.", FleetActionDone, body=Leave),
+    post(
+        "/fleet/drain",
+        "Give a node no new work, or give it some again.",
+        "It is so.",
+        FleetActionDone,
+        body=Drain,
+    ),
+    post(
+        "/fleet/move",
+        "Load a model on a node, then let the others go of it.",
+        "It has moved.",
+        FleetActionDone,
+        body=Move,
+    ),
+    post(
+        "/fleet/load",
+        "Have a model of the catalogue loaded where it fits best.",
+        "It is loaded.",
+        FleetActionDone,
+        body=FleetLoadBody,
+    ),
 )

@@ -7,13 +7,14 @@ import msgspec
 
 from ganglion.core.request import JsonValue
 from ganglion.wire.dialects import DIALECTS
-from ganglion.wire.openapi import gateway_routes, node_routes, prompt_routes
-from ganglion.wire.operation import JSON, DescribedRoutes, Json, Operation, Shapes, json_answer, ref
+from ganglion.wire.operation import JSON, Json, Operation, Shapes, json_answer, ref
+from ganglion.wire.prompt_routes import PROMPT_OPERATIONS
 from ganglion.wire.route_aliases import aliases_of
+from ganglion.wire.server_routes import GATEWAY_OPERATIONS, NODE_OPERATIONS
 
-_WIRES: tuple[DescribedRoutes, ...] = (
-    *(dialect.operations for dialect in DIALECTS if dialect.has_operations),
-    prompt_routes,
+_WIRES: tuple[Operation, ...] = (
+    *(operation for each in DIALECTS if each.has_operations for operation in each.operations),
+    *PROMPT_OPERATIONS,
 )
 
 
@@ -44,23 +45,22 @@ class Surface:
     shapes: Shapes
 
 
-def _described_by(own: DescribedRoutes) -> tuple[tuple[Operation, ...], Shapes]:
+def _described_by(own: tuple[Operation, ...]) -> tuple[tuple[Operation, ...], Shapes]:
     """The operations of every wire and of a server's own routes, and the shapes of these and of a node's."""
-    operations = [operation for part in (*_WIRES, own) for operation in part.OPERATIONS]
-    described = (*operations, *node_routes.OPERATIONS)
+    described = (*_WIRES, *own, *NODE_OPERATIONS)
     shapes = dict.fromkeys(shape for operation in described for shape in operation.shapes)
-    return _named(*operations), tuple(shapes)
+    return _named(*_WIRES, *own), tuple(shapes)
 
 
 NODE = Surface(
     "An inference node. Each route tells errors in the words of its wire.",
     "A node that answers with language models on this machine, in the words of the OpenAI API.",
-    *_described_by(node_routes),
+    *_described_by(NODE_OPERATIONS),
 )
 GATEWAY = Surface(
     "Many inference nodes as one. Each route tells errors in the words of its wire.",
     "A gateway that answers with the language models of its nodes, in the words of the OpenAI API.",
-    *_described_by(gateway_routes),
+    *_described_by(GATEWAY_OPERATIONS),
 )
 OPERATIONS: tuple[Operation, ...] = NODE.operations
 

@@ -19,7 +19,7 @@ from ganglion.wire.tokenizer import (
 
 _NAMED: Json = optional("model", "A model; may be left out where one is here.", {"type": "string"})
 
-OPERATIONS: tuple[Operation, ...] = (
+PROMPT_OPERATIONS: tuple[Operation, ...] = (
     post(
         "/v1/chat/completions/input_tokens",
         "Count the tokens of a conversation without answering it.",
